@@ -1,7 +1,5 @@
 """The functions of `os` that change files, and `open`, so that a recorder sees what they do."""
 
-import _io
-import builtins
 import fcntl
 import io
 import os
@@ -56,6 +54,15 @@ class Notes(Protocol):
     def note(self, status: os.stat_result, path: str) -> int:
         """A number for a new file or folder."""
 
+    def forget(self, path: str | None) -> None:
+        """A file is about to lose this name: its other names are not known."""
+
+    def target(self, path: str, target: str) -> str:
+        """What a symbolic link at a path says, in a copy of the folder."""
+
+    def expect(self, *statuses: os.stat_result) -> None:
+        """These files and folders changed in ways that are written down, or that matter to no crash."""
+
 
 @contextmanager
 def installed(recorder: Notes) -> Iterator[None]:
@@ -79,40 +86,30 @@ def installed(recorder: Notes) -> Iterator[None]:
         return plain_open(file, mode, *arguments, **keywords)
 
     recorded = {name: guarded(function, getattr(calls, name)) for name, function in plain.items()}
-    held: list[tuple[dict[str, Any], str, Any]] = []
+    pairs = [*((plain[name], recorded[name]) for name in plain), (plain_open, recorded_open)]
     # the one place in the standard library that keeps a function of `os` as a default
     closer = tempfile._TemporaryFileCloser  # type: ignore[attr-defined]
     closing = [each for each in vars(closer).values() if plain["unlink"] in _defaults(each)]
     try:
-        for name, function in recorded.items():
-            setattr(os, name, function)
+        _rebind({id(old): new for old, new in pairs})
         for each in closing:
             each.__defaults__ = tuple(recorded["unlink"] if d is plain["unlink"] else d for d in each.__defaults__)
-        for module in (builtins, io, _io):
-            module.open = recorded_open  # type: ignore[attr-defined]
-        replaced = {id(function): recorded[name] for name, function in plain.items()} | {id(plain_open): recorded_open}
-        held = [
-            (names, name, each) for names in _notebook() for name, each in list(names.items()) if id(each) in replaced
-        ]
-        for names, name, each in held:
-            names[name] = replaced[id(each)]
         yield
     finally:
-        for names, name, each in held:
-            names[name] = each
-        for module in (builtins, io, _io):
-            module.open = plain_open  # type: ignore[attr-defined]
-        for name, function in plain.items():
-            setattr(os, name, function)
+        _rebind({id(new): old for old, new in pairs})
         for each in closing:
             each.__defaults__ = tuple(plain["unlink"] if d is recorded["unlink"] else d for d in each.__defaults__)
 
 
-def _notebook() -> list[dict[str, Any]]:
-    """Where a notebook keeps functions by names of its own: IPython's `open`, and what a cell imported with
-    `from os import fsync`."""
-    modules = (sys.modules.get(name) for name in ("__main__", "IPython.core.interactiveshell"))
-    return [vars(module) for module in modules if module is not None]
+def _rebind(functions: dict[int, Callable]) -> None:
+    """Replace functions, given by their ids, under every name that a module has for them: `posix.fsync`, what a cell
+    or a library imported with `from os import fsync`, IPython's own `open`."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if type(names) is dict and not functions.keys().isdisjoint(map(id, names.values())):
+            for name, value in list(names.items()):
+                if id(value) in functions:
+                    names[name] = functions[id(value)]
 
 
 def _defaults(function: Any) -> tuple:
@@ -138,8 +135,10 @@ class _Calls:
         if inside is not None and (nameless or creates):
             number = self._recorder.note(os.fstat(fd), _NAMELESS if nameless else inside)
             self._add(Create(number, None if nameless else inside))
-        elif size and (known := self._recorder.find(fd)):
-            self._add(Truncate(*known, 0))
+        elif flags & os.O_TRUNC and full and (known := self._recorder.known(os.fstat(fd))):
+            self._recorder.expect(os.fstat(fd))
+            if size:
+                self._add(Truncate(*known, 0))
         return fd
 
     def write(self, plain, fd, data):
@@ -196,19 +195,24 @@ class _Calls:
         inside = self._recorder.path(path)
         plain(path, length)
         if inside is not None and (known := self._recorder.known(os.stat(path))):
+            self._recorder.expect(os.stat(path))
             self._add(Truncate(*known, length))
         return None
 
     def ftruncate(self, plain, fd, length):
+        known = self._recorder.find(fd)
         plain(fd, length)
-        if known := self._recorder.find(fd):
+        if known:
+            self._recorder.expect(os.fstat(fd))
             self._add(Truncate(*known, length))
 
     def posix_fallocate(self, plain, fd, offset, length):
-        before = os.fstat(fd).st_size
+        known, before = self._recorder.find(fd), os.fstat(fd).st_size
         plain(fd, offset, length)
-        if (known := self._recorder.find(fd)) and offset + length > before:
-            self._add(Truncate(*known, offset + length))
+        if known:
+            self._recorder.expect(os.fstat(fd))
+            if offset + length > before:
+                self._add(Truncate(*known, offset + length))
 
     def fsync(self, plain, fd):
         self._sync(plain, fd)
@@ -224,6 +228,7 @@ class _Calls:
 
     def rename(self, plain, src, dst, *, src_dir_fd=None, dst_dir_fd=None):
         old, new = self._name(src, src_dir_fd), self._name(dst, dst_dir_fd)
+        self._recorder.forget(new)
         plain(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if old is not None and new is not None:
             self._add(Rename(old, new))
@@ -232,6 +237,7 @@ class _Calls:
 
     def unlink(self, plain, path, *, dir_fd=None):
         inside = self._name(path, dir_fd)
+        self._recorder.forget(inside)
         plain(path, dir_fd=dir_fd)
         if inside is not None:
             self._add(Remove(inside))
@@ -260,9 +266,28 @@ class _Calls:
         inside = self._name(dst, dir_fd)
         plain(src, dst, target_is_directory, dir_fd=dir_fd)
         if inside is not None:
-            self._add(MakeLink(self._recorder.note(self._status(inside), inside), inside, os.fsdecode(src)))
+            target = self._recorder.target(inside, os.fsdecode(src))
+            self._add(MakeLink(self._recorder.note(self._status(inside), inside), inside, target))
+
+    # What changes the times of a file and nothing that a crash could take
+
+    def chmod(self, plain, path, *arguments, **keywords):
+        self._harmless(plain, path, *arguments, **keywords)
+
+    fchmod = chown = fchown = lchown = utime = setxattr = removexattr = chmod
 
     # What they share
+
+    def _harmless(self, plain, path, *arguments, **keywords):
+        if isinstance(path, int):
+            known, statuses = self._recorder.find(path) is not None, lambda: [os.fstat(path)]
+        else:
+            ways = [self._recorder.path(path, keywords.get("dir_fd"), follow=follow) for follow in (True, False)]
+            inside = [way for way in ways if way is not None]
+            known, statuses = bool(inside), lambda: [self._status(way) for way in inside]
+        plain(path, *arguments, **keywords)
+        if known:
+            self._recorder.expect(*statuses())
 
     def _name(self, path: Any, folder_fd: int | None) -> str | None:
         return self._recorder.path(path, folder_fd, follow=False)
@@ -273,6 +298,7 @@ class _Calls:
     def _written(self, fd: int, known: tuple[int, str], offset: int, data: bytes) -> None:
         if not data:
             return
+        self._recorder.expect(os.fstat(fd))
         self._add(Write(*known, offset, data))
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         if flags & os.O_DSYNC:  # a part of O_SYNC

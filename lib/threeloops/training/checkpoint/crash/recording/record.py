@@ -2,8 +2,8 @@
 
 Within the block Python's own ways to change files (`open`, `os`, and so `pathlib`, `shutil`, `tempfile`) are replaced,
 in all threads. What concerns the folder is done and written down, under a lock, so that operations have one order; the
-rest passes through. Afterwards the record is replayed and compared with the folder: what C++ code, memory maps or other
-processes wrote is not in the record, and an error says so.
+rest passes through. Afterwards the record is replayed and compared with the folder: contents, inodes and times. What
+C++ code, memory maps or other processes wrote is not in the record, and an error says so.
 """
 
 import os
@@ -13,20 +13,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from threeloops.training.checkpoint.crash.model.disk import Disk
 from threeloops.training.checkpoint.crash.model.operations import (
     ROOT,
+    BadRecord,
     Entry,
     Operation,
     Record,
     Saved,
+    Sync,
+    Truncate,
+    Write,
 )
-from threeloops.training.checkpoint.crash.model.states import Files, files_after
+from threeloops.training.checkpoint.crash.model.states import Files, visible
 from threeloops.training.checkpoint.crash.recording.calls import installed
 from threeloops.training.checkpoint.crash.recording.failures import Failure
+from threeloops.training.checkpoint.crash.recording.stamps import Stamps, changed_since, next_tick
 
 __all__ = ["Escaped", "Recorder", "recording"]
 
 _recording = threading.Lock()
+_NOT_SEEN = (
+    "the folder holds what the recorder did not see, so a crash of this save cannot be replayed: {}. "
+    "C++ code, memory maps, other processes, and moves into or out of the folder pass it by; write through a file "
+    "object of Python: `with open(path, 'wb') as f: torch.save(state, f)`, or "
+    "f.write(safetensors.torch.save(tensors)), and open it within the recording"
+)
 
 
 class Escaped(RuntimeError):
@@ -69,8 +83,10 @@ class Recorder:
         self._inodes: dict[tuple[int, int], tuple[int, str]] = {}
         """Our number of each file and folder, and its path when it was made, by the system's device and number."""
         self._next = ROOT
+        self._stamps = Stamps()
         self.note(os.stat(self.folder), "")
         self.record = Record(list(self._start()), [])
+        self._started = next_tick()
 
     def saved(self) -> None:
         """The save returned: what it saved must not be lost from here on."""
@@ -80,7 +96,12 @@ class Recorder:
     def finish(self) -> None:
         if not self.record.operations or not isinstance(self.record.operations[-1], Saved):
             self.saved()
-        _compare(files_after(self.record), dict(_read(self.folder)))
+        try:
+            tree = Disk.after(self.record).tree()
+        except BadRecord as error:
+            raise Escaped(_NOT_SEEN.format(f"by the record {error}")) from None
+        _compare({path: visible(inode.latest) for path, inode in tree.items()}, dict(_read(self.folder)))
+        self._compare_times({"": ROOT} | {path: inode.number for path, inode in tree.items()})
 
     def add(self, operation: Operation) -> None:
         if os.getpid() != self._process:
@@ -89,6 +110,32 @@ class Recorder:
                 "from threads, or record each process on its own"
             )
         self.record.operations.append(operation)
+        if not isinstance(operation, Write | Truncate | Sync):
+            for path in filter(None, (getattr(operation, name, None) for name in ("path", "old", "new"))):
+                full = os.path.join(self.folder, path)
+                self.expect(*(os.lstat(each) for each in (full, os.path.dirname(full)) if os.path.lexists(each)))
+
+    def _compare_times(self, numbers: dict[str, int]) -> None:
+        """Raise Escaped where a file is not the one of the record, or changed when nothing was recorded."""
+        for path, number in numbers.items():
+            full = os.path.join(self.folder, path)
+            status = os.lstat(full)
+            if (self.known(status) or (None,))[0] != number:
+                raise Escaped(_NOT_SEEN.format(f"`{path}` is another file of the same content"))
+            self._stamps.compare(number, status, path)
+            real = os.path.realpath(full)
+            if not (real + "/").startswith(self.folder + "/") and changed_since(real, self._started):
+                raise Escaped(
+                    f"`{path}` leads to {real}, outside of the folder, which changed: expected everything that is "
+                    "saved inside of the recorded folder; record a folder that holds both"
+                )
+        if changed := sorted(path or "the folder itself" for path in self._stamps.changed.values()):
+            names = ", ".join(f"`{path}`" for path in changed[:5])
+            raise Escaped(
+                _NOT_SEEN.format(
+                    f"by its times {names} changed when nothing was recorded, though its content is the same"
+                )
+            )
 
     # Which file is meant
 
@@ -108,9 +155,13 @@ class Recorder:
     def find(self, fd: int) -> tuple[int, str] | None:
         """Our number and path of an open file, if it is in the folder."""
         try:
-            known = self.known(os.fstat(fd))
+            status = os.fstat(fd)
+            known = self.known(status)
             # the system gives the number of a removed file to the next one, wherever that is
-            return known if known and (os.readlink(f"/proc/self/fd/{fd}") + "/").startswith(self.folder + "/") else None
+            if known is None or not (os.readlink(f"/proc/self/fd/{fd}") + "/").startswith(self.folder + "/"):
+                return None
+            self._stamps.compare(known[0], status, known[1])
+            return known
         except OSError:
             return None
 
@@ -121,7 +172,21 @@ class Recorder:
         number = self._next
         self._next += 1
         self._inodes[status.st_dev, status.st_ino] = (number, path)
+        self._stamps.note(number, status)
         return number
+
+    def expect(self, *statuses: os.stat_result) -> None:
+        for status in statuses:
+            if known := self.known(status):
+                self._stamps.note(known[0], status)
+
+    def forget(self, path: str | None) -> None:
+        full = os.path.join(self.folder, path) if path else None
+        if full and os.path.lexists(full) and (known := self.known(os.lstat(full))):
+            self._stamps.forget(known[0])
+
+    def target(self, path: str, target: str) -> str:
+        return _target(self.folder, path, target)
 
     def _start(self) -> Iterator[Entry]:
         for path, content in _read(self.folder):
@@ -137,7 +202,7 @@ def _read(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | No
     for entry in sorted(os.scandir(os.path.join(folder, prefix)), key=lambda each: each.name):
         path = prefix + entry.name
         if entry.is_symlink():
-            yield path, os.readlink(entry.path)
+            yield path, _target(folder, path, os.readlink(entry.path))
         elif entry.is_dir():
             yield path, None
             yield from _read(folder, path + "/")
@@ -148,6 +213,16 @@ def _read(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | No
             raise ValueError(f"{entry.path} is a device, a socket or a pipe: expected files, folders and links only")
 
 
+def _target(folder: str, path: str, target: str) -> str:
+    """What a symbolic link says, without the folder's own path: in a copy it must not lead to the original."""
+    if not os.path.isabs(target):
+        return target
+    parent, name = os.path.split(target.rstrip("/"))
+    real = os.path.join(os.path.realpath(parent), name)
+    inside = (real + "/").startswith(folder + "/")
+    return os.path.relpath(real, os.path.dirname(os.path.join(folder, path))) if inside else target
+
+
 def _compare(expected: Files, found: Files) -> None:
     """Raise Escaped where the folder is not as the record has it."""
     wrong = [path for path in sorted(expected.keys() | found.keys()) if expected.get(path, 0) != found.get(path, 0)]
@@ -155,13 +230,7 @@ def _compare(expected: Files, found: Files) -> None:
         return
     words = [_told(path, expected.get(path, 0), found.get(path, 0)) for path in wrong[:5]]
     more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-    raise Escaped(
-        "the folder holds what the recorder did not see, so a crash of this save cannot be replayed: "
-        f"{'; '.join(words)}{more}. C++ code, memory maps, other processes, and a move from "
-        "outside of the folder pass it by; write through a file object "
-        "of Python: `with open(path, 'wb') as f: torch.save(state, f)`, or f.write(safetensors.torch.save(tensors)), "
-        "and open it within the recording"
-    )
+    raise Escaped(_NOT_SEEN.format("; ".join(words) + more))
 
 
 def _told(path: str, expected: object, found: object) -> str:
@@ -175,5 +244,6 @@ def _told(path: str, expected: object, found: object) -> str:
 
 
 def _unexplained(expected: bytes, found: bytes) -> int:
-    same = sum(a == b for a, b in zip(expected, found, strict=False))
-    return max(len(expected), len(found)) - same
+    both = min(len(expected), len(found))
+    one, other = (np.frombuffer(each, np.uint8, both) for each in (expected, found))
+    return max(len(expected), len(found)) - int(np.count_nonzero(one == other))

@@ -16,13 +16,15 @@ import types
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from threeloops.training.checkpoint.crash.model.operations import BadRecord, Record, Saved, Sync, SyncAll, Write
 from threeloops.training.checkpoint.crash.model.states import crash_states, files_after
 from threeloops.training.checkpoint.crash.recording.failures import DiskFull, Failure, ShortWrites, SyncFails
 from threeloops.training.checkpoint.crash.recording.record import Escaped, recording
 
-plain_rename = os.rename
+plain = types.SimpleNamespace(rename=os.rename)
+"""Not a name of a module, so the recorder does not replace it."""
 
 
 @pytest.fixture
@@ -325,11 +327,12 @@ def test_no_operation_begins_while_another_is_done_and_written_down(folder):
     assert not met
 
 
-def test_what_a_notebook_imported_under_its_own_name_is_recorded(folder, monkeypatch):
-    """IPython's `open` calls one that it imported when it started, and a cell may say `from os import fsync`."""
-    notebook = types.ModuleType("__main__")
-    exec("from io import open as io_open\nfrom os import fsync", vars(notebook))
-    monkeypatch.setitem(sys.modules, "__main__", notebook)
+@pytest.mark.parametrize("name", ["__main__", "a_library"])
+def test_what_a_notebook_or_a_library_imported_under_its_own_name_is_recorded(folder, monkeypatch, name):
+    """IPython's `open` calls one that it imported when it started, and `atomicwrites` keeps `os.fsync`."""
+    notebook = types.ModuleType(name)
+    exec("from io import open as io_open\nfrom posix import fsync", vars(notebook))
+    monkeypatch.setitem(sys.modules, name, notebook)
     before = dict(vars(notebook))
     with recording(folder) as recorder, notebook.io_open(folder / "a", "wb", buffering=0) as file:
         file.write(b"12")
@@ -404,7 +407,7 @@ def other_process(folder):
 
 
 def renamed_before_it_was_replaced(folder):
-    plain_rename(folder / "old", folder / "new")
+    plain.rename(folder / "old", folder / "new")
 
 
 def from_outside(folder):
@@ -426,6 +429,123 @@ def test_what_was_not_recorded_is_named_with_the_way_out(folder, save, said):
     (folder.parent / "outside").write_bytes(b"123")
     with pytest.raises(Escaped, match=f"{said}.*with open.path, 'wb'. as f: torch.save"):
         recorded(folder, save)
+
+
+def map_set_and_reset(folder):
+    with open(folder / "old", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[3] = ord("X")
+        mapped[3] = ord("3")
+
+
+def out_and_back(folder):
+    os.rename(folder / "old", folder.parent / "away")
+    os.rename(folder.parent / "away", folder / "old")
+
+
+def same_bytes_in_place(folder):
+    subprocess.run([sys.executable, "-c", f"open({str(folder / 'old')!r}, 'r+').write('0123456789')"], check=True)
+
+
+def same_bytes_replaced(folder):
+    new, old = str(folder / "new"), str(folder / "old")
+    code = f"import os; open({new!r}, 'w').write('0123456789'); os.replace({new!r}, {old!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def same_bytes_before_a_recorded_write(folder):
+    same_bytes_in_place(folder)
+    with open(folder / "old", "ab") as file:
+        file.write(b"x")
+
+
+def file_that_came_and_went(folder):
+    path = str(folder / "d")
+    subprocess.run([sys.executable, "-c", f"import os; os.mkdir({path!r}); os.rmdir({path!r})"], check=True)
+
+
+def tensors_by_safetensors(folder):
+    safetensors.torch.save_file({"w": torch.ones(1000)}, folder / "frozen.safetensors")
+
+
+def tensors_by_torch(folder):
+    torch.save({"w": torch.ones(1000)}, folder / "frozen.pt")
+
+
+@pytest.mark.parametrize(
+    ("save", "said"),
+    [
+        (map_set_and_reset, "by its times `old` changed when nothing was recorded"),
+        (out_and_back, "by its times `old`, `the folder itself` changed"),
+        (same_bytes_in_place, "by its times `old` changed"),
+        (same_bytes_replaced, "`old` is another file of the same content"),
+        (same_bytes_before_a_recorded_write, "by its times `old` changed"),
+        (file_that_came_and_went, "by its times `the folder itself` changed"),
+        (tensors_by_safetensors, "frozen.safetensors"),
+        (tensors_by_torch, "`frozen.pt`"),
+    ],
+)
+def test_a_change_that_leaves_the_same_content_is_noticed_too(folder, save, said):
+    """It is not synced, so a verdict without it would be a false OK."""
+    if save in (tensors_by_safetensors, tensors_by_torch):
+        save(folder)
+    with pytest.raises(Escaped, match=said):
+        recorded(folder, save)
+
+
+def test_a_file_that_torch_wrote_by_path_and_python_renamed_escaped(folder):
+    def save(folder):
+        torch.save({"a": torch.ones(3)}, folder / "c.tmp")
+        os.replace(folder / "c.tmp", folder / "c")
+
+    with pytest.raises(Escaped, match="by the record there is no c.tmp.*with open.path, 'wb'. as f: torch.save"):
+        recorded(folder, save)
+
+
+def test_modes_and_times_may_change(folder):
+    def save(folder):
+        os.chmod(folder / "old", 0o600)
+        os.utime(folder / "old", (1, 2))
+        shutil.copystat(folder.parent, folder)
+        with open(folder / "old", "rb") as file:
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+
+    assert recorded(folder, save) == ["fsync old"]
+
+
+def test_a_link_to_data_outside_of_the_folder_that_changed_escaped(folder, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "f").write_bytes(b"1")
+    (folder / "link").symlink_to(tmp_path / "data")
+    assert recorded(folder, lambda folder: (folder / "other").symlink_to(tmp_path / "data" / "f")) == [
+        f"symlink other → {tmp_path / 'data' / 'f'}"
+    ]
+    with pytest.raises(Escaped, match="`link` leads to .*data, outside of the folder, which changed"):
+        recorded(folder, lambda folder: (tmp_path / "data" / "f").write_bytes(b"2"))
+
+
+def test_a_link_by_an_absolute_path_leads_into_the_copy_and_not_to_the_original(folder, tmp_path):
+    """Else each state would load from the original, which is whole."""
+    (tmp_path / "alias").symlink_to(folder)
+    (folder / "d").mkdir()
+    (folder / "before").symlink_to(tmp_path / "alias" / "d")
+
+    def save(folder):
+        (folder / "d" / "f").symlink_to(folder / "old")
+
+    with recording(folder) as recorder:
+        save(folder)
+    files = files_after(recorder.record)
+    assert files["before"] == "d" and files["d/f"] == "../old"
+
+
+def test_a_module_that_imported_a_function_during_a_recording_has_the_plain_one_afterwards(folder, monkeypatch):
+    module = types.ModuleType("saver")
+    monkeypatch.setitem(sys.modules, "saver", module)
+    plain_fsync = os.fsync
+    with recording(folder):
+        exec("from os import fsync", vars(module))
+    assert module.fsync is plain_fsync is os.fsync
 
 
 def test_torch_save_into_a_file_object_is_recorded(folder):
