@@ -24,6 +24,7 @@ BENCHMARKS = {
     "roofline": "copy bandwidth and matmul rates of this machine against numpy, torch and triton's timers (a minute)",
     "kernels": "traffic, generated code, errors and times of every kernel beside torch and Liger (ten minutes)",
     "meter": "what metering costs, beside triton-viz (two minutes)",
+    "liger": "kernels --peers: Liger's operations in the meter, their values, bytes and cost (a minute)",
     "attention_backward": "on a GPU: attention's backward pass alone, beside FlashAttention-2 and cuDNN (a minute)",
     "sustained": "a matrix product for a minute: what is left of the burst rate at the power limit (three minutes)",
     "precision": "encoding, loss scaler, masters and FP8 against torch's own; on a GPU FP8 against bf16 (a minute)",
@@ -42,8 +43,8 @@ BENCHMARKS = {
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
 ON_CPU = {
-    "checkpoint", "cluster", "data", "elastic", "first_hour", "fleet", "grading", "meter", "parallel", "replay",
-    "service", "serving",
+    "checkpoint", "cluster", "data", "elastic", "first_hour", "fleet", "grading", "liger", "meter", "parallel",
+    "replay", "service", "serving",
 }  # fmt: skip
 """These use the CPU even if there is a GPU: ranks, submissions, interpreted kernels and shards live there."""
 REPORT = "report"
@@ -67,8 +68,9 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.savers:
         return _savers(parser, options, console)
+    names = ["liger" if name == "kernels" and options.peers else name for name in options.names]
     failed = False
-    for name in [name for name in options.names if name != REPORT]:
+    for name in [name for name in names if name != REPORT]:
         about = _provenance("cpu" if name in ON_CPU else options.device)
         place = options.out or Path(__file__).parent / "evidence" / about.slug
         try:
@@ -104,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", help="which to run, or `report`; without names, list them")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--quick", action="store_true", help="few samples, about a minute each")
+    parser.add_argument("--peers", action="store_true", help="instead of kernels, run liger")
     parser.add_argument("--lab", nargs="+", default=[], help="labs of the grading benchmark")
     parser.add_argument("--class", type=int, default=20, dest="size", help="submissions in the class")
     parser.add_argument("--repeats", type=int, default=3, help="how often each harness grades the class")

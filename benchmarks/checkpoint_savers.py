@@ -69,7 +69,7 @@ class Saver:
     """Packages without which it is left out."""
 
 
-def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None, most: int = 300) -> str:
+def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None, most: int = 60) -> str:
     """The page, with a row for each saver whose packages are installed.
 
     Raises:
@@ -398,8 +398,8 @@ SAVERS = (
           lambda folder: _pretrained(folder / "model"), ("transformers",)),
     Saver("torch DCP `save`, same folder", dcp_same_folder, "`dcp.load`",
           lambda folder: _dcp_load(folder / "checkpoint")),
-    Saver("torch DCP `save`, a folder for each step", dcp_step_folders, "newest with `.metadata`", _newest_dcp),
-    Saver("torch DCP `async_save`, a folder for each step", dcp_async, "newest with `.metadata`", _newest_dcp),
+    Saver("torch DCP `save`, a folder for each step", dcp_step_folders, "newest folder with `.metadata`, no other", _newest_dcp),
+    Saver("torch DCP `async_save`, a folder for each step", dcp_async, "newest folder with `.metadata`, no other", _newest_dcp),
     Saver("accelerate `save_state`, same folder", accelerate_state, "`load_state`", _accelerate_load, ("accelerate",)),
     Saver("Lightning `Trainer.save_checkpoint`, same file", lightning_checkpoint, "`torch.load`", _lightning_load,
           ("lightning",)),

@@ -89,6 +89,25 @@ def _times(rows: Sequence[Record], by: str) -> dict[str, float]:
     return {row["kernel"]: row["times"] for row in rows if row["by"] == by}
 
 
+def liger(evidence: Evidence) -> Iterator[Row]:
+    """Liger's operations: how many the meter runs and counts as by hand, and what that adds beside triton-viz."""
+    summary, table = evidence.facts["summary"], evidence.facts["operations"]
+
+    def share(what: str) -> str:
+        return f"{summary[what]['are']} of {summary[what]['of']}"
+
+    say = "operations of Liger that run in the meter, with values within Liger's tolerances and bytes counted by hand"
+    whole = ("run in the meter", "values within Liger's tolerances", "bytes as counted by hand")
+    peer = (f"triton-viz's profiler, bytes: {share('bytes as counted by hand, by triton-viz')}", "")
+    yield fact(evidence, say, ", ".join(share(what) for what in whole), peer)
+    both = [row for row in table if "times" in row["meter"] and "times" in row.get("triton_viz", {})]
+    ours, theirs = ([row[by]["times"] for row in both] for by in ("meter", "triton_viz"))
+    outcome = verdict([peer / own for own, peer in zip(ours, theirs, strict=True)], FASTER)
+    say = "time with the meter ÷ time without it, operations of Liger on a few rows, forward and backward"
+    against = (f"triton-viz's profiler: {span(theirs, '{:.2f}'.format)}", outcome)
+    yield fact(evidence, say, span(ours, "{:.2f}".format), against)
+
+
 def replay(evidence: Evidence) -> Iterator[Row]:
     """What judging one kernel of a student takes."""
     facts = evidence.facts

@@ -22,6 +22,7 @@ TOPICS: dict[str, dict[str, Summariser]] = {
     "Kernels without a GPU": {
         "kernels": inner.kernels,
         "meter": inner.meter,
+        "liger": inner.liger,
         "replay": inner.replay,
         "roofline": inner.roofline,
     },

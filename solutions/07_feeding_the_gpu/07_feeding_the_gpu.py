@@ -1949,7 +1949,12 @@ debrief(
     notices sixteen samples of a thousand, but after forty interruptions of a long run they are nearly two thirds of an epoch.
 
     Because the state counts samples and not batches, another number of workers or another batch size goes on with exactly
-    the samples that are left. Python's own integers matter where the state is written as JSON or compared across processes.""",
+    the samples that are left. Python's own integers matter where the state is written as JSON or compared across processes.
+
+    With data parallelism the position counts the samples of all ranks. In each step every rank takes an equal share of the
+    next samples: shares are disjoint, all ranks end the epoch with the same step, and another number of ranks can go on. The
+    course's `Loader` does this when it is given `rank` and `ranks`. PyTorch's `DistributedSampler` gives rank r every ranks-th
+    sample and repeats some at the end, and what it gave out cannot be continued by another number of ranks.""",
     parts=("batches", "state", "errors"),
 )
 

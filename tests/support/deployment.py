@@ -66,7 +66,7 @@ def service_registry(cache_use: float = 0.5, waiting: float = 1.0) -> CollectorR
     add(Counter, "vllm:request_success", "finished_reason").inc(5)
     add(Counter, "vllm:prompt_tokens").inc(100)
     add(Counter, "vllm:generation_tokens").inc(100)
-    for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
+    for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency", "request_queue_time"):
         add(Histogram, f"vllm:{name}_seconds", buckets=(0.01, 0.1, 0.5, 1.0, 2.5)).observe(0.3)
     Counter("threeloops:requests_refused", "by code", ["code"], registry=registry).labels("overloaded").inc()
     return registry

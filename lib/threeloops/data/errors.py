@@ -4,10 +4,13 @@ __all__ = ["CorruptData", "MissingIndex", "WorkerDied", "WorkerFailed"]
 
 
 class CorruptData(ValueError):
-    """A file is not what its format requires; the message names the file, the place in it, and what was expected."""
+    """A file is not what its format requires; the message names the file, the place in it, and what was expected.
 
-    def __init__(self, file: object, place: str, wrong: str) -> None:
-        super().__init__(f"{file}, {place}: {wrong}")
+    With one argument that is the message: so PyTorch's DataLoader makes it again, from what its worker raised.
+    """
+
+    def __init__(self, file: object, place: str = "", wrong: str = "") -> None:
+        super().__init__(f"{file}, {place}: {wrong}" if place else str(file))
         self.file, self.place, self.wrong = str(file), place, wrong
 
     def __reduce__(self):

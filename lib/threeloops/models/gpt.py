@@ -1,15 +1,16 @@
 """A GPT in the shape of today's large models, small enough to read: later labs train, split and serve it.
 
 RMSNorm before each sublayer (Zhang & Sennrich 2019), rotary positions (Su et al. 2021), grouped-query attention
-(Ainslie et al. 2023), SwiGLU (Shazeer 2020) and no biases, as in Llama (`qkv_bias` adds Qwen2's). Embedding, blocks,
-norm and head are separate modules, so that a pipeline stage can hold some of them. `kernels="fused"` computes the same
-with the course's Triton kernels in place of PyTorch's operators.
+(Ainslie et al. 2023), SwiGLU (Shazeer 2020) and no biases, as in Llama. `GPTConfig` lists what Qwen2, Qwen3, Mistral
+and Llama 3.1 do differently. Embedding, blocks, norm and head are separate modules, so that a pipeline stage can hold
+some of them. `kernels="fused"` computes the same with the course's Triton kernels in place of PyTorch's operators.
 """
 
 # ruff: noqa: F722, F821  the strings are jaxtyping shapes, not forward references
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn import functional
 
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.models.gpt_operations import OPERATIONS, Rotation
+from threeloops.models.rope_scaling import RopeScaling
 
 __all__ = ["Attention", "Block", "GPT", "KeyValueCache", "MLP", "RMSNorm", "RotaryPositions"]
 
@@ -35,11 +37,14 @@ class KeyValueCache(Protocol):
 
 
 class RMSNorm(nn.Module):
-    """x / √(mean(x²) + ε) · weight over the last dimension: LayerNorm without the mean and the shift."""
+    """x / √(mean(x²) + ε) · weight over the last dimension: LayerNorm without the mean and the shift.
 
-    def __init__(self, config: GPTConfig):
+    The last dimension has `size` elements, the model's width by default.
+    """
+
+    def __init__(self, config: GPTConfig, size: int | None = None):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(config.width))
+        self.weight = nn.Parameter(torch.ones(size or config.width))
         self.epsilon = config.norm_epsilon
         self.normalise = OPERATIONS[config.kernels].rms_norm
 
@@ -49,20 +54,24 @@ class RMSNorm(nn.Module):
 
 class RotaryPositions(nn.Module):
     """Rotary positions: pair i of a head, dimensions i and i + head_dim / 2, is rotated by position ·
-    base^(−2i / head_dim), so the product of a query and a key depends only on the distance between them.
+    base^(−2i / head_dim), so the product of a query and a key depends only on the distance between them. `scaling`
+    changes these frequencies.
     """
 
-    def __init__(self, head_dim: int, max_sequence: int, base: float):
+    def __init__(self, head_dim: int, max_sequence: int, base: float, scaling: RopeScaling | None = None):
         super().__init__()
-        self.head_dim, self.max_sequence, self.base = head_dim, max_sequence, base
+        self.head_dim, self.max_sequence, self.base, self.scaling = head_dim, max_sequence, base, scaling
         self._make_table()
 
     def _make_table(self, device: torch.device | None = None) -> None:
-        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device=device)
+        frequencies = [self.base ** (-pair / self.head_dim) for pair in range(0, self.head_dim, 2)]
+        if self.scaling is not None:
+            frequencies = self.scaling.frequencies(frequencies, self.base)
         positions = torch.arange(self.max_sequence, dtype=torch.float64, device=device)
-        angles = torch.outer(positions, self.base ** (-pairs / self.head_dim))
-        self.register_buffer("cosines", angles.cos().float(), persistent=False)
-        self.register_buffer("sines", angles.sin().float(), persistent=False)
+        angles = torch.outer(positions, torch.tensor(frequencies, dtype=torch.float64, device=device))
+        amplitude = self.scaling.amplitude if self.scaling is not None else 1.0
+        self.register_buffer("cosines", (angles.cos() * amplitude).float(), persistent=False)
+        self.register_buffer("sines", (angles.sin() * amplitude).float(), persistent=False)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "RotaryPositions":
         # Recomputed, not converted: conversion to bfloat16 would round the positions, and `to_empty` would lose them.
@@ -95,13 +104,18 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads = config.heads, config.kv_heads
         self.qkv = nn.Linear(config.width, sum(config.qkv_widths), bias=config.qkv_bias)
-        self.output = nn.Linear(config.width, config.width, bias=False)
+        self.output = nn.Linear(config.qkv_widths[0], config.width, bias=False)
+        self.query_norm = RMSNorm(config, config.head_dim) if config.qk_norm else None
+        self.key_norm = RMSNorm(config, config.head_dim) if config.qk_norm else None
         self.project, self.attend = OPERATIONS[config.kernels].project, OPERATIONS[config.kernels].attend
+        if config.sliding_window is not None:
+            self.attend = partial(self.attend, window=config.sliding_window)
 
     def forward(
         self, x: Float[Tensor, "batch tokens width"], rotation: Rotation, cache: KeyValueCache | None = None
     ) -> Float[Tensor, "batch tokens width"]:
-        q, k, v = self.project(x, self.qkv, self.heads, self.kv_heads, rotation)  # batch heads tokens head_dim
+        norms = None if self.query_norm is None else (self.query_norm, self.key_norm)
+        q, k, v = self.project(x, self.qkv, self.heads, self.kv_heads, rotation, norms)  # batch heads tokens head_dim
         attended = self.attend(q, k, v) if cache is None else cache.attend(q, k, v, self.attend)
         return self.output(attended.transpose(1, 2).flatten(2))
 
@@ -141,7 +155,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary_size, config.width)
-        self.rotation = RotaryPositions(config.head_dim, config.max_sequence, config.rope_base)
+        self.rotation = RotaryPositions(config.head_dim, config.max_sequence, config.rope_base, config.rope_scaling)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config)
         self.head = nn.Linear(config.width, config.vocabulary_size, bias=False)

@@ -18,14 +18,18 @@ __all__ = ["OPERATIONS", "Rotation"]
 Rotation = tuple[Float[Tensor, "... tokens half"], Float[Tensor, "... tokens half"]]
 """Cosines and sines of each token's position."""
 
+_Norms = tuple[nn.Module, nn.Module]
+"""The norms of a head's queries and of its keys."""
+
 
 class _Operations(NamedTuple):
-    """`rms_norm(x, weight, epsilon)`; `project(x, qkv, heads, kv_heads, rotation)` gives q, k, v; `attend(q, k, v)`;
-    `loss(hidden, head, targets)`. qkv and head are linear layers."""
+    """`rms_norm(x, weight, epsilon)`; `project(x, qkv, heads, kv_heads, rotation, norms)` gives q, k, v;
+    `attend(q, k, v, window)`; `loss(hidden, head, targets)`. qkv and head are linear layers; norms and window may be
+    None."""
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
-    project: Callable[[Tensor, nn.Linear, int, int, Rotation], tuple[Tensor, Tensor, Tensor]]
-    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    project: Callable[[Tensor, nn.Linear, int, int, Rotation, _Norms | None], tuple[Tensor, Tensor, Tensor]]
+    attend: Callable[..., Tensor]
     loss: Callable[[Tensor, nn.Linear, Tensor], Tensor]
 
 
@@ -43,15 +47,24 @@ def _eager_rms_norm(x: Float[Tensor, "... width"], weight: Tensor, epsilon: floa
 
 
 def _eager_project(
-    x: Float[Tensor, "batch tokens width"], qkv: nn.Linear, heads: int, kv_heads: int, rotation: Rotation
+    x: Float[Tensor, "batch tokens width"],
+    qkv: nn.Linear,
+    heads: int,
+    kv_heads: int,
+    rotation: Rotation,
+    norms: _Norms | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q (batch, heads, tokens, dim), k and v (batch, kv_heads, tokens, dim), q and k rotated."""
+    """q (batch, heads, tokens, dim), k and v (batch, kv_heads, tokens, dim), q and k normalised and rotated."""
     every_head = qkv(x).unflatten(-1, (heads + 2 * kv_heads, -1)).transpose(1, 2)
-    if rotation[0].ndim > 2:  # decoding, where a step is a few tokens and so many operators that each of them counts
+    if (
+        rotation[0].ndim > 2 and norms is None
+    ):  # decoding, where a step is a few tokens and so many operators that each of them counts
         q_and_k, v = every_head.split((heads + kv_heads, kv_heads), dim=1)
         q, k = _rotate(q_and_k, rotation).split((heads, kv_heads), dim=1)
         return q, k, v
     q, k, v = every_head.split((heads, kv_heads, kv_heads), dim=1)
+    if norms is not None:
+        q, k = norms[0](q), norms[1](k)
     return _rotate(q, rotation), _rotate(k, rotation), v
 
 
@@ -59,13 +72,17 @@ def _eager_attend(
     q: Float[Tensor, "batch heads queries dim"],
     k: Float[Tensor, "batch kv_heads keys dim"],
     v: Float[Tensor, "batch kv_heads keys dim"],
+    window: int | None = None,
 ) -> Float[Tensor, "batch heads queries dim"]:
-    """The queries belong to the last keys: each sees its own key and all before it."""
+    """The queries belong to the last keys: each sees its own key and all before it, the last `window` of these."""
     queries, keys = q.shape[2], k.shape[2]
-    if queries == keys:
+    narrow = window is not None and window < keys
+    if queries == keys and not narrow:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     # is_causal would align the first query with the first key; a cache holds keys from before the first query.
     visible = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+    if narrow:
+        visible = visible.triu(keys - queries - window + 1)
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=True)
 
 
@@ -85,19 +102,25 @@ def _fused_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def _fused_project(
-    x: Tensor, qkv: nn.Linear, heads: int, kv_heads: int, rotation: Rotation
+    x: Tensor, qkv: nn.Linear, heads: int, kv_heads: int, rotation: Rotation, norms: _Norms | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     from threeloops.inner.kernels.matmul.qkv_projection import qkv_projection
 
-    # The kernel takes the same positions for every sequence of the batch, and no bias.
-    if rotation[0].ndim > 2 or qkv.bias is not None:
-        return _eager_project(x, qkv, heads, kv_heads, rotation)
+    # The kernel takes the same positions for every sequence of the batch, no bias, and no norms of heads.
+    if rotation[0].ndim > 2 or qkv.bias is not None or norms is not None:
+        return _eager_project(x, qkv, heads, kv_heads, rotation, norms)
     return qkv_projection(x, qkv.weight, heads=heads, kv_heads=kv_heads, rotary=rotation)
 
 
-def _fused_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _fused_attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:
     from threeloops.inner.kernels.attention.flash_attention import flash_attention
 
+    if window is not None and window < k.shape[2]:
+        if q.shape[2] != k.shape[2]:  # the kernel has a key for every query
+            return _eager_attend(q, k, v, window)
+        from threeloops.inner.kernels.sparse.sliding_window_attention import sliding_window_attention
+
+        return sliding_window_attention(q, k, v, window)
     return flash_attention(q, k, v, causal=True)
 
 

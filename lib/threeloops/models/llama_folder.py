@@ -1,12 +1,11 @@
-"""Folders of weights as they are published: config.json and safetensors files, of Llama, Mistral and Qwen2.
+"""Folders of weights as they are published: config.json and safetensors files, of Llama, Mistral, Qwen2 and Qwen3.
 
-These models have the shape of the course's GPT; Qwen2 adds a bias to queries, keys and values. What a configuration
-asks for beyond that (scaled rotary positions, sliding windows, norms of queries and keys, other activations) is refused
-by name, because a model that ignores it gives wrong answers without an error.
+These models have the shape of the course's GPT; `folder_config.py` reads what each does differently.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from threeloops.models.folder_config import gpt_config, published_config
 from threeloops.models.gpt import GPT
-from threeloops.models.gpt_config import GPTConfig
 
 __all__ = ["load_llama_folder", "save_llama_folder"]
 
@@ -24,6 +23,8 @@ _WHOLE = {"model.embed_tokens": "embedding", "model.norm": "norm", "lm_head": "h
 _LAYER = {
     "input_layernorm": "attention_norm",
     "self_attn.o_proj": "attention.output",
+    "self_attn.q_norm": "attention.query_norm",
+    "self_attn.k_norm": "attention.key_norm",
     "post_attention_layernorm": "mlp_norm",
     "mlp.gate_proj": "mlp.gate",
     "mlp.up_proj": "mlp.up",
@@ -39,16 +40,24 @@ def load_llama_folder(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     kernels: Literal["eager", "fused"] = "eager",
+    max_sequence: int | None = None,
 ) -> GPT:
     """The model of a folder, in evaluation mode, in the dtype of the files unless another is named.
 
+    It has `max_position_embeddings` positions, or `max_sequence`: fewer take less memory, and yarn or linear scaling
+    may allow more.
+
     Raises:
         FileNotFoundError: config.json, or a file that the index names, is not there.
-        ValueError: the configuration asks for what the course's GPT does not have, or tensors are missing, unknown, of
-            another shape or cut short. The message names the first.
+        ValueError: the configuration asks for what the course's GPT does not have or lacks a size, or tensors are
+            missing, unknown, of another shape or cut short. The message names the first.
     """
     folder = Path(folder)
-    config = _config(json.loads((folder / "config.json").read_text()), kernels)
+    if not (folder / "config.json").exists():
+        raise FileNotFoundError(f"{folder} has no config.json: expected a folder of a model, as transformers saves it")
+    config = gpt_config(_read_object(folder / "config.json"), kernels)
+    if max_sequence is not None:
+        config = replace(config, max_sequence=max_sequence)
     with torch.device("meta"):
         model = GPT(config)
     wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
@@ -65,7 +74,13 @@ def load_llama_folder(
             raise ValueError(f"{folder}: {ours} lacks {sorted(missing)[0]}: expected {', '.join(_QKV)} of each layer")
         found[ours] = torch.cat([three[part] for part in _QKV])
     if config.tied_embeddings and "embedding.weight" in found:
-        found["head.weight"] = found["embedding.weight"]
+        embedding = found["embedding.weight"]
+        if not torch.equal(found.setdefault("head.weight", embedding), embedding):
+            raise ValueError(
+                f"{folder}: tie_word_embeddings is true, and lm_head.weight differs from model.embed_tokens.weight. "
+                "Programs disagree about which of the two is the head. Set tie_word_embeddings to false in config.json "
+                "to use lm_head, or remove that tensor"
+            )
     for name in [*wanted, *found]:
         shapes = tuple(found[name].shape) if name in found else None, wanted.get(name)
         if shapes[0] != shapes[1]:
@@ -82,11 +97,12 @@ def load_llama_folder(
 
 
 def save_llama_folder(model: GPT, folder: Path | str) -> None:
-    """Write a model as a Llama (Qwen2 with biases), which transformers, vLLM and others load.
+    """Write a model as the published architecture that computes the same, which transformers, vLLM and others load.
 
-    Raises FileExistsError where there is a model already.
+    Raises FileExistsError where there is a model already, and ValueError if no published architecture is like it.
     """
     folder, config = Path(folder), model.config
+    published = published_config(config)
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "config.json").exists():
         raise FileExistsError(f"{folder} has a config.json: save to another folder, or remove this model first")
@@ -106,68 +122,36 @@ def save_llama_folder(model: GPT, folder: Path | str) -> None:
         else:
             tensors[f"model.layers.{layer}.{layer_theirs[module]}.{kind}"] = tensor.contiguous()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    kind, architecture = ("qwen2", "Qwen2ForCausalLM") if config.qkv_bias else ("llama", "LlamaForCausalLM")
-    described = {
-        "model_type": kind,
-        "architectures": [architecture],
-        "vocab_size": config.vocabulary_size,
-        "hidden_size": config.width,
-        "intermediate_size": config.mlp_width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "max_position_embeddings": config.max_sequence,
-        "rms_norm_eps": config.norm_epsilon,
-        "rope_theta": config.rope_base,
-        "tie_word_embeddings": config.tied_embeddings,
-        "hidden_act": "silu",
-        "torch_dtype": str(model.head.weight.dtype).removeprefix("torch."),
-    }
-    (folder / "config.json").write_text(json.dumps(described, indent=1) + "\n")
+    published["torch_dtype"] = str(model.head.weight.dtype).removeprefix("torch.")
+    (folder / "config.json").write_text(json.dumps(published, indent=1) + "\n")
 
 
-def _config(described: Mapping[str, Any], kernels: Literal["eager", "fused"]) -> GPTConfig:
-    kind = described.get("model_type")
-    if kind not in ("llama", "mistral", "qwen2"):
-        raise ValueError(f"model_type = {kind!r}: expected 'llama', 'mistral' or 'qwen2'")
-    rope = described.get("rope_parameters") or described.get("rope_scaling") or {}
-    width, heads = described["hidden_size"], described["num_attention_heads"]
-    beyond = {
-        "hidden_act": described.get("hidden_act", "silu") != "silu",
-        "rope_type": (rope.get("rope_type") or rope.get("type") or "default") != "default",
-        "sliding_window": bool(described.get("sliding_window"))
-        and described.get("use_sliding_window", kind == "mistral"),
-        "attention_bias": bool(described.get("attention_bias")) and kind != "qwen2",
-        "mlp_bias": bool(described.get("mlp_bias")),
-        "head_dim": (described.get("head_dim") or width // heads) != width // heads,
-    }
-    for name, is_beyond in beyond.items():
-        if is_beyond:
-            value = described.get(name, rope.get(name, rope.get("type")))
-            raise ValueError(f"{name} = {value!r}: the course's GPT does not have this; choose a model without it")
-    return GPTConfig(
-        vocabulary_size=described["vocab_size"],
-        layers=described["num_hidden_layers"],
-        heads=heads,
-        kv_heads=described.get("num_key_value_heads") or heads,
-        width=width,
-        mlp_width=described["intermediate_size"],
-        max_sequence=described["max_position_embeddings"],
-        tied_embeddings=described.get("tie_word_embeddings", False),
-        norm_epsilon=described.get("rms_norm_eps", 1e-6),
-        rope_base=float(rope.get("rope_theta") or described.get("rope_theta", 10_000.0)),
-        qkv_bias=kind == "qwen2",
-        kernels=kernels,
-    )
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        found = error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is not a JSON object ({found}): download it again")
+    return found
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of all files, those of the index if there is one."""
+    """Names and tensors of all files, those of the index if there is one. Tables of rotary positions are left out: old
+    folders have them, and they follow from the configuration.
+    """
     index = folder / "model.safetensors.index.json"
-    if index.exists():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    if (folder / "model.safetensors").exists():
+        files = ["model.safetensors"]
+    elif index.exists():
+        files = sorted(set(_read_object(index).get("weight_map", {}).values()))
     else:
         files = sorted(path.name for path in folder.glob("*.safetensors"))
+    if not files and (pickles := sorted(path.name for path in folder.glob("*.bin"))):
+        raise FileNotFoundError(
+            f"{folder}: {pickles[0]} and no safetensors files; a .bin file is a pickle, which can run any program when "
+            "it is loaded. Load the folder with transformers and save it again: save_pretrained writes safetensors"
+        )
     if not files:
         raise FileNotFoundError(
             f"{folder}: no safetensors files; expected model.safetensors, or an index and its files"
@@ -180,7 +164,8 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         try:
             with safe_open(folder / name, "pt") as file:
                 for key in file.keys():  # noqa: SIM118  not a dict
-                    yield key, file.get_tensor(key)
+                    if not key.endswith("rotary_emb.inv_freq"):
+                        yield key, file.get_tensor(key)
         except SafetensorError as error:
             raise ValueError(f"{folder / name} is no whole safetensors file ({error}): download it again") from error
 

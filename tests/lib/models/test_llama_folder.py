@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from threeloops.models.folder_config import gpt_config
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.models.llama_folder import load_llama_folder, save_llama_folder
@@ -18,6 +19,19 @@ NAMES = ["llama", "qwen2"]
 @pytest.fixture
 def folder(tmp_path):
     return Path(shutil.copytree(PUBLISHED / "llama", tmp_path / "llama"))
+
+
+def rope(**settings):
+    return {"rope_parameters": None, "rope_scaling": settings}
+
+
+def in_one_file(folder):
+    """All tensors of a folder, whose files and index are removed."""
+    tensors = {}
+    for path in folder.glob("*.safetensors*"):
+        tensors |= load_file(path) if path.suffix == ".safetensors" else {}
+        path.unlink()
+    return tensors
 
 
 def change(folder, **changes):
@@ -72,21 +86,214 @@ def test_a_model_that_is_there_is_not_overwritten(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type = 'mamba': expected 'llama', 'mistral' or 'qwen2'"),
+        ({"model_type": None}, "model_type = None"),
+        *(
+            ({"model_type": kind}, f"model_type = '{kind}': the course's GPT does not have this architecture")
+            for kind in ("gemma", "gemma3_text", "phi3", "deepseek_v3", "mixtral", "qwen2_moe", "qwen3_moe", "mamba")
+        ),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_type = 'llama3'"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
-        ({"model_type": "mistral", "sliding_window": 16}, "sliding_window = 16"),
-        ({"model_type": "qwen2", "sliding_window": 16, "use_sliding_window": True}, "sliding_window = 16"),
+        (
+            rope(rope_type="dynamic", factor=2.0),
+            "rope_type = 'dynamic'.* expected one of default, linear, llama3, yarn",
+        ),
+        (rope(rope_type="longrope", short_factor=[1.0] * 4), "rope_type = 'longrope'"),
+        (rope(type="su"), "rope_type = 'su'"),
+        (rope(rope_type="default", mrope_section=[2, 1, 1]), "mrope_section = .2, 1, 1. in the rotary positions"),
+        (rope(rope_type="linear", factor=2.0, low_freq_factor=1.0), "low_freq_factor = 1.0 in the rotary positions"),
+        (rope(rope_type="default", partial_rotary_factor=0.5), "partial_rotary_factor = 0.5"),
+        ({"partial_rotary_factor": 0.25}, "partial_rotary_factor = 0.25"),
+        ({"sliding_window": 16}, "sliding_window = 16 in a 'llama'"),
+        (
+            {"model_type": "qwen2", "sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1},
+            "layer_types are full_attention, sliding_attention with sliding_window = 16",
+        ),
+        (
+            {"model_type": "qwen3", "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16},
+            "layer_types are full_attention, sliding_attention",
+        ),
+        (
+            {"model_type": "qwen3", "layer_types": ["sliding_attention"] * 2},
+            "layer_types are sliding_attention with sliding_window = None",
+        ),
+        (
+            {"model_type": "mistral", "layer_types": ["full_attention"] * 2},
+            "layer_types are full_attention with sliding_window = 4096",
+        ),
+        ({"layer_types": ["linear_attention"] * 2}, "layer_types are linear_attention"),
         ({"attention_bias": True}, "attention_bias = True"),
         ({"mlp_bias": True}, "mlp_bias = True"),
-        ({"head_dim": 16}, "head_dim = 16"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantization_config = {'quant_method': 'awq'"),
     ],
 )
 def test_what_the_model_does_not_have_is_refused_by_name(folder, changes, message):
     change(folder, **changes)
     with pytest.raises(ValueError, match=message):
         load_llama_folder(folder)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "num_key_value_heads", "head_dim", "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "sliding_window",
+        "use_sliding_window", "max_window_layers", "layer_types", "hidden_act",
+    ],
+)  # fmt: skip
+def test_a_key_that_is_missing_has_the_default_of_the_class_in_transformers(kind, missing):
+    from transformers import AutoConfig
+
+    published = {
+        "vocab_size": 64, "hidden_size": 128, "intermediate_size": 48, "num_hidden_layers": 30,
+        "num_attention_heads": 32, "num_key_value_heads": 16, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+        "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "tie_word_embeddings": True,
+        "hidden_act": "silu",
+    }  # fmt: skip
+    window = {"mistral": {"sliding_window": 512}}
+    for qwen in ("qwen2", "qwen3"):
+        window[qwen] = {"sliding_window": 512, "use_sliding_window": True, "max_window_layers": 0}
+    published |= window.get(kind, {})
+    published.pop(missing, None)
+    theirs = AutoConfig.for_model(kind, **published)
+    layers = set(getattr(theirs, "layer_types", None) or [])
+    if len(layers) > 1:
+        with pytest.raises(ValueError, match="layer_types"):
+            gpt_config({"model_type": kind, **published})
+        return
+    ours = gpt_config({"model_type": kind, **published})
+    assert ours.kv_heads == theirs.num_key_value_heads
+    assert ours.head_dim == getattr(theirs, "head_dim", 4)
+    assert ours.norm_epsilon == theirs.rms_norm_eps
+    assert ours.rope_base == theirs.rope_parameters["rope_theta"]
+    assert ours.tied_embeddings == theirs.tie_word_embeddings
+    assert ours.sliding_window == getattr(theirs, "sliding_window", None)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"type": "linear", "factor": 2.0},
+        {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        {"type": "yarn", "factor": 4.0, "finetuned": True},
+        {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 16},
+        {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.3, "beta_fast": None},
+        {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.0},
+        {"rope_type": "yarn", "factor": 0.5, "attention_factor": 2.0, "mscale": 0.7, "mscale_all_dim": 0.3},
+    ],
+    ids=str,
+)
+def test_scaled_positions_are_those_of_transformers(folder, settings):
+    """Published configurations leave out some of the settings, or have more of them."""
+    from transformers import AutoModelForCausalLM
+
+    change(folder, **rope(**settings))
+    theirs, tokens = AutoModelForCausalLM.from_pretrained(folder).eval(), torch.arange(60)[None]
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+        torch.testing.assert_close(load_llama_folder(folder)(tokens), expected, rtol=0, atol=1e-5 * expected.std())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rope_type": "linear"}, "rope_type 'linear' lacks factor in config.json"),
+        ({"rope_type": "llama3", "factor": 2.0}, "rope_type 'llama3' lacks low_freq_factor, high_freq_factor"),
+    ],
+)
+def test_settings_of_positions_that_are_missing_are_named(folder, settings, message):
+    change(folder, **rope(**settings))
+    with pytest.raises(ValueError, match=message):
+        load_llama_folder(folder)
+
+
+def test_sizes_that_are_missing_are_named(folder):
+    change(folder, vocab_size=None, max_position_embeddings=None)
+    with pytest.raises(ValueError, match="config.json lacks vocab_size, max_position_embeddings: expected the sizes"):
+        load_llama_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": "2"}, "num_hidden_layers = '2' in config.json: expected a whole number"),
+        ({"hidden_size": True}, "hidden_size = True in config.json: expected a whole number"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps = '1e-5' in config.json: expected a number"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false' in config.json: expected true or false"),
+        ({"rope_scaling": "linear"}, "rope_scaling = 'linear' in config.json: expected an object"),
+        (rope(rope_type="yarn", factor="4"), "factor = '4' in config.json: expected a number"),
+        ({"layer_types": "full_attention"}, "layer_types = 'full_attention' in config.json: expected a list of text"),
+        ({"model_type": ["llama"]}, "model_type = .'llama'. in config.json: expected text"),
+    ],
+)
+def test_values_of_another_type_are_refused(folder, changes, message):
+    change(folder, **changes)
+    with pytest.raises(ValueError, match=message):
+        load_llama_folder(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
+def test_a_configuration_that_is_no_object_is_refused(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match="config.json is not a JSON object"):
+        load_llama_folder(folder)
+
+
+def test_the_number_of_positions_can_be_chosen(folder):
+    expected, longer = load_llama_folder(folder), load_llama_folder(folder, max_sequence=100)
+    tokens = torch.arange(100)[None] % 64
+    assert longer.config.max_sequence == 100
+    with torch.no_grad():
+        torch.testing.assert_close(longer(tokens)[:, :60], expected(tokens[:, :60]))
+    with pytest.raises(ValueError, match="max_sequence = 0"):
+        load_llama_folder(folder, max_sequence=0)
+
+
+def test_a_folder_without_a_configuration_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="has no config.json: expected a folder of a model"):
+        load_llama_folder(tmp_path)
+
+
+def test_a_tied_model_with_another_head_is_refused(folder):
+    change(folder, tie_word_embeddings=True)
+    with pytest.raises(ValueError, match="lm_head.weight differs from model.embed_tokens.weight.* Set tie_word_embedd"):
+        load_llama_folder(folder)
+
+
+def test_a_tied_model_may_have_its_head_twice(folder):
+    tensors = in_one_file(folder)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, folder / "model.safetensors")
+    change(folder, tie_word_embeddings=True)
+    model = load_llama_folder(folder)
+    assert model.head.weight is model.embedding.weight
+
+
+def test_tables_of_positions_in_old_folders_are_left_out(folder):
+    expected = load_llama_folder(folder)
+    tensors = in_one_file(folder)
+    tensors |= {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(4) for layer in range(2)}
+    save_file(tensors, folder / "model.safetensors")
+    for ours, other in zip(load_llama_folder(folder).parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, other)
+
+
+def test_another_copy_of_the_weights_beside_them_is_left_out(folder):
+    """Mistral's folders have one with its own names of the tensors."""
+    save_file(in_one_file(folder), folder / "model.safetensors")
+    save_file({"layers.0.attention.wq.weight": torch.ones(2, 2)}, folder / "consolidated.safetensors")
+    load_llama_folder(folder)
+
+
+def test_pickled_weights_are_refused(folder):
+    torch.save(in_one_file(folder), folder / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match="pytorch_model.bin and no safetensors files; a .bin file is a pickle"):
+        load_llama_folder(folder)
+
+
+def test_a_model_that_no_published_class_computes_is_not_saved(tmp_path):
+    model = GPT(GPTConfig.tiny(qkv_bias=True, qk_norm=True))
+    with pytest.raises(ValueError, match="qkv_bias and qk_norm: no published architecture has both"):
+        save_llama_folder(model, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_rope_theta_is_read_from_old_and_new_configurations(folder):

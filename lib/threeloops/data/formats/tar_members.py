@@ -2,7 +2,7 @@
 
 Two blocks of zeros end the chain. Everything behind a wrong size is lost. Sources: POSIX.1-1988 (ustar), POSIX.1-2001
 (pax, whose records may replace a name or a size), and the GNU tar manual, "Basic Tar Format" (a name of more than 100
-bytes is the contents of a member of type L in front of its file).
+bytes is the contents of a member of type L in front of its file) and "Extensions" (sizes from 8 GiB on).
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,9 @@ _PREFIX = slice(345, 500)
 _USTAR = b"ustar\x0000"
 _FILES, _FOLDER, _PAX, _PAX_OF_ALL, _LONG_NAME = ("\0", "0"), "5", "x", "g", "L"
 _SPARSE = "GNU.sparse."
+_BINARY = b"\x80"
+"""The first byte of a number that is binary, which GNU tar writes where octal digits have no room."""
+_READ_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,11 @@ def header(name: str, size: int) -> bytes:
     encoded = name.encode(errors="surrogateescape")
     if not 0 < len(encoded) <= 100:
         raise ValueError(f"name = {name!r}: {len(encoded)} bytes, a ustar header holds 1 to 100")
-    if not 0 <= size < 8**11:
-        raise ValueError(f"size = {size} of {name!r}: a ustar header holds less than 8 GiB")
+    if not 0 <= size < 1 << 63:
+        raise ValueError(f"size = {size} of {name!r}: expected 0 to 2**63 - 1")
     block = bytearray(encoded.ljust(BLOCK, b"\0"))
     block[100:124] = b"0000644\0" + b"0000000\0" * 2
-    block[_SIZE] = b"%011o\0" % size
+    block[_SIZE] = b"%011o\0" % size if size < 8**11 else _BINARY + size.to_bytes(11)  # from 8 GiB on, as GNU tar
     block[136:148] = b"%011o\0" % 0
     block[_CHECKSUM] = b" " * 8
     block[_TYPE] = ord("0")
@@ -76,7 +79,7 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
         if kind == _FOLDER:
             size = 0  # some writers give the size of the folder's files, none writes contents
         padded = size + -size % BLOCK
-        contents = file.read(padded)
+        contents = _read(file, padded)
         if len(contents) < padded:
             wrong = f"{name}: {size:,} bytes were promised, the shard ends after {len(contents):,}"
             raise CorruptData(shard, place, wrong)
@@ -108,7 +111,7 @@ def _require_zeros(file: BinaryIO, shard: str, end: int) -> None:
 def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
     """(name, size, type) of a header, whose checksum is verified."""
     try:
-        stored, size = (_number(block[field].strip(b" \0") or b"0", 8) for field in (_CHECKSUM, _SIZE))
+        stored, size = (_field(block[field]) for field in (_CHECKSUM, _SIZE))
     except ValueError:
         raise CorruptData(shard, place, "this is no tar header: its numbers are not octal") from None
     if (total := sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")) != stored:
@@ -143,8 +146,26 @@ def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
     return found
 
 
+def _field(field: bytes) -> int:
+    """A number of a header: octal digits, or binary as GNU tar writes large ones."""
+    if field[:1] == _BINARY and (number := int.from_bytes(field[1:])) < 1 << 63:
+        return number
+    return _number(field.strip(b" \0") or b"0", 8)
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    """Up to `size` bytes. Piece by piece, since a reader makes room for all that it is asked for."""
+    if size <= _READ_BYTES:
+        return file.read(size)
+    pieces: list[bytes] = []
+    while size and (piece := file.read(min(size, _READ_BYTES))):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
 def _number(digits: bytes, base: int = 10) -> int:
-    """A number of a header or a pax record; int() alone would accept a sign, a prefix, spaces and underscores."""
+    """Digits of a header or a pax record; int() alone would accept a sign, a prefix, spaces and underscores."""
     if not digits.isdigit():
         raise ValueError(digits)
     return int(digits, base)

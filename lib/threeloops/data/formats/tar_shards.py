@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from threeloops.data.errors import CorruptData
+from threeloops.data.foreign.compression import uncompressed
 from threeloops.data.formats.sample import Sample, split_name, unrepeated
 from threeloops.data.formats.tar_members import BLOCK, header, read_members
 from threeloops.files import replacing
@@ -43,22 +44,32 @@ def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard:
 
 
 def read_tar_shard(file: BinaryIO, shard: str) -> Iterator[Sample]:
-    """The samples of a shard, in order, from anything with `read(n)`: a file, or a stream that cannot seek.
+    """The samples of a shard, in order, from anything with `read(n)`: a file, or a stream that cannot seek. What gzip
+    compressed is decompressed on the way.
 
-    Raises CorruptData naming the shard and the member's offset for what `read_members` refuses, a part that occurs
-    twice in a sample, a file without a name before its extension, and a name that leads out of the folder.
+    Raises CorruptData naming the shard and the member's offset for what `read_members` refuses, another compression, a
+    part that occurs twice in a sample, a sample whose parts are not neighbours, a file without a name before its
+    extension, and a name that leads out of the folder.
     """
-    for key, members in groupby(read_members(file, shard), lambda member: split_name(member.name)[0]):
+    seen: set[str] = set()
+    members = read_members(uncompressed(file, shard), shard)
+    for key, group in groupby(members, lambda member: split_name(member.name)[0]):
         parts: dict[str, bytes] = {}
         place = ""
-        for member in members:
+        for member in group:
             here = f"byte {member.offset:,}"
             place, extension = place or here, split_name(member.name)[1]
             if key == "" or key.endswith("/"):
                 raise CorruptData(shard, here, f"{member.name!r} has no key before its extension")
+            if key in seen:
+                raise CorruptData(
+                    shard, here, f"{member.name}: other samples are between this part and the rest of sample {key!r}, "
+                    "which was read without it, and so may others have been; write the shard with tar --sort=name"
+                )  # fmt: skip
             if extension in parts:
                 raise CorruptData(shard, here, f"{member.name}: sample {key!r} already has a part {extension!r}")
             parts[extension] = member.contents
+        seen.add(key)
         try:
             sample = Sample(key, parts)
         except ValueError as error:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threeloops.data.errors import CorruptData, MissingIndex
+from threeloops.data.foreign.tokens import describe_foreign
 from threeloops.data.formats.crc32c import crc32c
 from threeloops.files import replace_text, replacing
 
@@ -69,7 +70,8 @@ def _read_header(path: Path) -> _Header:
         raise CorruptData(path, "header", f"the file has {size} bytes, a header alone has {_HEADER_BYTES}")
     magic, version, token_bytes, tokens, crc = _FIELDS.unpack_from(raw)
     if magic != _MAGIC:
-        raise CorruptData(path, "byte 0", f"begins with {magic!r}, expected {_MAGIC!r}: this is no token shard")
+        wrong = describe_foreign(Path(path)) or "this is not a token shard"
+        raise CorruptData(path, "byte 0", f"begins with {magic!r}, expected {_MAGIC!r}: {wrong}")
     if _CRC.unpack_from(raw, _FIELDS.size)[0] != crc32c(raw[: _FIELDS.size]):
         raise CorruptData(path, "header", "its CRC does not match: the header is damaged")
     if version != _VERSION or token_bytes not in _KINDS:
@@ -184,7 +186,9 @@ def _read_index(folder: Path) -> list[tuple[str, _Header]]:
     """Name and header of each shard, the index compared with the headers in the files."""
     path = folder / _INDEX
     if not path.is_file():
-        raise MissingIndex(f"{path}: missing; without it nobody knows which shards belong together. Write them again")
+        foreign = describe_foreign(folder) if folder.is_dir() else ""
+        instead = foreign or "without it nobody knows which shards belong together. Write them again"
+        raise MissingIndex(f"{path}: missing; {instead}")
     rows = _read_rows(path)
     for name, header in rows:
         if not (folder / name).is_file():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from threeloops.data.loading.prefetch import prefetch
-from threeloops.data.loading.sampler import SamplerState, advanced, batches
+from threeloops.data.loading.sampler import SamplerState, advanced, batches, step_sizes
 
 __all__ = ["Loader"]
 
@@ -14,6 +14,9 @@ class Loader:
 
     `state` counts only what was trained on, not what workers have in flight. A loader made from it, with any number of
     workers, continues with the first batch that was not trained on.
+
+    With data parallelism each rank makes a loader with its `rank` and the number of `ranks`, and gets its share:
+    `batch` samples of each step. All ranks have the same state, from which another number of ranks can go on.
 
     - `for batch in loader`: asking for the next batch means that the last one was trained on. Until then only the loop
       knows, so reading `state` in its body, or behind a `break` or an error in it, raises RuntimeError.
@@ -29,9 +32,15 @@ class Loader:
         workers: int = 0,
         ahead: int | None = None,
         kind: Literal["thread", "process"] = "thread",
+        *,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         if samples < 1 or batch < 1:
             raise ValueError(f"samples = {samples}, batch = {batch}: expected at least 1 of each")
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank = {rank}, ranks = {ranks}: expected a rank from 0 to ranks - 1")
+        self.rank, self.ranks = rank, ranks
         self.load, self.samples, self.batch, self.state = load, samples, batch, state
         self.workers, self.ahead, self.kind = workers, ahead, kind
 
@@ -46,7 +55,9 @@ class Loader:
 
     @state.setter
     def state(self, state: SamplerState) -> None:
-        self._state = advanced(state, self.samples, 0)  # turns the end of an epoch into the beginning of the next
+        self._state = advanced(
+            state, self.samples, 0, self.ranks
+        )  # turns the end of an epoch into the beginning of the next
         self._undecided = False
         self._given_out: SamplerState | None = None
 
@@ -69,9 +80,10 @@ class Loader:
                 f"{began} was given out to the end of its epoch and is still the state: set `loader.state = after` "
                 "behind each step, or set the state to give the same batches out again"
             )
-        left = batches(state, self.samples, self.batch)
+        left = batches(state, self.samples, self.batch, self.rank, self.ranks)
+        sizes = step_sizes(state, self.samples, self.batch, self.ranks)
         with prefetch(self.load, left, self.workers, self.ahead, self.kind) as fetched:
-            for indices, value in zip(left, fetched, strict=True):
-                state = advanced(state, self.samples, len(indices))
+            for used, value in zip(sizes, fetched, strict=True):
+                state = advanced(state, self.samples, used, self.ranks)
                 yield value, state
         self._given_out = began

@@ -2,6 +2,9 @@
 
 The order of an epoch depends on seed and epoch alone. So the state is three numbers, whoever loads the samples and
 however many are in flight: seed, epoch, and how many samples have been *used*.
+
+Data-parallel ranks share one order and one state. In each step they take the next samples of it, an equal share each,
+so their shares are disjoint and their epochs end with the same step. Any other number of ranks can go on from there.
 """
 
 from dataclasses import dataclass, replace
@@ -9,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SamplerState", "advanced", "batches", "epoch_order", "remaining"]
+__all__ = ["SamplerState", "advanced", "batches", "epoch_order", "remaining", "step_sizes"]
 
 
 @dataclass(frozen=True)
 class SamplerState:
-    """For a checkpoint: `position` samples of `epoch`, shuffled by `seed`, have been used."""
+    """For a checkpoint: `position` samples of `epoch`, shuffled by `seed`, have been used, by all ranks together."""
 
     seed: int
     epoch: int = 0
@@ -38,22 +41,43 @@ def remaining(state: SamplerState, samples: int) -> NDArray[np.int64]:
     return epoch_order(samples, state.seed, state.epoch)[_checked_position(state, samples) :]
 
 
-def batches(state: SamplerState, samples: int, batch: int) -> list[NDArray[np.int64]]:
-    """The batches of the rest of the epoch, in order; the last may be short. Raises ValueError as `remaining` does."""
+def batches(state: SamplerState, samples: int, batch: int, rank: int = 0, ranks: int = 1) -> list[NDArray[np.int64]]:
+    """This rank's batches of the rest of the epoch, in order.
+
+    All ranks have the same number of batches, of equal sizes except in the last step. There a batch may be short, and
+    that of one rank by one sample shorter than that of another. Where fewer samples than ranks are left, this epoch
+    does without them.
+
+    Raises ValueError as `remaining` does, and for a rank that does not exist.
+    """
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank = {rank}, ranks = {ranks}: expected a rank from 0 to ranks - 1")
+    ends = np.cumsum(step_sizes(state, samples, batch, ranks))
+    steps = np.split(remaining(state, samples), ends)[:-1]  # without those that no step has
+    return [np.array_split(step, ranks)[rank] for step in steps]
+
+
+def step_sizes(state: SamplerState, samples: int, batch: int, ranks: int = 1) -> list[int]:
+    """How many samples all ranks together use in each step of the rest of the epoch."""
     if batch < 1:
         raise ValueError(f"batch = {batch}: expected at least 1")
-    left = remaining(state, samples)
-    return [left[start : start + batch] for start in range(0, len(left), batch)]
+    steps, short = divmod(samples - _checked_position(state, samples), batch * ranks)
+    return [batch * ranks] * steps + ([short] if short >= ranks else [])
 
 
-def advanced(state: SamplerState, samples: int, used: int) -> SamplerState:
-    """The state after `used` more samples; a finished epoch begins the next one at position 0.
+def advanced(state: SamplerState, samples: int, used: int, ranks: int = 1) -> SamplerState:
+    """The state after `used` more samples, of all ranks together. A finished epoch begins the next one at position 0:
+    that is one with fewer samples left than ranks.
 
-    Raises ValueError for a position that the data set does not have.
+    Raises ValueError for a position that the data set does not have, and for fewer samples than ranks.
     """
     if samples < 1 or used < 0:
         raise ValueError(f"samples = {samples}, used = {used}: expected a data set that is not empty, and used ≥ 0")
+    if not 1 <= ranks <= samples:
+        raise ValueError(f"ranks = {ranks}: expected 1 to {samples}, since each needs one of the {samples} samples")
     epochs, position = divmod(_checked_position(state, samples) + used, samples)
+    if samples - position < ranks:
+        epochs, position = epochs + 1, 0
     return replace(state, epoch=state.epoch + epochs, position=position)
 
 

@@ -67,7 +67,7 @@ def saved_by_layer(step: Step) -> Saved:
 def block_backward(step: Step) -> Iterator[Move]:
     """The backward pass of one block, from its "d stream" to the "d stream" of the layer below."""
     model, vector = step.model, step.tokens * step.element
-    width, hidden = model.width, model.mlp_width
+    width, hidden, queries = model.width, model.mlp_width, model.qkv_widths[0]
 
     def gradient(name: str, elements: int) -> Move:
         return Move(f"gradient of {name}", elements * step.element)
@@ -80,7 +80,7 @@ def block_backward(step: Step) -> Iterator[Move]:
     yield from [Move("d norm, by gate", vector * width), *free("d gate", "mlp norm output")]
     yield from [Move("d norm", vector * width), *free("d norm, by up", "d norm, by gate")]
     yield from norm_backward(step, "mlp norm", "stream between")
-    yield from [gradient("attention.output", width * width), Move("d heads", vector * width)]
+    yield from [gradient("attention.output", queries * width), Move("d heads", vector * queries)]
     yield from free("heads side by side")
     yield from _attention_backward(step)
     yield gradient("attention.qkv", width * sum(model.qkv_widths))

@@ -11,6 +11,9 @@ _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Numbers that an optimizer keeps for each parameter."""
 
+_UNKNOWN = ("qkv_bias", "qk_norm", "sliding_window")
+"""Settings of a model whose tensors nobody counts here."""
+
 
 class Model(Protocol):
     """The sizes of a GPT; `threeloops.models.gpt_config.GPTConfig` has them all."""
@@ -70,6 +73,12 @@ class Step:
                 raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
         if self.model.layers < 1:
             raise ValueError(f"layers = {self.model.layers}: expected at least 1")
+        for name in _UNKNOWN:
+            if value := getattr(self.model, name, None):
+                raise ValueError(
+                    f"{name} = {value!r}: the accountant does not know what this keeps; use a model without it, or "
+                    "measure with LiveStorage"
+                )
         if self.sequence > self.model.max_sequence:
             raise ValueError(f"sequence = {self.sequence}: expected at most max_sequence = {self.model.max_sequence}")
         for name, known in (

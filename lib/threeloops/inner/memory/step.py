@@ -132,6 +132,7 @@ def _update(ledger: _Ledger, step: Step) -> None:
 def _parameter_sizes(model: Model) -> list[int]:
     """Numbers in each of the model's parameters, in the order in which an optimizer updates them."""
     width, hidden = model.width, model.mlp_width
-    attention, mlp = [width, width * sum(model.qkv_widths), width * width], [width, *[width * hidden] * 3]
+    attention = [width, width * sum(model.qkv_widths), model.qkv_widths[0] * width]
+    mlp = [width, *[width * hidden] * 3]
     head = [] if model.tied_embeddings else [model.vocabulary_size * width]
     return [model.vocabulary_size * width, *(attention + mlp) * model.layers, width, *head]

@@ -75,6 +75,11 @@ class RooflineCost:
     def __post_init__(self) -> None:
         if not 0 < self.reached <= 1:
             raise ValueError(f"reached = {self.reached!r}: expected a share above 0, at most 1")
+        if self.config.sliding_window is not None:
+            raise ValueError(
+                f"sliding_window = {self.config.sliding_window}: this cost counts every key of a sequence; use a "
+                "configuration without a window"
+            )
         if not 0 <= self.overhead < math.inf:
             raise ValueError(f"overhead = {self.overhead!r}: expected seconds, at least 0")
 
@@ -89,7 +94,7 @@ class RooflineCost:
         weights = (config.matmul_parameters - (0 if step.samples else head)) * self.bytes_per_element
         moved = weights + (step.keys + step.tokens) * self.kv_bytes_per_token  # read by all, written for the new
         products = 2 * (config.matmul_parameters - head) * step.tokens + 2 * head * step.samples
-        return Work(moved, products + 4 * config.layers * config.width * step.pairs)
+        return Work(moved, products + 4 * config.layers * config.qkv_widths[0] * step.pairs)
 
     def __call__(self, step: StepShape) -> float:
         return self._roofline.time_floor(self.work(step)) / self.reached + self.overhead

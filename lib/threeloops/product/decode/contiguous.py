@@ -40,6 +40,7 @@ class ContiguousCache:
         for name, value in (("batch", batch), ("capacity", capacity)):
             if value < 1:
                 raise ValueError(f"{name} = {value}: expected at least 1")
+        self._window = config.sliding_window
         self._pool = torch.zeros(  # (layers, keys or values, batch, kv_heads, capacity, head_dim)
             (config.layers, 2, batch, config.kv_heads, capacity, config.head_dim), dtype=dtype, device=device
         )
@@ -55,7 +56,10 @@ class ContiguousCache:
         positions = start[:, None] + torch.arange(tokens.shape[1], device=start.device)
         if (longest := int(positions.max()) + 1) > (capacity := self._pool.shape[-2]):
             raise ValueError(f"{longest} tokens in a cache of capacity = {capacity}: reserve more, or generate fewer")
-        visible = torch.arange(longest, device=start.device) <= positions[:, :, None]
+        keys = torch.arange(longest, device=start.device)
+        visible = keys <= positions[:, :, None]
+        if self._window is not None and self._window < longest:
+            visible &= keys > positions[:, :, None] - self._window
         layers: list[KeyValueCache] = [
             _Layer(keys, values, positions, visible[:, None], longest) for keys, values in self._pool
         ]
@@ -91,6 +95,8 @@ def generate(
     """
     if not prompts or not all(prompts):
         raise ValueError(f"prompts = {list(prompts)!r}: expected at least one prompt, and a token in each")
+    if sampling.is_adjusted or sampling.logprobs is not None:
+        raise ValueError("static batching has no penalties, biases, grammars or logprobs; use ModelRunner for these")
     capacity = max(map(len, prompts)) + sampling.max_tokens - 1  # the last token is never fed back
     if capacity > model.config.max_sequence:
         raise ValueError(

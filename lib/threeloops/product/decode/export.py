@@ -61,8 +61,8 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
 class _Recorded:
     """One layer's cache: what came in, if anything, and the new behind it."""
 
-    def __init__(self, keys: Tensor | None = None, values: Tensor | None = None):
-        self.keys, self.values = keys, values
+    def __init__(self, window: int | None, keys: Tensor | None = None, values: Tensor | None = None):
+        self.window, self.keys, self.values = window, keys, values
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
         (batch, heads, _, head_dim), kv_heads = q.shape, k.shape[1]
@@ -71,11 +71,26 @@ class _Recorded:
             # By index, since torch 2.11 cannot export `repeat_interleave` for every length.
             head = torch.arange(heads, device=q.device) // (heads // kv_heads)
             keys, values = (each.index_select(1, head) for each in (k, v))
-            return functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
+            if self.window is None:
+                return functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
+            back = _places_back(q, q)
+            return functional.scaled_dot_product_attention(
+                q, keys, values, attn_mask=(back >= 0) & (back < self.window)
+            )
         self.keys, self.values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
-        # One token sees all keys. The query heads that share a key head are rows of it: not every runtime knows groups.
+        # One token sees all keys, or those in the window. The query heads that share a key head are rows of it: not
+        # every runtime knows groups.
         grouped = q.reshape(batch, kv_heads, heads // kv_heads, head_dim)
-        return functional.scaled_dot_product_attention(grouped, self.keys, self.values).reshape(q.shape)
+        visible = None if self.window is None else _places_back(q, self.keys) < self.window
+        return functional.scaled_dot_product_attention(grouped, self.keys, self.values, attn_mask=visible).reshape(
+            q.shape
+        )
+
+
+def _places_back(q: Tensor, keys: Tensor) -> Tensor:
+    """How many places before each query each key lies, (queries, keys). The queries belong to the last keys."""
+    queries = torch.arange(keys.shape[2] - q.shape[2], keys.shape[2], device=q.device)
+    return queries[:, None] - torch.arange(keys.shape[2], device=q.device)
 
 
 class _Prefill(nn.Module):
@@ -84,7 +99,8 @@ class _Prefill(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return _run(self.model, tokens, 0, [_Recorded() for _ in range(self.model.config.layers)])
+        config = self.model.config
+        return _run(self.model, tokens, 0, [_Recorded(config.sliding_window) for _ in range(config.layers)])
 
 
 class _Decode(nn.Module):
@@ -93,7 +109,8 @@ class _Decode(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        caches = [_Recorded(*layer) for layer in zip(keys.unbind(0), values.unbind(0), strict=True)]
+        window = self.model.config.sliding_window
+        caches = [_Recorded(window, *layer) for layer in zip(keys.unbind(0), values.unbind(0), strict=True)]
         return _run(self.model, tokens, keys.shape[3], caches)
 
 

@@ -40,7 +40,8 @@ class PagedCache:
     """The keys and values of all layers of a model: block b holds slots b · block_size to (b + 1) · block_size − 1.
 
     Blocks are given and taken back by a `BlockManager`; this class is told the tables. `kernel`: whether single rows
-    are attended by the Triton kernel; by default on a GPU, if it has tiles for the heads.
+    are attended by the Triton kernel; by default on a GPU, if it has tiles for the heads. It knows no sliding window:
+    with one, PyTorch attends, and reads only the blocks that the window reaches. Raises ValueError if both are wanted.
     """
 
     def __init__(
@@ -55,11 +56,17 @@ class PagedCache:
     ):
         self.block_size = block_size
         self._shared = config.heads // config.kv_heads
+        window = config.sliding_window
+        self._window = window if window is not None and window < config.max_sequence else None
+        if kernel and self._window is not None:
+            raise ValueError(
+                f"sliding_window = {window}: the paged-attention kernel reads all keys of a sequence; leave kernel=None"
+            )
         # A slot's keys and values of all heads lie side by side: a block is one piece of memory, and one copy.
         self._pool = torch.zeros(
             (config.layers, blocks * block_size, 2, config.kv_heads, config.head_dim), dtype=dtype, device=device
         )
-        self.kernel = _has_kernel(self._pool) if kernel is None else kernel
+        self.kernel = self._window is None and _has_kernel(self._pool) if kernel is None else kernel
 
     @property
     def device(self) -> torch.device:
@@ -107,7 +114,7 @@ class PagedCache:
         slots: list[int] = []
         fresh: list[int] = []
         groups, rows = [], []
-        for group in _groups(chunks, size, self.kernel):
+        for group in _groups(chunks, [len(self._seen(chunk)) for chunk in chunks], self.kernel):
             first = len(tokens)
             for member in group:
                 chunk = chunks[member]
@@ -132,9 +139,15 @@ class PagedCache:
     def _slot(self, block_table: Sequence[int], position: int) -> int:
         return block_table[position // self.block_size] * self.block_size + position % self.block_size
 
+    def _seen(self, chunk: Rows) -> range:
+        """Places in a chunk's table of the blocks that its rows may see."""
+        first = 0 if self._window is None else max(0, chunk.start - self._window + 1) // self.block_size
+        return range(first, -(-chunk.end // self.block_size))
+
     def _group(self, first: int, chunks: Sequence[Rows]) -> "Group":
         device, count = self._pool.device, len(chunks[0].tokens)
-        used = [chunk.block_table[: -(-chunk.end // self.block_size)] for chunk in chunks]
+        seen = [self._seen(chunk) for chunk in chunks]
+        used = [chunk.block_table[span.start : span.stop] for chunk, span in zip(chunks, seen, strict=True)]
         blocks = max(map(len, used))
         # Short tables are padded with a block of their own, whose keys are masked.
         tables = torch.tensor([(*table, *[table[0]] * (blocks - len(table))) for table in used], device=device)
@@ -142,7 +155,12 @@ class PagedCache:
         if self.kernel and count == 1:
             return Group(first, tables, 1, start + 1, None)
         last = start[:, None] + torch.arange(count, device=device)
-        hidden = torch.arange(blocks * self.block_size, device=device) > last[:, :, None]
+        keys = torch.arange(blocks * self.block_size, device=device)
+        if self._window is None:
+            hidden = keys > last[:, :, None]
+        else:
+            keys = keys + torch.tensor([[[span.start * self.block_size]] for span in seen], device=device)
+            hidden = (keys > last[:, :, None]) | (keys <= last[:, :, None] - self._window)
         mask = torch.zeros(hidden.shape, dtype=self._pool.dtype, device=device).masked_fill_(hidden, -torch.inf)
         if count > 1:  # each of a row's query heads that share a key head has the row's own mask
             mask = mask.repeat_interleave(self._shared, 1)
@@ -176,9 +194,9 @@ class Group:
         return slice(self.first, self.first + len(self.tables) * self.count)
 
 
-def _groups(chunks: Sequence[Rows], block_size: int, kernel: bool) -> list[list[int]]:
+def _groups(chunks: Sequence[Rows], blocks: Sequence[int], kernel: bool) -> list[list[int]]:
     """Places of chunks that are attended together: they have equally many rows and, but for the kernel, which pads
-    nothing, about as many keys."""
+    nothing, about as many keys. `blocks`: how many blocks each chunk reads."""
     alike = defaultdict(list)
     for place, chunk in enumerate(chunks):
         alike[len(chunk.tokens)].append(place)
@@ -187,7 +205,6 @@ def _groups(chunks: Sequence[Rows], block_size: int, kernel: bool) -> list[list[
         if kernel and count == 1:
             groups.append(members)
             continue
-        blocks = {place: -(-chunks[place].end // block_size) for place in members}
         members.sort(key=lambda place: -blocks[place])
         longest = 0
         for place in members:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from threeloops.models.gpt import Block
 from threeloops.product.quantized.calibration import InputStatistics
@@ -66,12 +66,11 @@ def fold_scales(block: Block, statistics: dict[str, InputStatistics], scheme: Sc
     shared, head_dim = attention.heads // attention.kv_heads, attention.output.in_features // attention.heads
     scales = search_scales([attention.output.weight], statistics["attention.output"], scheme, tied=(shared, head_dim))
     attention.output.weight *= scales
-    values = attention.qkv.weight[-attention.kv_heads * head_dim :]
-    values /= scales.view(attention.kv_heads, shared, head_dim)[:, 0].reshape(-1, 1)
+    _divide_rows(attention.qkv, scales.view(attention.kv_heads, shared, head_dim)[:, 0].flatten())
 
     scales = search_scales([mlp.down.weight], statistics["mlp.down"], scheme)
     mlp.down.weight *= scales
-    mlp.up.weight /= scales[:, None]
+    _divide_rows(mlp.up, scales)
 
     for norm, name, layers in (
         (block.attention_norm, "attention.qkv", [attention.qkv]),
@@ -81,3 +80,10 @@ def fold_scales(block: Block, statistics: dict[str, InputStatistics], scheme: Sc
         norm.weight /= scales
         for layer in layers:
             layer.weight *= scales
+
+
+def _divide_rows(layer: nn.Linear, scales: Float[Tensor, "rows"]) -> None:
+    """Divide the last outputs of a layer by `scales`, one for each: their rows of weights, and their biases."""
+    layer.weight[-len(scales) :] /= scales[:, None]
+    if layer.bias is not None:
+        layer.bias[-len(scales) :] /= scales

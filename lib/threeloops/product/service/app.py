@@ -21,8 +21,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.types import Scope
 
 from threeloops.product.service.admission import Admission, Client, Keys, Refused
-from threeloops.product.service.completions import Answer, job_of
+from threeloops.product.service.completions import Answer
 from threeloops.product.service.engine import EngineSpec, EngineStopped, Supervisor
+from threeloops.product.service.generation import job_of
+from threeloops.product.service.http.bodies import check_kind
 from threeloops.product.service.http.errors import ErrorBody, install_error_handlers
 from threeloops.product.service.http.limits import BoundedRequests
 from threeloops.product.service.http.observed import Observed
@@ -67,8 +69,7 @@ class Service:
         self.logs: Logs | None = None
         """Of whoever has configured them, for the count of lines that were dropped."""
         self.open_answers: set[Answer] = set()
-        self.failure = ""
-        """Why the first model could not be served, after which there is no point in going on."""
+        self.failure = ""  # why the first model could not be served, after which there is no point in going on
         self.failed = asyncio.Event()
         self._created = int(time.time())
         self._opening: asyncio.Task[None] | None = None
@@ -76,13 +77,14 @@ class Service:
         """Held while switch and registry change together: two changes at once could leave them apart."""
 
     def check(self, scope: Scope) -> None:
-        """Note whose request it is. Raises Refused, 401 or 403. Probes and metrics need no key."""
+        """Note whose request it is. Raises Refused, 401, 403 or 415. Probes and metrics need no key."""
         path = scope["path"]
         if path.startswith(("/v1/", "/admin/")):
             client = self.keys.client(Headers(scope=scope).get("authorization"))
             if path.startswith("/admin/") and not client.admin:
                 raise Refused(403, "not_admin", "this API key may not switch models: use one with `admin = true`")
             scope["state"]["client"] = client
+            check_kind(dict(scope["headers"]))
 
     def open(self) -> None:
         self._opening = asyncio.create_task(self._open())
@@ -103,7 +105,6 @@ class Service:
                     answer.cut(Refused(503, "draining", stopping, 1.0))
 
     async def close(self) -> None:
-        """End the engine's process."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
@@ -232,12 +233,12 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", response_model=Completion, responses=_EVENTS)
     async def complete(body: CompletionRequest, client: _Client) -> Response:
         """Continue a text."""
-        return Answer(service, job_of(body, client, service.settings, await service.longest()))
+        return Answer(service, await job_of(body, client, service.settings, await service.longest()))
 
     @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=_EVENTS)
     async def chat(body: ChatRequest, client: _Client) -> Response:
         """Answer a conversation."""
-        return Answer(service, job_of(body, client, service.settings, await service.longest()))
+        return Answer(service, await job_of(body, client, service.settings, await service.longest()))
 
     def described() -> Model:
         return Model(id=service.settings.name, created=service._created)

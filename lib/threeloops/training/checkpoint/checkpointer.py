@@ -16,9 +16,9 @@ import torch.distributed as dist
 from msgspec.json import encode
 from torch import Tensor
 
-from threeloops.training.checkpoint.format import DTYPES, CheckpointError, CorruptCheckpointError, name_of, to_plain
-from threeloops.training.checkpoint.manifest import Entry, Manifest, as_step, attempt_at, decode, directory_of, step_of
-from threeloops.training.checkpoint.pieces import Sharded, assign_writers, check_cover, held
+from threeloops.training.checkpoint.format import DTYPES, CheckpointError, CorruptCheckpointError, name_of
+from threeloops.training.checkpoint.manifest import Manifest, as_step, attempt_at, decode, directory_of, step_of
+from threeloops.training.checkpoint.pieces import Sharded, assign_writers, check_cover, held, require_dense, split
 from threeloops.training.checkpoint.reader import check_files, read_into
 from threeloops.training.checkpoint.saving import Plan, Save, Staging
 from threeloops.training.checkpoint.store import Store
@@ -162,14 +162,15 @@ class Checkpointer:
             ValueError: the template does not fit the checkpoint.
         """
         self.wait()
-        skipped: list[str] = []
-        for directory in self._candidates(step):
+        skipped: dict[str, str] = {}
+        while untried := [name for name in self._candidates(step, skipped) if name not in skipped]:
+            directory = untried[0]
             manifest, state, problem, mistake = self._read_checkpoint(directory, template)
             found = self._gather((problem, mistake, sorted(state)))
             if mistakes := [(rank, each) for rank, (_, each, _) in enumerate(found) if each]:
                 raise ValueError(f"{directory}, rank {mistakes[0][0]}: {mistakes[0][1]}")
             if problems := [(rank, each) for rank, (each, _, _) in enumerate(found) if each]:
-                skipped.append(f"{directory}: {problems[0][1]} (seen by rank {problems[0][0]})")
+                skipped[directory] = f"{directory}: {problems[0][1]} (seen by rank {problems[0][0]})"
                 continue
             assert manifest is not None
             if strict and (
@@ -179,13 +180,13 @@ class Checkpointer:
                     f"{directory} has {_some(unasked)}, and no rank asks for that: give the template these names, or "
                     "strict=False"
                 )
-            for each in skipped:
+            for each in skipped.values():
                 warnings.warn(f"{each}. Loaded {directory} in its place", stacklevel=2)
             self._saved, self._chain = saved_blocks(manifest), manifest.chain
             values = manifest.values_of(self.rank if self.rank < manifest.world else 0)
-            return Loaded(manifest.step, {**state, **values}, manifest, tuple(skipped))
+            return Loaded(manifest.step, {**state, **values}, manifest, tuple(skipped.values()))
         wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
-        raise CheckpointError(f"there is no whole {wanted}. {'; '.join(skipped) or f'{self.store} has none'}")
+        raise CheckpointError(f"there is no whole {wanted}. {'; '.join(skipped.values()) or f'{self.store} has none'}")
 
     def _begin(self, step: int, state: Mapping[str, Any]) -> Save:
         """Agree on who writes what, and make room."""
@@ -214,7 +215,7 @@ class Checkpointer:
             if self.rank == 0 and attempt:
                 self.store.abort(attempt)
             raise
-        plan.chain = 0 if full else chain + 1
+        plan.chain, plan.there = 0 if full else chain + 1, frozenset(there)
         return Save(
             self.store, plan, {} if full else self._saved,
             identifies=self.full_every > 1, keep=self.keep, milestones=self.milestones,
@@ -222,15 +223,14 @@ class Checkpointer:
 
     def _agree(self, step: int, state: Mapping[str, Any], attempt: str, mistake: str = "") -> Plan:
         """What this rank writes of a state. The same errors on all ranks, where there are any."""
-        tensors, mine, values, described = {}, {}, {}, {}
+        (tensors, values), mine, described, sizes = split({}), {}, {}, {}
         try:
-            tensors = {name: value for name, value in state.items() if isinstance(value, Tensor | Sharded)}
-            mine = held(tensors)
+            tensors, values = split(state)
             described = {name: (name_of(each.dtype), tuple(each.shape)) for name, each in tensors.items()}
-            values = {name: _plain(name, value) for name, value in state.items() if name not in tensors}
-        except (TypeError, ValueError) as error:
-            mistake = mistake or str(error)
-        sizes = {key: each.nbytes for key, each in mine.items()}
+            mine = held(tensors)
+            sizes = {key: each.nbytes for key, each in mine.items()}
+        except Exception as error:  # whatever a tensor raises: the other ranks must not wait for this one
+            mistake = mistake or _mistake(error)
         firsts = {name for name, each in tensors.items() if isinstance(each, Sharded) and each.of_first_rank}
         everyone = self._gather((step, mistake, described, firsts, sizes, values))
         for rank, (theirs, wrong, found, *_) in enumerate(everyone):
@@ -261,23 +261,29 @@ class Checkpointer:
                 save.abort()
             raise CheckpointError(problems[0])
 
-    def _candidates(self, step: int | None) -> list[str]:
-        """Directories in the order in which they are tried: the one that the pointer names, then newest first."""
+    def _candidates(self, step: int | None, skipped: dict[str, str]) -> list[str]:
+        """Directories in the order in which they are tried: the one that the pointer names, then newest first.
+
+        A writer may remove what a reader has found, since it has saved newer ones. So a reader lists again after each
+        directory that it cannot load, and forgets those of `skipped` that are no longer there: they are not damaged.
+        """
         found, problem = [], ""
         if self.rank == 0:
             try:
                 there = sorted(self.store.directories(), key=lambda name: step_of(name) or (-1, 0), reverse=True)
-                pointed = self.store.pointer()
+                pointed = self.store.pointer()  # after the list, which may lack what is committed while it is made
                 found = sorted(there, key=lambda name: name != pointed)
                 if step is not None:
                     found = [name for name in there if (step_of(name) or (-1, 0))[0] == step]
-                elif pointed and pointed not in there:
-                    found = [pointed, *there] if step_of(pointed) else there
+                elif step_of(pointed) and pointed not in there:
+                    found = [pointed, *there]
             except Exception as error:  # whatever a store raises: the other ranks must not wait for this one
                 problem = str(error) or repr(error)
         found, problem = self._gather((found, problem))[0]
         if problem:
             raise CheckpointError(f"rank 0 cannot see which checkpoints there are: {problem}")
+        for name in skipped.keys() - found:
+            del skipped[name]
         return found
 
     def _read_checkpoint(
@@ -296,7 +302,7 @@ class Checkpointer:
             asked = {name: value for name, value in wanted.items() if isinstance(value, Tensor | Sharded)}
             _check_fit(asked, manifest)
         except Exception as error:  # whatever a template raises: the other ranks must not wait for this one
-            return None, {}, "", str(error) if isinstance(error, ValueError) else repr(error)
+            return None, {}, "", _mistake(error)
         try:
             read_into(self.store, manifest, asked)
         except Exception as error:
@@ -312,17 +318,11 @@ class Checkpointer:
         return everyone
 
 
-def _plain(name: str, value: Any) -> Any:
-    try:
-        return to_plain(value)
-    except TypeError as error:
-        raise TypeError(f"{name!r}: {error}") from None
-
-
 def _check_fit(asked: Mapping[str, Tensor | Sharded], manifest: Manifest) -> None:
     if missing := sorted(asked.keys() - manifest.tensors.keys()):
         raise ValueError(f"it does not have {_some(missing)}, which the template asks for: was another model saved?")
     for name, value in asked.items():
+        require_dense(name, value)
         entry = manifest.tensors[name]
         if (entry.dtype, entry.shape) != (name_of(value.dtype), tuple(value.shape)):
             raise ValueError(
@@ -332,11 +332,12 @@ def _check_fit(asked: Mapping[str, Tensor | Sharded], manifest: Manifest) -> Non
 
 
 def _whole(manifest: Manifest) -> dict[str, Tensor]:
-    return {name: _empty(entry) for name, entry in manifest.tensors.items()}
+    return {name: torch.empty(entry.shape, dtype=DTYPES[entry.dtype]) for name, entry in manifest.tensors.items()}
 
 
-def _empty(entry: Entry) -> Tensor:
-    return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+def _mistake(error: Exception) -> str:
+    """What is wrong with a state or a template; of an error that we did not foresee also what it is."""
+    return str(error) if isinstance(error, TypeError | ValueError) else repr(error)
 
 
 def _damage(error: Exception) -> str:

@@ -12,6 +12,7 @@ import json
 import math
 import sys
 import zlib
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -29,7 +30,8 @@ DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
     "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
-    "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+    "BOOL": torch.bool, "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2FNUZ": torch.float8_e5m2fnuz, "F8_E8M0": torch.float8_e8m0fnu,
 }  # fmt: skip
 """The format's name of each of torch's types that it has."""
 
@@ -37,6 +39,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 _CRC_BYTES = 4
+_DEEPEST = 100
 
 
 class CheckpointError(RuntimeError):
@@ -98,29 +101,53 @@ def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mappin
     return len(text).to_bytes(8, "little") + text
 
 
-def to_plain(value: Any) -> Any:
-    """A plain value as JSON that keeps what JSON would change: tuples, keys that are no strings, bytes, and floats that
-    are not finite. Each of these is an object whose one key begins with "!".
+def to_plain(value: Any, depth: int = 0) -> Any:
+    """A plain value as JSON that keeps what JSON would change: tuples and sizes, ordered dicts and counters, keys that
+    are not strings, bytes, and floats that are not finite. Each is an object whose one key begins with "!".
 
-    Raises TypeError for what is not plain.
+    Raises TypeError or ValueError for what would not come back as it was.
     """
+    if depth > _DEEPEST:
+        raise ValueError(f"a value nested more than {_DEEPEST} deep, or one that contains itself")
     if type(value) is float and not math.isfinite(value):
         return {"!float": repr(value)}
+    if type(value) is str:
+        _require_unicode(value)
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, bytes):
+    if type(value) is bytes:
         return {"!bytes": base64.b64encode(value).decode()}
-    if isinstance(value, tuple):
-        return {"!tuple": [to_plain(each) for each in value]}
-    if isinstance(value, list):
-        return [to_plain(each) for each in value]
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) and not key.startswith("!") for key in value):
-            return {key: to_plain(each) for key, each in value.items()}
-        return {"!dict": [[to_plain(key), to_plain(each)] for key, each in value.items()]}
+    if type(value) is dict and all(type(key) is str and not key.startswith("!") for key in value):
+        for key in value:
+            _require_unicode(key)
+        return {key: to_plain(each, depth + 1) for key, each in value.items()}
+    if type(value) in (list, tuple, torch.Size):
+        plain = [to_plain(each, depth + 1) for each in value]
+        return plain if type(value) is list else {f"!{type(value).__name__}": plain}
+    if type(value) in (dict, OrderedDict, Counter):
+        pairs = [[to_plain(key, depth + 1), to_plain(each, depth + 1)] for key, each in value.items()]
+        tagged: dict[str, Any] = {f"!{type(value).__name__}": pairs}
+        if attributes := getattr(value, "__dict__", None):  # as the versions in a module's `state_dict()`
+            tagged = {"!with": [tagged, to_plain(attributes, depth + 1)]}
+        return tagged
+    kind = type(value).__name__
     if isinstance(value, torch.Tensor):
         raise TypeError("a tensor inside of a value: give it a name of its own in the state")
-    raise TypeError(f"{type(value).__name__}: expected a tensor, or a number, text, bytes, None, list, tuple or dict")
+    if near := next((each for each in (dict, tuple, list, bytes, str, float, int) if isinstance(value, each)), None):
+        raise TypeError(f"{kind} would come back as {near.__name__}: save {near.__name__}(value)")
+    raise TypeError(
+        f"{kind}: expected a tensor, or a number, text, bytes, None, list, tuple or dict (a scalar of NumPy is .item())"
+    )
+
+
+def _require_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"text with a lone surrogate at {error.start}, which UTF-8 does not have; save it as bytes, "
+            "with .encode(errors='surrogatepass')"
+        ) from None
 
 
 def from_plain(value: Any) -> Any:
@@ -135,10 +162,21 @@ def from_plain(value: Any) -> Any:
                 return float(text)
             case [("!bytes", str(text))]:
                 return base64.b64decode(text, validate=True)
-            case [("!tuple", list(each))]:
-                return tuple(map(from_plain, each))
-            case [("!dict", list(pairs))]:
-                return {from_plain(key): from_plain(each) for key, each in pairs}
+            case [("!tuple" | "!Size" as kind, list(each))]:
+                return _CONTAINERS[kind](map(from_plain, each))
+            case [("!dict" | "!OrderedDict" | "!Counter" as kind, list(pairs))]:
+                return _CONTAINERS[kind]({from_plain(key): from_plain(each) for key, each in pairs})
+            case [("!with", [inner, dict(attributes)])]:
+                container = from_plain(inner)
+                vars(container).update(from_plain(attributes))
+                return container
+            case [(str(kind), _)] if kind.startswith("!"):
+                raise ValueError(f"{kind!r} is not a kind of value")
     except (TypeError, ValueError) as error:
         raise CorruptCheckpointError(f"{str(value)[:100]} is not a value: {error}") from None
     return {key: from_plain(each) for key, each in value.items()}
+
+
+_CONTAINERS: dict[str, Any] = {
+    "!tuple": tuple, "!Size": torch.Size, "!dict": dict, "!OrderedDict": OrderedDict, "!Counter": Counter,
+}  # fmt: skip

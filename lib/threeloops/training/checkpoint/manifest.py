@@ -44,7 +44,8 @@ __all__ = [
 BLOCK = 1 << 20
 """Bytes that have a checksum of their own, at most; a multiple of every type's size."""
 
-VERSION = 1
+VERSION = 2
+"""Version 1 has fewer types of tensors and of containers."""
 _DIRECTORY = re.compile(r"step-(\d{8,18})(?:-r(\d{1,9}))?")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -151,10 +152,11 @@ def decode(data: bytes) -> Manifest:
         version = msgspec.json.decode(msgspec.json.decode(text, type=dict[str, msgspec.Raw])["version"])
         if isinstance(version, int) and version > VERSION:
             raise NewerCheckpointError(
-                f"the manifest has version {version}: expected {VERSION}; load it with the newer release that wrote it"
+                f"the manifest has version {version}: expected at most {VERSION}; load it with the newer release that "
+                "wrote it"
             )
-        if version != VERSION:
-            raise CorruptCheckpointError(f"the manifest has version {version!r}: expected {VERSION}")
+        if version not in range(1, VERSION + 1):
+            raise CorruptCheckpointError(f"the manifest has version {version!r}: expected 1 to {VERSION}")
         manifest = msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
         raise CorruptCheckpointError(f"the manifest is not one: {error}") from None

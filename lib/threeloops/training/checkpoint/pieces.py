@@ -6,16 +6,19 @@ is at most 2·d − 1 of them in d dimensions, each contiguous in that range. So
 ask for, loading is the overlap of two boxes.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from threeloops.training.checkpoint.format import to_plain
+
 __all__ = [
-    "Box", "Sharded", "assign_writers", "check_cover", "flat_range", "held", "overlap", "overlapping", "sharded_along",
+    "Box", "Sharded", "assign_writers", "check_cover", "flat_range", "held", "overlap", "overlapping", "require_dense",
+    "sharded_along", "split",
 ]  # fmt: skip
 
 
@@ -107,6 +110,51 @@ def overlapping(boxes: Iterable[Box]) -> tuple[Box, Box] | None:
             if overlap(one, other):
                 return one, other
     return None
+
+
+def split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor | Sharded], dict[str, Any]]:
+    """The tensors of a state, and its other values as `to_plain` gives them.
+
+    Raises TypeError or ValueError, naming the entry, for what cannot be saved.
+    """
+    tensors: dict[str, Tensor | Sharded] = {}
+    values: dict[str, Any] = {}
+    for name, value in state.items():
+        if type(name) is not str or not name.isprintable() and any("\ud800" <= each <= "\udfff" for each in name):
+            raise TypeError(f"name {name!r}: expected text, without lone surrogates")
+        if isinstance(value, Tensor | Sharded):
+            require_dense(name, value)
+            tensors[name] = value
+            continue
+        try:
+            values[name] = to_plain(value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name!r}: {error}") from None
+    return tensors, values
+
+
+def require_dense(name: str, value: Tensor | Sharded) -> None:
+    """Raises TypeError for a tensor whose memory is not its values, one after the other or in steps."""
+    for tensor in (value,) if isinstance(value, Tensor) else (values for _, values in value.parts):
+        kind = next((kind for kind, (is_kind, _) in _NOT_DENSE.items() if is_kind(tensor)), None)
+        if kind is not None:
+            raise TypeError(f"{name!r} is a {kind} tensor: {_NOT_DENSE[kind][1]}")
+
+
+_NOT_DENSE: dict[str, tuple[Callable[[Tensor], bool], str]] = {
+    "nested": (
+        lambda tensor: tensor.is_nested,
+        "save its values() and offsets(), or each of its parts",
+    ),
+    "sparse": (lambda tensor: tensor.layout is not torch.strided, "save its indices and values, or its to_dense()"),
+    "meta": (lambda tensor: tensor.is_meta, "it has no values; make the model on a device first"),
+    "conjugated": (lambda tensor: tensor.is_conj(), "its memory has other values; save its resolve_conj()"),
+    "negated": (lambda tensor: tensor.is_neg(), "its memory has other values; save its resolve_neg()"),
+    "wrapped": (
+        lambda tensor: type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__,
+        "it holds others, as a DTensor does; save its to_local() in a Sharded, or the tensors that it holds",
+    ),
+}
 
 
 def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:

@@ -48,6 +48,8 @@ class Plan:
     lacking: tuple[tuple[str, ...], ...]
     """These two as in a manifest."""
     chain: int = 0
+    there: frozenset[str] = frozenset()
+    """Directories of all checkpoints when the save began."""
 
 
 class Save:
@@ -168,7 +170,7 @@ class Save:
                 raise
             return
         try:
-            _retain(self._store, directory, self._keep, self._milestones)
+            _retain(self._store, directory, plan.there, self._keep, self._milestones)
         except Exception as error:
             warnings.warn(f"older checkpoints could not be removed: {_said(error)}", stacklevel=2)
 
@@ -198,16 +200,21 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _retain(store: Store, newest: str, keep: int, milestones: int) -> None:
-    """Remove all but `newest`, the `keep` − 1 before it, milestones, and what any of these refers to.
+def _retain(store: Store, newest: str, old: frozenset[str], keep: int, milestones: int) -> None:
+    """Remove from `old` all but `newest`, the `keep` − 1 before it, milestones, and what any of these refers to.
 
     Steps after the newest are of a run that was rolled back, and so is an older revision of a step. A checkpoint that
     cannot be read does not count. One of a newer release may refer to any of them: then all of them stay.
 
+    `old` is what was there before this save. So of two jobs that save here by mistake, neither removes what the other
+    commits meanwhile, and the last one that was committed stays.
+
     Raises:
-        NewerCheckpointError: there is one of a newer release.
+        CheckpointError: there is one of a newer release, or another job has removed what this one needs.
     """
     places = {name: place for name in store.directories() if (place := step_of(name))}
+    if newest not in places or any(file.directory not in places for file in decode(store.manifest(newest)).files):
+        raise CorruptCheckpointError(f"{newest}, or what it refers to, was removed: is another job saving here?")
     needed, seen, left = {newest}, set[int](), keep
     for name in sorted(places, key=lambda name: (name != newest, -places[name][0], -places[name][1])):
         step = places[name][0]
@@ -227,8 +234,9 @@ def _retain(store: Store, newest: str, keep: int, milestones: int) -> None:
         seen.add(step)
         needed |= {name, *(file.directory for file in files)}
         left -= not milestone or name == newest
-    for name in sorted(places.keys() - needed):
-        store.remove(name)
+    for name in sorted(places.keys() & old - needed, reverse=True):  # first what refers to others: readers see no half
+        with suppress(FileNotFoundError):  # another job has removed it
+            store.remove(name)
 
 
 class Staging:

@@ -23,7 +23,7 @@ from threeloops.training.checkpoint.manifest import committed_as, step_of
 
 __all__ = ["LocalStore", "ObjectStore", "Store"]
 
-_MANIFEST, _POINTER, _BEGUN = "manifest.json", "latest", ".tmp"
+_MANIFEST, _POINTER, _BEGUN, _LEAVING = "manifest.json", "latest", ".tmp", ".leaving.tmp"
 
 
 class Store(Protocol):
@@ -91,7 +91,11 @@ class LocalStore:
         (self.folder / (_POINTER + _BEGUN)).unlink(missing_ok=True)
         for left in self.folder.glob(f"*{_BEGUN}"):
             if step_of(committed_as(left.name)):  # others are not ours
-                shutil.rmtree(left, ignore_errors=True)  # somebody may still write to it
+                # By another name first: somebody may still write to it, and must not commit the half that is left.
+                leaving = left if left.name.endswith(_LEAVING) else left.with_name(left.name + _LEAVING)
+                with suppress(OSError):
+                    left.rename(leaving)
+                shutil.rmtree(leaving, ignore_errors=True)
         (self.folder / (attempt + _BEGUN)).mkdir()
 
     def write(self, attempt: str, name: str, chunks: Iterable[bytes | memoryview]) -> str:

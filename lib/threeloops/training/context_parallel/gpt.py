@@ -19,7 +19,14 @@ def context_parallelize(
 
     The loss is the mean over these tokens, and the gradients are those of this rank's loss: average both over the
     ranks, as data parallelism does. Where ranks have different numbers of targets that count, weigh by them.
+
+    Raises ValueError for a model with a sliding window, of which the ring knows nothing.
     """
+    if model.config.sliding_window is not None:
+        raise ValueError(
+            f"sliding_window = {model.config.sliding_window}: ring attention sees all earlier keys; use a model "
+            "without a window"
+        )
     model.rotation = _OwnPositions(model.rotation, group, order)
     for block in model.blocks:
         block.attention.attend = partial(ring_attention, group=group, order=order, seconds_per_pair=seconds_per_pair)

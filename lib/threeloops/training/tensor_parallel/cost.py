@@ -60,8 +60,10 @@ def step_traffic(
     config: GPTConfig, tokens: int, ranks: int, element_size: int = 4, *, sequence_parallel: bool = False
 ) -> tuple[Traffic, Traffic]:
     """Forward and backward of a whole GPT on `tokens` tokens, all sequences of the batch together: its blocks, the end
-    of the embedding, the beginning of the head, and the loss."""
+    of the embedding, the beginning of the head, and the loss. Norms of queries and keys add an all-reduce each to the
+    backward of a block, for the gradient of `head_dim` elements."""
     forward, backward = block_traffic(tokens, config.width, ranks, element_size, sequence_parallel=sequence_parallel)
+    backward += _all_reduces(2 * config.qk_norm, config.head_dim * element_size, ranks)
     size = tokens * config.width * element_size
     if sequence_parallel:
         ends = _halves(2, size, ranks), _halves(2, size, ranks)

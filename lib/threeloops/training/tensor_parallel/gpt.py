@@ -52,14 +52,17 @@ class Heads:
                 )
         heads, kv_heads = module.heads, module.kv_heads
         head_dim = module.qkv.out_features // (heads + 2 * kv_heads)
-        # One matrix holds all query heads, then all key heads, then all value heads: each of the three is cut.
-        parts = module.qkv.weight.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
-        module.qkv.weight = nn.Parameter(
-            torch.cat([own_shard(part, 0, group).detach() for part in parts]), module.qkv.weight.requires_grad
-        )
+        # The matrix, and its bias, hold all query heads, then all key heads, then all value heads: each is cut.
+        for name, parameter in list(module.qkv.named_parameters()):
+            parts = parameter.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
+            mine = torch.cat([own_shard(part, 0, group).detach() for part in parts])
+            setattr(module.qkv, name, nn.Parameter(mine, parameter.requires_grad))
         module.qkv.out_features //= size
         module.heads, module.kv_heads = heads // size, kv_heads // size
         module.output = RowParallelLinear(module.output, group, output=self.outside)
+        for norm in (module.query_norm, module.key_norm):
+            if norm is not None:  # whole on every rank, and used there for the rank's own heads
+                OnShards()(norm, group)
         return Enter(self.outside)(module, group)
 
 

@@ -1,13 +1,18 @@
 """Tar shards: others read ours, we read others', and damage is named with shard and offset."""
 
+import bz2
+import gzip
 import io
+import lzma
 import tarfile
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.data.errors import CorruptData
+from threeloops.data.formats import tar_members
 from threeloops.data.formats.sample import Sample, split_name
 from threeloops.data.formats.small_files import list_samples, read_sample, write_small_files
 from threeloops.data.formats.tar_members import BLOCK, header
@@ -78,9 +83,25 @@ def test_a_header_is_what_tarfile_reads_in_it(size, name):
     assert (info.name, info.size, info.isreg()) == (name.rstrip("/"), size, True) or name.endswith("/")
 
 
+@pytest.mark.parametrize("size", [8**11 - 1, 8**11, 20 << 30, (1 << 63) - 1])
+def test_a_size_of_8_gib_or_more_is_binary_as_in_gnu_tar(size):
+    info = tarfile.TarInfo("a.bin")
+    info.size = size
+    for block in (header("a.bin", size), info.tobuf(tarfile.GNU_FORMAT), info.tobuf(tarfile.PAX_FORMAT)):
+        with tarfile.open(fileobj=io.BytesIO(block)) as tar:
+            assert tar.firstmember.size == size
+        with pytest.raises(CorruptData, match=f"a.bin: {size:,} bytes were promised, the shard ends after 5"):
+            read(block + b"begin")
+
+
+def test_a_member_in_many_pieces_is_whole(monkeypatch):
+    monkeypatch.setattr(tar_members, "_READ_BYTES", 100)
+    assert read(SHARD) == SAMPLES
+
+
 def test_a_file_larger_than_its_header_can_say_is_refused():
-    with pytest.raises(ValueError, match="less than 8 GiB"):
-        header("a", 8**11)
+    with pytest.raises(ValueError, match="expected 0 to"):
+        header("a", 1 << 63)
     with pytest.raises(ValueError, match="101 bytes"):
         header("n" * 101, 1)
 
@@ -304,3 +325,88 @@ def test_small_files_refuse_a_key_that_the_file_system_would_shorten(tmp_path, k
 def test_a_shard_with_names_outside_its_folder_is_refused_with_the_place(name):
     with pytest.raises(CorruptData, match=r"shard-000000\.tar, byte 0: key = .* below the folder"):
         read(header(name, 0) + bytes(1024))
+
+
+# What others write
+
+
+def in_order(names):
+    files = {name: data for sample in SAMPLES for name, data in sample.files()}
+    members = (header(name, len(files[name])) + files[name] + bytes(-len(files[name]) % BLOCK) for name in names)
+    return b"".join(members) + bytes(1024)
+
+
+NAMES = [name for sample in SAMPLES for name, _ in sample.files()]
+
+
+def test_a_sample_whose_parts_are_not_neighbours_is_named_with_its_key():
+    """As `tar -c .` writes a folder, in the order of its directory."""
+    said = "train/00000.jpg: other samples are between this part and the rest of sample 'train/00000'.*--sort=name"
+    with pytest.raises(CorruptData, match=said):
+        read(in_order(sorted(NAMES, key=lambda name: name.partition(".")[2])))
+
+
+@pytest.mark.parametrize("order", [sorted, lambda names: list(reversed(names))])
+def test_the_order_of_samples_and_of_their_parts_is_free(order):
+    assert sorted(sample.key for sample in read(in_order(order(NAMES)))) == [sample.key for sample in SAMPLES]
+
+
+class Stream:
+    """Cannot seek, and gives at most 1000 bytes at once."""
+
+    def __init__(self, data):
+        self.file = io.BytesIO(data)
+
+    def read(self, size):
+        data = b""
+        while len(data) < size and (piece := self.file.read(min(size - len(data), 1000))):
+            data += piece
+        return data
+
+
+def test_a_gzip_shard_is_read_from_a_file_and_from_a_stream():
+    packed = gzip.compress(SHARD)
+    assert read(packed) == SAMPLES
+    assert list(read_tar_shard(Stream(packed), "s.tar.gz")) == SAMPLES
+
+
+@given(st.integers(2, len(gzip.compress(SHARD)) - 1))
+def test_a_gzip_shard_cut_anywhere_is_never_a_short_shard(length):
+    with pytest.raises(CorruptData, match=r"shard-000000\.tar, byte [\d,]+"):
+        read(gzip.compress(SHARD)[:length])
+
+
+def test_a_damaged_gzip_shard_is_named():
+    damaged = bytearray(gzip.compress(SHARD))
+    damaged[-8] ^= 1  # its CRC
+    with pytest.raises(CorruptData, match=r"byte [\d,]+ of what gzip compressed: CRC check failed"):
+        read(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    ("magic", "said"),
+    [
+        (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it first, with zstd -d"),
+        (bz2.compress(SHARD), "bzip2"),
+        (lzma.compress(SHARD), "xz"),
+        (b"PK\x03\x04", "zip"),
+    ],
+)
+def test_another_compression_is_named(magic, said):
+    with pytest.raises(CorruptData, match=f"byte 0: .*{said}"):
+        read(magic + bytes(600))
+
+
+def corrupt(index):
+    raise CorruptData("shard-000003.tar", "byte 512", "a cut shard")
+
+
+class Damaged(torch.utils.data.Dataset):
+    __len__ = lambda self: 4  # noqa: E731
+    __getitem__ = lambda self, index: corrupt(index)  # noqa: E731
+
+
+def test_corrupt_data_crosses_a_worker_of_pytorch_as_itself():
+    loader = torch.utils.data.DataLoader(Damaged(), num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(CorruptData, match="shard-000003.tar, byte 512: a cut shard"):
+        next(iter(loader))

@@ -93,7 +93,7 @@ def test_a_damaged_header_is_found(corpus, position):
 
 def test_another_kind_of_file_is_refused(tmp_path):
     (tmp_path / "x.bin").write_bytes(b"PK" + bytes(100))
-    with pytest.raises(CorruptData, match=r"x\.bin, byte 0: .* no token shard"):
+    with pytest.raises(CorruptData, match=r"x\.bin, byte 0: .* not a token shard"):
         _read_header(tmp_path / "x.bin")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threeloops.data.formats.token_shards import TokenShards, write_token_shards
 from threeloops.data.loading.loader import Loader
 from threeloops.data.loading.sampler import SamplerState, advanced, batches, epoch_order, remaining
 
@@ -76,6 +77,9 @@ def test_advancing_twice_is_advancing_once(samples, first, second):
         (lambda: list(Loader(np.copy, 10, 1, SamplerState(0), workers=-1)), "workers = -1"),
         (lambda: advanced(SamplerState(0), 0, 1), "samples = 0"),
         (lambda: advanced(SamplerState(0), 5, -1), "used = -1"),
+        (lambda: batches(SamplerState(0), 10, 1, 2, 2), "rank = 2, ranks = 2"),
+        (lambda: Loader(np.copy, 10, 1, SamplerState(0), rank=-1), "rank = -1, ranks = 1"),
+        (lambda: Loader(np.copy, 3, 1, SamplerState(0), ranks=4), "ranks = 4: expected 1 to 3, since each needs one"),
     ],
 )
 def test_impossible_states_are_named(call, word):
@@ -168,3 +172,65 @@ def test_an_epoch_that_nobody_counted_is_not_given_out_again():
         list(loader.with_states())
     loader.state = SamplerState(0)
     assert len(list(loader.with_states())) == 3
+
+
+# Ranks
+
+
+def run_together(samples, batch, state, ranks, steps, workers=0):
+    """What each rank trains on until all have made so many steps, or the epoch ends; and the state after that."""
+    loaders = [Loader(np.ndarray.tolist, samples, batch, state, workers, rank=r, ranks=ranks) for r in range(ranks)]
+    trained_on = [[] for _ in loaders]
+    for loader, own in zip(loaders, trained_on, strict=True):
+        for indices, after in islice(loader.with_states(), steps):
+            own.append(indices)
+            loader.state = after
+    assert len({loader.state for loader in loaders}) == 1
+    return trained_on, loaders[0].state
+
+
+RANKS = st.integers(1, 6)
+
+
+@given(st.integers(6, 60), BATCHES, RANKS, st.integers(0, 99))
+def test_ranks_have_disjoint_shares_and_end_their_epoch_together(samples, batch, ranks, seed):
+    trained_on, state = run_together(samples, batch, SamplerState(seed), ranks, samples)
+    assert len({len(own) for own in trained_on}) == 1 and state == SamplerState(seed, 1, 0)
+    for number, step in enumerate(zip(*trained_on, strict=True)):
+        sizes = [len(indices) for indices in step]
+        assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+        assert sizes == [batch] * ranks or number == len(trained_on[0]) - 1
+    used = Counter(i for own in trained_on for indices in own for i in indices)
+    assert max(used.values()) == 1 and samples - len(used) < ranks
+
+
+@settings(max_examples=50)
+@given(st.integers(6, 40), st.lists(st.tuples(RANKS, BATCHES, st.integers(0, 9)), max_size=6), st.integers(0, 99))
+def test_any_history_of_ranks_uses_each_sample_at_most_once_an_epoch(samples, runs, seed):
+    state, used = SamplerState(seed), Counter()
+    for ranks, batch, steps in [*runs, (1, 1, samples)]:
+        epoch = advanced(state, samples, 0, ranks).epoch  # the next one, if there are fewer samples left than ranks
+        trained_on, state = run_together(samples, batch, state, ranks, steps)
+        used.update((epoch, i) for own in trained_on for b in own for i in b)
+    assert set(used.values()) == {1}
+    for epoch in range(state.epoch):
+        assert samples - sum(e == epoch for e, _ in used) < 6
+
+
+def test_the_samples_of_a_step_do_not_depend_on_the_ranks():
+    alone, _ = run_together(48, 12, SamplerState(7), 1, 4)
+    together, _ = run_together(48, 3, SamplerState(7), 4, 4, workers=2)
+    assert [sum(step, []) for step in zip(*together, strict=True)] == alone[0]
+
+
+def test_windows_of_uneven_token_shards_are_shared_evenly(tmp_path):
+    write_token_shards(tmp_path, [np.arange(101, dtype=np.uint16)], 37)  # shards of 37, 37 and 27 tokens
+    tokens, length = TokenShards(tmp_path), 5
+
+    def load(indices):
+        return [tokens.window(int(i) * length, length).tolist() for i in indices]
+
+    loaders = [Loader(load, len(tokens) // length, 3, SamplerState(1), rank=rank, ranks=2) for rank in range(2)]
+    shares = [[window for batch in loader for window in batch] for loader in loaders]
+    assert [len(share) for share in shares] == [10, 10]
+    assert sorted(shares[0] + shares[1]) == [list(range(n, n + 5)) for n in range(0, 100, 5)]

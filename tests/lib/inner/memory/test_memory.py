@@ -22,6 +22,7 @@ from threeloops.inner.memory.recompute import Segments
 from threeloops.inner.memory.step import _parameter_sizes
 from threeloops.inner.precision.amp import MasterWeights
 from threeloops.models.gpt import GPT, GPTConfig
+from threeloops.models.rope_scaling import LinearScaling
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -119,11 +120,13 @@ def tracked(*arguments, **options):
 
 
 TINY = GPTConfig.tiny
-SIX = {
+CASES = {
     "batch": (TINY(), 5, 64, "adamw", None),
     "length": (TINY(), 2, 128, "adamw", None),
     "layers": (TINY(layers=6), 2, 64, "momentum", None),
     "kv_heads": (TINY(layers=3, kv_heads=1, tied_embeddings=False), 3, 65, "sgd", None),
+    "wide heads": (TINY(layers=3, head_dim=40), 2, 64, "adamw", None),
+    "narrow heads": (TINY(layers=3, head_dim=6, rope_scaling=LinearScaling(2.0)), 2, 64, "sgd", None),
     "optimizer, where it is the peak": (TINY(layers=4), 1, 2, "adamw", None),
     "recompute": (TINY(layers=6), 4, 64, "adamw", 2),
 }
@@ -135,7 +138,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.parametrize("case", SIX.values(), ids=SIX)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_accountant_predicts_the_peak_of_live_storage_within_5_percent(case):
     config, batch, sequence, optimizer, segment = case
     live = tracked(config, batch, sequence, optimizer, segment=segment)
@@ -166,8 +169,9 @@ def test_heads_of_two_numbers_hold_no_scores_either(kv_heads, dtype):
 @pytest.mark.skipif(device() == "cuda", reason="operators keep other tensors on a GPU")
 @pytest.mark.parametrize("segment", [None, 1, 4])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_on_a_cpu_the_prediction_is_exact_but_for_scalars(dtype, segment):
-    config = TINY(layers=4, kv_heads=1, mlp_width=100)
+@pytest.mark.parametrize("head_dim", [16, 24])
+def test_on_a_cpu_the_prediction_is_exact_but_for_scalars(head_dim, dtype, segment):
+    config = TINY(layers=4, kv_heads=1, mlp_width=100, head_dim=head_dim)
     live = tracked(config, 3, 61, "sgd", getattr(torch, dtype), segment)
     predicted = account(config, 3, 61, dtype=dtype, optimizer="sgd", layers_per_segment=segment)
     assert predicted.peak_bytes == pytest.approx(live.timeline.peak_bytes, abs=64)
@@ -364,6 +368,9 @@ def test_a_budget_that_is_met_is_not_noticed():
         ({"layers_per_segment": 0}, "layers_per_segment = 0"),
         ({"attention": "linear"}, "attention = 'linear'"),
         ({"device": "tpu"}, "device = 'tpu'"),
+        ({"model": TINY(qkv_bias=True)}, "qkv_bias = True: the accountant does not know"),
+        ({"model": TINY(qk_norm=True)}, "qk_norm = True"),
+        ({"model": TINY(sliding_window=8)}, "sliding_window = 8"),
     ],
 )
 def test_a_quantity_that_does_not_fit_is_named(changes, names):
@@ -391,7 +398,7 @@ def test_bytes_a_parameter():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_sizes_of_parameters_come_in_the_models_own_order(tied):
-    config = TINY(layers=3, kv_heads=1, tied_embeddings=tied)
+    config = TINY(layers=3, kv_heads=1, tied_embeddings=tied, head_dim=24)
     assert _parameter_sizes(config) == [parameter.numel() for parameter in GPT(config).parameters()]
 
 

@@ -1,16 +1,28 @@
 """Exported graphs: the logits of the model, for any batch and length, in PyTorch and in ONNX Runtime."""
 
+import copy
 import sys
 import warnings
 
 import pytest
 import torch
 from decoding import greedy_alone, logits_alone, random_model
+from threeloops.models.rope_scaling import YarnScaling
 from threeloops.product.decode import export_decode, export_prefill, write_onnx
 
 MODELS = {
     "grouped": random_model(dtype=torch.float32, heads=4, kv_heads=2),
     "one head": random_model(dtype=torch.float32, heads=1, kv_heads=1),
+    "variant": random_model(
+        dtype=torch.float32,
+        heads=4,
+        kv_heads=2,
+        qkv_bias=True,
+        qk_norm=True,
+        head_dim=6,
+        sliding_window=5,
+        rope_scaling=YarnScaling(4.0, 16),
+    ),
 }
 PROMPTS = [[[5]], [[1, 2, 3], [4, 5, 6]], [list(range(20))] * 3]
 CLOSE = {"rtol": 0, "atol": 1e-4}
@@ -38,7 +50,7 @@ def continued(prefill, decode, prompts, count):
 
 
 def are_those_of_the_model(model, prefill, decode):
-    exact = random_model(heads=model.config.heads, kv_heads=model.config.kv_heads)
+    exact = copy.deepcopy(model).double()
     for prompts in PROMPTS:
         tokens, logits, keys = continued(prefill, decode, prompts, 4)
         assert keys.shape == (2, len(prompts), model.config.kv_heads, len(prompts[0]) + 3, model.config.head_dim)
@@ -56,7 +68,11 @@ def test_exported_graphs_give_the_models_logits(model, programs):
 
 # With one head the graph is the same but for sizes: what was exported is the model's (above), and what ONNX makes of it
 # is shown with grouped heads.
-@pytest.mark.parametrize("model", ["grouped", pytest.param("one head", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize(
+    "model",
+    ["grouped", *(pytest.param(name, marks=pytest.mark.slow) for name in ("one head", "variant"))],
+    indirect=True,
+)
 def test_onnx_runtime_gives_the_models_logits(model, programs, tmp_path):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)

@@ -11,6 +11,7 @@ from threeloops.product.decode.paged import _groups
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 MODELS = {kv_heads: random_model(kv_heads=kv_heads, heads=4) for kv_heads in (1, 2, 4)}
+WINDOWS = {f"window of {window}": random_model(sliding_window=window) for window in (1, 2, 5, 16)}
 
 
 def cache_of(model, blocks, block_size, **options):
@@ -48,7 +49,7 @@ def computed_in_steps(model, cache, sequences, tables, steps):
 @settings(max_examples=40)
 @given(st.data())
 def test_rows_are_what_they_are_in_their_own_sequence(data):
-    model = MODELS[data.draw(st.sampled_from([1, 2, 4]), label="kv_heads")]
+    model = data.draw(st.sampled_from([*MODELS.values(), *WINDOWS.values()]), label="model")
     block_size = data.draw(st.sampled_from([1, 3, 8, 16]), label="block size")
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=5), label="lengths")
     token = st.integers(0, model.config.vocabulary_size - 1)
@@ -64,7 +65,7 @@ def test_rows_are_what_they_are_in_their_own_sequence(data):
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 300)), max_size=12), st.integers(1, 16), st.booleans())
 def test_groups_have_equally_many_rows_and_about_as_many_keys(chunks, block_size, kernel):
     rows = [Rows([0] * count, start, range(1000)) for count, start in chunks]
-    groups = _groups(rows, block_size, kernel)
+    groups = _groups(rows, [-(-chunk.end // block_size) for chunk in rows], kernel)
     assert sorted(place for group in groups for place in group) == list(range(len(rows)))
     for group in groups:
         (count,) = {len(rows[place].tokens) for place in group}
@@ -97,9 +98,10 @@ def test_a_copied_block_is_a_block_of_ones_own():
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
-def test_what_the_last_holder_left_reaches_nobody(block_size):
+@pytest.mark.parametrize("model", [MODELS[2], WINDOWS["window of 5"]], ids=["no window", "window of 5"])
+def test_what_the_last_holder_left_reaches_nobody(block_size, model):
     """Not even if it is NaN, in the rest of a block, in blocks that are still to be filled, or in the padding."""
-    model, cache = MODELS[2], cache_of(MODELS[2], 48 // block_size, block_size)
+    cache = cache_of(model, 48 // block_size, block_size)
     cache._pool.fill_(torch.nan)
     sequences = [list(range(20)), [5, 6, 7]]
     blocks = iter(range(48 // block_size))
@@ -129,6 +131,25 @@ def test_the_kernel_and_pytorch_give_the_same():
     by_copy = computed_in_steps(model, cache_of(model, blocks, 8, kernel=False), sequences, tables, steps)
     for one, other in zip(by_kernel, by_copy, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_only_the_blocks_that_a_window_reaches_are_read():
+    model = WINDOWS["window of 5"]
+    cache = cache_of(model, 16, 4)
+    step = cache.prepare([Rows([1], 31, range(8)), Rows([1], 32, range(9))])
+    assert [group.tables.tolist() for group in step.groups] == [[[6, 7], [7, 8]]], "positions 27 … 31 and 28 … 32"
+    assert [group.tables.tolist() for group in cache.prepare([Rows([1], 2, [3])]).groups] == [[[3]]]
+
+
+def test_a_window_that_no_sequence_outgrows_costs_nothing():
+    model = random_model(sliding_window=128, max_sequence=128)
+    (group,) = cache_of(model, 16, 4, kernel=True).prepare([Rows([1], 31, range(8))]).groups
+    assert group.mask is None and group.tables.tolist() == [list(range(8))]
+
+
+def test_the_kernel_is_refused_for_a_window():
+    with pytest.raises(ValueError, match="sliding_window = 5: the paged-attention kernel reads all keys"):
+        cache_of(WINDOWS["window of 5"], 16, 4, kernel=True)
 
 
 def test_bytes_of_the_pool():

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from threeloops.product.decode.sampling import _mix, _mix_one, choose, draw, probabilities, uniforms
+from threeloops.product.decode.sampling import choose, draw, probabilities, uniforms
+from threeloops.product.decode.sampling.draws import _mix, _mix_one
 from threeloops.product.request import Sampling
 
 LOGITS = [1.0, 3.0, -2.0, 3.0, 0.5, 2.0, -40.0]
@@ -158,6 +159,14 @@ def test_the_token_that_crosses_top_p_is_kept(top_p, kept):
     logits = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log2().double() * math.log(2)
     chances = probabilities(logits, [Sampling(temperature=1.0, top_p=top_p)])[0]
     assert (chances > 0).sum() == kept and chances.sum().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("top_p", [1e-10, 1e-45, 5e-46, 5e-324])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_a_top_p_near_zero_gives_the_likeliest_token(top_p, dtype):
+    """Also one that float32 rounds to 0, so that the sum of no chances reaches it."""
+    sampling = Sampling(temperature=1.0, top_p=top_p)
+    assert probabilities(torch.tensor([[1.0, 3.0, 2.0]], dtype=dtype), [sampling])[0].tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-20, 1e-6])

@@ -275,8 +275,10 @@ class TestAWQ:
     def statistics(self, model, tokens):
         return Calibration(model, tokens(64 * 8, 3).view(8, 64)).statistics(model.blocks[0], LAYERS)
 
-    @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-    def test_folding_changes_nothing_that_the_block_computes(self, kv_heads, tokens, monkeypatch):
+    @pytest.mark.parametrize(
+        "changes", [{"kv_heads": 1}, {"kv_heads": 2}, {"kv_heads": 4}, {"qkv_bias": True}], ids=str
+    )
+    def test_folding_changes_nothing_that_the_block_computes(self, changes, tokens, monkeypatch):
         """Whatever the scales are, as long as channels that are made from one have the same."""
 
         def any_scales(weights, statistics, scheme, *, tied=(1, 1)):
@@ -285,7 +287,7 @@ class TestAWQ:
             return parts.expand(-1, copies, -1).flatten()
 
         monkeypatch.setattr("threeloops.product.quantized.awq.search_scales", any_scales)
-        model = tiny(kv_heads=kv_heads).double()
+        model = tiny(**changes).double()
         generator = torch.Generator().manual_seed(0)
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)

@@ -56,6 +56,24 @@ def test_a_stream_has_the_same_text_piece_by_piece(client):
     assert chunks[-1].choices == []
 
 
+def test_a_stream_says_in_every_event_how_many_tokens_there_are_so_far(client):
+    """As load generators ask for it: vLLM's `continuous_usage_stats`."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {"model": "tiny", "prompt": PROMPT, "max_tokens": 5, "temperature": 0, "stream": True}
+    *chunks, last = client.completions.create(**asked, stream_options=options)
+    assert [chunk.usage.completion_tokens for chunk in chunks if chunk.choices[0].text] == [1, 2, 3, 4, 5]
+    assert last.usage == chunks[-1].usage and last.choices == []
+
+
+def test_a_conversation_goes_on_with_the_message_that_the_service_gave(client):
+    """OpenAI's client sends back its own object, with null for what there was not."""
+    turns = [{"role": "user", "content": "hi"}]
+    for _ in range(2):
+        answer = client.chat.completions.create(model="tiny", messages=turns, max_tokens=4, temperature=0)
+        turns += [answer.choices[0].message, {"role": "user", "content": "more"}]
+    assert answer.usage.prompt_tokens > len("user: hi\nassistant: ")
+
+
 def test_many_clients_at_once_get_what_each_would_get_alone(service):
     async def ask(client, begin):
         found = await client.completions.create(model="tiny", prompt=begin, max_tokens=15, temperature=0, stream=True)
@@ -142,10 +160,26 @@ REFUSALS = [
     ({"max_tokens": 100_000}, 400, "max_tokens", "invalid_value"),
     ({"max_tokens": -1}, 400, "max_tokens", "invalid_value"),
     ({"prompt": ""}, 400, "prompt", "invalid_value"),
-    ({"prompt": ["a", "b"]}, 400, "prompt", "invalid_value"),
+    ({"prompt": ["a", ""]}, 400, "prompt", "invalid_value"),
+    ({"prompt": ["a"] * 65}, 400, "prompt", "invalid_value"),
     ({"prompt": "a" * 300}, 400, "prompt", "context_length_exceeded"),
-    ({"n": 2}, 400, "n", "invalid_value"),
-    ({"logprobs": 3}, 400, "logprobs", "unsupported_parameter"),
+    ({"n": 65}, 400, "n", "invalid_value"),
+    ({"n": 129}, 400, "n", "invalid_value"),
+    ({"logprobs": 21}, 400, "logprobs", "invalid_value"),
+    ({"logprobs": 1, "echo": True}, 400, "echo", "invalid_value"),
+    ({"top_logprobs": 1}, 400, "top_logprobs", "unsupported_parameter"),
+    ({"min_tokens": 9, "max_tokens": 8}, 400, "min_tokens", "invalid_value"),
+    ({"logit_bias": {"256": 1}}, 400, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"a": 1}}, 400, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"1": 101}}, 400, "logit_bias", "invalid_value"),
+    ({"guided_regex": "(a"}, 400, "guided_regex", "invalid_value"),
+    ({"guided_json": {"type": "strng"}}, 400, "guided_json", "invalid_value"),
+    ({"guided_json": "{"}, 400, "guided_json", "invalid_value"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, 400, "guided_choice", "invalid_value"),
+    ({"guided_regex": "a", "min_tokens": 1}, 400, "min_tokens", "invalid_value"),
+    ({"response_format": {"type": "json_schema"}}, 400, "response_format.json_schema", "invalid_value"),
+    ({"response_format": {"type": "xml"}}, 400, "response_format", "invalid_value"),
+    ({"tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
     ({"stop": ["a"] * 5}, 400, "stop", "invalid_value"),
     ({"stop": [""]}, 400, "stop", "invalid_value"),
     ({"unheard_of": 1}, 400, "unheard_of", "unknown_parameter"),
@@ -186,25 +220,71 @@ def test_openais_client_knows_our_errors(client):
         client.completions.create(model="gpt-4", prompt="a")
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError):
-        client.completions.create(model="tiny", prompt="a", n=2)
+        client.completions.create(model="tiny", prompt="a", n=65)
 
 
 @pytest.mark.parametrize(
     ("body", "code"),
     [
         (b"{", "invalid_json"), (b"", "invalid_value"), (b"null", "invalid_value"), (b"[]", "invalid_value"),
-        (b'"text"', "invalid_value"), (b"[" * 100_000, "bad_request"), (b"\xff\xfe\xfd", None),
-        (b'{"model": "tiny", "prompt": "\xff"}', None), (b'{"model": "tiny", "prompt": "\\ud800"}', "invalid_value"),
+        (b'"text"', "invalid_value"), (b"[" * 100_000, "nested_too_deeply"), (b"\xff\xfe\xfd", "invalid_utf8"),
+        (b'{"model": "tiny", "prompt": "\xff"}', "invalid_utf8"),
+        (b'{"model": "tiny", "prompt": "\\ud800"}', "invalid_value"),
         (b'{"model": "tiny", "prompt": "a", "temperature": NaN}', "invalid_value"),
         (b'{"model": "tiny", "prompt": "a", "temperature": Infinity}', "invalid_value"),
         (b'{"model": "tiny", "prompt": "a", "max_tokens": 1e999}', "invalid_value"),
-        (b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 5000 + b"}", "bad_request"),
+        (b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 5000 + b"}", "invalid_json"),
+        (b'{"model": "tiny", "metadata": ' + b'{"a":' * 9000 + b"1" + b"}" * 9001, "nested_too_deeply"),
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_request_is_a_400(http, body, code):
     answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
-    status, _, found = refusal(answer)
-    assert status == 400 and code in (found, None)
+    assert refusal(answer)[::2] == (400, code)
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "told"),
+    [
+        ({}, "unsupported_media_type", "there is no Content-Type: expected application/json"),
+        (
+            {"content-type": "application/x-www-form-urlencoded"},
+            "unsupported_media_type",
+            "Content-Type is 'application/x-www-form-urlencoded': expected application/json (with curl: -H "
+            "'Content-Type: application/json')",
+        ),
+        ({"content-type": "application/jsonp"}, "unsupported_media_type", "Content-Type is 'application/jsonp': "),
+        (
+            {"content-type": "application/json", "content-encoding": "GZIP"},
+            "unsupported_encoding",
+            "the body is compressed (Content-Encoding: 'gzip'): send it as it is, without Content-Encoding",
+        ),
+    ],
+    ids=["none", "a form", "nearly", "gzip"],
+)
+def test_a_body_that_its_headers_say_is_not_plain_json_is_a_415(http, headers, code, told):
+    answer = http.post("/v1/completions", content=b'{"model": "tiny", "prompt": "a"}', headers=headers)
+    assert refusal(answer)[::2] == (415, code) and answer.json()["error"]["message"].startswith(told)
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.api+json"])
+def test_json_has_many_names(http, kind):
+    body = b'{"model": "tiny", "prompt": "a", "max_tokens": 1}'
+    assert http.post("/v1/completions", content=body, headers={"content-type": kind}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"model": "\xff"}', "the body is not UTF-8: byte 11 is 0xff"),
+        (b"[" * 5000, "the body has too many arrays or objects within each other: expected some dozens"),
+        (b"{} {}", "the body is not JSON: Extra data"),
+        (b"9" * 5000, "the body cannot be read as JSON: Exceeds the limit (4300 digits) for integer string conversion"),
+    ],
+    ids=["encoding", "depth", "syntax", "digits"],
+)
+def test_what_is_wrong_with_a_body_is_said(http, body, told):
+    answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.json()["error"]["message"].startswith(told)
 
 
 @pytest.mark.parametrize("probe", ["/health", "/health/startup", "/ready"])
@@ -217,8 +297,8 @@ def test_paths_methods_and_types_that_there_are_not(http):
     assert refusal(http.get("/v1/nothing"))[::2] == (404, "not_found")
     assert refusal(http.get("/v1/completions"))[::2] == (405, "method_not_allowed")
     assert "POST" in http.get("/v1/completions").headers["allow"]
-    assert refusal(http.post("/v1/completions", content=b"model=tiny"))[0] == 400
-    too_large = http.post("/v1/completions", content=b" " * ((1 << 20) + 1))
+    assert refusal(http.post("/v1/completions", content=b"model=tiny"))[0] == 415
+    too_large = http.post("/v1/completions", json="x" * (1 << 20))
     assert refusal(too_large)[::2] == (413, "request_too_large")
     assert too_large.headers["connection"] == "close"
 
@@ -316,13 +396,29 @@ def test_clients_that_go_away_leave_nothing_behind(service, http, times):
     assert http.post("/v1/completions", json=LONG | {"max_tokens": 1}).status_code == 200
 
 
-def test_a_client_that_goes_away_while_it_queues_leaves_no_hole(service, http):
+def test_a_client_that_goes_away_while_it_queues_leaves_no_hole_and_is_counted(service, http):
+    def counts():
+        samples = (line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if not line.startswith("#"))
+        found = {name: float(value) for name, value in samples}
+        return [
+            next(value for name, value in found.items() if name.startswith(family) and part in name)
+            for family, part in (
+                ("vllm:request_success_total", '"abort"'),
+                ("vllm:request_queue_time_seconds_count", ""),
+                ("vllm:e2e_request_latency_seconds_count", ""),
+                ("vllm:time_to_first_token_seconds_count", ""),
+            )
+        ]
+
     with service.changed(admission=Admission(1, 5)), service.held_place():
+        before = counts()
         waiting = socket.create_connection(("127.0.0.1", service.port), PATIENCE)
         waiting.sendall(raw_request(service, '{"model": "tiny", "prompt": "a"}'))
         eventually(lambda: service.service.admission.queued == 1, "it is queued")
         waiting.close()
         eventually(lambda: service.service.admission.queued == 0, "its place is free")
+        expected = [value + more for value, more in zip(before, (1, 1, 1, 0), strict=True)]
+        eventually(lambda: counts() == expected, "it is counted once, without a first token")
 
 
 def test_a_killed_engine_gives_errors_and_comes_back(service, http):

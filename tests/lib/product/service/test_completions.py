@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from threeloops.product.service.admission import Admission, Client, Refused
-from threeloops.product.service.completions import Answer, job_of
+from threeloops.product.service.completions import Answer
+from threeloops.product.service.generation import job_of
 from threeloops.product.service.observability import ServiceMetrics
 from threeloops.product.service.openai_protocol import CompletionRequest
 from threeloops.product.service.settings import Settings
@@ -21,7 +22,7 @@ class Service:
     def __init__(self, ends=0.0):
         self.settings = Settings(request_seconds=10, max_running=1)
         self.admission = Admission(1, 5, clock=now)
-        self.metrics, self.cache, self.open_answers = ServiceMetrics("tiny"), None, set()
+        self.metrics, self.cache, self.open_answers = ServiceMetrics("tiny", clock=now), None, set()
         self.switch, self.current, self.ends = self, "v1", ends
 
     @asynccontextmanager
@@ -52,9 +53,20 @@ class Service:
             await asyncio.Event().wait()
 
         scope = {"type": "http", "headers": [], "state": {"request_id": "r", "log": {}}}
-        await Answer(self, job_of(asked, Client("c"), self.settings, 1000))(scope, receive, send)
+        await Answer(self, await job_of(asked, Client("c"), self.settings, 1000))(scope, receive, send)
         start, *bodies = sent
         return start["status"], dict(start["headers"]), b"".join(each["body"] for each in bodies), now()
+
+
+def aborted(service):
+    """How many were aborted, the sum of their times in the queue, and that of their times in all."""
+    value = service.metrics.registry.get_sample_value
+    labels = {"model_name": "tiny", "engine": "0"}
+    return [
+        value("vllm:request_success_total", labels | {"finished_reason": "abort"}),
+        value("vllm:request_queue_time_seconds_sum", labels),
+        value("vllm:e2e_request_latency_seconds_sum", labels),
+    ]
 
 
 def code_of(body):
@@ -110,6 +122,23 @@ def test_an_answer_that_still_queues_may_be_cut():
         answer.cut(ENDING)
         status, _, body, when = await answering
         assert (status, code_of(body), when) == (503, "draining", 1)
+        assert aborted(service) == [0, 0, 0], "it counts as refused, and its client did not leave"
+        await queue
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_client_who_leaves_the_queue_has_waited_until_then(is_stream):
+    async def main():
+        service = Service()
+        queue = asyncio.create_task(service.busy(8))
+        await asyncio.sleep(0)
+        answering = asyncio.create_task(service.answer(stream=is_stream))
+        await asyncio.sleep(3)
+        answering.cancel()
+        await asyncio.wait({answering})
+        assert aborted(service) == [1, 3, 3]
         await queue
 
     run(main)

@@ -3,10 +3,12 @@
 import math
 
 import pytest
+from fastapi.exceptions import RequestValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from threeloops.product.request import Sampling
+from threeloops.product.service.http.errors import refusal_of
 from threeloops.product.service.openai_protocol import ChatRequest, CompletionRequest
 
 
@@ -38,10 +40,10 @@ def test_a_list_of_mistakes_is_one_mistake(wrong):
 
 @pytest.mark.parametrize("prompt", ["é", ["é"], [0xC3, 0xA9], [[0xC3, 0xA9]]])
 def test_a_prompt_is_text_or_bytes_alone_or_in_a_list_of_one(prompt):
-    assert completion(prompt=prompt).tokens() == (0xC3, 0xA9)
+    assert completion(prompt=prompt).prompts()[0] == (0xC3, 0xA9)
 
 
-@pytest.mark.parametrize("prompt", [[], ["a", "b"], [[1], [2]], [256], [-1], [[]], None, 3, {"a": 1}])
+@pytest.mark.parametrize("prompt", [[], ["a", []], [[1], 2], [256], [-1], [[]], None, 3, {"a": 1}])
 def test_other_prompts_are_refused(prompt):
     with pytest.raises(ValidationError):
         completion(prompt=prompt)
@@ -64,12 +66,12 @@ def test_null_is_as_good_as_nothing_where_there_is_a_default():
 @pytest.mark.parametrize("prompt", ["", [""]])
 def test_an_empty_prompt_is_refused_when_its_tokens_are_asked_for(prompt):
     with pytest.raises(ValueError, match="the prompt is empty"):
-        completion(prompt=prompt).tokens()
+        completion(prompt=prompt).prompts()[0]
 
 
 def test_half_of_a_surrogate_pair_is_no_text():
     with pytest.raises(ValueError, match="character 1 is half of a surrogate pair"):
-        completion(prompt="a\ud800").tokens()
+        completion(prompt="a\ud800").prompts()[0]
     with pytest.raises(ValidationError):
         completion(cache_salt="\udfff")
 
@@ -79,8 +81,8 @@ def test_half_of_a_surrogate_pair_is_no_text():
     [
         {"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 1.5}, {"max_tokens": "5"}, {"max_tokens": True},
         {"temperature": math.nan}, {"temperature": math.inf}, {"temperature": -0.1}, {"temperature": 2.1},
-        {"temperature": "1"}, {"top_p": 0}, {"top_p": 1.01}, {"top_p": math.nan}, {"top_k": -1}, {"top_k": 257},
-        {"n": 2}, {"n": 0}, {"stop": ""}, {"stop": ["a"] * 5}, {"stop": [""]}, {"stop": "x" * 1025}, {"stop": [1]},
+        {"temperature": "1"}, {"top_p": 0}, {"top_p": 1.01}, {"top_p": math.nan}, {"top_k": -2}, {"top_k": 2**31},
+        {"n": 129}, {"n": 0}, {"stop": ""}, {"stop": ["a"] * 5}, {"stop": [""]}, {"stop": "x" * 1025}, {"stop": [1]},
         {"seed": 2**63}, {"stream": "yes"}, {"stream_options": {"include": True}}, {"unheard_of": 1}, {"model": 3},
     ],
 )  # fmt: skip
@@ -92,21 +94,93 @@ def test_values_out_of_range_or_of_another_type_are_refused(changes):
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("logprobs", 1), ("logprobs", True), ("best_of", 2), ("echo", True), ("suffix", "x"), ("logit_bias", {"1": 1}),
-        ("frequency_penalty", 0.5), ("presence_penalty", -1), ("tools", [{"type": "function"}]), ("functions", [{}]),
-        ("response_format", {"type": "json_object"}), ("tool_choice", "required"), ("modalities", ["audio"]),
+        ("suffix", "x"), ("tools", [{"type": "function"}]), ("functions", [{}]), ("tool_choice", "required"),
+        ("modalities", ["audio"]), ("length_penalty", 0.0), ("skip_special_tokens", False), ("detokenize", False),
+        ("stop_token_ids", [1]), ("prompt_logprobs", 0), ("priority", -1), ("truncate_prompt_tokens", 0),
     ],
 )  # fmt: skip
 def test_what_the_service_does_not_have_is_refused_by_name(name, value):
     for make in (completion, lambda **changes: chat(("user", "a"), **changes)):
-        with pytest.raises(ValidationError, match=f"does not support {name}"):
+        with pytest.raises(ValidationError) as refused:
             make(**{name: value})
+        (error,) = refused.value.errors()
+        assert error["type"] == "unsupported" and error["ctx"]["param"] == name
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"logprobs": None}, {"logprobs": False}, {"best_of": 1}, {"echo": False}, {"frequency_penalty": 0},
+        {"top_k": -1}, {"top_k": 0}, {"length_penalty": 1.0}, {"use_beam_search": False}, {"priority": 0},
+        {"skip_special_tokens": True}, {"spaces_between_special_tokens": True}, {"add_special_tokens": True},
+        {"stop_token_ids": []}, {"bad_words": []}, {"chat_template_kwargs": {}}, {"allowed_token_ids": None},
+        {"detokenize": True}, {"add_generation_prompt": True}, {"include_stop_str_in_output": False},
+        {"return_tokens_as_token_ids": False}, {"request_id": "7"}, {"guided_decoding_backend": "xgrammar"},
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    ],
+)  # fmt: skip
+def test_vllms_fields_pass_with_values_that_ask_for_nothing(changes):
+    assert completion(seed=3, **changes).sampling(5) == completion(seed=3).sampling(5)
+
+
+def message_refused(message):
+    """What a client is told of a conversation with this message at its end: (param, message)."""
+    with pytest.raises(ValidationError) as refused:
+        ChatRequest.model_validate({"model": "tiny", "messages": [{"role": "user", "content": "a"}, message]})
+    told = refusal_of(RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in refused.value.errors()]))
+    return told.param, told.message
+
+
+NULLS = dict.fromkeys(["refusal", "annotations", "audio", "function_call", "tool_calls", "name", "reasoning_content"])
+
+
+@pytest.mark.parametrize(
+    "more", [{"refusal": None}, NULLS, {"annotations": [], "tool_calls": []}, {"parsed": {"a": 1}}]
+)
+def test_an_answer_may_be_sent_back_as_clients_keep_it(more):
+    answer = {"role": "assistant", "content": "b", **more}
+    asked = ChatRequest.model_validate({"model": "tiny", "messages": [answer, {"role": "user", "content": "c"}]})
+    assert bytes(asked.prompts()[0]).decode() == "assistant: b\nuser: c\nassistant: "
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "told"),
+    [
+        (
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]},
+            "messages[1].tool_calls",
+            "messages[1].tool_calls: this service calls no tools: leave it out",
+        ),
+        (
+            {"role": "tool", "content": "4", "tool_call_id": "1"},
+            "messages[1].role",
+            "messages[1].role: this service calls no tools, and this message is of a tool: leave it out",
+        ),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]},
+            "messages[1].content[1].type",
+            "messages[1].content[1].type: this service reads text only, and this part is 'image_url': leave it out",
+        ),
+        ({"role": "assistant", "content": None}, "messages", "messages[1].content: input should be a valid string"),
+        ({"role": "user", "content": "a", "x": 1}, "messages[1].x", "there is no parameter 'messages[1].x'"),
+        ({"role": "user"}, "messages", "messages[1].content: is missing"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": 1}]},
+            "messages",
+            "messages[1].content[0].text: input should be a valid string",
+        ),
+    ],
+    ids=["tool calls", "a tool's message", "an image", "no content", "a field", "nothing", "a number"],
+)
+def test_a_message_that_is_refused_is_refused_at_its_own_place(message, param, told):
+    assert message_refused(message) == (param, told)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"logprobs": None}, {"best_of": 1}, {"echo": False}, {"logit_bias": {}}, {"min_p": 0}, {"min_tokens": 0},
+        {"repetition_penalty": 1}, {"presence_penalty": 0.0}, {"guided_json": None}, {"structured_outputs": {}},
+        {"best_of": 3, "n": 3}, {"frequency_penalty": 0},
         {"tools": []}, {"tool_choice": "none"}, {"response_format": {"type": "text"}}, {"suffix": ""}, {"n": 1},
         {"user": "ada"}, {"metadata": {"a": "b"}}, {"store": False}, {"service_tier": "auto"}, {"stop": None},
     ],
@@ -132,7 +206,7 @@ def test_without_a_seed_nobody_can_guess_it():
 
 def test_a_conversation_is_one_text_that_the_assistant_goes_on_with():
     asked = chat(("system", "Be brief."), ("user", [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}]))
-    assert bytes(asked.tokens()).decode() == "system: Be brief.\nuser: Hey\nassistant: "
+    assert bytes(asked.prompts()[0]).decode() == "system: Be brief.\nuser: Hey\nassistant: "
 
 
 @pytest.mark.parametrize(

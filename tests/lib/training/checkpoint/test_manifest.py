@@ -69,7 +69,7 @@ W, BLOCKS = ("tensors", "w"), ("tensors", "w", "pieces", 0, 2)
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (("version",), 0, "version 0: expected 1"),
+        (("version",), 0, "version 0: expected 1 to 2"),
         (("version",), "1", "version"),
         (("step",), -1, "step -1"),
         (("step",), 1.5, "int"),
@@ -114,8 +114,12 @@ def test_what_a_manifest_says_is_checked(path, value, says):
 
 
 def test_a_newer_release_is_no_damage():
-    with pytest.raises(NewerCheckpointError, match="version 2: expected 1"):
-        decode(sealed(changed(("version",), 2)))
+    with pytest.raises(NewerCheckpointError, match="version 3: expected at most 2"):
+        decode(sealed(changed(("version",), 3)))
+
+
+def test_an_older_release_is_read():
+    assert decode(sealed(changed(("version",), 1))).version == 1
 
 
 def test_a_block_has_its_full_length_but_for_the_last():

@@ -308,6 +308,35 @@ def test_what_ranks_disagree_about_is_named_and_nothing_is_left(tmp_path, what, 
     assert list(tmp_path.iterdir()) == []
 
 
+class Broken(torch.Tensor):
+    nbytes = property(lambda self: 1 / 0)
+
+
+def cannot_save(folder, name, value):
+    try:
+        Checkpointer(LocalStore(folder)).save(1, {"w": torch.ones(2), **({name: value} if dist.get_rank() else {})})
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("x", {1, 2}, "'x': set: expected a tensor"),
+        (1, torch.ones(1), "name 1: expected text"),
+        ("\ud800", 1, r"name '\ud800': expected text"),
+        ("x", "\ud800", "'x': text with a lone surrogate"),
+        ("x", torch.eye(3).to_sparse(), "'x' is a sparse tensor: save its indices"),
+        ("x", torch.ones(2).as_subclass(Broken), "ZeroDivisionError"),
+    ],
+)
+def test_what_one_rank_cannot_save_is_the_same_error_on_all(tmp_path, name, value, says):
+    first, second = Cluster(2).run(cannot_save, tmp_path, name, value).results
+    assert first == second and first[0] == "ValueError"
+    assert "step 1 was not saved: rank 1: " in first[1] and says in first[1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def nobody_asks(folder):
     rank = dist.get_rank()
     checkpointer = Checkpointer(LocalStore(folder))

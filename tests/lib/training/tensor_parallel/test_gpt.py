@@ -11,7 +11,10 @@ from threeloops.training.mesh import Mesh
 from threeloops.training.tensor_parallel import block_traffic, gpt_plan, parallelize, step_traffic
 
 BATCH, LENGTH = 3, 8
-SIZES = {"vocabulary_size": 36, "width": 24, "heads": 4, "kv_heads": 4, "mlp_width": 20, "max_sequence": 16}
+SIZES = {
+    "vocabulary_size": 36, "width": 24, "heads": 4, "kv_heads": 4, "mlp_width": 20, "max_sequence": 16,
+    "qkv_bias": True, "qk_norm": True, "head_dim": 8,
+}  # fmt: skip
 SETTINGS = [(1, False), (2, False), (2, True), (4, False), (4, True)]
 
 
@@ -22,7 +25,12 @@ def config_for(ranks, **changes):
 
 def model_of(config):
     torch.manual_seed(0)
-    return GPT(config).double()
+    model = GPT(config).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.normal_()
+    return model
 
 
 def batch():
@@ -66,7 +74,7 @@ def program(config, sequence_parallel):
 
 def shard_of(name, whole, rank, ranks, config):
     """Rank's part of a parameter of the whole model, by definition of the plan."""
-    if name.endswith("qkv.weight"):
+    if "qkv" in name:
         return torch.cat([part.chunk(ranks)[rank] for part in whole.split(config.qkv_widths)])
     dim = {"embedding": 0, "head": 0, "gate": 0, "up": 0, "down": 1, "output": 1}.get(name.split(".")[-2])
     return whole if dim is None else whole.chunk(ranks, dim)[rank]
@@ -92,7 +100,7 @@ def test_two_steps_of_training_are_those_of_one_process(run):
                 torch.testing.assert_close(result[when][name], mine, rtol=tolerance, atol=tolerance)
 
 
-def test_the_names_of_shards_are_those_of_all_matrices(run):
+def test_the_names_of_shards_are_those_of_all_matrices_and_biases(run):
     ranks, _, found = run
     for result in found.results:
         assert result["sharded"] == {name for name in result["begin"] if ranks > 1 and "norm" not in name}
@@ -111,7 +119,7 @@ def test_collectives_and_bytes_of_a_step_are_the_closed_form(run):
 
 
 def one_block(sequence_parallel):
-    model = model_of(config_for(2))
+    model = model_of(config_for(2, qk_norm=False))
     parallelize(model, gpt_plan(sequence_parallel=sequence_parallel))
     x = torch.ones(BATCH, LENGTH // (1 + sequence_parallel), 24, dtype=torch.float64, requires_grad=True)
     advance_to(1)

@@ -10,8 +10,9 @@ from threeloops.product.quantized.gguf.blocks import TensorType, decode, encode
 from threeloops.product.quantized.gguf.container import File, StoredTensor, read_file, write_file
 from threeloops.product.quantized.gguf.errors import GGUFError
 from threeloops.product.quantized.gguf.gpt import export_gguf, load_gguf
+from threeloops.product.quantized.gguf.vocabulary import Vocabulary, byte_vocabulary, read_tokenizer
 
 __all__ = [
-    "File", "GGUFError", "StoredTensor", "TensorType", "decode", "encode", "export_gguf", "load_gguf", "read_file",
-    "write_file",
+    "File", "GGUFError", "StoredTensor", "TensorType", "Vocabulary", "byte_vocabulary", "decode", "encode",
+    "export_gguf", "load_gguf", "read_file", "read_tokenizer", "write_file",
 ]  # fmt: skip

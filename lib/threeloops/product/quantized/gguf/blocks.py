@@ -46,18 +46,29 @@ def row_bytes(type: TensorType, columns: int) -> int:
 
 
 def encode(values: Float32[np.ndarray, "rows columns"], type: TensorType) -> UInt8[np.ndarray, "rows bytes"]:
-    """Rows of weights as bytes. Raises ValueError if they are not whole blocks, or not finite."""
+    """Rows of weights as bytes. Raises ValueError if they are not whole blocks, or not finite, in float32 or in `type`.
+
+    F16 holds numbers up to 65504, and so do the float16 scales of the blocks.
+    """
     values = np.ascontiguousarray(values, np.float32)
     size = row_bytes(type, values.shape[1])
     if not np.isfinite(values).all():
         raise ValueError("weights that are not finite: expected numbers; the model has diverged, or is damaged")
     if type == TensorType.F32:
         return values.view(np.uint8)
-    if type == TensorType.F16:
-        return values.astype(np.float16).view(np.uint8)
-    blocks = values.reshape(-1, _BLOCK)
-    made = (_q8_0 if type == TensorType.Q8_0 else _q4_0)(blocks)
-    return made.reshape(len(values), size)
+    with np.errstate(over="ignore"):
+        if type == TensorType.F16:
+            made = values.astype(np.float16)
+            fits = np.isfinite(made).all()
+        else:
+            made = (_q8_0 if type == TensorType.Q8_0 else _q4_0)(values.reshape(-1, _BLOCK))
+            fits = np.isfinite(made[:, :2].copy().view(np.float16)).all()
+    if not fits:
+        largest = values.flat[np.abs(values).argmax()]
+        raise ValueError(
+            f"a weight of {largest:g} is too large for {type.name}: expected what float16 holds; write F32"
+        )
+    return made.view(np.uint8).reshape(len(values), size)
 
 
 def _q8_0(blocks: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""The container of GGUF, version 3: keys and values about a model, then its tensors, each at an aligned place.
+"""The container of GGUF: keys and values about a model, then its tensors, each at an aligned place.
 
 Numbers are little-endian. A file is: "GGUF", version, number of tensors, number of values; every value with its key and
 type; every tensor's name, sizes (the fastest first, so reversed), type and place; padding; the tensors' bytes, each
-padded to the alignment. (Source: docs/gguf.md of the ggml repository.)
+padded to the alignment. Version 3 is written; version 2, which has the same layout, is read too. (Source: docs/gguf.md
+of the ggml repository.)
 
 A reader of files from anywhere believes no number in them: every length is compared with what is left of the file
 before anything is read or allocated.
@@ -27,9 +28,10 @@ from threeloops.product.quantized.gguf.errors import GGUFError
 __all__ = ["File", "StoredTensor", "Value", "read_file", "write_file"]
 
 _MAGIC, _VERSION, _ALIGNMENT = b"GGUF", 3, 32
+_READ = (2, 3)
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
 """struct's letter of each type of number."""
-_UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 6, 7, 8, 9
+_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 _MOST_DIMENSIONS = 4  # ggml's
 
 Value = str | bool | int | float | list
@@ -52,7 +54,8 @@ class File:
 
 
 def write_file(path: Path, metadata: Mapping[str, Value], tensors: Iterable[StoredTensor]) -> None:
-    """Write a whole file or none. Whole numbers become uint32, others float32.
+    """Write a whole file or none. Whole numbers become uint32, others float32; in lists, which hold texts or whole
+    numbers, int32.
 
     Raises ValueError for a value of another kind, and for two tensors of one name.
     """
@@ -92,13 +95,20 @@ def _value(key: str, value: Value) -> bytes:
         return struct.pack("<II", _UINT32, value)
     if isinstance(value, float):
         return struct.pack("<If", _FLOAT32, value)
-    raise ValueError(f"{key} = {value!r}: expected text, a truth value, a whole number below 2^32, or a float")
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_string, value))
+    if isinstance(value, list) and all(type(each) is int and -(2**31) <= each < 2**31 for each in value):
+        return struct.pack(f"<IIQ{len(value)}i", _ARRAY, _INT32, len(value), *value)
+    raise ValueError(
+        f"{key} = {value!r}: expected text, a truth value, a whole number below 2^32, a float, or a list of texts or "
+        "of whole numbers below 2^31"
+    )
 
 
 def read_file(path: Path) -> File:
     """What a file holds; its tensors are views of the mapped file, which are read when they are used.
 
-    Raises GGUFError for what is no GGUF file of version 3, is cut short, or has a type that is not read here.
+    Raises GGUFError for what is no GGUF file of version 2 or 3, is cut short, or has a type that is not read here.
     """
     with Path(path).open("rb") as stream:
         return _Reader(_mapped(stream), Path(path).name).file()
@@ -119,9 +129,9 @@ class _Reader:
         if (magic := bytes(self._take(4))) != _MAGIC:
             raise GGUFError(f"{self.name} begins with {magic!r}: expected b'GGUF'; it is not a GGUF file")
         version, tensors, values = self._numbers("IQQ")
-        if version != _VERSION:
-            what = "one of a big-endian machine" if version == _VERSION << 24 else "convert it"
-            raise GGUFError(f"{self.name} has version {version}: expected {_VERSION}; {what}")
+        if version not in _READ:
+            what = "it is of a big-endian machine" if version == _VERSION << 24 else "convert it again"
+            raise GGUFError(f"{self.name} has version {version}: expected {' or '.join(map(str, _READ))}; {what}")
         metadata: dict[str, Value] = {}
         for _ in range(values):
             key = self._text()

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from threeloops.product.service.admission import Refused
 from threeloops.product.service.engine import EngineStopped, RequestFailed
+from threeloops.product.service.http.bodies import unreadable
 from threeloops.product.service.models import NotServingError, RegistryError, SwitchFailedError
 
 __all__ = ["ErrorBody", "Refusal", "error_json", "install_error_handlers", "refusal_of"]
@@ -83,6 +84,8 @@ def refusal_of(error: Exception) -> Refused | None:
             return Refused(500, "generation_failed", f"the model could not finish this request: {error}")
         case RequestValidationError():
             return _of_validation(error)
+        case HTTPException(status_code=400):
+            return unreadable(error.__cause__)
         case HTTPException():
             said = {404: "there is nothing at this path", 405: "this path does not take this method"}
             return Refused(
@@ -117,26 +120,30 @@ def _of_validation(error: RequestValidationError) -> Refused:
     """One field, and what is wrong with it. A field that may be of several kinds has an error for each of them: then
     the kind that the value is of is the one to speak of, or else what was expected of the field."""
     errors = error.errors()
-    first = errors[0]
-    inside = first["loc"][first["loc"][:1] in (("body",), ("query",), ("path",), ("header",)) :]
-    place = [_short(str(part), _LONGEST_NAME) for part in inside]
-    param = str(first.get("ctx", {}).get("param") or (place[0] if place else "")) or None
+    first = next((each for each in errors if each["type"] in ("unsupported", "unfit")), errors[0])
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return Refused(400, "invalid_json", f"the body is not JSON: {reason}".rstrip(": "))
-    alternatives = [each for each in errors if each["loc"][: 1 + 1] == first["loc"][:2]]
-    telling = next((each for each in alternatives if not each["type"].endswith("_type")), first)
-    if first["type"] == "missing":
-        said = "is missing"
-    elif first["type"] == "extra_forbidden":
+    if first["type"] in ("unsupported", "unfit"):
+        param = _path([*_place(first), first["ctx"]["param"]])
+        code = "unsupported_parameter" if first["type"] == "unsupported" else "invalid_value"
+        return Refused(400, code, f"{param}: {first['msg']}", param=param)
+    # Errors of one field are together, and each begins with its path; those of another field say nothing of it.
+    alternatives = [each for each in errors if _path(_place(each)).startswith(_path(_place(first)))]
+    fitting = [each for each in alternatives if not each["type"].endswith("_type")]
+    telling = fitting[0] if fitting else max(alternatives, key=lambda each: len(each["loc"]))
+    place = _place(telling)
+    if telling["type"] == "extra_forbidden":
         param = ".".join([parent, place[-1]] if (parent := _path(place[:-1])) else place[-1:])
         return Refused(400, "unknown_parameter", f"there is no parameter {param!r}", param=param)
-    elif first["type"] == "unsupported":
-        return Refused(400, "unsupported_parameter", _words(first), param=param)
-    else:
-        said = _words(telling)
+    said = "is missing" if telling["type"] == "missing" else _words(telling)
     name = _path(place) or "the body"
-    return Refused(400, "invalid_value", f"{name}: {said}", param=param)
+    return Refused(400, "invalid_value", f"{name}: {said}", param=place[0] if place else None)
+
+
+def _place(error: Mapping[str, Any]) -> list[str]:
+    inside = error["loc"][error["loc"][:1] in (("body",), ("query",), ("path",), ("header",)) :]
+    return [_short(str(part), _LONGEST_NAME) for part in inside]
 
 
 def _path(place: list[str]) -> str:
@@ -145,7 +152,7 @@ def _path(place: list[str]) -> str:
     for part in place:
         if part.isdigit():
             words += f"[{part}]"
-        elif part.isidentifier() and part not in ("str", "constrained-str"):
+        elif part.isidentifier() and part not in ("str", "int", "bool"):
             words += f".{part}" if words else part
     return words
 

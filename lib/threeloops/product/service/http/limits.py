@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from threeloops.product.service.admission import Refused
+from threeloops.product.service.http.bodies import check_body, has_body
 from threeloops.product.service.http.errors import Refusal
 
 __all__ = ["BoundedRequests", "until_disconnected"]
@@ -18,7 +19,8 @@ reset while it sends never sees why."""
 
 
 class BoundedRequests:
-    """ASGI middleware. A body has at most `body_bytes` bytes (else 413) and takes at most `body_seconds` (else 408).
+    """ASGI middleware. A body has at most `body_bytes` bytes (else 413) and takes at most `body_seconds` (else 408). It
+    is UTF-8 (else 400).
 
     Before any of it is kept, `check` is called with the scope and may raise Refused: whoever may not ask can neither
     fill the memory nor learn what a body does wrong.
@@ -34,18 +36,19 @@ class BoundedRequests:
             return await self.app(scope, receive, send)
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"")
-        has_body = length.strip(b"0") != b"" or b"transfer-encoding" in headers
+        is_sending = has_body(headers)
         try:
             self._check(scope)
             if length.isdigit() and int(length[:20]) > self.body_bytes:
                 raise self._too_large(int(length[:20]))
         except Refused as refusal:
-            if has_body and b"expect" not in headers:
+            if is_sending and b"expect" not in headers:
                 await self._linger(receive)
-            return await Refusal(refusal, _CLOSE if has_body else None)(scope, receive, send)
+            return await Refusal(refusal, _CLOSE if is_sending else None)(scope, receive, send)
         try:
             async with asyncio.timeout(self.body_seconds):
                 body = await self._body(receive)
+            check_body(body or b"")
         except TimeoutError:
             late = f"the body did not arrive within {self.body_seconds:g} s: send it faster, or in a smaller request"
             return await Refusal(Refused(408, "body_timeout", late), _CLOSE)(scope, receive, send)

@@ -132,13 +132,14 @@ class RequestMetrics:
 
     def __init__(self, metrics: ServiceMetrics, prompt_tokens: int):
         self._metrics, self._prompt_tokens = metrics, prompt_tokens
-        self._arrived = self._admitted = metrics.clock()
+        self._arrived = metrics.clock()
+        self._admitted: float | None = None
         self._first = self._latest = 0.0
         self._tokens = 0
         self._ended = False
 
     def admitted(self) -> None:
-        """It has left the queue in front of the engine. Without this call there was none."""
+        """It has left the queue in front of the engine. Without this call it was there until it ended."""
         self._admitted = self._metrics.clock()
 
     def token(self) -> None:
@@ -165,7 +166,8 @@ class RequestMetrics:
         metrics.observe("vllm:request_prompt_tokens", self._prompt_tokens)
         metrics.observe("vllm:request_generation_tokens", self._tokens)
         metrics.observe("vllm:e2e_request_latency_seconds", now - self._arrived)
-        metrics.observe("vllm:request_queue_time_seconds", self._admitted - self._arrived)
+        admitted = now if self._admitted is None else self._admitted
+        metrics.observe("vllm:request_queue_time_seconds", admitted - self._arrived)
         if self._tokens:
-            metrics.observe("vllm:request_prefill_time_seconds", self._first - self._admitted)
+            metrics.observe("vllm:request_prefill_time_seconds", self._first - admitted)
             metrics.observe("vllm:request_decode_time_seconds", self._latest - self._first)

@@ -2,8 +2,14 @@
 
 >>> export_dcp(Checkpointer(LocalStore("run/checkpoints")).load(), "for_torch")
 >>> Checkpointer(LocalStore("run/checkpoints")).save(0, read_dcp("from_torch"))
+
+A run of another program goes on here: one process converts its folder, and then any ranks load it.
+
+>>> Checkpointer(LocalStore("run/checkpoints")).save(step, training_from_dcp("from_torch", training))
+>>> training.restore(Checkpointer(LocalStore("run/checkpoints")).load(training.template))
 """
 
 from threeloops.training.checkpoint.dcp.conversion import export_dcp, read_dcp
+from threeloops.training.checkpoint.dcp.training import training_from_dcp
 
-__all__ = ["export_dcp", "read_dcp"]
+__all__ = ["export_dcp", "read_dcp", "training_from_dcp"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from threeloops.models.gpt import Attention
 from threeloops.training.checkpoint.pieces import Sharded, flat_range, sharded_along
@@ -48,6 +49,14 @@ def held_by_model(model: nn.Module) -> list[Held]:
         return flats + [held for held in _whole(model.module) if not isinstance(held.tensor, nn.Parameter)]
     if isinstance(model, DDP | nn.parallel.DistributedDataParallel):
         model = model.module
+    if isinstance(model, AveragedModel):  # of a model that may be wrapped
+        inner = [Held(held.tensor, partial(_below, "module.", held.place)) for held in held_by_model(model.module)]
+        return [*inner, Held(model.n_averaged, partial(_placed, {"n_averaged": _of_first_rank}))]
+    if wrapped := next((name for name, module in model.named_modules() if isinstance(module, FSDP)), None):
+        raise ValueError(
+            f"{wrapped!r} is an FSDP inside of a {type(model).__name__}, whose shards have no names there: give the "
+            "FSDP itself, or wrap the whole module"
+        )
     return _whole(model)
 
 
@@ -75,6 +84,10 @@ def _whole(model: nn.Module) -> list[Held]:
 
 def _placed(names: dict[str, Callable[[Tensor], Tensor | Sharded]], tensor: Tensor) -> _Pieces:
     return {name: cut(tensor) for name, cut in names.items()}
+
+
+def _below(prefix: str, place: Callable[[Tensor], _Pieces], tensor: Tensor) -> _Pieces:
+    return {prefix + name: piece for name, piece in place(tensor).items()}
 
 
 def _replica(tensor: Tensor) -> Tensor:
@@ -118,7 +131,8 @@ def _cut_parameters(model: nn.Module) -> Iterator[tuple[str, Callable[[Tensor], 
             case RowParallelLinear():
                 yield f"{prefix}weight", partial(_along, 1, module.group)
             case Attention() if isinstance(module.output, RowParallelLinear):
-                yield f"{prefix}qkv.weight", partial(_by_heads, module.heads, module.kv_heads, module.output.group)
+                for each, _ in module.qkv.named_parameters():
+                    yield f"{prefix}qkv.{each}", partial(_by_heads, module.heads, module.kv_heads, module.output.group)
 
 
 def _along(dim: int, group: dist.ProcessGroup | None, tensor: Tensor) -> Sharded:

@@ -13,6 +13,7 @@ from threeloops.training.checkpoint.format import DTYPES, bytes_of
 from threeloops.training.checkpoint.manifest import Manifest
 from threeloops.training.checkpoint.pieces import Sharded
 from threeloops.training.checkpoint.state.layouts import Held, held_by_model, held_by_optimizer
+from threeloops.training.checkpoint.state.parts import names_of_part, put_together, taken_apart
 from threeloops.training.checkpoint.state.random_states import (
     RANDOM_BYTES,
     random_states,
@@ -34,7 +35,9 @@ class TrainingState:
         model: a module, also one that DDP or FSDP wraps, whose layers tensor parallelism has cut, or a pipeline stage.
         optimizer: torch's, or a `ZeroOptimizer`.
         parts: whatever else has `state_dict` and `load_state_dict`, or a dataclass `state`, by name: scheduler, scaler,
-            loader. Their states must be plain values.
+            loader. Tensors in their states are saved by every rank, since ranks may differ. A module, such as one that
+            averages parameters, is saved as the model is. torchdata's `StatefulDataLoader` draws from torch's generator
+            when it is iterated over: give it a `generator`, or a resumed run has other random numbers.
         group: the ranks that save together; by default all.
     """
 
@@ -53,28 +56,32 @@ class TrainingState:
 
     def state(self) -> dict[str, Any]:
         """For `Checkpointer.save`: tensors are the live ones, and not copies."""
-        found: dict[str, Any] = {}
-        for held in held_by_model(self.model):
-            found |= {f"model.{name}": part for name, part in held.place(held.tensor.detach()).items()}
+        found = self._of_modules()
         for held in self._trained():
             for key, value in self._tensors_of(held).items():
                 found |= {f"optimizer.{name}.{key}": part for name, part in _placed(held, key, value).items()}
-        row = torch.frombuffer(bytearray(random_states()), dtype=torch.uint8)[None]
-        found["random"] = Sharded((self.world, RANDOM_BYTES), torch.uint8, (((self.rank, 0), row),))
         if self._optimizer is not None:
             found["optimizer groups"] = [
                 {name: _number(value) for name, value in group.items() if name != "params"}
                 for group in self._optimizer.param_groups
             ]
-        return found | {name: _state_of(part) for name, part in self.parts.items()}
+        for name, part in self._plain_parts.items():
+            found[name], tensors = taken_apart(name, self.rank, _state_of(part))
+            found |= tensors
+        # At the very end: a part may draw a number when it is asked for its state.
+        row = torch.frombuffer(bytearray(random_states()), dtype=torch.uint8)[None]
+        found["random"] = Sharded((self.world, RANDOM_BYTES), torch.uint8, (((self.rank, 0), row),))
+        return found
 
     @torch.no_grad()
     def template(self, manifest: Manifest) -> dict[str, Tensor | Sharded]:
         """For `Checkpointer.load`: this rank's tensors. Those that the optimizer would make in its first step are made
         here."""
-        found: dict[str, Tensor | Sharded] = {}
-        for held in held_by_model(self.model):
-            found |= {f"model.{name}": part for name, part in held.place(held.tensor.detach()).items()}
+        found = self._of_modules()
+        for part in self._plain_parts:
+            for name in names_of_part(part, manifest.tensors, self.rank, self.world, manifest.world):
+                entry = manifest.tensors[name]
+                found[name] = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
         keys: dict[str, list[str]] = {}
         for name in manifest.tensors:
             if name.startswith("optimizer."):
@@ -105,8 +112,8 @@ class TrainingState:
             ValueError: something was saved that is not here, or the other way round.
         """
         plain = {name: value for name, value in loaded.state.items() if name not in loaded.manifest.tensors}
-        expected = {*self.parts, *(["optimizer groups"] if self.optimizer is not None else [])}
-        if plain.keys() != expected or "random" not in loaded.state:
+        expected = {*self._plain_parts, *(["optimizer groups"] if self.optimizer is not None else [])}
+        if plain.keys() != expected or "random" in loaded.manifest.tensors.keys() - loaded.state:
             raise ValueError(
                 f"step {loaded.step} was saved with {', '.join(sorted(plain)) or 'nothing'} beside tensors: expected "
                 f"{', '.join(sorted(expected)) or 'nothing'}; give TrainingState the same parts"
@@ -126,16 +133,32 @@ class TrainingState:
                 bucket.master.copy_(bucket.shard)
         if self.optimizer is not None:
             self._restore_groups(plain["optimizer groups"])
-        for name, part in self.parts.items():
+        for name, part in self._plain_parts.items():
+            state = put_together(plain[name], loaded.state)
             if hasattr(part, "load_state_dict"):
-                part.load_state_dict(plain[name])
+                part.load_state_dict(state)
             else:
-                part.state = type(part.state)(**plain[name])
+                part.state = type(part.state)(**state)
+        if "random" not in loaded.state:
+            return  # another program's checkpoint: random numbers go on as they are
         data = bytes(bytes_of(self._random))
         if self.rank < loaded.manifest.world:
             restore_random_states(data)
         else:
             seed_from(data, self.rank)
+
+    @property
+    def _plain_parts(self) -> dict[str, Any]:
+        return {name: part for name, part in self.parts.items() if not isinstance(part, nn.Module)}
+
+    def _of_modules(self) -> dict[str, Any]:
+        """Tensors of the model, and of the parts that are modules."""
+        modules = {"model": self.model} | {n: part for n, part in self.parts.items() if isinstance(part, nn.Module)}
+        found: dict[str, Any] = {}
+        for prefix, module in modules.items():
+            for held in held_by_model(module):
+                found |= {f"{prefix}.{name}": part for name, part in held.place(held.tensor.detach()).items()}
+        return found
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer | None:

@@ -17,6 +17,9 @@ METADATA = {
     "yes": True,
     "no": False,
     "empty": "",
+    "texts": ["a", "", "été"],
+    "whole": [1, -2, 2**31 - 1],
+    "none": [],
 }
 
 
@@ -91,6 +94,13 @@ def test_what_the_gguf_package_writes_is_read(tmp_path, alignment):
     assert np.array_equal(file.tensors["last"].data.view(np.float16), values.astype(np.float16))
 
 
+def test_version_2_is_read_alike(path):
+    """Both have the same layout; version 3 only allows big-endian files too."""
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + struct.pack("<I", 2) + data[8:])
+    test_what_is_written_is_read_back(path)
+
+
 def data_end(path):
     """Bytes without the padding behind the last tensor, which nobody misses."""
     return max(int(tensor.data_offset + tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors)
@@ -153,8 +163,8 @@ def info(name=b"t", sizes=(4,), type=0, place=0):
     ("data", "words"),
     [
         (b"PK\x03\x04" + bytes(100), r"begins with b'PK\\x03\\x04': expected b'GGUF'; it is not a GGUF file"),
-        (head(version=2), "has version 2: expected 3"),
-        (head(version=3 << 24), "has version 50331648: expected 3; one of a big-endian machine"),
+        (head(version=1), "has version 1: expected 2 or 3; convert it again"),
+        (head(version=3 << 24), "has version 50331648: expected 2 or 3; it is of a big-endian machine"),
         (head(infos=[info(type=12)]), r"t has type 12: expected one of F32 \(0\), F16 \(1\), Q4_0 \(2\), Q8_0 \(8\)"),
         (head(infos=[info(sizes=(33,), type=8)]), "t has rows of 33 weights in Q8_0: expected whole blocks of 32"),
         (head(infos=[info(sizes=())]), "t has 0 dimensions: expected 1 to 4"),
@@ -184,7 +194,9 @@ def test_what_cannot_be_written_leaves_the_old_file(path):
     for metadata, values, words in (
         ({"k": -1}, [], "k = -1: expected text"),
         ({"k": 2**32}, [], "k = 4294967296"),
-        ({"k": [1]}, [], r"k = \[1\]"),
+        ({"k": [0.5]}, [], r"k = \[0.5\]"),
+        ({"k": [2**31]}, [], r"k = \[2147483648\]"),
+        ({"k": [1, "a"]}, [], r"k = \[1, 'a'\]: expected text, .* or a list of texts or of whole numbers"),
         ({}, tensors() + tensors(), "two tensors have the same name"),
     ):
         with pytest.raises(ValueError, match=words):

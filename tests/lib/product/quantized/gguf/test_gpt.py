@@ -1,6 +1,7 @@
 """A GPT as a GGUF file: computed from the file as llama.cpp would, and read back."""
 
 import math
+import re
 import struct
 
 import gguf
@@ -95,10 +96,11 @@ def test_llama_cpps_formulas_give_the_models_logits(tmp_path, type, changes):
         torch.testing.assert_close(as_llama_cpp_does(tmp_path / "a.gguf", tokens), loaded.double()(tokens))
 
 
+@pytest.mark.parametrize("changes", [{}, {"qkv_bias": True}, {"qk_norm": True, "head_dim": 24}], ids=str)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("keep_bits", [True, False])
-def test_a_model_in_f32_comes_back_exactly(tmp_path, tied, keep_bits):
-    model = model_of(tied_embeddings=tied)
+def test_a_model_in_f32_comes_back_exactly(tmp_path, tied, keep_bits, changes):
+    model = model_of(tied_embeddings=tied, **changes)
     export_gguf(model, tmp_path / "a.gguf")
     back = load_gguf(tmp_path / "a.gguf", keep_bits=keep_bits)
     assert back.config == model.config
@@ -126,7 +128,7 @@ def test_fewer_bits_come_back_as_the_weights_that_they_stand_for(tmp_path, type)
 @pytest.mark.parametrize("type", [TensorType.Q8_0, TensorType.Q4_0], ids=lambda type: type.name)
 @pytest.mark.parametrize("tied", [True, False])
 def test_bits_can_be_kept(tmp_path, type, tied):
-    model = model_of(tied_embeddings=tied)
+    model = model_of(tied_embeddings=tied, qkv_bias=True)
     export_gguf(model, tmp_path / "a.gguf", type)
     wide, kept = load_gguf(tmp_path / "a.gguf"), load_gguf(tmp_path / "a.gguf", keep_bits=True)
     layers = {name: module for name, module in kept.named_modules() if isinstance(module, QuantizedLinear)}
@@ -152,7 +154,7 @@ def test_rows_that_are_not_whole_blocks_are_f16(tmp_path):
 def test_metadata_are_those_of_a_llama(tmp_path):
     export_gguf(model_of(), tmp_path / "a.gguf", TensorType.Q8_0, name="small")
     fields = gguf.GGUFReader(tmp_path / "a.gguf").fields
-    found = {name: field.contents() for name, field in fields.items() if not name.startswith("GGUF.")}
+    found = {name: each.contents() for name, each in fields.items() if not name.startswith(("GGUF.", "tokenizer."))}
     keys = gguf.Keys
     expected = {
         keys.General.ARCHITECTURE: "llama",
@@ -167,18 +169,24 @@ def test_metadata_are_those_of_a_llama(tmp_path):
         keys.Attention.HEAD_COUNT: 4,
         keys.Attention.HEAD_COUNT_KV: 2,
         keys.Attention.LAYERNORM_RMS_EPS: np.float32(3e-6),
+        keys.Attention.KEY_LENGTH: 16,
+        keys.Attention.VALUE_LENGTH: 16,
         keys.Rope.DIMENSION_COUNT: 16,
         keys.Rope.FREQ_BASE: 500.0,
-        keys.Tokenizer.MODEL: "none",
     }
     assert found == {key.format(arch="llama"): value for key, value in expected.items()}
 
 
-def test_names_are_those_that_llama_cpp_knows(tmp_path):
-    export_gguf(model_of(tied_embeddings=False), tmp_path / "a.gguf")
-    names = {gguf.TENSOR_NAMES[each] for each in gguf.MODEL_TENSORS[gguf.MODEL_ARCH.LLAMA]}
-    known = {name.format(bid=layer) + ".weight" for name in names for layer in range(2)}
-    assert read_file(tmp_path / "a.gguf").tensors.keys() <= known
+@pytest.mark.parametrize(
+    ("architecture", "changes"), [("LLAMA", {}), ("QWEN2", {"qkv_bias": True}), ("QWEN3", {"qk_norm": True})]
+)
+def test_names_are_those_that_llama_cpp_knows(tmp_path, architecture, changes):
+    export_gguf(model_of(tied_embeddings=False, **changes), tmp_path / "a.gguf")
+    file, kind = read_file(tmp_path / "a.gguf"), getattr(gguf.MODEL_ARCH, architecture)
+    assert file.metadata["general.architecture"] == gguf.MODEL_ARCH_NAMES[kind]
+    names = {gguf.TENSOR_NAMES[each] for each in gguf.MODEL_TENSORS[kind]}
+    known = {f"{name.format(bid=layer)}.{part}" for name in names for layer in range(2) for part in ("weight", "bias")}
+    assert file.tensors.keys() <= known
 
 
 def changed(path, metadata=None, tensors=None, drop=()):
@@ -210,19 +218,19 @@ def tensor(name, *shape):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"metadata": {"general.architecture": "gpt2"}}, "general.architecture = 'gpt2': expected 'llama'"),
+        ({"metadata": {"general.architecture": "gpt2"}}, "general.architecture = 'gpt2': expected one of 'llama', 'q"),
         ({"drop": ["llama.block_count"]}, "has no llama.block_count: expected one for the model's layers"),
         ({"metadata": {"llama.block_count": 3}}, "has 21 tensors: expected 30, for 3 layers"),
         ({"metadata": {"llama.block_count": 2**32 - 1}}, "has 21 tensors: expected 38654705658, for 4294967295 layers"),
-        ({"metadata": {"llama.attention.head_count": 3}}, "is of no model: kv_heads = 2: expected a divisor"),
-        ({"metadata": {"llama.embedding_length": 0.5}}, "is of no model: width = 0.5"),
-        ({"metadata": {"llama.embedding_length": "x"}}, "is of no model: width = 'x'"),
+        ({"metadata": {"llama.attention.head_count": 3}}, "is not a model of this shape: kv_heads = 2: expected"),
+        ({"metadata": {"llama.embedding_length": 0.5}}, "is not a model of this shape: width = 0.5"),
+        ({"metadata": {"llama.embedding_length": "x"}}, "is not a model of this shape: width = 'x'"),
         ({"metadata": {"llama.feed_forward_length": 128}}, r"ffn_gate.weight has shape \(192, 64\): expected \(128"),
         ({"metadata": {"llama.rope.dimension_count": 8}}, "rotates 8 dimensions of 16, for 32 positions"),
         ({"metadata": {"llama.context_length": 2**32 - 1}}, "for 4294967295 positions: expected all, for at most 1677"),
         ({"drop": ["blk.1.attn_k.weight"]}, "has 20 tensors: expected 21"),
-        ({"drop": ["blk.1.attn_k.weight"], "tensors": tensor("rope_freqs.weight", 8)},
-         "has no tensor blk.1.attn_k.weight, but rope_freqs.weight"),
+        ({"drop": ["blk.1.attn_k.weight"], "tensors": tensor("blk.1.attn_x.weight", 8)},
+         "has no tensor blk.1.attn_k.weight, but blk.1.attn_x.weight"),
         ({"tensors": tensor("blk.1.attn_k.weight", 64, 32)}, r"blk.1.attn_k.weight has shape \(64, 32\): expected"),
         ({"tensors": tensor("blk.1.attn_norm.weight", 1, 64)}, r"attn_norm.weight has shape \(1, 64\): expected \(64,"),
     ],
@@ -264,6 +272,39 @@ def test_a_quantised_model_is_not_rounded_again(path):
     broken.norm.weight[3] = torch.nan
     with pytest.raises(ValueError, match="output_norm.weight: weights that are not finite"):
         export_gguf(broken, path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("type", "value"), [(TensorType.F16, 65_520.0), (TensorType.Q8_0, -8.4e6), (TensorType.Q4_0, 5.3e5)], ids=str
+)
+def test_a_weight_beyond_float16_is_named(path, type, value):
+    model, before = model_of(tied_embeddings=False), path.read_bytes()
+    model.blocks[1].mlp.up.weight[3, 5] = value
+    with pytest.raises(
+        ValueError, match=re.escape(f"blk.1.ffn_up.weight: a weight of {value:g} is too large for {type.name}: ")
+    ):
+        export_gguf(model, path, type)
+    assert path.read_bytes() == before
+    export_gguf(model, path)
+    model.blocks[1].mlp.up.weight[3, 5] = 65_519.0  # rounds to the largest float16
+    export_gguf(model, path, type)
+
+
+def test_what_a_file_would_leave_out_is_named(path):
+    """A layer that was changed, one rank's part of a model, or a head that is tied in the configuration alone."""
+    before = path.read_bytes()
+    biased, part, untied = model_of(), model_of(), model_of()
+    biased.blocks[1].mlp.up.bias = torch.nn.Parameter(torch.ones(192))
+    part.head.weight = part.embedding.weight = torch.nn.Parameter(torch.ones(20, 64))
+    untied.head.weight = torch.nn.Parameter(torch.ones(40, 64))
+    for model, words in (
+        (biased, r"blocks.1.mlp.up.bias has shape \(192,\): expected no such tensor by the model's configuration"),
+        (part, r"embedding.weight has shape \(20, 64\): expected \(40, 64\)"),
+        (untied, "head.weight differs from embedding.weight in a model with tied_embeddings"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            export_gguf(model, path)
     assert path.read_bytes() == before
 
 

@@ -87,6 +87,7 @@ def test_a_request_without_a_token_has_no_time_to_first_token(metrics, clock):
     assert found["vllm:time_to_first_token_seconds_count",] == found["vllm:prompt_tokens_total",] == 0
     assert found["vllm:request_prefill_time_seconds_count",] == 0
     assert found["vllm:e2e_request_latency_seconds_sum",] == 1
+    assert found["vllm:request_queue_time_seconds_sum",] == 1, "it was in the queue until it left"
     assert (found["vllm:request_success_total", "abort"], found["vllm:request_success_total", "stop"]) == (1, 0)
 
 

@@ -230,6 +230,7 @@ def parallel_gpt(mesh, experts, folder, before):
         "max_sequence": 8,
         "heads": 4,
         "kv_heads": 2,
+        "qkv_bias": True,
     }
     trainer = ParallelGPT(GPTConfig.tiny(**sizes), mesh, 2, experts=experts, seed=0 if before is None else 1)
     optimizer = torch.optim.AdamW(trainer.parameters(), lr=0.01)
@@ -252,6 +253,7 @@ def test_tensor_pipeline_and_expert_parallel_ranks_load_what_one_process_saved_a
         before = tmp_path / str(number)
     expected = tensors(tmp_path / "0")
     assert expected["model.blocks.1.attention.qkv.weight"].shape == (32, 16)
+    assert expected["model.blocks.1.attention.qkv.bias"].shape == (32,)
     assert ("model.blocks.2.mlp.experts.3.up.weight" in expected) == bool(experts)
     for number in range(1, len(meshes)):
         assert_equal(tensors(tmp_path / str(number)), expected)

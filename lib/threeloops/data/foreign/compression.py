@@ -1,0 +1,65 @@
+"""Compressed shards: gzip is read, and others are named.
+
+Images, sound and compressed text gain nothing from it, and what is compressed cannot be read from the middle. But many
+shards on the web end in .tar.gz.
+"""
+
+import gzip
+import zlib
+from typing import Any, BinaryIO, cast
+
+from threeloops.data.errors import CorruptData
+
+__all__ = ["uncompressed"]
+
+_GZIP = b"\x1f\x8b"
+_OTHERS = {
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\xfd7zXZ\0": ("xz", "unxz"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4 -d"),
+    b"PK\x03\x04": ("zip", "unzip, and tar"),
+}
+_LONGEST = 6
+
+
+def uncompressed(file: BinaryIO, shard: str) -> BinaryIO:
+    """The same bytes, decompressed if they are a gzip file. Raises CorruptData for another compression."""
+    head = b""
+    while len(head) < _LONGEST and (more := file.read(_LONGEST - len(head))):
+        head += more
+    whole = cast(BinaryIO, _Continued(head, file))
+    if head.startswith(_GZIP):
+        return cast(BinaryIO, _Gunzipped(whole, shard))
+    for magic, (name, command) in _OTHERS.items():
+        if head.startswith(magic):
+            raise CorruptData(shard, "byte 0", f"compressed with {name}: decompress it first, with {command}")
+    return whole
+
+
+class _Continued:
+    """A stream of which the first bytes were read already."""
+
+    def __init__(self, head: bytes, file: BinaryIO) -> None:
+        self._head, self._file = head, file
+
+    def read(self, size: int) -> bytes:
+        if not self._head:
+            return self._file.read(size)
+        head, self._head = self._head[:size], self._head[size:]
+        return head + self._file.read(size - len(head)) if size > len(head) else head
+
+
+class _Gunzipped:
+    def __init__(self, file: BinaryIO, shard: str) -> None:
+        self._file: Any = gzip.GzipFile(fileobj=file, mode="rb")
+        self._shard, self._read = shard, 0
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = self._file.read(size)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            place = f"byte {self._read:,} of what gzip compressed"
+            raise CorruptData(self._shard, place, f"{error}: a cut or damaged shard") from None
+        self._read += len(data)
+        return data

@@ -1,0 +1,250 @@
+"""config.json of a folder of weights, read into a `GPTConfig` and written from one.
+
+A key that is missing has the default of the model's class in transformers, since a configuration may leave out what
+equals it. What the course's GPT does not have is refused by name, because a model that ignores it gives wrong answers
+without an error.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal
+
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling, yarn_amplitude
+
+__all__ = ["gpt_config", "published_config"]
+
+_Published = Mapping[str, Any]
+
+_SIZES = {
+    "vocabulary_size": "vocab_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "width": "hidden_size",
+    "mlp_width": "intermediate_size",
+    "max_sequence": "max_position_embeddings",
+}
+"""Our names of the sizes that every configuration has, and theirs."""
+
+_TYPES: dict[str, tuple[str, ...]] = {
+    "a whole number": (
+        *_SIZES.values(), "num_key_value_heads", "head_dim", "sliding_window", "max_window_layers",
+        "original_max_position_embeddings",
+    ),
+    "a number": (
+        "rms_norm_eps", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
+        "attention_factor", "mscale", "mscale_all_dim",
+    ),
+    "true or false": ("tie_word_embeddings", "use_sliding_window", "truncate"),
+    "an object": ("rope_scaling", "rope_parameters"),
+    "text": ("model_type", "rope_type", "type"),
+    "a list of text": ("layer_types",),
+}  # fmt: skip
+"""What the value of a key is, where it is not null."""
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
+    "qwen3": {"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
+}
+"""By `model_type`, what a missing key stands for in that class of transformers 5, if not for nothing."""
+
+_ROPE: dict[str, tuple[type[RopeScaling], dict[str, str]]] = {
+    "linear": (LinearScaling, {"factor": "factor"}),
+    "llama3": (
+        Llama3Scaling,
+        {
+            "factor": "factor",
+            "original_max_position_embeddings": "original_max_sequence",
+            "low_freq_factor": "low_frequency_factor",
+            "high_freq_factor": "high_frequency_factor",
+        },
+    ),
+    "yarn": (
+        YarnScaling,
+        {
+            "factor": "factor",
+            "original_max_position_embeddings": "original_max_sequence",
+            "beta_fast": "beta_fast",
+            "beta_slow": "beta_slow",
+            "attention_factor": "attention_factor",
+            "truncate": "truncate",
+        },
+    ),
+}
+"""By `rope_type`, our class and their names of its fields."""
+
+_ROPE_OPTIONAL = {"beta_fast", "beta_slow", "attention_factor", "truncate"}
+_ROPE_IGNORED = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
+
+
+def gpt_config(published: _Published, kernels: Literal["eager", "fused"] = "eager") -> GPTConfig:
+    """The configuration of a Llama, Mistral, Qwen2 or Qwen3. Raises ValueError naming what the course's GPT does not
+    have, or what is missing."""
+    _check_types(published)
+    kind = published.get("model_type")
+    if kind not in _DEFAULTS:
+        raise ValueError(
+            f"model_type = {kind!r}: the course's GPT does not have this architecture; expected one of "
+            f"{', '.join(_DEFAULTS)}"
+        )
+    if missing := [name for name in _SIZES.values() if published.get(name) is None]:
+        raise ValueError(f"config.json lacks {', '.join(missing)}: expected the sizes of the model; download it again")
+    known = {"rms_norm_eps": 1e-6, **_DEFAULTS[kind], **published}
+    _refuse_beyond(kind, known)
+    rope = known.get("rope_scaling") or known.get("rope_parameters") or {}
+    _check_types(rope)
+    return GPTConfig(
+        **{ours: known[theirs] for ours, theirs in _SIZES.items()},
+        kv_heads=known.get("num_key_value_heads") or known["num_attention_heads"],
+        tied_embeddings=bool(known.get("tie_word_embeddings", False)),
+        norm_epsilon=known["rms_norm_eps"],
+        rope_base=float(rope.get("rope_theta") or known.get("rope_theta") or 10_000.0),
+        qkv_bias=kind == "qwen2",
+        qk_norm=kind == "qwen3",
+        head_dim=known.get("head_dim") or 0,
+        sliding_window=_window(kind, known),
+        rope_scaling=_scaling(rope, known),
+        kernels=kernels,
+    )
+
+
+def published_config(config: GPTConfig) -> dict[str, Any]:
+    """What config.json says of a model: the class of transformers that computes the same, and its settings.
+
+    Raises ValueError if there is no such class.
+    """
+    kind, architecture = _class_of(config)
+    published: dict[str, Any] = {
+        "model_type": kind,
+        "architectures": [architecture],
+        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "rms_norm_eps": config.norm_epsilon,
+        "rope_theta": config.rope_base,
+        "tie_word_embeddings": config.tied_embeddings,
+        "hidden_act": "silu",
+    }
+    if config.rope_scaling is not None:
+        published["rope_scaling"] = _published_scaling(config.rope_scaling)
+    if kind == "mistral":
+        published["sliding_window"] = config.sliding_window
+    elif config.sliding_window is not None:
+        published |= {"use_sliding_window": True, "sliding_window": config.sliding_window, "max_window_layers": 0}
+    return published
+
+
+def _check_types(values: _Published) -> None:
+    checks = {
+        "a whole number": lambda value: isinstance(value, int) and not isinstance(value, bool),
+        "a number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+        "true or false": lambda value: isinstance(value, bool),
+        "an object": lambda value: isinstance(value, dict),
+        "text": lambda value: isinstance(value, str),
+        "a list of text": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+    }
+    for expected, names in _TYPES.items():
+        for name in names:
+            value = values.get(name)
+            if value is not None and not checks[expected](value):
+                raise ValueError(f"{name} = {value!r} in config.json: expected {expected}")
+
+
+def _refuse_beyond(kind: str, known: _Published) -> None:
+    beyond = {
+        "quantization_config": bool(known.get("quantization_config")),
+        "hidden_act": known.get("hidden_act", "silu") not in ("silu", "swish"),  # two names of one function
+        "attention_bias": bool(known.get("attention_bias")),  # one of the output too
+        "mlp_bias": bool(known.get("mlp_bias")),
+        "partial_rotary_factor": known.get("partial_rotary_factor") not in (None, 1),
+        "sliding_window": kind == "llama" and known.get("sliding_window") is not None,  # programs disagree about it
+    }
+    for name, is_beyond in beyond.items():
+        if is_beyond:
+            raise ValueError(
+                f"{name} = {known[name]!r} in a {kind!r}: the course's GPT does not have this; choose a model without "
+                "it"
+            )
+
+
+def _window(kind: str, known: _Published) -> int | None:
+    """The window of all layers. A model may have one in some of its layers; that is refused."""
+    layers, window = known["num_hidden_layers"], known.get("sliding_window")
+    first = 0
+    if kind in ("qwen2", "qwen3"):
+        window = window if known.get("use_sliding_window") else None
+        first = known["max_window_layers"]
+        if first is None:
+            raise ValueError("max_window_layers = None in config.json: expected a whole number")
+    full, sliding = window is None or first > 0, window is not None and first < layers
+    kinds = {name for name, used in (("full_attention", full), ("sliding_attention", sliding)) if used}
+    told = set(known.get("layer_types") or kinds)
+    if kind in ("qwen2", "qwen3"):
+        kinds = told
+    if kinds == told == {"full_attention"}:
+        return None
+    if kinds == told == {"sliding_attention"} and window is not None:
+        return window
+    raise ValueError(
+        f"layer_types are {', '.join(sorted(told))} with sliding_window = {window!r}: the course's GPT has one kind of "
+        "attention in all layers; choose a model whose layers are alike"
+    )
+
+
+def _scaling(rope: _Published, known: _Published) -> RopeScaling | None:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind != "default" and kind not in _ROPE:
+        raise ValueError(
+            f"rope_type = {kind!r}: the course's GPT does not have this scaling of positions; expected one of default, "
+            f"{', '.join(_ROPE)}"
+        )
+    if rope.get("partial_rotary_factor") not in (None, 1):
+        raise ValueError(
+            f"partial_rotary_factor = {rope['partial_rotary_factor']!r}: the course's GPT rotates all dimensions of a "
+            "head; choose a model that does too"
+        )
+    told = {name: value for name, value in rope.items() if value is not None and name not in _ROPE_IGNORED}
+    made, names = _ROPE.get(kind, (None, {}))
+    if "original_max_position_embeddings" in names:
+        length = known.get("original_max_position_embeddings")
+        told["original_max_position_embeddings"] = length or told.get(
+            "original_max_position_embeddings", known["max_position_embeddings"]
+        )
+    if kind == "yarn":
+        if "factor" not in told and told["original_max_position_embeddings"]:
+            told["factor"] = known["max_position_embeddings"] / told["original_max_position_embeddings"]
+        one, all_dimensions = told.pop("mscale", None), told.pop("mscale_all_dim", None)
+        if one and all_dimensions and "factor" in told and "attention_factor" not in told:
+            one, all_dimensions = (yarn_amplitude(told["factor"], weight) for weight in (one, all_dimensions))
+            told["attention_factor"] = one / all_dimensions
+    if unknown := sorted(told.keys() - names.keys()):
+        raise ValueError(
+            f"{unknown[0]} = {told[unknown[0]]!r} in the rotary positions of rope_type {kind!r}: the course's GPT does "
+            f"not have this; expected {', '.join(names) or 'no setting but rope_theta'}"
+        )
+    if made is None:
+        return None
+    if missing := [name for name in names if name not in told and name not in _ROPE_OPTIONAL]:
+        raise ValueError(f"rope_type {kind!r} lacks {', '.join(missing)} in config.json: download it again")
+    return made(**{names[name]: value for name, value in told.items()})
+
+
+def _published_scaling(scaling: RopeScaling) -> dict[str, Any]:
+    kind = next(kind for kind, (made, _) in _ROPE.items() if isinstance(scaling, made))
+    ours = {theirs: name for name, theirs in _ROPE[kind][1].items()}
+    values = {ours[field.name]: getattr(scaling, field.name) for field in fields(scaling)}
+    return {"rope_type": kind, **{name: value for name, value in values.items() if value is not None}}
+
+
+def _class_of(config: GPTConfig) -> tuple[str, str]:
+    if config.qkv_bias and config.qk_norm:
+        raise ValueError("qkv_bias and qk_norm: no published architecture has both; keep one of them")
+    if config.qkv_bias:
+        return "qwen2", "Qwen2ForCausalLM"
+    if config.qk_norm:
+        return "qwen3", "Qwen3ForCausalLM"
+    if config.sliding_window is not None or config.width % config.heads:  # transformers' Llama wants a multiple
+        return "mistral", "MistralForCausalLM"
+    return "llama", "LlamaForCausalLM"

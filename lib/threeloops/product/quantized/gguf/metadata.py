@@ -1,0 +1,254 @@
+"""What a GGUF file says about a model beside its tensors: the architecture and the keys that make a `GPTConfig`.
+
+llama.cpp reads only the keys that it knows for an architecture, and computes on with defaults. Here every key of the
+architecture is read, known to change nothing, or refused by name: a model that ignores one gives wrong answers without
+an error. (Source: `llama_model::load_hparams` and `llama_context` in llama.cpp.)
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling, yarn_amplitude
+from threeloops.product.quantized.gguf.blocks import decode
+from threeloops.product.quantized.gguf.container import File, Value
+from threeloops.product.quantized.gguf.errors import GGUFError
+
+__all__ = ["ROPE_FREQUENCIES", "architecture", "metadata_of", "read_config", "require_same"]
+
+_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ROPE_FREQUENCIES = "rope_freqs.weight"
+"""The tensor by whose elements llama.cpp divides the frequencies of rotary positions: that of Llama 3.1's scaling."""
+
+_SIZES = {
+    "vocabulary_size": "vocab_size",
+    "layers": "block_count",
+    "heads": "attention.head_count",
+    "kv_heads": "attention.head_count_kv",
+    "width": "embedding_length",
+    "mlp_width": "feed_forward_length",
+    "max_sequence": "context_length",
+    "head_dim": "attention.key_length",
+    "norm_epsilon": "attention.layer_norm_rms_epsilon",
+    "rope_base": "rope.freq_base",
+}
+_ROPE = ("rope.scaling.type", "rope.scaling.factor", "rope.scale_linear", "rope.scaling.attn_factor")
+_NEUTRAL: dict[str, tuple[Value, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "rope.scaling.yarn_beta_fast": (32.0,),
+    "rope.scaling.yarn_beta_slow": (1.0,),
+    "rope.scaling.yarn_ext_factor": (1.0,),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+}
+"""Keys whose named values change nothing. llama.cpp takes the last five from the file in other architectures only."""
+_WITHOUT_EFFECT = ("tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length")
+_LONGEST = 2**24  # positions, of which each has a row of cosines and sines
+
+
+def architecture(config: GPTConfig) -> str:
+    """llama.cpp's name of the architecture. Raises ValueError for a model that none of them computes."""
+    if config.qk_norm and config.qkv_bias:
+        raise ValueError("qk_norm with qkv_bias: llama.cpp has no such architecture; publish it as a folder")
+    if config.sliding_window is not None and config.sliding_window < config.max_sequence:
+        raise ValueError(
+            f"sliding_window = {config.sliding_window}: llama.cpp attends to all tokens in models of this shape, so a "
+            "GGUF file would give other answers; publish it as a folder"
+        )
+    if config.qkv_bias and config.heads * config.head_dim != config.width:
+        raise ValueError(
+            f"head_dim = {config.head_dim} with qkv_bias: llama.cpp's 'qwen2' expects width / heads = "
+            f"{config.width / config.heads:g}; publish it as a folder"
+        )
+    return "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
+
+
+def metadata_of(config: GPTConfig) -> dict[str, Value]:
+    """The architecture and its keys. Raises ValueError naming what a file cannot say."""
+    name = architecture(config)
+    values: dict[str, Value] = {key: getattr(config, field) for field, key in _SIZES.items()}
+    values["attention.value_length"] = values["rope.dimension_count"] = config.head_dim
+    values |= _describe(config.rope_scaling, name)
+    return {"general.architecture": name} | {f"{name}.{key}": value for key, value in values.items()}
+
+
+def _describe(scaling: RopeScaling | None, name: str) -> dict[str, Value]:
+    match scaling:
+        case None:
+            return {}
+        case LinearScaling():
+            return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling.factor)}
+        case Llama3Scaling():
+            if name != "llama":
+                raise ValueError(f"rope_scaling = {scaling}: llama.cpp has it in 'llama' only, not in {name!r}")
+            _require_usual(scaling, Llama3Scaling(scaling.factor, scaling.original_max_sequence))
+            return {"rope.scaling.original_context_length": scaling.original_max_sequence}
+        case YarnScaling():
+            factor, length = scaling.factor, scaling.original_max_sequence
+            _require_usual(scaling, YarnScaling(factor, length, attention_factor=scaling.attention_factor))
+            return {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": float(factor),
+                "rope.scaling.original_context_length": length,
+                "rope.scaling.attn_factor": scaling.amplitude / yarn_amplitude(factor),
+            }
+
+
+def _require_usual(scaling: RopeScaling, usual: RopeScaling) -> None:
+    """llama.cpp takes some of a scaling's numbers from no file."""
+    for field in dataclasses.fields(usual):
+        value, expected = getattr(scaling, field.name), getattr(usual, field.name)
+        if value != expected:
+            raise ValueError(
+                f"{field.name} = {value} in {type(scaling).__name__}: llama.cpp computes with {expected}, whatever the "
+                "file says; publish it as a folder"
+            )
+
+
+def read_config(file: File, where: str) -> GPTConfig:
+    """The configuration of a file called `where`. A key for which llama.cpp has a default may be missing.
+
+    Raises GGUFError naming the key that is missing, or that changes what the model computes.
+    """
+    name = file.metadata.get("general.architecture")
+    if name not in _ARCHITECTURES:
+        raise GGUFError(
+            f"{where} has general.architecture = {name!r}: expected one of {', '.join(map(repr, _ARCHITECTURES))}, "
+            "those that this model computes"
+        )
+    if file.metadata.get("split.count", 1) != 1:
+        raise GGUFError(
+            f"{where} is one of split.count = {file.metadata['split.count']} files: expected a whole model; join them "
+            "with llama-gguf-split --merge"
+        )
+    values = {key.removeprefix(f"{name}."): v for key, v in file.metadata.items() if key.startswith(f"{name}.")}
+    if (embedding := file.tensors.get("token_embd.weight")) is not None:
+        values.setdefault("vocab_size", embedding.shape[0])
+    values.setdefault("attention.head_count_kv", values.get("attention.head_count", 0))
+    values.setdefault("rope.freq_base", 10_000.0)
+    values.setdefault("attention.key_length", 0)
+    sizes: dict[str, Any] = {}
+    for field, key in _SIZES.items():
+        if key not in values:
+            raise GGUFError(f"{where} has no {name}.{key}: expected one for the model's {field}; convert it again")
+        sizes[field] = _number(values[key])
+    try:
+        config = GPTConfig(
+            **sizes,
+            tied_embeddings="output.weight" not in file.tensors,
+            qkv_bias="blk.0.attn_q.bias" in file.tensors,
+            qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
+            rope_scaling=_scaling(values, file, where, name),
+        )
+    except GGUFError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise GGUFError(f"{where} is not a model of this shape: {error}") from None
+    _require_nothing_else(values, config, where, name)
+    if (factors := file.tensors.get(ROPE_FREQUENCIES)) is not None:
+        found = decode(factors.data, factors.type).ravel()
+        config = dataclasses.replace(config, rope_scaling=_llama3(found, values, config, where))
+    return config
+
+
+def _number(value: Value) -> Any:
+    """A float32 as the shortest decimal that is stored as the same: 1e-6, and not 9.99999997e-07."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _scaling(values: dict[str, Value], file: File, where: str, name: str) -> RopeScaling | None:
+    """The scaling that keys describe. Without a type, llama.cpp takes a factor for a linear one."""
+    kind = values.get("rope.scaling.type", "linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise GGUFError(
+            f"{where} has {name}.rope.scaling.type = {kind!r}: expected 'none', 'linear' or 'yarn'; this model scales "
+            "rotary positions in no other way"
+        )
+    factor = _number(values.get("rope.scaling.factor", values.get("rope.scale_linear", 0.0))) or 1.0
+    attention = _number(values.get("rope.scaling.attn_factor", 1.0))
+    if kind == "yarn" and factor != 1:
+        return YarnScaling(
+            factor,
+            values.get("rope.scaling.original_context_length", values["context_length"]),  # type: ignore[arg-type]
+            attention_factor=None if attention == 1 else attention * yarn_amplitude(factor),
+        )
+    if attention != 1:
+        raise GGUFError(
+            f"{where} has {name}.rope.scaling.attn_factor = {attention} without yarn: expected 1; this model does not "
+            "scale its attention"
+        )
+    if kind == "none" or factor == 1:
+        return None
+    if ROPE_FREQUENCIES in file.tensors:
+        raise GGUFError(f"{where} has {name}.rope.scaling.factor and {ROPE_FREQUENCIES}: expected one of them")
+    return LinearScaling(factor)
+
+
+def _llama3(factors: np.ndarray, values: dict[str, Value], config: GPTConfig, where: str) -> Llama3Scaling:
+    """Llama 3.1's scaling, if it is what the file's factors stand for; all of its published models differ in one of
+    the numbers only."""
+    plain = [config.rope_base ** (-2 * pair / config.head_dim) for pair in range(config.head_dim // 2)]
+    length = values.get("rope.scaling.original_context_length", 8192)
+    try:
+        scaling = Llama3Scaling(_number(float(factors.max())), length)  # type: ignore[arg-type]
+        expected = np.divide(plain, scaling.frequencies(plain, config.rope_base))
+        if np.allclose(factors, expected, rtol=1e-4):
+            return scaling
+    except ValueError:
+        pass  # not a positive factor or length, or another number of factors
+    raise GGUFError(
+        f"{where}: {ROPE_FREQUENCIES} divides the frequencies of rotary positions by other factors than Llama 3.1 with "
+        f"{length} original positions: expected those; this model scales rotary positions in no other way"
+    )
+
+
+def _require_nothing_else(values: dict[str, Value], config: GPTConfig, where: str, name: str) -> None:
+    known = {*_SIZES.values(), *_WITHOUT_EFFECT, *_ROPE}
+    known |= {"attention.value_length", "rope.dimension_count", "attention.sliding_window"}
+    turned = values.get("rope.dimension_count", config.head_dim)
+    if turned != config.head_dim or config.max_sequence > _LONGEST:
+        raise GGUFError(
+            f"{where} rotates {turned} dimensions of {config.head_dim}, for {config.max_sequence} positions: expected "
+            f"all, for at most {_LONGEST}"
+        )
+    if (length := values.get("attention.value_length", config.head_dim)) != config.head_dim:
+        raise GGUFError(
+            f"{where} has {name}.attention.value_length = {length}: expected {config.head_dim}, the length of a key"
+        )
+    window = values.get("attention.sliding_window", 0)
+    if not isinstance(window, int) or 0 < window < config.max_sequence:
+        raise GGUFError(
+            f"{where} has {name}.attention.sliding_window = {window}: expected none; llama.cpp ignores it in this "
+            "architecture, so it is not clear what the file computes"
+        )
+    for key, value in values.items():
+        if key not in known and value not in _NEUTRAL.get(key, ()):
+            expected = f"expected {_NEUTRAL[key][-1]}" if key in _NEUTRAL else "expected no such key"
+            raise GGUFError(f"{where} has {name}.{key} = {value!r}: {expected}; this model computes without it")
+
+
+def require_same(found: GPTConfig, config: GPTConfig, where: str) -> None:
+    """Raises GGUFError naming the first field in which a file's configuration differs from the one expected."""
+    for field in dataclasses.fields(GPTConfig):
+        theirs, ours = getattr(found, field.name), getattr(config, field.name)
+        if field.name == "sliding_window" and (ours or math.inf) >= config.max_sequence:
+            continue
+        if field.name != "kernels" and not _equal(theirs, ours):
+            raise GGUFError(f"{where} has {field.name} = {theirs}: expected {ours}; it is of another model")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equal but for the rounding of a float to float32."""
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        return all(_equal(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one))
+    if isinstance(one, float | int) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return bool(one == other)

@@ -1,0 +1,139 @@
+"""What all messages on the wire have in common, and the fields that this service does not have.
+
+A request may name such a field with a value that asks for nothing, as clients do that send every field they know. Any
+other value is refused by name and at its own place, since an answer that ignores it would be wrong without saying so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+__all__ = [
+    "UNSUPPORTED", "UNSUPPORTED_IN_A_MESSAGE", "Absent", "Sent", "Wire", "refused", "unfit",
+    "without",
+]  # fmt: skip
+
+_TEXT = "this service reads and writes text only"
+_TOOLS = "this service calls no tools"
+_NOTHING: tuple[Any, ...] = (None, False, 0, "", [], {})
+
+
+class Absent:
+    """A field that this service does not have: why, and the values that ask for nothing."""
+
+    def __init__(self, *neutral: Any, why: str = "this service does not have it", also: tuple[Any, ...] = _NOTHING):
+        self.neutral, self.why = (*also, *neutral), why
+
+
+def _only(*neutral: Any) -> Absent:
+    """False or 0 ask for something here."""
+    return Absent(*neutral, also=(None,))
+
+
+UNSUPPORTED: Mapping[str, Absent] = {
+    # OpenAI's
+    "audio": Absent(why=_TEXT),
+    "best_of": Absent(1),
+    "function_call": Absent("none", "auto", why=_TOOLS),
+    "functions": Absent(why=_TOOLS),
+    "modalities": Absent(["text"], why=_TEXT),
+    "prediction": Absent(),
+    "reasoning_effort": Absent(),
+    "suffix": Absent(),
+    "tool_choice": Absent("none", "auto", why=_TOOLS),
+    "tools": Absent(why=_TOOLS),
+    "verbosity": Absent(),
+    "web_search_options": Absent(why=_TOOLS),
+    # vLLM's
+    "add_generation_prompt": _only(True),
+    "add_special_tokens": Absent(True),
+    "allowed_token_ids": Absent(),
+    "bad_words": Absent(),
+    "chat_template": Absent(),
+    "chat_template_kwargs": Absent(),
+    "continue_final_message": Absent(),
+    "detokenize": _only(True),
+    "documents": Absent(),
+    "early_stopping": Absent(),
+    "guided_grammar": Absent(),
+    "guided_whitespace_pattern": Absent(),
+    "include_stop_str_in_output": Absent(),
+    "kv_transfer_params": Absent(),
+    "length_penalty": _only(1),
+    "logits_processors": Absent(),
+    "mm_processor_kwargs": Absent(why=_TEXT),
+    "priority": Absent(),
+    "prompt_logprobs": _only(),
+    "return_token_ids": Absent(),
+    "return_tokens_as_token_ids": Absent(),
+    "skip_special_tokens": _only(True),
+    "spaces_between_special_tokens": _only(True),
+    "stop_token_ids": Absent(),
+    "structural_tag": Absent(),
+    "truncate_prompt_tokens": _only(),
+    "use_beam_search": Absent(),
+    "vllm_xargs": Absent(),
+}
+
+UNSUPPORTED_IN_A_MESSAGE: Mapping[str, Absent] = {
+    "annotations": Absent(why=_TEXT),
+    "audio": Absent(why=_TEXT),
+    "function_call": Absent(why=_TOOLS),
+    "reasoning": Absent(),
+    "reasoning_content": Absent(),
+    "refusal": Absent(),
+    "tool_call_id": Absent(why=_TOOLS),
+    "tool_calls": Absent(why=_TOOLS),
+}
+"""OpenAI's clients send a message of ours back as they read it, with null for what it has not."""
+
+_IGNORED = {
+    "guided_decoding_backend", "include_reasoning", "metadata", "parallel_tool_calls", "parsed", "prompt_cache_key",
+    "prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "store", "user",
+}  # fmt: skip
+"""Fields that change no answer of this service."""
+
+
+def without(data: Mapping[str, Any], unsupported: Mapping[str, Absent]) -> dict[str, Any]:
+    """`data` without what changes nothing. Raises PydanticCustomError for the first field that asks for something that
+    this service does not have."""
+    for name in data:
+        if (absent := unsupported.get(name)) is not None and data[name] not in absent.neutral:
+            raise refused(name, absent.why)
+    return {name: value for name, value in data.items() if name not in unsupported and name not in _IGNORED}
+
+
+def refused(name: str, why: str) -> PydanticCustomError:
+    """For a field `name` of the object that is being validated."""
+    return PydanticCustomError("unsupported", "{why}: leave it out", {"param": name, "why": why})
+
+
+def unfit(name: str, why: str) -> PydanticCustomError:
+    """For a value of field `name`, of the object that is being validated, that another field makes impossible."""
+    return PydanticCustomError("unfit", "{why}", {"param": name, "why": why})
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _with_null(schema: dict[str, Any]) -> None:
+    for name, known in schema.get("properties", {}).items():
+        if name not in schema.get("required", ()) and {"type": "null"} not in known.get("anyOf", ()):
+            schema["properties"][name] = {"anyOf": [known, {"type": "null"}]}
+
+
+class Sent(Wire):
+    """What clients send. OpenAI's send null for what was not set, so null stands for the default."""
+
+    model_config = ConfigDict(json_schema_extra=_with_null)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in data.items() if value is not None or name not in optional}

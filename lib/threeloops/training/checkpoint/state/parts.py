@@ -1,0 +1,60 @@
+"""Tensors inside of a part's `state_dict`: out of it to be saved by name, and back into it.
+
+A rank's own state of a part, as the random generator of its data loader, differs from those of other ranks. So each
+rank's tensors have names of their own: "loader[3].generator" is that of rank 3.
+"""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["names_of_part", "put_together", "taken_apart"]
+
+_MARK = "!tensor"
+"""The key of a dict that stands in the place of a tensor, and has its name."""
+
+
+def taken_apart(part: str, rank: int, state: Any) -> tuple[Any, dict[str, Tensor]]:
+    """The state with a mark in the place of each tensor, and the tensors by name. The state itself stays as it is."""
+    tensors: dict[str, Tensor] = {}
+
+    def marked(value: Any, place: str) -> Any:
+        if isinstance(value, Tensor):
+            while place in tensors:  # "a.b", and "b" of "a"
+                place += "'"
+            tensors[place] = value.detach()
+            return {_MARK: place}
+        if type(value) in (list, tuple):
+            return type(value)(marked(each, f"{place}[{number}]") for number, each in enumerate(value))
+        if type(value) in (dict, OrderedDict):
+            if value.keys() == {_MARK}:
+                raise ValueError(f"{place} is a dict whose one key is {_MARK!r}, which stands for a tensor here")
+            found = copy.copy(value)  # with its attributes
+            for key, each in value.items():
+                found[key] = marked(each, f"{place}.{key}" if isinstance(key, str) else f"{place}[{key!r}]")
+            return found
+        return value
+
+    return marked(state, f"{part}[{rank}]"), tensors
+
+
+def put_together(state: Any, tensors: Mapping[str, Any]) -> Any:
+    """What `taken_apart` was given."""
+    if type(state) in (list, tuple):
+        return type(state)(put_together(each, tensors) for each in state)
+    if type(state) in (dict, OrderedDict):
+        if state.keys() == {_MARK}:
+            return tensors[state[_MARK]]
+        for key, each in state.items():
+            state[key] = put_together(each, tensors)
+    return state
+
+
+def names_of_part(part: str, names: Iterable[str], rank: int, world: int, saved_by: int) -> list[str]:
+    """The tensors of a part that this rank of `world` loads, where `saved_by` ranks saved: its own, or those of the
+    first rank if it is new. Those of ranks that are no more are shared out, so that each tensor is asked for."""
+    ranks = {rank if rank < saved_by else 0, *range(world + rank, saved_by, world)}
+    return [name for name in names if name.startswith(tuple(f"{part}[{each}]" for each in ranks))]
