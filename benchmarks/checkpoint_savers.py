@@ -43,6 +43,8 @@ disk, and the loader named in the table loads each of them. The numbers are coun
 - **neither loads**: the loader raises an error or returns something that was never saved.
 - **new one lost**: the save had returned, and the loader still gives the old state.
 
+"Newest with `.metadata`" loads the newest folder that has this file, and no older one if that fails.
+
 The rules are those of `crash/model/rules.py`, with their sources. POSIX promises nothing that was not synced, and a new
 name is durable after an fsync of its folder. ext4 is meant with its defaults, data=ordered and auto_da_alloc. XFS has a
 journal too, and no rule for renames. A verdict is about these calls under these rules: one power cut may do no harm.
@@ -398,8 +400,8 @@ SAVERS = (
           lambda folder: _pretrained(folder / "model"), ("transformers",)),
     Saver("torch DCP `save`, same folder", dcp_same_folder, "`dcp.load`",
           lambda folder: _dcp_load(folder / "checkpoint")),
-    Saver("torch DCP `save`, a folder for each step", dcp_step_folders, "newest folder with `.metadata`, no other", _newest_dcp),
-    Saver("torch DCP `async_save`, a folder for each step", dcp_async, "newest folder with `.metadata`, no other", _newest_dcp),
+    Saver("torch DCP `save`, a folder for each step", dcp_step_folders, "newest with `.metadata`", _newest_dcp),
+    Saver("torch DCP `async_save`, a folder for each step", dcp_async, "newest with `.metadata`", _newest_dcp),
     Saver("accelerate `save_state`, same folder", accelerate_state, "`load_state`", _accelerate_load, ("accelerate",)),
     Saver("Lightning `Trainer.save_checkpoint`, same file", lightning_checkpoint, "`torch.load`", _lightning_load,
           ("lightning",)),

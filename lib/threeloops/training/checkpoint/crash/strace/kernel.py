@@ -27,7 +27,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
 from threeloops.training.checkpoint.crash.recording.calls import NAMELESS
 from threeloops.training.checkpoint.crash.recording.record import Escaped, link_target
 from threeloops.training.checkpoint.crash.strace.processes import FORKS, Mapped, Open, Process, Processes
-from threeloops.training.checkpoint.crash.strace.trace import DESCRIPTOR, STRING, Call, plain_bytes
+from threeloops.training.checkpoint.crash.strace.trace import STRING, Call, plain_bytes
 
 __all__ = ["Kernel"]
 
@@ -38,14 +38,15 @@ class Kernel(Processes):
     """Follows calls: which file each concerns, and at which offset."""
 
     def __init__(self, folder: str, start: list[Entry], working_directory: str) -> None:
-        super().__init__(working_directory)
-        self.folder, self.start = folder, start
+        super().__init__(folder, working_directory)
+        self.start = start
         self.operations: list[Operation] = []
         self._disk = Disk(start)
         self._names = {"": ROOT} | {entry.path: entry.inode for entry in start}
         self._gone = dict[str, int]()
         self._next = max(self._names.values()) + 1
         self._mapped: dict[tuple[int, int], Mapped] = {}
+        self._synced_outside = set[str]()
         self._began = False
 
     def record(self, calls: Iterable[Call]) -> Record:
@@ -108,6 +109,7 @@ class Kernel(Processes):
         else:
             offset = call.number(-2 if call.name == "pwritev2" else -1)
         if target is None or not count:
+            self._synced_outside -= {path for _, path, _ in call.descriptors}
             return
         appends = (file and "O_APPEND" in file.flags) or "RWF_APPEND" in call.arguments
         self._wrote(call, target, file, self._size(target[0]) if appends else offset, call.data[:count])
@@ -221,6 +223,7 @@ class Kernel(Processes):
         inside = self._inside(path)
         number = ROOT if inside == "" else (self._file(path, deleted) or (None,))[0]
         if number is None:
+            self._synced_outside.add(path)
             return
         sync = Sync(number, NAMELESS if deleted else inside or "", data_only=call.name == "fdatasync")
         at = call.begun.position if call.begun else len(self.operations)
@@ -245,14 +248,37 @@ class Kernel(Processes):
             raise Escaped("the save exchanged two names, which cannot be replayed")
         if not self._began or (old is None and new is None) or old == new:
             return
-        if old is None or new is None or old not in self._names:
-            raise Escaped(f"the save moved `{old if new is None else new}` out of the folder or into it")
+        if old is None and new is not None:
+            self._move_in(call, process, new)
+            return
+        if old not in self._names or (new is None and isinstance(self._disk.inodes[self._names[old]].latest, dict)):
+            raise Escaped(f"the save moved `{old}` out of the folder, which cannot be replayed")
+        if new is None:
+            self._gone[old] = self._names.pop(old)
+            self._add(Remove(old))
+            return
         if self._names.get(new) != self._names[old]:  # or else two names of one file stay as they are
             if new in self._names:
                 self._gone[new] = self._names[new]
             for path in [each for each in self._names if (each + "/").startswith(old + "/")]:
                 self._names[new + path[len(old) :]] = self._names.pop(path)
         self._add(Rename(old, new))
+
+    def _move_in(self, call: Call, process: Process, new: str) -> None:
+        """A file from outside of the folder. In the record it is made beside its new name and then renamed: it is as
+        durable as the fsync that it had outside."""
+        full, beside = os.path.join(self.folder, new), f"{new}.moved-in"
+        if not os.path.isfile(full):
+            raise Escaped(f"the save moved `{new}` into the folder, and it is no file at the end")
+        number = self._number()
+        self._add(Create(number, beside))
+        self._add(Write(number, beside, 0, Path(full).read_bytes()))
+        if self._full_paths(call, process)[0] in self._synced_outside:
+            self._add(Sync(number, beside))
+        if new in self._names:
+            self._gone[new] = self._names[new]
+        self._names[new] = number
+        self._add(Rename(beside, new))
 
     def _link(self, call: Call, process: Process) -> None:
         new = self._paths(call, process)[1]
@@ -267,7 +293,7 @@ class Kernel(Processes):
 
     def _symlink(self, call: Call, process: Process) -> None:
         strings = [os.fsdecode(plain_bytes(each)) for each, _ in re.findall(STRING, call.arguments)]
-        new = self._path(process, [path for _, path, _ in call.descriptors][:1], strings[1])
+        new = self._inside(self._path(process, [path for _, path, _ in call.descriptors][:1], strings[1]))
         if self._began and new is not None:
             self._names[new] = self._number()
             self._add(MakeLink(self._names[new], new, link_target(self.folder, new, strings[0])))
@@ -300,11 +326,6 @@ class Kernel(Processes):
     def _size(self, number: int) -> int:
         return len(self._disk.inodes[number].latest)
 
-    def _inside(self, path: str) -> str | None:
-        if path == self.folder:
-            return ""
-        return path[len(self.folder) + 1 :] if path.startswith(self.folder + "/") else None
-
     def _file(self, path: str, deleted: bool) -> tuple[int, str] | None:
         inside = self._inside(path)
         if not inside:
@@ -319,23 +340,6 @@ class Kernel(Processes):
             return process.files.get(call.number(0)), None
         number, path, deleted = call.descriptors[0]
         return process.files.get(number), self._file(path, deleted) if self._began else None
-
-    def _paths(self, call: Call, process: Process) -> list[str | None]:
-        """The paths among the arguments, in the folder, or None."""
-        found: list[str | None] = []
-        folder: list[str] = []
-        for descriptor, _, text, _ in re.findall(f"{DESCRIPTOR}|{STRING}", call.arguments):
-            if descriptor:
-                folder = [os.fsdecode(plain_bytes(descriptor))]
-            else:
-                found.append(self._path(process, folder, os.fsdecode(plain_bytes(text))))
-                folder = []
-        return found
-
-    def _path(self, process: Process, folder: list[str], path: str) -> str | None:
-        full = os.path.join(process.folder, *folder, path).rstrip("/")
-        parent, name = os.path.split(full)
-        return self._inside(os.path.join(os.path.realpath(parent), name))
 
 
 def _concerns(operation: Operation, number: int, path: str) -> bool:

@@ -1,9 +1,10 @@
 """The processes of a trace: where each is, and which files it has open at which offset."""
 
 import os
+import re
 from dataclasses import dataclass, field
 
-from threeloops.training.checkpoint.crash.strace.trace import Call
+from threeloops.training.checkpoint.crash.strace.trace import DESCRIPTOR, STRING, Call, plain_bytes
 
 __all__ = ["FORKS", "Mapped", "Open", "Process", "Processes"]
 
@@ -36,7 +37,8 @@ class Mapped:
 class Processes:
     """Follows calls that make processes and descriptors."""
 
-    def __init__(self, working_directory: str) -> None:
+    def __init__(self, folder: str, working_directory: str) -> None:
+        self.folder = folder
         self._working_directory, self._processes = working_directory, dict[int, Process]()
         self._forking: list[Call] = []
 
@@ -94,3 +96,30 @@ class Processes:
 
     def _fchdir(self, call: Call, process: Process) -> None:
         process.folder = call.descriptors[0][1]
+
+    # Paths
+
+    def _inside(self, path: str) -> str | None:
+        if path == self.folder:
+            return ""
+        return path[len(self.folder) + 1 :] if path.startswith(self.folder + "/") else None
+
+    def _paths(self, call: Call, process: Process) -> list[str | None]:
+        """The paths among the arguments, in the folder, or None."""
+        return [self._inside(path) for path in self._full_paths(call, process)]
+
+    def _full_paths(self, call: Call, process: Process) -> list[str]:
+        found: list[str] = []
+        folder: list[str] = []
+        for descriptor, _, text, _ in re.findall(f"{DESCRIPTOR}|{STRING}", call.arguments):
+            if descriptor:
+                folder = [os.fsdecode(plain_bytes(descriptor))]
+            else:
+                found.append(self._path(process, folder, os.fsdecode(plain_bytes(text))))
+                folder = []
+        return found
+
+    def _path(self, process: Process, folder: list[str], path: str) -> str:
+        full = os.path.join(process.folder, *folder, path).rstrip("/")
+        parent, name = os.path.split(full)
+        return os.path.join(os.path.realpath(parent), name)

@@ -187,17 +187,38 @@ def fails(folder):
     raise ArithmeticError("no save today")
 
 
-def moves_out(folder):
-    os.rename(folder / "f", folder.parent / "away")
+def moves_a_folder_out(folder):
+    os.rename(folder / "d", folder.parent / "away")
+
+
+def moves_in_and_out(folder, synced):
+    with open(folder.parent / "new", "wb") as file:
+        file.write(b"new")
+        file.flush()
+        if synced:
+            os.fsync(file.fileno())
+    os.rename(folder / "f", folder.parent / "old")
+    os.rename(folder.parent / "new", folder / "g")
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_file_that_comes_from_outside_is_as_durable_as_its_fsync_there(tmp_path, synced):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "f").touch()
+    sync = ["fsync g.moved-in"] if synced else []
+    assert words(record_save(tmp_path / "in", moves_in_and_out, synced)) == [
+        "unlink f", "create g.moved-in", "write 3 bytes of g.moved-in at 0", *sync, "rename g.moved-in → g",
+        "the save returned",
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_recorded_is_an_error(tmp_path):
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "f").touch()
+    (tmp_path / "in" / "d").mkdir()
     with pytest.raises(RuntimeError, match="fails failed in its child process(.|\n)*no save today"):
         record_save(tmp_path / "in", fails)
-    with pytest.raises(Escaped, match="moved `f` out of the folder or into it"):
-        record_save(tmp_path / "in", moves_out)
+    with pytest.raises(Escaped, match="moved `d` out of the folder"):
+        record_save(tmp_path / "in", moves_a_folder_out)
     with pytest.raises(ValueError, match="expected a function of a module"):
         record_save(tmp_path / "in", lambda folder: None)
 
