@@ -26,6 +26,22 @@ _SIZES = {
 }
 """Our names of the sizes that every configuration has, and theirs."""
 
+_TYPES: dict[str, tuple[str, ...]] = {
+    "a whole number": (
+        *_SIZES.values(), "num_key_value_heads", "head_dim", "sliding_window", "max_window_layers",
+        "original_max_position_embeddings",
+    ),
+    "a number": (
+        "rms_norm_eps", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
+        "attention_factor", "mscale", "mscale_all_dim",
+    ),
+    "true or false": ("tie_word_embeddings", "use_sliding_window", "truncate"),
+    "an object": ("rope_scaling", "rope_parameters"),
+    "text": ("model_type", "rope_type", "type"),
+    "a list of text": ("layer_types",),
+}  # fmt: skip
+"""What the value of a key is, where it is not null."""
+
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
@@ -66,6 +82,7 @@ _ROPE_IGNORED = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "fi
 def gpt_config(published: _Published, kernels: Literal["eager", "fused"] = "eager") -> GPTConfig:
     """The configuration of a Llama, Mistral, Qwen2 or Qwen3. Raises ValueError naming what the course's GPT does not
     have, or what is missing."""
+    _check_types(published)
     kind = published.get("model_type")
     if kind not in _DEFAULTS:
         raise ValueError(
@@ -74,14 +91,15 @@ def gpt_config(published: _Published, kernels: Literal["eager", "fused"] = "eage
         )
     if missing := [name for name in _SIZES.values() if published.get(name) is None]:
         raise ValueError(f"config.json lacks {', '.join(missing)}: expected the sizes of the model; download it again")
-    known = {**_DEFAULTS[kind], **published}
+    known = {"rms_norm_eps": 1e-6, **_DEFAULTS[kind], **published}
     _refuse_beyond(kind, known)
     rope = known.get("rope_scaling") or known.get("rope_parameters") or {}
+    _check_types(rope)
     return GPTConfig(
         **{ours: known[theirs] for ours, theirs in _SIZES.items()},
         kv_heads=known.get("num_key_value_heads") or known["num_attention_heads"],
         tied_embeddings=bool(known.get("tie_word_embeddings", False)),
-        norm_epsilon=known.get("rms_norm_eps", 1e-6),
+        norm_epsilon=known["rms_norm_eps"],
         rope_base=float(rope.get("rope_theta") or known.get("rope_theta") or 10_000.0),
         qkv_bias=kind == "qwen2",
         qk_norm=kind == "qwen3",
@@ -118,6 +136,22 @@ def published_config(config: GPTConfig) -> dict[str, Any]:
     return published
 
 
+def _check_types(values: _Published) -> None:
+    checks = {
+        "a whole number": lambda value: isinstance(value, int) and not isinstance(value, bool),
+        "a number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+        "true or false": lambda value: isinstance(value, bool),
+        "an object": lambda value: isinstance(value, dict),
+        "text": lambda value: isinstance(value, str),
+        "a list of text": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+    }
+    for expected, names in _TYPES.items():
+        for name in names:
+            value = values.get(name)
+            if value is not None and not checks[expected](value):
+                raise ValueError(f"{name} = {value!r} in config.json: expected {expected}")
+
+
 def _refuse_beyond(kind: str, known: _Published) -> None:
     beyond = {
         "quantization_config": bool(known.get("quantization_config")),
@@ -142,17 +176,20 @@ def _window(kind: str, known: _Published) -> int | None:
     if kind in ("qwen2", "qwen3"):
         window = window if known.get("use_sliding_window") else None
         first = known["max_window_layers"]
-    kinds = ["full_attention" if window is None or layer < first else "sliding_attention" for layer in range(layers)]
+        if first is None:
+            raise ValueError("max_window_layers = None in config.json: expected a whole number")
+    full, sliding = window is None or first > 0, window is not None and first < layers
+    kinds = {name for name, used in (("full_attention", full), ("sliding_attention", sliding)) if used}
+    told = set(known.get("layer_types") or kinds)
     if kind in ("qwen2", "qwen3"):
-        kinds = known.get("layer_types") or kinds
-    told = known.get("layer_types") or kinds
-    if set(kinds) == set(told) == {"full_attention"}:
+        kinds = told
+    if kinds == told == {"full_attention"}:
         return None
-    if set(kinds) == set(told) == {"sliding_attention"} and window is not None:
+    if kinds == told == {"sliding_attention"} and window is not None:
         return window
     raise ValueError(
-        f"layer_types = {told!r} with sliding_window = {window!r}: the course's GPT has one kind of attention in all "
-        "layers; choose a model whose layers are alike"
+        f"layer_types are {', '.join(sorted(told))} with sliding_window = {window!r}: the course's GPT has one kind of "
+        "attention in all layers; choose a model whose layers are alike"
     )
 
 
@@ -176,9 +213,10 @@ def _scaling(rope: _Published, known: _Published) -> RopeScaling | None:
             "original_max_position_embeddings", known["max_position_embeddings"]
         )
     if kind == "yarn":
-        told.setdefault("factor", known["max_position_embeddings"] / told["original_max_position_embeddings"])
+        if "factor" not in told and told["original_max_position_embeddings"]:
+            told["factor"] = known["max_position_embeddings"] / told["original_max_position_embeddings"]
         one, all_dimensions = told.pop("mscale", None), told.pop("mscale_all_dim", None)
-        if one and all_dimensions and "attention_factor" not in told:
+        if one and all_dimensions and "factor" in told and "attention_factor" not in told:
             one, all_dimensions = (yarn_amplitude(told["factor"], weight) for weight in (one, all_dimensions))
             told["attention_factor"] = one / all_dimensions
     if unknown := sorted(told.keys() - names.keys()):

@@ -63,8 +63,9 @@ class GPTConfig:
                 "dimensions of a head in pairs"
             )
         for name in ("norm_epsilon", "rope_base"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} = {getattr(self, name)!r}: expected a positive number")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} = {value!r}: expected a positive number")
         if self.kernels not in ("eager", "fused"):
             raise ValueError(f"kernels = {self.kernels!r}: expected 'eager' (PyTorch) or 'fused' (Triton)")
 

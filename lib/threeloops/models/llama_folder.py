@@ -5,8 +5,9 @@ These models have the shape of the course's GPT; `folder_config.py` reads what e
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,8 +40,12 @@ def load_llama_folder(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     kernels: Literal["eager", "fused"] = "eager",
+    max_sequence: int | None = None,
 ) -> GPT:
     """The model of a folder, in evaluation mode, in the dtype of the files unless another is named.
+
+    It has `max_position_embeddings` positions, or `max_sequence`: fewer take less memory, and yarn or linear scaling
+    may allow more.
 
     Raises:
         FileNotFoundError: config.json, or a file that the index names, is not there.
@@ -50,7 +55,9 @@ def load_llama_folder(
     folder = Path(folder)
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder} has no config.json: expected a folder of a model, as transformers saves it")
-    config = gpt_config(json.loads((folder / "config.json").read_text()), kernels)
+    config = gpt_config(_read_object(folder / "config.json"), kernels)
+    if max_sequence is not None:
+        config = replace(config, max_sequence=max_sequence)
     with torch.device("meta"):
         model = GPT(config)
     wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
@@ -119,6 +126,16 @@ def save_llama_folder(model: GPT, folder: Path | str) -> None:
     (folder / "config.json").write_text(json.dumps(published, indent=1) + "\n")
 
 
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        found = error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is not a JSON object ({found}): download it again")
+    return found
+
+
 def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors of all files, those of the index if there is one. Tables of rotary positions are left out: old
     folders have them, and they follow from the configuration.
@@ -127,7 +144,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     if (folder / "model.safetensors").exists():
         files = ["model.safetensors"]
     elif index.exists():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        files = sorted(set(_read_object(index).get("weight_map", {}).values()))
     else:
         files = sorted(path.name for path in folder.glob("*.safetensors"))
     if not files and (pickles := sorted(path.name for path in folder.glob("*.bin"))):

@@ -9,8 +9,9 @@ engine schedules this way.)
 import math
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
-__all__ = ["Batch", "Chunk", "Finish", "Phase", "Request", "Sampling"]
+__all__ = ["Batch", "Chunk", "Finish", "Phase", "Request", "Sampling", "TokenLogprobs"]
 
 
 class Phase(Enum):
@@ -35,8 +36,8 @@ class Finish(Enum):
 class Sampling:
     """How the next token is chosen, and when to end. Raises ValueError naming the field that is out of range.
 
-    `temperature` 0 takes the likeliest token. `top_k` 0 and `top_p` 1 keep the whole vocabulary. A request with a
-    `seed` gives the same tokens whatever it is batched with. `stop` holds the tokens that end it.
+    `temperature` 0 takes the likeliest token. `top_k` 0, `top_p` 1 and `min_p` 0 keep the whole vocabulary. A request
+    with a `seed` gives the same tokens whatever it is batched with. `stop` holds the tokens that end it.
     """
 
     max_tokens: int = 16
@@ -45,9 +46,25 @@ class Sampling:
     top_p: float = 1.0
     seed: int = 0
     stop: frozenset[int] = frozenset()
+    min_p: float = 0.0  # tokens with less than this share of the likeliest one's chance are never drawn
+    min_tokens: int = 0  # so many tokens come before one of `stop` may
+    repetition_penalty: float = (
+        1.0  # for what stands in prompt or output: logits are divided by it, or multiplied if < 0
+    )
+    presence_penalty: float = 0.0  # taken off the logit of each token of the output
+    frequency_penalty: float = 0.0  # the same, as many times as the token stands there
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit)
+    grammar: str = ""  # of `threeloops.product.grammar`: the output is the beginning of a text of it
+    logprobs: int | None = None  # how many of the likeliest tokens to report with each token; None reports nothing
 
     def __post_init__(self) -> None:
-        whole = {"max_tokens": (self.max_tokens, 1), "top_k": (self.top_k, 0), "seed": (self.seed, 0)}
+        whole = {
+            "max_tokens": (self.max_tokens, 1),
+            "top_k": (self.top_k, 0),
+            "seed": (self.seed, 0),
+            "min_tokens": (self.min_tokens, 0),
+            "logprobs": (self.logprobs or 0, 0),
+        }
         for name, (value, least) in whole.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} = {value!r}: expected a whole number, at least {least}")
@@ -57,6 +74,37 @@ class Sampling:
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p = {self.top_p!r}: expected a share above 0, at most 1 (1: the whole vocabulary)")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p = {self.min_p!r}: expected a share from 0 to 1 (0: the whole vocabulary)")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"repetition_penalty = {self.repetition_penalty!r}: expected a number above 0 (1: none)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not math.isfinite(value := getattr(self, name)):
+                raise ValueError(f"{name} = {value!r}: expected a finite number (0: none)")
+        if not all(math.isfinite(bias) for _, bias in self.logit_bias):
+            raise ValueError(f"logit_bias = {self.logit_bias!r}: expected finite numbers")
+
+    @cached_property
+    def is_adjusted(self) -> bool:
+        """Whether logits are changed before a token is chosen from them."""
+        return bool(
+            self.min_tokens
+            or self.repetition_penalty != 1
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.logit_bias
+            or self.grammar
+        )
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The log-probability of a token, and those of the likeliest tokens at its place, in falling order. They are the
+    model's own: without temperature, penalties and whatever else shapes the choice.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(eq=False)
@@ -84,6 +132,9 @@ class Request:
     # filled by the engine
     output: list[int] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)  # seconds on the engine's clock, one per token of `output`
+    logprobs: list[TokenLogprobs] = field(
+        default_factory=list
+    )  # one per token of `output`, if the sampling asks for it
     finish: Finish | None = None
     error: str = ""
 

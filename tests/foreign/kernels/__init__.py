@@ -31,6 +31,8 @@ class Case:
     """The largest difference from float64, relative to numbers above 1. With 0 the values must be equal."""
     faults: tuple[str, ...] = ()
     """The kinds of findings that the meter reports, if the kernel is a broken one."""
+    until: str = ""
+    """The last release of Triton that has what the kernel uses; empty if all have it."""
     compiles_slowly: bool = False
     """Whether compiling takes more than a fraction of a second, so that only `make test-all` does it."""
 

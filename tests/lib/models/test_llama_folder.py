@@ -105,21 +105,21 @@ def test_a_model_that_is_there_is_not_overwritten(folder):
         ({"sliding_window": 16}, "sliding_window = 16 in a 'llama'"),
         (
             {"model_type": "qwen2", "sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1},
-            "layer_types = .'full_attention', 'sliding_attention'. with sliding_window = 16",
+            "layer_types are full_attention, sliding_attention with sliding_window = 16",
         ),
         (
             {"model_type": "qwen3", "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16},
-            "layer_types = .'sliding_attention', 'full_attention'.",
+            "layer_types are full_attention, sliding_attention",
         ),
         (
             {"model_type": "qwen3", "layer_types": ["sliding_attention"] * 2},
-            "layer_types = .* with sliding_window = None",
+            "layer_types are sliding_attention with sliding_window = None",
         ),
         (
             {"model_type": "mistral", "layer_types": ["full_attention"] * 2},
-            "layer_types = .* with sliding_window = 4096",
+            "layer_types are full_attention with sliding_window = 4096",
         ),
-        ({"layer_types": ["linear_attention"] * 2}, "layer_types = .'linear_attention', 'linear_attention'."),
+        ({"layer_types": ["linear_attention"] * 2}, "layer_types are linear_attention"),
         ({"attention_bias": True}, "attention_bias = True"),
         ({"mlp_bias": True}, "mlp_bias = True"),
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantization_config = {'quant_method': 'awq'"),
@@ -209,6 +209,42 @@ def test_sizes_that_are_missing_are_named(folder):
     change(folder, vocab_size=None, max_position_embeddings=None)
     with pytest.raises(ValueError, match="config.json lacks vocab_size, max_position_embeddings: expected the sizes"):
         load_llama_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": "2"}, "num_hidden_layers = '2' in config.json: expected a whole number"),
+        ({"hidden_size": True}, "hidden_size = True in config.json: expected a whole number"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps = '1e-5' in config.json: expected a number"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false' in config.json: expected true or false"),
+        ({"rope_scaling": "linear"}, "rope_scaling = 'linear' in config.json: expected an object"),
+        (rope(rope_type="yarn", factor="4"), "factor = '4' in config.json: expected a number"),
+        ({"layer_types": "full_attention"}, "layer_types = 'full_attention' in config.json: expected a list of text"),
+        ({"model_type": ["llama"]}, "model_type = .'llama'. in config.json: expected text"),
+    ],
+)
+def test_values_of_another_type_are_refused(folder, changes, message):
+    change(folder, **changes)
+    with pytest.raises(ValueError, match=message):
+        load_llama_folder(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
+def test_a_configuration_that_is_no_object_is_refused(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match="config.json is not a JSON object"):
+        load_llama_folder(folder)
+
+
+def test_the_number_of_positions_can_be_chosen(folder):
+    expected, longer = load_llama_folder(folder), load_llama_folder(folder, max_sequence=100)
+    tokens = torch.arange(100)[None] % 64
+    assert longer.config.max_sequence == 100
+    with torch.no_grad():
+        torch.testing.assert_close(longer(tokens)[:, :60], expected(tokens[:, :60]))
+    with pytest.raises(ValueError, match="max_sequence = 0"):
+        load_llama_folder(folder, max_sequence=0)
 
 
 def test_a_folder_without_a_configuration_is_named(tmp_path):

@@ -17,7 +17,8 @@ Call `enable_without_gpu` before kernels are decorated; importing `threeloops.in
   default is the coarser TF32. `tl.dot_scaled` exists.
 - Reductions and scans with a custom combine function run on whole tensors, as a tree; so does `tl.erf`. A launch
   replaces the language once, and a shape is described once: a row softmax takes a fifth of the Python calls.
-- Atomic addition of bfloat16; descriptors that pad with NaN; tensors as loop bounds (triton 3.6 with numpy 2.4);
+- Atomic addition of bfloat16; descriptors that pad with NaN, and their atomic operations, minima and maxima of 16-bit
+  floats included; tensors as loop bounds (triton 3.6 with numpy 2.4);
   `tl.minimum` and `tl.maximum` prefer the number to the NaN; bfloat16 values are printed as numbers.
 - No warnings about inf − inf in masked lanes; @triton.autotune takes its first configuration without timing any.
 

@@ -105,6 +105,15 @@ class _Polls:
             )
 
 
+def _missing_atomic(op: Any, val: Handle) -> Callable[..., np.ndarray] | None:
+    """The function of an atomic operation that Triton's interpreter cannot do; None if it can."""
+    if op == ir.ATOMIC_OP.FADD:
+        return np.add if format_of(val) is BF16 else None
+    if val.dtype.scalar.is_floating():
+        return {ir.ATOMIC_OP.MIN: np.fmin, ir.ATOMIC_OP.MAX: np.fmax}.get(op)
+    return None
+
+
 _polls = _Polls()
 _MOST_POLLS = 20_000
 
@@ -183,23 +192,39 @@ class _RepairedBuilder(InterpreterBuilder):
         return self.binary_op(lhs, rhs, np.fmax)
 
     def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        """bfloat16 addition, which Triton's interpreter lacks. Lanes that share an address take turns."""
+        """Add the operations on 16-bit floats that Triton's interpreter lacks. Lanes that share an address take
+        turns."""
         mask = _as_mask(mask)
-        if format_of(val) is not BF16 or op != ir.ATOMIC_OP.FADD:
+        combine, dtype = _missing_atomic(op, val), val.dtype.scalar
+        if combine is None:
             found = InterpreterBuilder.create_atomic_rmw(self, op, ptr, val, mask, sem, scope)
             _polls.read(ptr, found)
             return found
-        addresses, added = ptr.data.ravel(), BF16.decode(val.data).ravel()
-        before = np.zeros(addresses.shape, dtype=np.uint16)
+        addresses, values = ptr.data.ravel(), values_of(val).ravel()
+        before = np.zeros(addresses.shape, dtype=val.data.dtype)
         waiting = np.flatnonzero(np.broadcast_to(mask.data, ptr.data.shape))
         while waiting.size:
             _, first = np.unique(addresses[waiting], return_index=True)
             lanes = waiting[first]
             everywhere = np.ones(lanes.shape, dtype=np.bool_)
-            before[lanes] = memory.load(addresses[lanes], everywhere, before[lanes], np.dtype(np.uint16))
-            memory.store(addresses[lanes], BF16.encode(BF16.decode(before[lanes]) + added[lanes]), everywhere)
+            before[lanes] = memory.load(addresses[lanes], everywhere, before[lanes], before.dtype)
+            result = combine(values_of(TensorHandle(before[lanes], dtype)), values[lanes])
+            memory.store(addresses[lanes], stored(result, dtype).data, everywhere)
             waiting = np.delete(waiting, first)
-        return TensorHandle(before.reshape(ptr.data.shape), val.dtype.scalar)
+        return TensorHandle(before.reshape(ptr.data.shape), dtype)
+
+    def create_descriptor_reduce(self, kind: Any, desc: Any, value: Handle, indices: list[Handle]) -> None:
+        """`atomic_add` and the like of a tensor descriptor: relaxed atomics on the elements within its shape."""
+        pointers, mask = desc.materialize_pointers(indices)
+        name, dtype = kind.name, value.dtype.scalar
+        if name == "ADD" and dtype.is_floating():
+            name = "FADD"
+        elif name in ("MIN", "MAX") and dtype.is_int_unsigned():
+            name = f"U{name}"
+        lanes = TensorHandle(mask, tl.int1) if isinstance(mask, np.ndarray) else mask
+        self.create_atomic_rmw(
+            getattr(ir.ATOMIC_OP, name), pointers, value, lanes, ir.MEM_SEMANTIC.RELAXED, ir.MEM_SYNC_SCOPE.GPU
+        )
 
     def create_masked_load(self, ptrs: Handle, mask: Handle, *rest: Any, **options: Any) -> Handle:
         """A mask of integers, such as `(rows < n) & (chunk == 0)` with a Python number `chunk`: Triton 3.9 refuses it
@@ -234,6 +259,8 @@ class _RepairedBuilder(InterpreterBuilder):
 
 def install() -> None:
     for name in vars(_RepairedBuilder):
-        if name != "get_bf16":
+        if name not in ("get_bf16", "create_descriptor_reduce"):
             getattr(InterpreterBuilder, name)  # raises AttributeError if this Triton would never call the repair
     interpreter.interpreter_builder.__class__ = _RepairedBuilder
+    # What sm_90 can do. Triton asks a GPU before it lets a descriptor find minima of 16-bit floats.
+    interpreter.interpreter_semantic._has_native_tma = lambda: True

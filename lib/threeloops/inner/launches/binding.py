@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from threeloops.inner.launches.launch import Argument, DescriptorArgument, Launch, TensorArgument, is_dtype
 
-__all__ = ["Call", "Signature", "Storages", "TRITON_TO_TORCH", "bind", "describe", "tensor"]
+__all__ = ["Call", "Signature", "Storages", "TRITON_TO_TORCH", "bind", "describe", "signature_of", "tensor"]
 
 TRITON_TO_TORCH = {
     "int1": "bool",
@@ -57,7 +57,7 @@ _signatures: "WeakKeyDictionary[FunctionType, Signature]" = WeakKeyDictionary()
 
 def bind(function: FunctionType, args: tuple, kwargs: Mapping[str, Any], grid: Any) -> Call:
     """Check a call of the kernel with this function. Raises TypeError or ValueError naming kernel and argument."""
-    signature = _signature_of(function)
+    signature = signature_of(function)
     names = signature.parameters.parameters
     options = {name: _unwrapped(value) for name, value in kwargs.items() if name not in names}
     for name in options.keys() - _known_options():
@@ -89,7 +89,7 @@ def _checked_grid(kernel: str, grid: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _signature_of(function: FunctionType) -> Signature:
+def signature_of(function: FunctionType) -> Signature:
     if function not in _signatures:
         parameters = inspect.signature(function)
         annotations = {name: each.annotation for name, each in parameters.parameters.items()}

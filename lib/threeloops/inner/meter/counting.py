@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from threeloops.inner.launches import Launch
-from threeloops.inner.meter.accesses import SECTOR_BYTES, Pattern
+from threeloops.inner.meter.accesses import SECTOR_BYTES, Pattern, Stretches
 from threeloops.inner.meter.l2 import L2, model
 from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE, Access, Recording
 from threeloops.inner.meter.traffic import ArgumentTraffic, LaunchTraffic
@@ -95,6 +95,9 @@ def union(patterns: list[Pattern], table: np.ndarray) -> int:
     """How many bytes of one storage these accesses touch, each counted once."""
     if not len(table):
         return 0
+    stretches = Stretches.of(patterns, table[:, 2], table[:, 3], table[:, 4], exact=True)
+    if stretches is not None:
+        return stretches.covered
     places, _ = distinct(table[:, 2], table[:, 3])
     window = Window.around(patterns, places)
     if window.units > DENSE_UNITS:

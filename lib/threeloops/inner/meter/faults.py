@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from threeloops.inner.meter.accesses import Pattern
+from threeloops.inner.meter.accesses import Pattern, Stretches, apart
 from threeloops.inner.meter.counting import DENSE_UNITS, Window, distinct, ordinals_by_storage, union
 from threeloops.inner.meter.findings import FindingKind, Incident, base_name, program_coordinates
 from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE, VERBS, Recording, elements_named
@@ -85,7 +85,9 @@ def _find_conflicts(recorded: Recording, table: np.ndarray) -> None:
     """Report stores of which several lanes write different values to one address."""
     patterns, spaces = recorded.patterns.all, recorded.spaces.by_ordinal
     stores = table[table[:, 0] == STORE]
-    crowded = [index for index in np.unique(stores[:, 2]).tolist() if patterns[index].repeats]
+    crowded = [index for index in dict.fromkeys(stores[:, 2].tolist()) if patterns[index].repeats]
+    if not crowded:
+        return
     for _, argument, index, base, program, site, value in stores[np.isin(stores[:, 2], crowded)].tolist():
         pattern = patterns[index]
         lanes, first = _conflicting(pattern, _raw_bytes(pattern, recorded.values[value]))
@@ -114,8 +116,10 @@ def _conflicting(pattern: Pattern, raw: np.ndarray) -> tuple[int, int]:
 def _find_accumulation(recorded: Recording, table: np.ndarray, arguments: Sequence[str]) -> None:
     """Report the first line that writes each of these arguments."""
     for space in recorded.spaces.by_ordinal.values():
+        if space.name not in arguments:
+            continue
         rows = table[(table[:, 1] == space.ordinal) & (table[:, 0] != LOAD)]
-        if space.name not in arguments or not len(rows):
+        if not len(rows):
             continue
         kind, _, _, _, program, site, _ = rows[0].tolist()
         rows = rows[rows[:, 5] == site]
@@ -157,9 +161,22 @@ def _find_outside_views(recorded: Recording, table: np.ndarray) -> None:
 def _find_races(recorded: Recording, table: np.ndarray) -> None:
     """Report the races between programs."""
     for ordinals in ordinals_by_storage(recorded):
-        own = np.flatnonzero(np.isin(table[:, 1], ordinals))
-        if (table[own, 0] == STORE).any() and len(np.unique(table[own, 4])) > 1:
+        own = np.flatnonzero(np.isin(table[:, 1], ordinals) if len(ordinals) > 1 else table[:, 1] == ordinals[0])
+        here = table[own]
+        stores = here[:, 0] == STORE
+        if stores.any() and not _keep_apart(recorded.patterns.all, here, stores):
             _StorageRaces(recorded, table, own).report()
+
+
+def _keep_apart(patterns: Sequence[Pattern], table: np.ndarray, stores: np.ndarray) -> bool:
+    """Whether the accesses to one storage evidently cannot race: what programs touch does not overlap."""
+    if (table[:, 4] == table[0, 4]).all():
+        return True
+    stored, others = (
+        Stretches.of(patterns, part[:, 2], part[:, 3], part[:, 4], exact=False) if len(part) else None
+        for part in (table[stores], table[~stores])
+    )
+    return stored is not None and apart(stored, others)
 
 
 class _StorageRaces:

@@ -5,22 +5,22 @@ and the conversion of arguments to pointers. Methods are replaced on the builder
 replacements call the repaired methods of the class (`interpreter.repairs`).
 """
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from threeloops.inner.launches import signature_of
 from threeloops.inner.meter.accesses import tensors
 from threeloops.inner.meter.findings import NAN_BYTE, Watch
 from threeloops.inner.meter.recording import ATOMIC, LOAD, RELAXED_ATOMIC, STORE, Recording, array_of
 
 __all__ = ["recording"]
 
+_ABSENT = object()
 _ODD_INTEGER = 91
 """Stands for an unspecified integer: the neutral element of no operation, and too small for sums to overflow."""
 
@@ -34,7 +34,9 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
 
     recorded = Recording(watch)
     with ExitStack() as undo:
-        install = partial(_replace, undo)
+        replaced = _Replaced()
+        undo.callback(replaced.restore)
+        install = replaced.install
         # Masked lanes hold NaN or an odd integer on purpose; silence NumPy's warnings about them.
         undo.enter_context(warnings.catch_warnings())
         for what in ("All-NaN slice", "invalid value encountered in cast"):
@@ -48,7 +50,7 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
         install(handle, "undefined", None)
         install(interpreter.interpreter_semantic, "load", _loading(recorded, interpreter.interpreter_semantic.load))
         install(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
-        install(handle, "__del__", lambda each: recorded.tiles.dropped(each))
+        install(handle, "__del__", recorded.tiles.dropped)
         install(language, "number_made", recorded.tiles.number_made)
         install(executor, "_init_args_hst", _addressed(recorded, executor._init_args_hst))
         install(interpreter, "_implicit_cvt", _converted(recorded, interpreter._implicit_cvt))
@@ -56,13 +58,19 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
         yield recorded
 
 
-def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Set an attribute of a class, module or instance until `undo` is closed."""
-    if name in vars(owner):
-        undo.callback(setattr, owner, name, vars(owner)[name])
-    else:
-        undo.callback(delattr, owner, name)
-    setattr(owner, name, value)
+class _Replaced:
+    """Attributes of classes, modules and instances that are replaced for a while, and what they were."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def install(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, value)
+
+    def restore(self) -> None:
+        for owner, name, value in reversed(self._before):
+            delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
 
 
 def _addressed(recorded: Recording, original: Callable) -> Callable:
@@ -70,8 +78,9 @@ def _addressed(recorded: Recording, original: Callable) -> Callable:
 
     def init_args_hst(executor: Any, args_dev: Any, kwargs: Any) -> Any:
         args_hst, kwargs_hst = original(executor, args_dev, kwargs)
-        named = inspect.getcallargs(executor.fn, *args_dev, **kwargs)
-        hosts = inspect.getcallargs(executor.fn, *args_hst, **kwargs_hst)
+        signature = signature_of(executor.fn).parameters
+        named = signature.bind(*args_dev, **kwargs).arguments
+        hosts = signature.bind(*args_hst, **kwargs_hst).arguments
         for name, value in named.items():
             if name not in executor.constexprs:
                 for each in tensors(name, value, hosts[name]):

@@ -172,7 +172,7 @@ class _Observer:
         if any(metered.undefined_lanes for metered in self.meters):
             self._recording.follow_undefined_lanes()
         self._flags = None if launch.chosen else self.watch.flags()
-        self.watch.paused = True
+        self.watch.pause()
 
     def after(self, launch: Launch) -> None:
         self._stack.close()
@@ -186,7 +186,7 @@ class _Observer:
         if self._flags is not None:
             # The memory is put back too.
             self.watch.put_back(self._flags)
-        self.watch.paused = False
+        self.watch.resume()
 
 
 _observer = _Observer()

@@ -75,36 +75,41 @@ class _Tiles:
     def __init__(self) -> None:
         self.largest = 0
         self.most_held = 0
-        self._held = 0
-        self._program = 0
+        self._held = [0]
+        """What the running program holds. A list, so that each handle can keep that of its own program."""
         self.paused = False
 
     def next_program(self) -> None:
         """Forget what the previous program held, some of which Python may not have dropped yet."""
-        self._program += 1
-        self._held = 0
+        self._held = [0]
 
     def made(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def counted(handle: Any) -> None:
             original(handle)
             if self.paused:
                 return
-            size = handle.data.size
-            handle.counted = (self._program, size)
-            self._held += size
-            self.largest = max(self.largest, size)
-            self.most_held = max(self.most_held, self._held)
+            # Without calls: this runs for every operation of a kernel.
+            size, held = handle.data.size, self._held
+            handle.counted = size, held
+            held[0] += size
+            if held[0] > self.most_held:
+                self.most_held = held[0]
+            if size > self.largest:
+                self.largest = size
 
         return counted
 
     def number_made(self) -> None:
-        self._held += 1
-        self.most_held = max(self.most_held, self._held)
+        self._held[0] += 1
+        self.most_held = max(self.most_held, self._held[0])
 
-    def dropped(self, handle: Any) -> None:
-        program, size = getattr(handle, "counted", (-1, 0))
-        if program == self._program:
-            self._held -= size
+    @staticmethod
+    def dropped(handle: Any) -> None:
+        try:
+            size, held = handle.counted
+        except AttributeError:  # made before the launch, or while paused
+            return
+        held[0] -= size
 
 
 def _sort_out(
@@ -218,7 +223,7 @@ class Recording:
         The returned mask has the type of `mask` (handle, array or None), but if lanes had to be masked it is not None.
         """
         addresses, active = pointers.data, array_of(mask)
-        if active is not None and active.dtype != bool:
+        if active is not None and active.dtype.kind != "b":
             active = active.astype(bool)
         site = self.site()
         itemsize = max(1, pointers.get_element_ty().primitive_bitwidth // 8)

@@ -48,7 +48,7 @@ class Flops:
         kinds = {name: (kind, elementwise(1)) for kind, names in _ELEMENTWISE.items() for name in names}
         kinds |= {name: (kind, elementwise(each)) for name, (kind, each) in _PER_ELEMENT.items()}
         kinds |= {"dot": ("dot", _dot), "dot_scaled": ("dot", _dot_scaled)}
-        kinds["extern_elementwise"] = "special", lambda result, *_: result.data.size * result.dtype.is_floating()
+        kinds["extern_elementwise"] = "special", _special
         names = {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
         return {name: self._counting(getattr(builder, name), *each) for name, each in names.items()}
 
@@ -87,6 +87,11 @@ class Flops:
             return result
 
         return counted
+
+
+def _special(result: Any, library: str, path: str, symbol: str, *_: Any) -> int:
+    """A function of libdevice, unless it computes an integer or reads bits as another type."""
+    return result.data.size * (result.dtype.is_floating() and "_as_" not in symbol)
 
 
 def _dot(result: Any, a: Any, *_: Any) -> int:

@@ -37,7 +37,7 @@ from threeloops.inner.replay.recordings.steps import (
 
 __all__ = ["Execution", "described", "execute", "execute_compiled"]
 
-_FAULTS = ("out-of-bounds", "write-race", "read-write-race")
+_FAULTS = ("out-of-bounds", "write-race", "read-write-race", "store-conflict")
 """Findings that no correct kernel has: on a GPU they are crashes, or results that change from run to run."""
 
 _CAST = re.compile("cannot cast .* to (.*)", re.DOTALL)

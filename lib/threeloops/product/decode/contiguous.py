@@ -95,6 +95,8 @@ def generate(
     """
     if not prompts or not all(prompts):
         raise ValueError(f"prompts = {list(prompts)!r}: expected at least one prompt, and a token in each")
+    if sampling.is_adjusted or sampling.logprobs is not None:
+        raise ValueError("static batching has no penalties, biases, grammars or logprobs; use ModelRunner for these")
     capacity = max(map(len, prompts)) + sampling.max_tokens - 1  # the last token is never fed back
     if capacity > model.config.max_sequence:
         raise ValueError(

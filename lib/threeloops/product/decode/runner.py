@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from threeloops.models.gpt import GPT
+from threeloops.models.packed import packed
 from threeloops.product.decode.graphs import DecodeGraphs
 from threeloops.product.decode.paged import PagedCache, Rows
-from threeloops.product.decode.sampling import choose
+from threeloops.product.decode.sampling import Adjuster, choose, note_logprobs
+from threeloops.product.grammar import Grammars
 from threeloops.product.request import Batch, Chunk, Request
 
 __all__ = ["ModelRunner", "NotFinite"]
@@ -20,14 +22,17 @@ class NotFinite(ArithmeticError):
 
 class ModelRunner:
     """A model with its paged cache, on the device and in the dtype of the model's weights. `graphs`: whether steps in
-    which everybody decodes are replayed from CUDA graphs, on a GPU.
+    which everybody decodes are replayed from CUDA graphs, on a GPU. `grammars`: for requests that have one.
     """
 
-    def __init__(self, model: GPT, blocks: int, block_size: int, *, graphs: bool = False):
+    def __init__(
+        self, model: GPT, blocks: int, block_size: int, *, graphs: bool = False, grammars: Grammars | None = None
+    ):
         weight = model.head.weight
-        self.model = model
+        self.model = packed(model)
         self.cache = PagedCache(model.config, blocks, block_size, dtype=weight.dtype, device=weight.device)
         self._graphs = DecodeGraphs(model, self.cache) if graphs else None
+        self._adjuster = Adjuster(grammars)
 
     def check(self, request: Request) -> None:
         """Raises ValueError for a request that the model cannot compute: before it joins, since within a batch it would
@@ -47,6 +52,8 @@ class ModelRunner:
                 f"{request.sampling.max_tokens} need {longest} positions; the model has max_sequence = "
                 f"{config.max_sequence}: shorten the prompt, or lower max_tokens"
             )
+        if request.sampling.is_adjusted:
+            self._adjuster.check(request, config.vocabulary_size)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> list[Sequence[int] | Exception]:
@@ -54,9 +61,17 @@ class ModelRunner:
         self.cache.copy(batch.copies)
         logits, finite = self.logits(batch.chunks)
         requests = [chunk.request for chunk in batch.chunks if chunk.samples]
+        samplings = [request.sampling for request in requests]
         positions = [request.length for request in requests]
-        tokens = iter(choose(logits, [request.sampling for request in requests], positions).tolist())
-        results: list[Sequence[int] | Exception] = [(next(tokens),) if chunk.samples else () for chunk in batch.chunks]
+        adjusted, failures = logits, dict[int, Exception]()
+        if any(sampling.is_adjusted for sampling in samplings):
+            rows = {row: request for row, request in enumerate(requests) if request.sampling.is_adjusted}
+            adjusted, failures = self._adjuster.adjusted(logits, rows)
+        tokens = choose(adjusted, samplings, positions).tolist()
+        if any(sampling.logprobs is not None for sampling in samplings):
+            note_logprobs(logits, requests, tokens)
+        of_rows = iter([failures.get(row, (token,)) for row, token in enumerate(tokens)] if failures else zip(tokens))
+        results: list[Sequence[int] | Exception] = [next(of_rows) if chunk.samples else () for chunk in batch.chunks]
         for place, chunk in enumerate(batch.chunks):
             if not finite[place]:
                 results[place] = self.error(chunk)

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.packed import packed
 from threeloops.product.decode.paged import PagedCache, Rows
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.decode.sampling import choose, draw, probabilities, uniforms
@@ -117,7 +118,7 @@ class ModelDraft:
     """
 
     def __init__(self, model: GPT):
-        self._model = model
+        self._model = packed(model)
 
     def join(self, config: GPTConfig, blocks: int, block_size: int) -> None:
         own, weight = self._model.config, self._model.head.weight
@@ -193,7 +194,13 @@ class SpeculativeRunner:
         return self.kept / max(1, self.judged)
 
     def check(self, request: Request) -> None:
-        """Raises ValueError for a request that the model cannot compute."""
+        """Raises ValueError for a request that the model cannot compute, or whose logits would have to be adjusted
+        after guesses that may not be kept."""
+        if request.sampling.is_adjusted or request.sampling.logprobs is not None:
+            raise ValueError(
+                f"request {request.id!r}: speculative decoding has no penalties, biases, grammars or logprobs; leave "
+                "them out, or use ModelRunner"
+            )
         self._runner.check(request)
 
     @torch.inference_mode()

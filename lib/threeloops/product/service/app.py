@@ -21,8 +21,9 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.types import Scope
 
 from threeloops.product.service.admission import Admission, Client, Keys, Refused
-from threeloops.product.service.completions import Answer, job_of
+from threeloops.product.service.completions import Answer
 from threeloops.product.service.engine import EngineSpec, EngineStopped, Supervisor
+from threeloops.product.service.generation import job_of
 from threeloops.product.service.http.bodies import check_kind
 from threeloops.product.service.http.errors import ErrorBody, install_error_handlers
 from threeloops.product.service.http.limits import BoundedRequests
@@ -68,8 +69,7 @@ class Service:
         self.logs: Logs | None = None
         """Of whoever has configured them, for the count of lines that were dropped."""
         self.open_answers: set[Answer] = set()
-        self.failure = ""
-        """Why the first model could not be served, after which there is no point in going on."""
+        self.failure = ""  # why the first model could not be served, after which there is no point in going on
         self.failed = asyncio.Event()
         self._created = int(time.time())
         self._opening: asyncio.Task[None] | None = None
@@ -233,12 +233,12 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", response_model=Completion, responses=_EVENTS)
     async def complete(body: CompletionRequest, client: _Client) -> Response:
         """Continue a text."""
-        return Answer(service, job_of(body, client, service.settings, await service.longest()))
+        return Answer(service, await job_of(body, client, service.settings, await service.longest()))
 
     @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=_EVENTS)
     async def chat(body: ChatRequest, client: _Client) -> Response:
         """Answer a conversation."""
-        return Answer(service, job_of(body, client, service.settings, await service.longest()))
+        return Answer(service, await job_of(body, client, service.settings, await service.longest()))
 
     def described() -> Model:
         return Model(id=service.settings.name, created=service._created)

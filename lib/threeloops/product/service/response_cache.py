@@ -23,6 +23,7 @@ __all__ = ["ResponseCache"]
 _PREFIX = "threeloops:answer:"
 _CONNECTIONS = 32
 _FAILURES = 3  # in a row, after which Redis is left alone
+_WITHOUT_EFFECT = {"temperature", "seed", "top_k", "top_p", "min_p", "is_adjusted"}  # at temperature 0
 _log = logging.getLogger(__name__)
 
 
@@ -66,12 +67,13 @@ class ResponseCache:
     def key(model_version: str, prompt: Sequence[int], sampling: Sampling, also: str = "") -> str | None:
         """What identifies an answer; None if it depends on chance. `also`: whatever else shapes it, as stop strings.
 
-        At temperature 0 the likeliest token is taken, so seed, top_k and top_p change nothing.
+        At temperature 0 the likeliest token is taken, so seed, top_k, top_p and min_p change nothing.
         """
         if sampling.temperature != 0:
             return None
-        parts = [model_version, list(prompt), sampling.max_tokens, sorted(sampling.stop), also]
-        return _PREFIX + hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        shaping = {name: value for name, value in vars(sampling).items() if name not in _WITHOUT_EFFECT}
+        parts = [model_version, list(prompt), sorted(shaping.items()), also]
+        return _PREFIX + hashlib.sha256(json.dumps(parts, default=sorted).encode()).hexdigest()
 
     async def get(self, key: str | None) -> bytes | None:
         """The stored answer; None if there is none, if `key` is None, or if Redis does not do its part."""

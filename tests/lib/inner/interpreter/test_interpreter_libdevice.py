@@ -111,6 +111,24 @@ def test_float64_and_integers_have_functions_of_their_own(tmp_path):
     assert zeros.tolist() == [32 - (x & 0xFFFFFFFF).bit_length() for x in whole]
 
 
+def test_bits_are_read_as_another_type(tmp_path):
+    xs = [1.0, -2.5, 0.0, math.inf]
+    for name, result in (("float_as_int", torch.int32), ("float_as_uint", torch.uint32)):
+        got = computed(f"libdevice.{name}(a)", tmp_path, name, xs, result=result)
+        assert torch.equal(got, torch.tensor(xs).view(result))
+    for name, dtype, whole in (
+        ("int_as_float", torch.int32, torch.float32), ("longlong_as_double", torch.int64, torch.float64),
+    ):  # fmt: skip
+        bits = torch.tensor(xs, dtype=whole).view(dtype).tolist()
+        assert computed(f"libdevice.{name}(a)", tmp_path, name, bits, dtype=dtype, result=whole).tolist() == xs
+
+
+def test_bits_read_as_a_float_are_no_operation_of_floats(tmp_path):
+    with meter() as traffic:
+        computed("libdevice.int_as_float(a)", tmp_path, "bits", [1, 2], dtype=torch.int32, result=torch.float32)
+    assert traffic.total.total_flops == 0
+
+
 def test_fma_rounds_once(tmp_path):
     x, z = [1 + 2.0**-12], [-1 - 2.0**-11]
     assert computed("libdevice.fma(a, b, c)", tmp_path, "fused", x, x, z).item() == 2.0**-24

@@ -90,6 +90,17 @@ def test_a_share_or_an_overhead_that_is_none_is_named(more, said):
         RooflineCost(SMALL, H100, **more)
 
 
+def test_a_window_is_refused_and_wide_heads_are_counted():
+    with pytest.raises(ValueError, match="sliding_window = 64: this cost counts every key"):
+        RooflineCost(replace(SMALL, sliding_window=64), H100)
+    wide = replace(SMALL, head_dim=2 * SMALL.head_dim)
+    scores = [
+        RooflineCost(config, H100).work(DECODE).flops - 2 * DECODE.tokens * config.matmul_parameters
+        for config in (SMALL, wide)
+    ]
+    assert scores[1] == pytest.approx(2 * scores[0])
+
+
 def some_steps(count=300, seed=0):
     random = np.random.default_rng(seed)
     steps = []

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from threeloops.product.decode.sampling import _mix, _mix_one, choose, draw, probabilities, uniforms
+from threeloops.product.decode.sampling import choose, draw, probabilities, uniforms
+from threeloops.product.decode.sampling.draws import _mix, _mix_one
 from threeloops.product.request import Sampling
 
 LOGITS = [1.0, 3.0, -2.0, 3.0, 0.5, 2.0, -40.0]

@@ -160,10 +160,26 @@ REFUSALS = [
     ({"max_tokens": 100_000}, 400, "max_tokens", "invalid_value"),
     ({"max_tokens": -1}, 400, "max_tokens", "invalid_value"),
     ({"prompt": ""}, 400, "prompt", "invalid_value"),
-    ({"prompt": ["a", "b"]}, 400, "prompt", "invalid_value"),
+    ({"prompt": ["a", ""]}, 400, "prompt", "invalid_value"),
+    ({"prompt": ["a"] * 65}, 400, "prompt", "invalid_value"),
     ({"prompt": "a" * 300}, 400, "prompt", "context_length_exceeded"),
-    ({"n": 2}, 400, "n", "invalid_value"),
-    ({"logprobs": 3}, 400, "logprobs", "unsupported_parameter"),
+    ({"n": 65}, 400, "n", "invalid_value"),
+    ({"n": 129}, 400, "n", "invalid_value"),
+    ({"logprobs": 21}, 400, "logprobs", "invalid_value"),
+    ({"logprobs": 1, "echo": True}, 400, "echo", "invalid_value"),
+    ({"top_logprobs": 1}, 400, "top_logprobs", "unsupported_parameter"),
+    ({"min_tokens": 9, "max_tokens": 8}, 400, "min_tokens", "invalid_value"),
+    ({"logit_bias": {"256": 1}}, 400, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"a": 1}}, 400, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"1": 101}}, 400, "logit_bias", "invalid_value"),
+    ({"guided_regex": "(a"}, 400, "guided_regex", "invalid_value"),
+    ({"guided_json": {"type": "strng"}}, 400, "guided_json", "invalid_value"),
+    ({"guided_json": "{"}, 400, "guided_json", "invalid_value"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, 400, "guided_choice", "invalid_value"),
+    ({"guided_regex": "a", "min_tokens": 1}, 400, "min_tokens", "invalid_value"),
+    ({"response_format": {"type": "json_schema"}}, 400, "response_format.json_schema", "invalid_value"),
+    ({"response_format": {"type": "xml"}}, 400, "response_format", "invalid_value"),
+    ({"tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
     ({"stop": ["a"] * 5}, 400, "stop", "invalid_value"),
     ({"stop": [""]}, 400, "stop", "invalid_value"),
     ({"unheard_of": 1}, 400, "unheard_of", "unknown_parameter"),
@@ -204,7 +220,7 @@ def test_openais_client_knows_our_errors(client):
         client.completions.create(model="gpt-4", prompt="a")
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError):
-        client.completions.create(model="tiny", prompt="a", n=2)
+        client.completions.create(model="tiny", prompt="a", n=65)
 
 
 @pytest.mark.parametrize(

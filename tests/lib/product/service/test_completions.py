@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from threeloops.product.service.admission import Admission, Client, Refused
-from threeloops.product.service.completions import Answer, job_of
+from threeloops.product.service.completions import Answer
+from threeloops.product.service.generation import job_of
 from threeloops.product.service.observability import ServiceMetrics
 from threeloops.product.service.openai_protocol import CompletionRequest
 from threeloops.product.service.settings import Settings
@@ -52,7 +53,7 @@ class Service:
             await asyncio.Event().wait()
 
         scope = {"type": "http", "headers": [], "state": {"request_id": "r", "log": {}}}
-        await Answer(self, job_of(asked, Client("c"), self.settings, 1000))(scope, receive, send)
+        await Answer(self, await job_of(asked, Client("c"), self.settings, 1000))(scope, receive, send)
         start, *bodies = sent
         return start["status"], dict(start["headers"]), b"".join(each["body"] for each in bodies), now()
 

@@ -40,10 +40,10 @@ def test_a_list_of_mistakes_is_one_mistake(wrong):
 
 @pytest.mark.parametrize("prompt", ["é", ["é"], [0xC3, 0xA9], [[0xC3, 0xA9]]])
 def test_a_prompt_is_text_or_bytes_alone_or_in_a_list_of_one(prompt):
-    assert completion(prompt=prompt).tokens() == (0xC3, 0xA9)
+    assert completion(prompt=prompt).prompts()[0] == (0xC3, 0xA9)
 
 
-@pytest.mark.parametrize("prompt", [[], ["a", "b"], [[1], [2]], [256], [-1], [[]], None, 3, {"a": 1}])
+@pytest.mark.parametrize("prompt", [[], ["a", []], [[1], 2], [256], [-1], [[]], None, 3, {"a": 1}])
 def test_other_prompts_are_refused(prompt):
     with pytest.raises(ValidationError):
         completion(prompt=prompt)
@@ -66,12 +66,12 @@ def test_null_is_as_good_as_nothing_where_there_is_a_default():
 @pytest.mark.parametrize("prompt", ["", [""]])
 def test_an_empty_prompt_is_refused_when_its_tokens_are_asked_for(prompt):
     with pytest.raises(ValueError, match="the prompt is empty"):
-        completion(prompt=prompt).tokens()
+        completion(prompt=prompt).prompts()[0]
 
 
 def test_half_of_a_surrogate_pair_is_no_text():
     with pytest.raises(ValueError, match="character 1 is half of a surrogate pair"):
-        completion(prompt="a\ud800").tokens()
+        completion(prompt="a\ud800").prompts()[0]
     with pytest.raises(ValidationError):
         completion(cache_salt="\udfff")
 
@@ -82,7 +82,7 @@ def test_half_of_a_surrogate_pair_is_no_text():
         {"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 1.5}, {"max_tokens": "5"}, {"max_tokens": True},
         {"temperature": math.nan}, {"temperature": math.inf}, {"temperature": -0.1}, {"temperature": 2.1},
         {"temperature": "1"}, {"top_p": 0}, {"top_p": 1.01}, {"top_p": math.nan}, {"top_k": -2}, {"top_k": 2**31},
-        {"n": 2}, {"n": 0}, {"stop": ""}, {"stop": ["a"] * 5}, {"stop": [""]}, {"stop": "x" * 1025}, {"stop": [1]},
+        {"n": 129}, {"n": 0}, {"stop": ""}, {"stop": ["a"] * 5}, {"stop": [""]}, {"stop": "x" * 1025}, {"stop": [1]},
         {"seed": 2**63}, {"stream": "yes"}, {"stream_options": {"include": True}}, {"unheard_of": 1}, {"model": 3},
     ],
 )  # fmt: skip
@@ -139,7 +139,7 @@ NULLS = dict.fromkeys(["refusal", "annotations", "audio", "function_call", "tool
 def test_an_answer_may_be_sent_back_as_clients_keep_it(more):
     answer = {"role": "assistant", "content": "b", **more}
     asked = ChatRequest.model_validate({"model": "tiny", "messages": [answer, {"role": "user", "content": "c"}]})
-    assert bytes(asked.tokens()).decode() == "assistant: b\nuser: c\nassistant: "
+    assert bytes(asked.prompts()[0]).decode() == "assistant: b\nuser: c\nassistant: "
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,9 @@ def test_a_message_that_is_refused_is_refused_at_its_own_place(message, param, t
 @pytest.mark.parametrize(
     "changes",
     [
-        {"logprobs": None}, {"logprobs": False}, {"best_of": 1}, {"echo": False}, {"frequency_penalty": 0},
+        {"logprobs": None}, {"best_of": 1}, {"echo": False}, {"logit_bias": {}}, {"min_p": 0}, {"min_tokens": 0},
+        {"repetition_penalty": 1}, {"presence_penalty": 0.0}, {"guided_json": None}, {"structured_outputs": {}},
+        {"best_of": 3, "n": 3}, {"frequency_penalty": 0},
         {"tools": []}, {"tool_choice": "none"}, {"response_format": {"type": "text"}}, {"suffix": ""}, {"n": 1},
         {"user": "ada"}, {"metadata": {"a": "b"}}, {"store": False}, {"service_tier": "auto"}, {"stop": None},
     ],
@@ -204,7 +206,7 @@ def test_without_a_seed_nobody_can_guess_it():
 
 def test_a_conversation_is_one_text_that_the_assistant_goes_on_with():
     asked = chat(("system", "Be brief."), ("user", [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}]))
-    assert bytes(asked.tokens()).decode() == "system: Be brief.\nuser: Hey\nassistant: "
+    assert bytes(asked.prompts()[0]).decode() == "system: Be brief.\nuser: Hey\nassistant: "
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from collectives_seen import bytes_sent
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.rope_scaling import YarnScaling
 from threeloops.training.cluster import Cluster, RankFailed, advance_to, now, run_on_processes, uniform
 from threeloops.training.collectives import Link
 from threeloops.training.context_parallel import (
@@ -152,10 +153,16 @@ def test_zigzag_is_nearly_twice_as_fast_as_contiguous_where_attention_decides():
 # A GPT on parts of sequences
 
 
-def gpt():
+GPTS = {
+    "plain": {},
+    "variant": {"qkv_bias": True, "qk_norm": True, "head_dim": 10, "rope_scaling": YarnScaling(4.0, 8)},
+}
+
+
+def gpt(variant="plain", **changes):
     torch.manual_seed(0)
     sizes = {"vocabulary_size": 36, "width": 24, "heads": 4, "kv_heads": 2, "mlp_width": 20, "max_sequence": 16}
-    return GPT(GPTConfig.tiny(**sizes)).double()
+    return GPT(GPTConfig.tiny(**sizes, **GPTS[variant], **changes)).double()
 
 
 def batch():
@@ -163,9 +170,9 @@ def batch():
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def gpt_step(order):
+def gpt_step(order, variant):
     group = Mesh(dp=2, cp=2).connect("cp")["cp"]
-    model = gpt()
+    model = gpt(variant)
     context_parallelize(model, group, order=order)
     positions = token_positions(16, dist.get_rank(group), 2, order)
     loss = model(*(each[:, positions] for each in batch()))
@@ -173,16 +180,22 @@ def gpt_step(order):
     return loss.item(), {name: p.grad for name, p in model.named_parameters()}
 
 
+@pytest.mark.parametrize("variant", GPTS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_gpt_has_the_loss_and_gradients_of_one_process_as_means_over_the_ranks(order):
-    model = gpt()
+def test_a_gpt_has_the_loss_and_gradients_of_one_process_as_means_over_the_ranks(order, variant):
+    model = gpt(variant)
     loss = model(*batch())
     loss.backward()
-    results = Cluster(4).run(gpt_step, order).results
+    results = Cluster(4).run(gpt_step, order, variant).results
     for pair in (results[:2], results[2:]):
         assert sum(each for each, _ in pair) / 2 == pytest.approx(loss.item(), rel=1e-12)
         for name, p in model.named_parameters():
             torch.testing.assert_close(sum(grads[name] for _, grads in pair) / 2, p.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gpt_with_a_sliding_window_is_refused():
+    with pytest.raises(ValueError, match="sliding_window = 4: ring attention sees all earlier keys"):
+        context_parallelize(gpt(sliding_window=4))
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,8 @@ def _create_extern_elementwise(
     if symbol in ("__nv_llrint", "__nv_llrintf", "__nv_llround", "__nv_llroundf"):
         whole = np.rint if "rint" in symbol else _round_half_away
         return self.create_fp_to_si(stored(whole(values[0].astype(np.float64)), interpreter.tl.float64), dtype)
+    if "_as_" in symbol:  # float_as_int and the like: the same bits
+        return interpreter.TensorHandle(values[0].view(interpreter._get_np_dtype(dtype)), dtype)
     floats = values[0].dtype.kind == "f"
     function = _function(symbol, floats)
     if function is None:

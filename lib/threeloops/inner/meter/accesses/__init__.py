@@ -2,9 +2,10 @@
 
 from threeloops.inner.meter.accesses.patterns import SECTOR_BYTES, Pattern, Patterns
 from threeloops.inner.meter.accesses.spaces import ELSEWHERE, WORD, Space, Spaces, ordinal_of, tensors, unwrapped
+from threeloops.inner.meter.accesses.stretches import Stretches, apart
 from threeloops.inner.meter.accesses.views import View
 
 __all__ = [
-    "ELSEWHERE", "Pattern", "Patterns", "SECTOR_BYTES", "Space", "Spaces", "View", "WORD", "ordinal_of", "tensors",
-    "unwrapped",
+    "ELSEWHERE", "Pattern", "Patterns", "SECTOR_BYTES", "Space", "Spaces", "Stretches", "View", "WORD", "apart",
+    "ordinal_of", "tensors", "unwrapped",
 ]  # fmt: skip

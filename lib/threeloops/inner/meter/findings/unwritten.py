@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from threeloops.inner.meter.accesses import Pattern
 
@@ -86,7 +86,22 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.paused = False
+        self._left = False
         self.watched: dict[int, Unwritten] = {}
+
+    def pause(self) -> None:
+        """Look away. If no other mode lies above, torch dispatches no operation to Python until `resume`."""
+        self.paused = True
+        if _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+            self._left = True
+
+    def resume(self) -> None:
+        """Look again. Call it in the thread and among the modes in which `pause` was called."""
+        if self._left:
+            self._left = False
+            self.__enter__()
+        self.paused = False
 
     def of(self, storage: torch.UntypedStorage) -> Unwritten | None:
         """The flags of a storage, if it is watched and holds bytes that nobody has written."""

@@ -89,19 +89,28 @@ def _describe(scaling: RopeScaling | None, name: str) -> dict[str, Value]:
         case Llama3Scaling():
             if name != "llama":
                 raise ValueError(f"rope_scaling = {scaling}: llama.cpp has it in 'llama' only, not in {name!r}")
-            if scaling != (usual := Llama3Scaling(scaling.factor, scaling.original_max_sequence)):
-                raise ValueError(f"rope_scaling = {scaling}: a GGUF file can say {usual} only; publish it as a folder")
+            _require_usual(scaling, Llama3Scaling(scaling.factor, scaling.original_max_sequence))
             return {"rope.scaling.original_context_length": scaling.original_max_sequence}
         case YarnScaling():
             factor, length = scaling.factor, scaling.original_max_sequence
-            if scaling != (known := YarnScaling(factor, length, attention_factor=scaling.attention_factor)):
-                raise ValueError(f"rope_scaling = {scaling}: llama.cpp computes {known} only; publish it as a folder")
+            _require_usual(scaling, YarnScaling(factor, length, attention_factor=scaling.attention_factor))
             return {
                 "rope.scaling.type": "yarn",
-                "rope.scaling.factor": float(scaling.factor),
-                "rope.scaling.original_context_length": scaling.original_max_sequence,
-                "rope.scaling.attn_factor": scaling.amplitude / yarn_amplitude(scaling.factor),
+                "rope.scaling.factor": float(factor),
+                "rope.scaling.original_context_length": length,
+                "rope.scaling.attn_factor": scaling.amplitude / yarn_amplitude(factor),
             }
+
+
+def _require_usual(scaling: RopeScaling, usual: RopeScaling) -> None:
+    """llama.cpp takes some of a scaling's numbers from no file."""
+    for field in dataclasses.fields(usual):
+        value, expected = getattr(scaling, field.name), getattr(usual, field.name)
+        if value != expected:
+            raise ValueError(
+                f"{field.name} = {value} in {type(scaling).__name__}: llama.cpp computes with {expected}, whatever the "
+                "file says; publish it as a folder"
+            )
 
 
 def read_config(file: File, where: str) -> GPTConfig:

@@ -113,25 +113,21 @@ class EngineClient:
         await self._process.wait()
 
     async def generate(self, request: Request) -> AsyncGenerator[int, None]:
-        """The request's tokens as they come; then its `output`, `cached` and `finish` are filled in.
+        """The request's tokens as they come, each after its `logprobs`; then `output`, `cached` and `finish` are filled
+        in.
 
         Whoever stops reading cancels it; `contextlib.aclosing` does that at once. Raises ValueError for a request that
         can never run, RequestFailed if it ends with an error, EngineStopped if the process is not ready or is gone.
         """
         if not self.ready:
             raise EngineStopped(self.reason or "the engine is loading its model")
-        number, sampling, taken = next(self._numbers), request.sampling, 0
+        number, taken = next(self._numbers), 0
         reader = self._readers[number] = _Reader(request)
         self._link.send(
             Submit(
                 number,
                 request.prompt,
-                sampling.max_tokens,
-                sampling.temperature,
-                sampling.top_k,
-                sampling.top_p,
-                sampling.seed,
-                sampling.stop,
+                request.sampling,
                 request.priority,
                 request.client,
                 request.cache_salt,
@@ -197,6 +193,9 @@ class EngineClient:
                     if (reader := self._readers.get(number)) is not None:
                         reader.tokens.extend(tokens)
                         reader.changed.set()
+                for number, logprobs in message.logprobs.items():
+                    if (reader := self._readers.get(number)) is not None:
+                        reader.request.logprobs.extend(logprobs)
             case Finished():
                 if (reader := self._readers.get(message.number)) is not None:
                     self._finish(reader, message)

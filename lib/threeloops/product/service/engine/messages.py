@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from threeloops.product.request import Sampling, TokenLogprobs
+
 __all__ = [
     "AskStats", "Cancel", "Credit", "EngineSpec", "EngineStats", "Failed", "Finished", "FrameReader", "FromEngine",
     "Load", "Message", "Ready", "Stats", "Submit", "ToEngine", "Tokens", "frame",
@@ -64,12 +66,7 @@ class Load(msgspec.Struct, tag=True):
 class Submit(msgspec.Struct, tag=True):
     number: int
     prompt: tuple[int, ...]
-    max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    stop: frozenset[int]
+    sampling: Sampling
     priority: int = 0
     client: str = ""
     cache_salt: str = ""
@@ -105,10 +102,12 @@ class Failed(msgspec.Struct, tag=True):
     reason: str
 
 
-class Tokens(msgspec.Struct, tag=True):
-    """New tokens by request: those of one step, if the front keeps up."""
+class Tokens(msgspec.Struct, tag=True, omit_defaults=True):
+    """New tokens by request: those of one step, if the front keeps up. `logprobs` are of the requests that ask for
+    them, one for each of their tokens."""
 
     tokens: dict[int, list[int]]
+    logprobs: dict[int, list[TokenLogprobs]] = {}
 
 
 class Finished(msgspec.Struct, tag=True):

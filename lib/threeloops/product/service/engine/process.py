@@ -22,7 +22,8 @@ from threeloops.models.gpt import GPT
 from threeloops.models.llama_folder import load_llama_folder
 from threeloops.product.batching import Engine, Policy
 from threeloops.product.decode import BlockManager, ModelRunner
-from threeloops.product.request import Batch, Finish, Request, Sampling
+from threeloops.product.grammar import Grammars
+from threeloops.product.request import Batch, Finish, Request, Sampling, TokenLogprobs
 from threeloops.product.service.engine.counting import CountingExecutor
 from threeloops.product.service.engine.messages import (
     AskStats,
@@ -48,6 +49,7 @@ __all__ = ["main"]
 
 _BYTES = 256
 """The vocabulary of a model whose tokens are bytes, the only tokenizer that this service has."""
+_END_OF_TEXT = 0
 
 
 def main() -> None:
@@ -168,11 +170,10 @@ class _Server:
         return None
 
     def _submit(self, asked: Submit) -> FromEngine | None:
-        sampling = Sampling(asked.max_tokens, asked.temperature, asked.top_k, asked.top_p, asked.seed, asked.stop)
         request = Request(
             str(asked.number),
             asked.prompt,
-            sampling,
+            asked.sampling,
             arrival=self._engine.clock.now(),
             priority=asked.priority,
             client=asked.client,
@@ -188,6 +189,7 @@ class _Server:
     def _new(self, batch: Batch) -> list[FromEngine]:
         """What a step gave: tokens of all streams in one message, and the ends of those that have ended."""
         tokens: dict[int, list[int]] = {}
+        logprobs: dict[int, list[TokenLogprobs]] = {}
         ends: list[FromEngine] = []
         for chunk in batch.chunks:
             request = chunk.request
@@ -196,6 +198,8 @@ class _Server:
                 continue
             if len(request.output) > stream.sent:
                 tokens[number] = request.output[stream.sent :]
+                if request.logprobs:
+                    logprobs[number] = request.logprobs[stream.sent :]
                 stream.sent = len(request.output)
             if request.finish is not None:
                 outcome = "failed" if request.finish is Finish.ERROR else request.finish.value
@@ -204,7 +208,7 @@ class _Server:
             elif stream.sent - stream.taken >= self._window:
                 self._engine.scheduler.pause(request)
                 stream.paused = True
-        return [*([Tokens(tokens)] if tokens else []), *ends]
+        return [*([Tokens(tokens, logprobs)] if tokens else []), *ends]
 
 
 def _load(spec: EngineSpec) -> tuple[Engine, GPT]:
@@ -218,7 +222,9 @@ def _load(spec: EngineSpec) -> tuple[Engine, GPT]:
             f"its vocabulary has {model.config.vocabulary_size} tokens; expected {_BYTES}: this service encodes text "
             "as bytes, and has no other tokenizer"
         )
-    runner, blocks = ModelRunner(model, spec.blocks, spec.block_size), BlockManager(spec.blocks, spec.block_size)
+    grammars = Grammars([bytes([byte]) for byte in range(_BYTES)], [_END_OF_TEXT])
+    runner = ModelRunner(model, spec.blocks, spec.block_size, grammars=grammars)
+    blocks = BlockManager(spec.blocks, spec.block_size)
     policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
     warm_up = Request("warm-up", (0,), Sampling(max_tokens=2))
     Engine(runner, blocks, policy).run([warm_up])

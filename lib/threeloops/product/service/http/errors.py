@@ -120,13 +120,14 @@ def _of_validation(error: RequestValidationError) -> Refused:
     """One field, and what is wrong with it. A field that may be of several kinds has an error for each of them: then
     the kind that the value is of is the one to speak of, or else what was expected of the field."""
     errors = error.errors()
-    first = next((each for each in errors if each["type"] == "unsupported"), errors[0])
+    first = next((each for each in errors if each["type"] in ("unsupported", "unfit")), errors[0])
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return Refused(400, "invalid_json", f"the body is not JSON: {reason}".rstrip(": "))
-    if first["type"] == "unsupported":
+    if first["type"] in ("unsupported", "unfit"):
         param = _path([*_place(first), first["ctx"]["param"]])
-        return Refused(400, "unsupported_parameter", f"{param}: {first['msg']}", param=param)
+        code = "unsupported_parameter" if first["type"] == "unsupported" else "invalid_value"
+        return Refused(400, code, f"{param}: {first['msg']}", param=param)
     # Errors of one field are together, and each begins with its path; those of another field say nothing of it.
     alternatives = [each for each in errors if _path(_place(each)).startswith(_path(_place(first)))]
     fitting = [each for each in alternatives if not each["type"].endswith("_type")]

@@ -7,8 +7,8 @@ from pydantic import Field
 from threeloops.product.service.openai_protocol.fields import Wire
 
 __all__ = [
-    "ChatChoice", "ChatCompletion", "ChatMessage", "Completion", "CompletionChoice", "Model", "ModelList",
-    "TokensOfPrompt", "Usage", "usage",
+    "ChatChoice", "ChatCompletion", "ChatLogprobs", "ChatMessage", "Completion", "CompletionChoice",
+    "CompletionLogprobs", "Model", "ModelList", "TokensOfPrompt", "Usage", "usage",
 ]  # fmt: skip
 
 
@@ -34,13 +34,37 @@ def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
 
 
 class _Choice(Wire):
-    index: Literal[0] = 0
+    index: int = 0
     finish_reason: Literal["stop", "length"] | None
-    logprobs: None = None
+
+
+class CompletionLogprobs(Wire):
+    """Lists with a place for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
 
 
 class CompletionChoice(_Choice):
     text: str
+    logprobs: CompletionLogprobs | None = None
+
+
+class _LikelyToken(Wire):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class _ChatToken(_LikelyToken):
+    top_logprobs: list[_LikelyToken]
+
+
+class ChatLogprobs(Wire):
+    content: list[_ChatToken]
+    refusal: None = None
 
 
 class ChatMessage(Wire):
@@ -51,6 +75,7 @@ class ChatMessage(Wire):
 
 class ChatChoice(_Choice):
     message: ChatMessage
+    logprobs: ChatLogprobs | None = None
 
 
 class _Answer(Wire):

@@ -10,7 +10,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["IGNORED", "UNSUPPORTED", "UNSUPPORTED_IN_A_MESSAGE", "Absent", "Sent", "Wire", "refused", "without"]
+__all__ = [
+    "UNSUPPORTED", "UNSUPPORTED_IN_A_MESSAGE", "Absent", "Sent", "Wire", "refused", "unfit",
+    "without",
+]  # fmt: skip
 
 _TEXT = "this service reads and writes text only"
 _TOOLS = "this service calls no tools"
@@ -33,21 +36,14 @@ UNSUPPORTED: Mapping[str, Absent] = {
     # OpenAI's
     "audio": Absent(why=_TEXT),
     "best_of": Absent(1),
-    "echo": Absent(),
-    "frequency_penalty": Absent(),
     "function_call": Absent("none", "auto", why=_TOOLS),
     "functions": Absent(why=_TOOLS),
-    "logit_bias": Absent(),
-    "logprobs": Absent(),
     "modalities": Absent(["text"], why=_TEXT),
     "prediction": Absent(),
-    "presence_penalty": Absent(),
     "reasoning_effort": Absent(),
-    "response_format": Absent({"type": "text"}),
     "suffix": Absent(),
     "tool_choice": Absent("none", "auto", why=_TOOLS),
     "tools": Absent(why=_TOOLS),
-    "top_logprobs": Absent(),
     "verbosity": Absent(),
     "web_search_options": Absent(why=_TOOLS),
     # vLLM's
@@ -61,21 +57,15 @@ UNSUPPORTED: Mapping[str, Absent] = {
     "detokenize": _only(True),
     "documents": Absent(),
     "early_stopping": Absent(),
-    "guided_choice": Absent(),
     "guided_grammar": Absent(),
-    "guided_json": Absent(),
-    "guided_regex": Absent(),
     "guided_whitespace_pattern": Absent(),
     "include_stop_str_in_output": Absent(),
     "kv_transfer_params": Absent(),
     "length_penalty": _only(1),
     "logits_processors": Absent(),
-    "min_p": Absent(),
-    "min_tokens": Absent(),
     "mm_processor_kwargs": Absent(why=_TEXT),
     "priority": Absent(),
     "prompt_logprobs": _only(),
-    "repetition_penalty": _only(1),
     "return_token_ids": Absent(),
     "return_tokens_as_token_ids": Absent(),
     "skip_special_tokens": _only(True),
@@ -99,7 +89,7 @@ UNSUPPORTED_IN_A_MESSAGE: Mapping[str, Absent] = {
 }
 """OpenAI's clients send a message of ours back as they read it, with null for what it has not."""
 
-IGNORED = {
+_IGNORED = {
     "guided_decoding_backend", "include_reasoning", "metadata", "parallel_tool_calls", "parsed", "prompt_cache_key",
     "prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "store", "user",
 }  # fmt: skip
@@ -112,12 +102,17 @@ def without(data: Mapping[str, Any], unsupported: Mapping[str, Absent]) -> dict[
     for name in data:
         if (absent := unsupported.get(name)) is not None and data[name] not in absent.neutral:
             raise refused(name, absent.why)
-    return {name: value for name, value in data.items() if name not in unsupported and name not in IGNORED}
+    return {name: value for name, value in data.items() if name not in unsupported and name not in _IGNORED}
 
 
 def refused(name: str, why: str) -> PydanticCustomError:
     """For a field `name` of the object that is being validated."""
     return PydanticCustomError("unsupported", "{why}: leave it out", {"param": name, "why": why})
+
+
+def unfit(name: str, why: str) -> PydanticCustomError:
+    """For a value of field `name`, of the object that is being validated, that another field makes impossible."""
+    return PydanticCustomError("unfit", "{why}", {"param": name, "why": why})
 
 
 class Wire(BaseModel):

@@ -3,7 +3,8 @@ vLLM's (`top_k`, `ignore_eos`, `cache_salt`, …).
 """
 
 import secrets
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,10 +12,13 @@ from threeloops.product.request import Sampling
 from threeloops.product.service.openai_protocol.fields import (
     UNSUPPORTED,
     UNSUPPORTED_IN_A_MESSAGE,
+    Absent,
     Sent,
     refused,
+    unfit,
     without,
 )
+from threeloops.product.service.openai_protocol.structure import Structured
 
 __all__ = ["END_OF_TEXT", "ChatRequest", "CompletionRequest", "Message", "TextPart"]
 
@@ -23,7 +27,9 @@ END_OF_TEXT = 0
 
 _Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 _Tokens = Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(min_length=1, fail_fast=True)]
-_One = Field(min_length=1, max_length=1, fail_fast=True)
+_Some = Field(min_length=1, max_length=1024, fail_fast=True)
+_Bias = Annotated[float, Field(ge=-100, le=100)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
 _MOST_FIELDS = 64
 
 
@@ -33,8 +39,10 @@ class _StreamOptions(Sent):
     include_obfuscation: bool = False
 
 
-class _Generation(Sent):
+class _Generation(Structured):
     """What both kinds of requests say."""
+
+    unsupported: ClassVar[Mapping[str, Absent]]
 
     model: str = Field(max_length=200)
     max_tokens: int | None = Field(None, ge=1, description="tokens of the answer at most")
@@ -47,7 +55,15 @@ class _Generation(Sent):
     )
     stream: bool = False
     stream_options: _StreamOptions | None = None
-    n: int = Field(1, description="only 1")
+    n: int = Field(1, ge=1, le=128, description="answers to each prompt")
+    presence_penalty: _Penalty = 0.0
+    frequency_penalty: _Penalty = 0.0
+    repetition_penalty: float = Field(1.0, gt=0, le=100, description="as vLLM's: 1 is none")
+    min_p: float = Field(0.0, ge=0, le=1, description="as vLLM's: 0 keeps the whole vocabulary")
+    min_tokens: int = Field(0, ge=0, description="as vLLM's: before a stop string or the end of a text ends it")
+    logit_bias: Annotated[dict[str, _Bias], Field(max_length=1024)] = Field(
+        {}, description="what is added to the logits of tokens, by their numbers"
+    )
     ignore_eos: bool = Field(False, description="as vLLM's: go on after the end of a text")
     cache_salt: str | None = Field(None, max_length=128, description="as vLLM's: whoever shares it shares prefixes")
 
@@ -58,14 +74,23 @@ class _Generation(Sent):
             return data
         if len(data) > _MOST_FIELDS:  # an error for each would keep everybody else waiting
             raise ValueError(f"{len(data)} fields: expected at most {_MOST_FIELDS}")
-        return without(data, UNSUPPORTED)
+        if data.get("best_of") == data.get("n"):
+            data = {name: value for name, value in data.items() if name != "best_of"}
+        return without(data, cls.unsupported)
 
-    @field_validator("n")
+    @field_validator("logit_bias")
     @classmethod
-    def _is_one(cls, n: int) -> int:
-        if n != 1:
-            raise ValueError("this service gives one answer: expected n = 1, or send the request several times")
-        return n
+    def _are_of_tokens(cls, biases: dict[str, float]) -> dict[str, float]:
+        for name in biases:
+            if not (name.isascii() and name.isdecimal() and len(name) < 10):
+                raise ValueError(f"{name[:64]!r}: expected the number of a token, such as '65'")
+        return biases
+
+    @model_validator(mode="after")
+    def _ends_where_its_form_does(self) -> "_Generation":
+        if self.min_tokens and (form := self.structure) is not None:
+            raise unfit("min_tokens", f"an answer ends where {form} says: leave one of the two out")
+        return self
 
     @field_validator("stop")
     @classmethod
@@ -78,29 +103,65 @@ class _Generation(Sent):
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def sampling(self, max_tokens: int) -> Sampling:
-        """A request without a seed gets one that nobody can guess."""
-        seed = secrets.randbits(63) if self.seed is None else self.seed % 2**63
-        stop = frozenset[int]() if self.ignore_eos else frozenset({END_OF_TEXT})
-        return Sampling(max_tokens, self.temperature, max(0, self.top_k), self.top_p, seed, stop)
+    def sampling(self, max_tokens: int, *, answer: int = 0, grammar: str = "") -> Sampling:
+        """Of one of the n answers. A request without a seed gets one that nobody can guess."""
+        seed = secrets.randbits(63) if self.seed is None else (self.seed + answer) % 2**63
+        goes_on = self.ignore_eos and not grammar  # after the end of what a grammar describes, nothing may follow
+        return Sampling(
+            max_tokens,
+            self.temperature,
+            max(0, self.top_k),
+            self.top_p,
+            seed,
+            frozenset() if goes_on else frozenset({END_OF_TEXT}),
+            min_p=self.min_p,
+            min_tokens=self.min_tokens,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=tuple((int(token), bias) for token, bias in self.logit_bias.items()),
+            grammar=grammar,
+            logprobs=self.most_logprobs,
+        )
+
+    @property
+    def most_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to report at each place; None reports nothing."""
+        raise NotImplementedError
+
+    def prompts(self) -> tuple[tuple[int, ...], ...]:
+        """What is to be continued, in tokens. Raises ValueError for an empty prompt."""
+        raise NotImplementedError
 
 
 class CompletionRequest(_Generation):
-    """POST /v1/completions. A prompt is text, or a list of bytes; one prompt per request."""
+    """POST /v1/completions. A prompt is text, or a list of bytes; or there is a list of prompts."""
 
-    prompt: str | _Tokens | Annotated[list[str], _One] | Annotated[list[_Tokens], _One] = Field(
-        description="text, a list of bytes, or a list with one of these"
+    unsupported: ClassVar[Mapping[str, Absent]] = {**UNSUPPORTED, "top_logprobs": Absent()}
+
+    prompt: str | _Tokens | Annotated[list[str], _Some] | Annotated[list[_Tokens], _Some] = Field(
+        description="text, a list of bytes, or a list of these"
     )
+    echo: bool = Field(False, description="begin with the prompt")
+    logprobs: int | None = Field(None, ge=0, le=20, description="how many of the likeliest tokens to report each time")
 
-    def tokens(self) -> tuple[int, ...]:
-        """Raises ValueError for an empty prompt."""
-        prompt: Any = self.prompt
-        if isinstance(prompt, list) and not isinstance(prompt[0], int):
-            prompt = prompt[0]
-        tokens = _encoded(prompt) if isinstance(prompt, str) else tuple(prompt)
-        if not tokens:
+    @model_validator(mode="after")
+    def _echoes_text_only(self) -> "CompletionRequest":
+        if self.echo and self.logprobs is not None:
+            raise unfit("echo", "this service reports logprobs of new tokens only: leave one of the two out")
+        return self
+
+    @property
+    def most_logprobs(self) -> int | None:
+        return self.logprobs
+
+    def prompts(self) -> tuple[tuple[int, ...], ...]:
+        given: Any = self.prompt
+        is_one = isinstance(given, str) or isinstance(given[0], int)
+        found = tuple(_encoded(one) if isinstance(one, str) else tuple(one) for one in ([given] if is_one else given))
+        if not all(found):
             raise ValueError("the prompt is empty: expected at least one character")
-        return tokens
+        return found
 
 
 class TextPart(Sent):
@@ -137,11 +198,26 @@ class Message(Sent):
 class ChatRequest(_Generation):
     """POST /v1/chat/completions."""
 
+    unsupported: ClassVar[Mapping[str, Absent]] = {**UNSUPPORTED, "echo": Absent()}
+
     messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens")
 
-    def tokens(self) -> tuple[int, ...]:
-        return _encoded(_chat_prompt(self.messages))
+    logprobs: bool = Field(False, description="report how likely each token was")
+    top_logprobs: int = Field(0, ge=0, le=20, description="how many of the likeliest tokens to report each time")
+
+    @model_validator(mode="after")
+    def _asks_for_both(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise unfit("top_logprobs", "expected logprobs = true with it")
+        return self
+
+    @property
+    def most_logprobs(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
+
+    def prompts(self) -> tuple[tuple[int, ...], ...]:
+        return (_encoded(_chat_prompt(self.messages)),)
 
 
 def _chat_prompt(messages: list[Message]) -> str:

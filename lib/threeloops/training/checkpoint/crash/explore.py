@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -118,7 +118,7 @@ class _Loads:
 
     def __init__(self, function: Callable[[Path], Any], scratch: Path, same: Callable[[Any, Any], bool]) -> None:
         self.function, self.scratch, self.same = function, scratch, same
-        self._known: dict[frozenset, tuple[list[int], str]] = {}
+        self._known: dict[Hashable, tuple[list[int], str]] = {}
 
     def load(self, files: Files) -> _Outcome:
         folder = self.scratch / "folder"
@@ -147,8 +147,7 @@ class _Loads:
         return found
 
     def judge(self, state: State, known: list[_Outcome]) -> tuple[Judgement, str]:
-        key = frozenset(state.files.items())
-        if key not in self._known:
+        if (key := state.key) not in self._known:
             kind, value = outcome = self.load(state.files)
             places = [i for i, each in enumerate(known) if _equal(outcome, each, self.same)]
             error = f"load raised {type(value).__name__}: {str(value)[:200]}" if kind == "error" else ""

@@ -135,9 +135,9 @@ def test_factors_beside_a_linear_scaling_are_refused(path):
         ({"qkv_bias": True, "qk_norm": True}, "qk_norm with qkv_bias: llama.cpp has no such architecture"),
         ({"qkv_bias": True, "head_dim": 24}, "head_dim = 24 with qkv_bias: .*'qwen2' expects width / heads = 16"),
         ({"qkv_bias": True, "rope_scaling": Llama3Scaling(8.0, 64)}, "Llama3Scaling.* has it in 'llama' only"),
-        ({"rope_scaling": Llama3Scaling(8.0, 64, 2.0)}, "low_frequency_factor=2.0.* can say .*=1.0.* only"),
-        ({"rope_scaling": YarnScaling(8.0, 64, beta_fast=16.0)}, "beta_fast=16.0.* computes .*beta_fast=32.0"),
-        ({"rope_scaling": YarnScaling(8.0, 64, truncate=False)}, "truncate=False.* computes .*truncate=True"),
+        ({"rope_scaling": Llama3Scaling(8.0, 64, 2.0)}, "low_frequency_factor = 2.0 in Llama3Scaling: .* with 1.0, wh"),
+        ({"rope_scaling": YarnScaling(8.0, 64, beta_fast=16.0)}, "beta_fast = 16.0 in YarnScaling: .* with 32.0, what"),
+        ({"rope_scaling": YarnScaling(8.0, 64, truncate=False)}, "truncate = False in YarnScaling: .* with True, what"),
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threeloops.product.request import Sampling, TokenLogprobs
 from threeloops.product.service.engine.messages import (
     Cancel,
     Credit,
@@ -15,12 +16,16 @@ from threeloops.product.service.engine.messages import (
     frame,
 )
 
+SAMPLINGS = st.builds(
+    Sampling, st.just(3), st.floats(0, 2), seed=st.integers(0, 2**63 - 1), stop=st.frozensets(st.integers(0, 255)),
+    logit_bias=st.lists(st.tuples(st.integers(0, 255), st.floats(-9, 9))).map(tuple), grammar=st.text(),
+    logprobs=st.none() | st.integers(0, 20),
+)  # fmt: skip
 MESSAGES = st.one_of(
     st.builds(Cancel, st.integers(0, 2**40)),
     st.builds(Credit, st.integers(0, 9), st.integers(1, 99)),
     st.builds(
-        Submit, st.integers(0, 9), st.lists(st.integers(0, 255)).map(tuple), st.just(3), st.floats(0, 2), st.just(0),
-        st.just(1.0), st.integers(0, 2**63 - 1), st.frozensets(st.integers(0, 255)), client=st.text(),
+        Submit, st.integers(0, 9), st.lists(st.integers(0, 255)).map(tuple), SAMPLINGS, client=st.text(),
     ),
 )  # fmt: skip
 
@@ -40,4 +45,6 @@ def test_bytes_that_are_no_message_to_the_engine_are_refused(data):
 
 
 def test_a_message_of_either_direction_can_be_framed():
-    assert list(FrameReader(Message).feed(frame(Tokens({3: [1, 2]})))) == [Tokens({3: [1, 2]})]
+    logprobs = {3: [TokenLogprobs(-0.5, ((7, -0.25),)), TokenLogprobs(-1.0)]}
+    for message in (Tokens({3: [1, 2]}), Tokens({3: [1, 2]}, logprobs)):
+        assert list(FrameReader(Message).feed(frame(message))) == [message]

@@ -6,27 +6,43 @@ exception: what is written after it gets to blocks that are free only when the c
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
-from math import prod
 from random import Random
+
+import numpy as np
 
 from threeloops.training.checkpoint.crash.model.disk import Inode, changed_content
 from threeloops.training.checkpoint.crash.model.operations import Truncate
 from threeloops.training.checkpoint.crash.model.rules import Rules
 
-__all__ = ["Content", "Contents", "possible_contents", "some"]
+__all__ = ["Content", "Contents", "Key", "content_key", "possible_contents", "some"]
 
 _SAMPLES = 24
 """Random contents beside the corners, where there are too many to list all."""
+_LARGE = 1 << 16
+"""Bytes of a content that is not kept but put together whenever it is asked for."""
+
+Key = bytes | tuple[int, int]
+"""Equal for equal contents: a small content itself, the length and hash of a large one."""
+
+
+def content_key(data: bytes) -> Key:
+    return data if len(data) <= _LARGE else (len(data), hash(data))
 
 
 @dataclass(frozen=True)
 class Content:
     """One possibility. `newest` is the position of the last operation of which something is on disk, -1 for none."""
 
-    data: bytes
+    source: "bytes | _Choice"
     newest: int
+    key: Key
+
+    @property
+    def data(self) -> bytes:
+        return self.source if isinstance(self.source, bytes) else self.source.data()
 
 
 @dataclass(frozen=True)
@@ -37,24 +53,89 @@ class Contents:
 
 
 @dataclass(frozen=True)
-class _Version:
-    data: bytes
-    end: int
-    """How far the file had been written, in bytes, when the sector was last like this."""
+class _Size:
+    length: int
+    written: int
+    """How far the file had been written, in bytes."""
     position: int
 
 
 @dataclass
 class _Generation:
+    sector: int
     position: int
     """Of the cut with which it starts, -1 for the durable content."""
     base: bytes
     floor: int
     """Bytes that were there before the file grew."""
-    sizes: list[tuple[int, int, int]]
-    """Size, how far the file had been written, and position."""
-    versions: dict[int, list[_Version]] = field(default_factory=dict)
-    """By number of the sector, the oldest first, of those that have more than one."""
+    sizes: list[_Size]
+    versions: dict[int, list[int]] = field(default_factory=dict)
+    """By number of a sector that was written, its versions as rows of the table below, the oldest first. Row 0 stands
+    for the content in `base`."""
+    rows: list[bytes] = field(default_factory=list)
+    """The table, a sector or several in each piece."""
+    ends: list[int] = field(default_factory=lambda: [0])
+    """By row, how far the file had been written, in bytes, when the sector was last like this."""
+    positions: list[int] = field(default_factory=lambda: [-1])
+    base_ends: dict[int, int] = field(default_factory=dict)
+    """The same for row 0, which all sectors share."""
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        return np.frombuffer(bytes(self.sector) + b"".join(self.rows), np.uint8).reshape(-1, self.sector)
+
+    @cached_property
+    def position_of(self) -> np.ndarray:
+        return np.array(self.positions)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        return sorted(self.versions)
+
+    def add(self, first: int, data: bytes, end: int, position: int) -> None:
+        """A new version of some neighbouring sectors."""
+        count = -(-len(data) // self.sector)
+        self.rows.append(data.ljust(count * self.sector, b"\0"))
+        for number in range(first, first + count):
+            self.versions.setdefault(number, [0]).append(len(self.ends))
+            self.ends.append(end)
+            self.positions.append(position)
+
+    def end(self, number: int, version: int) -> int:
+        row = self.versions[number][version]
+        return self.ends[row] if row else self.base_ends.get(number, 0)
+
+    def stood_until(self, number: int, written: int) -> None:
+        """The newest version of a sector was right until so much of the file was written."""
+        row = self.versions[number][-1] if number in self.versions else 0
+        if row:
+            self.ends[row] = max(self.ends[row], written)
+        else:
+            self.base_ends[number] = max(self.base_ends.get(number, 0), written)
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """A size, and a row for each sector that is not as in the base."""
+
+    generation: _Generation
+    size: _Size
+    numbers: np.ndarray
+    rows: np.ndarray
+
+    @property
+    def newest(self) -> int:
+        newest = self.generation.position_of[self.rows].max(initial=-1)
+        return max(self.size.position, self.generation.position, int(newest))
+
+    def data(self) -> bytes:
+        generation, length = self.generation, self.size.length
+        sectors = -(-length // generation.sector)
+        content = bytearray(sectors * generation.sector)
+        content[: min(length, len(generation.base))] = memoryview(generation.base)[:length]
+        table = np.frombuffer(content, np.uint8).reshape(-1, generation.sector)
+        table[self.numbers] = generation.table[self.rows]
+        return bytes(memoryview(content)[:length])
 
 
 def possible_contents(inode: Inode, rules: Rules, most: int, *, flushed: int = -1, cut: int = -1) -> Contents:
@@ -70,24 +151,26 @@ def possible_contents(inode: Inode, rules: Rules, most: int, *, flushed: int = -
     generations = _generations(inode, rules.sector)
     oldest = max((g.position for g in generations if g.position <= cut), default=-1)
     generations = [each for each in generations if each.position >= oldest]
-    count = sum(
-        prod(len(v) for sector, v in g.versions.items() if sector * rules.sector < size)
-        for g in generations
-        for size, _, _ in g.sizes
-    )
+    complete = _count(generations, most) <= most
     whole = bytes(inode.latest)
-    newest = {whole: inode.pending[-1][0] if inode.pending else -1}
+    key = content_key(whole)
+    found = {key: Content(whole, inode.pending[-1][0] if inode.pending else -1, key)}
     for generation in generations:
-        for size, picks in _every_choice(generation, rules) if count <= most else _corners(generation, rules):
-            content = _assemble(generation, size, picks, rules.sector)
-            newest[content.data] = min(content.newest, newest.get(content.data, content.newest))
-    return Contents([Content(*each) for each in newest.items()], count <= most)
+        for choice in _distinct(generation, rules, complete):
+            data = choice.data()
+            content = Content(choice if len(data) > _LARGE else data, choice.newest, content_key(data))
+            known = found.get(content.key)
+            if known is None:
+                found[content.key] = content
+            elif content.newest < known.newest:
+                found[content.key] = Content(known.source, content.newest, content.key)
+    return Contents(list(found.values()), complete)
 
 
 def _generations(inode: Inode, sector: int) -> list[_Generation]:
     content = bytearray(inode.durable)
     written = len(content)
-    now = _Generation(-1, bytes(content), len(content), [(len(content), written, -1)])
+    now = _Generation(sector, -1, bytes(content), len(content), [_Size(len(content), written, -1)])
     found = [now]
     for position, operation in inode.pending:
         if isinstance(operation, Truncate):
@@ -95,91 +178,112 @@ def _generations(inode: Inode, sector: int) -> list[_Generation]:
             if size < len(content):
                 del content[size:]
                 written = min(written, size)
-                now = _cut(now, position, size, written, sector)
+                now = _cut(now, position, size, written)
                 found.append(now)
             else:
                 content.extend(bytes(size - len(content)))
-                now.sizes.append((size, written, position))
+                now.sizes.append(_Size(size, written, position))
             continue
         if not operation.data:
             continue
         before, end = len(content), operation.offset + len(operation.data)
         content.extend(bytes(max(0, operation.offset - before)))
         content[operation.offset : end] = operation.data
-        for number in range(operation.offset // sector, (end - 1) // sector + 1):
-            versions = now.versions.setdefault(number, [_Version(_sector(now.base, number, sector), 0, -1)])
-            versions[-1] = replace(versions[-1], end=max(versions[-1].end, written))  # it was right until now
-            versions.append(_Version(_sector(content, number, sector), max(written, end), position))
-        for size in range((before // sector + 1) * sector, end, sector):
-            now.sizes.append((size, size, position))
+        first, last = operation.offset // sector, (end - 1) // sector
+        for number in range(first, last + 1):
+            now.stood_until(number, written)
+        now.add(first, bytes(content[first * sector : (last + 1) * sector]), max(written, end), position)
+        now.sizes += [_Size(size, size, position) for size in range((before // sector + 1) * sector, end, sector)]
         if end > written:
-            now.sizes.append((len(content), end, position))
+            now.sizes.append(_Size(len(content), end, position))
         written = max(written, end)
     return found
 
 
-def _cut(now: _Generation, position: int, size: int, written: int, sector: int) -> _Generation:
+def _cut(now: _Generation, position: int, size: int, written: int) -> _Generation:
     """The generation after a cut: sectors below it are as old or new as they were."""
-    versions = {}
-    for number, each in now.versions.items():
+    sector, after = now.sector, _Generation(now.sector, position, now.base[:size], min(now.floor, size), [])
+    after.sizes.append(_Size(size, written, position))
+    after.base_ends = {number: min(end, size) for number, end in now.base_ends.items()}
+    for number, rows in now.versions.items():
         if (left := size - number * sector) > 0:
-            versions[number] = [
-                _Version(v.data[:left] + bytes(max(0, len(v.data) - left)), min(v.end, size), v.position) for v in each
-            ]
-    return _Generation(position, now.base[:size], min(now.floor, size), [(size, written, position)], versions)
+            for row in rows[1:]:
+                data = now.table[row, :left].tobytes().ljust(sector, b"\0")
+                after.add(number, data, min(now.ends[row], size), now.positions[row])
+    return after
 
 
-def _sector(content: bytes | bytearray, number: int, sector: int) -> bytes:
-    return bytes(content[number * sector : (number + 1) * sector]).ljust(sector, b"\0")
+def _count(generations: list[_Generation], most: int) -> int:
+    """How many choices there are; where they are more than `most`, some number above it."""
+    count = sum(len(each.sizes) for each in generations)
+    for generation in generations if count <= most else ():
+        for size in generation.sizes:
+            count -= 1
+            choices = 1
+            for number, versions in generation.versions.items():
+                choices *= len(versions) if number * generation.sector < size.length else 1
+                if choices > most:
+                    return choices
+            count += choices
+    return count
 
 
-def _oldest_legal(generation: _Generation, rules: Rules, size: int, written: int) -> dict[int, int]:
+def _oldest_legal(generation: _Generation, rules: Rules, size: _Size) -> dict[int, int]:
     """By sector, the oldest version that may be on disk together with this size."""
-    needed = {}
-    last = (min(size, written) - 1) // rules.sector
-    for number, versions in generation.versions.items():
-        end = min((number + 1) * rules.sector, written, size)
-        grown = end > generation.floor and number * rules.sector < size
-        if grown and (rules.growth == "all" or (rules.growth == "end" and number == last)):
-            end = min(end, versions[-1].end)  # less where a later write left a gap
-            needed[number] = next(i for i, version in enumerate(versions) if version.end >= end)
+    needed: dict[int, int] = {}
+    if rules.growth == "any":
+        return needed
+    last = (min(size.length, size.written) - 1) // rules.sector
+    for number, versions in generation.versions.items() if rules.growth == "all" else _one(generation, last):
+        end = min((number + 1) * rules.sector, size.written, size.length)
+        if end > generation.floor and number * rules.sector < size.length:
+            end = min(end, generation.end(number, -1))  # less where a later write left a gap
+            needed[number] = next(i for i in range(len(versions)) if generation.end(number, i) >= end)
     return needed
 
 
-def _every_choice(generation: _Generation, rules: Rules) -> Iterator[tuple[tuple[int, int, int], dict[int, int]]]:
-    for each in generation.sizes:
-        size, written, _ = each
-        needed = _oldest_legal(generation, rules, size, written)
-        visible = [number for number in generation.versions if number * rules.sector < size]
+def _one(generation: _Generation, number: int) -> list[tuple[int, list[int]]]:
+    return [(number, generation.versions[number])] if number in generation.versions else []
+
+
+def _every_choice(generation: _Generation, rules: Rules) -> Iterator[tuple[_Size, dict[int, int]]]:
+    for size in generation.sizes:
+        needed = _oldest_legal(generation, rules, size)
+        visible = [number for number in generation.versions if number * rules.sector < size.length]
         ranges = [range(needed.get(number, 0), len(generation.versions[number])) for number in visible]
         for picks in product(*ranges):
-            yield each, dict(zip(visible, picks, strict=True))
+            yield size, dict(zip(visible, picks, strict=True))
 
 
-def _corners(generation: _Generation, rules: Rules) -> Iterator[tuple[tuple[int, int, int], dict[int, int]]]:
+def _corners(generation: _Generation, rules: Rules) -> Iterator[tuple[_Size, dict[int, int]]]:
     """Nothing, everything, everything up to some moment, and one side of the file without the other, under each of
     some sizes; then a sample."""
-    versions = generation.versions
-    numbers = sorted(versions)
+    versions, numbers = generation.versions, generation.numbers
     half = len(numbers) // 2
     newest = {number: len(versions[number]) - 1 for number in numbers}
     patterns: list[dict[int, int]] = [{}, newest]
     for part in (numbers[:1], numbers[-1:], numbers[:half], numbers[half:], numbers[half : half + 1]):
         patterns.append({number: newest[number] for number in part})
-        patterns.append({number: newest[number] for number in numbers if number not in set(part)})
-    moments = sorted({version.position for each in versions.values() for version in each})
+        without = set(part)
+        patterns.append({number: newest[number] for number in numbers if number not in without})
+    positions = generation.positions
+    moments = sorted({positions[row] for rows in versions.values() for row in rows})
     for moment in some(moments, 8):
-        patterns.append({n: max(i for i, v in enumerate(versions[n]) if v.position <= moment) for n in numbers})
+        patterns.append({n: max(i for i, v in enumerate(versions[n]) if positions[v] <= moment) for n in numbers})
     sizes = some(generation.sizes, 6)
     random = Random(len(generation.base))
-    samples = [
-        (random.choice(generation.sizes), {n: random.randint(0, newest[n]) for n in numbers}) for _ in range(_SAMPLES)
-    ]
-    for each, picks in [*((size, pattern) for pattern in patterns for size in sizes), *samples]:
-        size, written, _ = each
-        needed = _oldest_legal(generation, rules, size, written)
-        visible = [number for number in numbers if number * rules.sector < size]
-        yield each, {number: max(needed.get(number, 0), picks.get(number, 0)) for number in visible}
+    needed = {size: _oldest_legal(generation, rules, size) for size in sizes}
+    for pattern in patterns:
+        for size in sizes:
+            yield size, _legal(pattern, needed[size])
+    for _ in range(_SAMPLES):
+        size = random.choice(generation.sizes)
+        pattern = {n: int(random.random() * (newest[n] + 1)) for n in numbers}
+        yield size, _legal(pattern, _oldest_legal(generation, rules, size))
+
+
+def _legal(picks: dict[int, int], needed: dict[int, int]) -> dict[int, int]:
+    return picks | {number: max(oldest, picks.get(number, 0)) for number, oldest in needed.items()}
 
 
 def some(values: list, most: int) -> list:
@@ -189,12 +293,13 @@ def some(values: list, most: int) -> list:
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-def _assemble(generation: _Generation, size: tuple[int, int, int], picks: dict[int, int], sector: int) -> Content:
-    length, _, position = size
-    data = bytearray(generation.base[:length].ljust(length, b"\0"))
-    newest = max(position, generation.position)
-    for number, pick in picks.items():
-        version = generation.versions[number][pick]
-        newest = max(newest, version.position if pick else -1)
-        data[number * sector : (number + 1) * sector] = version.data
-    return Content(bytes(data[:length]), newest)
+def _distinct(generation: _Generation, rules: Rules, complete: bool) -> Iterator[_Choice]:
+    versions, seen = generation.versions, set[tuple]()
+    for size, picks in _every_choice(generation, rules) if complete else _corners(generation, rules):
+        end = -(-size.length // generation.sector)
+        chosen = {number: versions[number][pick] for number, pick in picks.items() if pick and number < end}
+        numbers, rows = (np.fromiter(each, np.int64, len(chosen)) for each in (chosen.keys(), chosen.values()))
+        key = (size, hash(numbers.tobytes()), hash(rows.tobytes()))
+        if key not in seen:
+            seen.add(key)
+            yield _Choice(generation, size, numbers, rows)

@@ -4,14 +4,21 @@ What was lost can only be less after an fsync, and more after anything else, so 
 an fsync, before a save's return, or at the end. A state that was possible earlier gets the earliest such point.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from math import prod
 from random import Random
 from typing import Any
 
-from threeloops.training.checkpoint.crash.model.contents import Content, Contents, possible_contents, some
+from threeloops.training.checkpoint.crash.model.contents import (
+    Content,
+    Contents,
+    content_key,
+    possible_contents,
+    some,
+)
 from threeloops.training.checkpoint.crash.model.disk import Disk, Inode, NameChange, changed_content
 from threeloops.training.checkpoint.crash.model.operations import Operation, Record, Saved, Sync, SyncAll, Truncate
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
@@ -31,19 +38,23 @@ class DirtyFile:
 
     path: str
     inode: Inode
-    data: bytes
+    content: Content
+
+    @property
+    def data(self) -> bytes:
+        return self.content.data
 
     def lost(self, point: int) -> str:
         """What is not as programs saw it after that operation, in a few words; empty where nothing is lost."""
-        whole = changed_content(self.inode, point)
-        return "" if self.data == whole else _difference(self.data, whole, bytes(self.inode.durable))
+        data, whole = self.data, changed_content(self.inode, point)
+        return "" if data == whole else _difference(data, whole, bytes(self.inode.durable))
 
 
 @dataclass(frozen=True)
 class State:
     """What a crash after operation `point` may leave; -1 is before the first."""
 
-    files: Files
+    contents: Mapping[str, Content | bytes | str | None] = field(repr=False)
     point: int
     saves: int
     """How many saves had returned."""
@@ -51,6 +62,15 @@ class State:
     """Operations on names, up to the crash, that are not on disk."""
     dirty: tuple[DirtyFile, ...] = field(repr=False)
     operations: list[Operation] = field(repr=False, compare=False)
+
+    @property
+    def files(self) -> Files:
+        return {path: each.data if isinstance(each, Content) else each for path, each in self.contents.items()}
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for states with the same files."""
+        return frozenset((path, _key(content)) for path, content in self.contents.items())
 
     @property
     def losses(self) -> list[str]:
@@ -101,13 +121,14 @@ def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> C
         BadRecord: an operation is impossible.
     """
     disk = Disk(record.start, rules)
-    found: dict[tuple[int, frozenset], State] = {}
+    found: dict[tuple[int, Hashable], State] = {}
+    contents: _Known = {}
     complete, saves, barrier = True, 0, -1
     for operation in (*record.operations, None):
         if operation is None or isinstance(operation, Sync | SyncAll | Saved):
-            states = _Crash(disk, record.operations, saves, barrier, most)
+            states = _Crash(disk, record.operations, saves, barrier, most, contents)
             for state in states:
-                key = (saves, frozenset(state.files.items()))
+                key = (saves, state.key)
                 if key not in found or state.point < found[key].point:
                     found[key] = state
             complete &= states.complete
@@ -125,8 +146,8 @@ def states_after(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> l
         BadRecord: an operation is impossible.
     """
     saves = sum(isinstance(operation, Saved) for operation in record.operations)
-    states = _Crash(Disk.after(record, rules), record.operations, saves, -1, most)
-    return list({frozenset(state.files.items()): state for state in states}.values())
+    states = _Crash(Disk.after(record, rules), record.operations, saves, -1, most, {})
+    return list({state.key: state for state in states}.values())
 
 
 def files_after(record: Record, count: int | None = None) -> Files:
@@ -135,13 +156,19 @@ def files_after(record: Record, count: int | None = None) -> Files:
     return {path: visible(inode.latest) for path, inode in disk.tree().items()}
 
 
+_Known = dict[tuple[int, ...], Contents]
+"""Possible contents of a file, by its number, its first and last pending operation, and what is flushed and cut."""
+
+
 class _Crash:
     """The states of a crash at one moment."""
 
-    def __init__(self, disk: Disk, operations: list[Operation], saves: int, barrier: int, most: int) -> None:
+    def __init__(
+        self, disk: Disk, operations: list[Operation], saves: int, barrier: int, most: int, known: "_Known"
+    ) -> None:
         self.disk, self.operations, self.saves, self.barrier, self.most = disk, operations, saves, barrier, most
         self.complete = True
-        self._contents: dict[tuple[int, int, int], Contents] = {}
+        self._known = known
         self._random = Random(disk.position)
 
     def __iter__(self) -> Iterator[State]:
@@ -202,11 +229,12 @@ class _Crash:
         found = {}
         for inode in {inode.number: inode for inode in tree.values() if inode.pending}.values():
             cuts = (p for p, o in inode.pending if isinstance(o, Truncate) and p <= last)
-            key = (inode.number, flushed.get(inode.number, -1), max(cuts, default=-1))
-            if key not in self._contents:
+            flush, cut = flushed.get(inode.number, -1), max(cuts, default=-1)
+            key = (inode.number, inode.pending[0][0], inode.pending[-1][0], flush, cut)
+            if key not in self._known:
                 most = min(self.most, _MOST_CONTENTS)
-                self._contents[key] = possible_contents(inode, rules, most, flushed=key[1], cut=key[2])
-            found[inode.number] = self._contents[key]
+                self._known[key] = possible_contents(inode, rules, most, flushed=flush, cut=cut)
+            found[inode.number] = self._known[key]
         return tree, found
 
     def _sampled(self, every: list[list[Content]], most: int) -> Iterable[tuple[Content, ...]]:
@@ -223,11 +251,11 @@ class _Crash:
             yield tuple(self._random.choice(each) for each in every)
 
     def _state(self, chosen: tuple[NameChange, ...], tree: dict[str, Inode], contents: dict[int, Content]) -> State:
-        files: Files = {}
+        files: dict[str, Content | bytes | str | None] = {}
         paths: dict[int, str] = {}
         for path, inode in tree.items():
             content = contents.get(inode.number)
-            files[path] = content.data if content else visible(inode.durable)
+            files[path] = content or visible(inode.durable)
             paths[inode.number] = path
         newest = [content.newest for content in contents.values()] + [change.position for change in chosen]
         point = max([self.barrier, *newest])
@@ -235,7 +263,7 @@ class _Crash:
         missing = tuple(c for c in self.disk.pending if c.position <= point and c not in there)
         inodes = self.disk.inodes
         dirty = tuple(
-            DirtyFile(paths[n], _frozen(inodes[n]), content.data) for n, content in contents.items()
+            DirtyFile(paths[n], _frozen(inodes[n]), content) for n, content in contents.items()
         )  # fmt: skip
         return State(files, point, self.saves, missing, dirty, self.operations)
 
@@ -243,6 +271,12 @@ class _Crash:
 def _frozen(inode: Inode) -> Inode:
     """As it is now: the disk goes on."""
     return Inode(inode.number, inode.name, b"", inode.durable, inode.pending, inode.changed, inode.synced)
+
+
+def _key(content: Content | bytes | str | None) -> Hashable:
+    if isinstance(content, Content):
+        return content.key
+    return content_key(content) if isinstance(content, bytes) else content
 
 
 def visible(content: Any) -> bytes | str | None:
@@ -268,7 +302,7 @@ def _difference(data: bytes, whole: bytes, durable: bytes) -> str:
         return f"still has its old content ({length} bytes)"
     if whole.startswith(data):
         return f"has only the first {length} of {size} bytes"
-    if not any(data):
+    if not data.strip(b"\0"):
         return f"has {length} bytes, all of them zero"
     first = next(i for i in range(0, min(length, size) + 1, 512) if data[i : i + 512] != whole[i : i + 512])
     return f"is torn: wrong from about byte {first} on, {length} of {size} bytes long"

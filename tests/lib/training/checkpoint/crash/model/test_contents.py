@@ -121,3 +121,22 @@ def test_where_there_are_too_many_the_corners_are_among_them():
     half = {whole[:100] + zeros[100:], zeros[:100] + whole[100:]}
     assert {zeros, whole, whole[:4] + zeros[4:], zeros[:4] + whole[4:]} | half <= in_place
     assert contents(POSIX, Write(FILE, "f", 0, whole), most=100) == found, "the sample is the same each time"
+
+
+def test_what_is_kept_of_a_large_file_is_one_table_and_the_count_of_choices_grows_with_it():
+    """Twice the size takes twice the memory, and no choice is put together before it is asked for."""
+    import tracemalloc
+
+    def peak(sectors):
+        disk = Disk([], POSIX)
+        disk.apply(Create(FILE, "f"))
+        disk.apply(Write(FILE, "f", 0, bytes(range(1, 129)) * 4 * sectors))
+        tracemalloc.start()
+        found = possible_contents(disk.inodes[FILE], POSIX, 512)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len({each.data for each in found.choices}) == len({each.key for each in found.choices}) > 50
+        return most
+
+    small, large = peak(2_000), peak(4_000)
+    assert small < 20 * 2_000 * 512 and large < 2.5 * small

@@ -36,9 +36,10 @@ class TextStream:
         self.stopped = False
         """Whether a stop string has ended the text: no more tokens are needed."""
 
-    def push(self, tokens: Sequence[int]) -> str:
-        """The text that is certain now and was not before; often none."""
-        return self._take(self._decoder.decode(bytes(tokens)))
+    def push(self, tokens: Sequence[int], *, may_stop: bool = True) -> str:
+        """The text that is certain now and was not before; often none. `may_stop`: whether a stop string may begin in
+        it."""
+        return self._take(self._decoder.decode(bytes(tokens)), may_stop)
 
     def end(self) -> str:
         """No more tokens will come: what was held back, an incomplete character as a replacement character."""
@@ -46,11 +47,11 @@ class TextStream:
         rest, self._held = self._held, ""
         return text if self.stopped else text + rest
 
-    def _take(self, text: str) -> str:
+    def _take(self, text: str, may_stop: bool = True) -> str:
         if self.stopped or not text:
             return ""
         self._held += text
-        if not self._stop:
+        if not self._stop or not may_stop:
             given, self._held = self._held, ""
             return given
         found = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]

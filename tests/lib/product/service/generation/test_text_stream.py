@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from threeloops.product.service.text_stream import DONE, TextStream, event
+from threeloops.product.service.generation.text_stream import DONE, TextStream, event
 
 LETTERS = st.text("abé\n😀", max_size=30)
 STOPS = st.lists(st.text("abé😀", min_size=1, max_size=4), max_size=4)

@@ -1,4 +1,4 @@
-"""The next token from the logits: temperature, top-k, top-p, and noise that depends on nothing but the request.
+"""The next token from the logits: temperature, min-p, top-k, top-p, and noise that depends on nothing but the request.
 
 A token is drawn as argmax(log p + Gumbel noise), which is a draw from p (Gumbel 1954; Maddison et al. 2014). The noise
 is a hash of the request's seed, the token's position and the token itself: a counter-based generator (Salmon et al.
@@ -6,6 +6,7 @@ is a hash of the request's seed, the token's position and the token itself: a co
 request gives the same tokens whatever it is batched with, and after it was preempted: there is no state to lose.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -36,13 +37,14 @@ def choose(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[in
 def probabilities(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     """What the token of each row is drawn from, (rows, vocabulary) in float32 or wider.
 
-    First the temperature, then top-k, then top-p of what is left, as transformers and vLLM do. Of equal logits at the
-    border of top-k all are kept. At temperature 0 the likeliest, the first of equals, has all of it.
+    First the temperature, then min-p, then top-k, then top-p of what is left, as vLLM does (and transformers, but for
+    min-p, which comes last there). Of equal logits at the border of top-k all are kept. At temperature 0 the likeliest,
+    the first of equals, has all of it.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     alike = defaultdict(list)
     for row, sampling in enumerate(samplings):
-        alike[sampling.temperature, sampling.top_k, sampling.top_p].append(row)
+        alike[sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p].append(row)
     if len(alike) == 1:
         return _filtered(logits, *next(iter(alike)))
     chances = torch.empty_like(logits)
@@ -66,11 +68,13 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int], *, stream: int, dev
     return _uniforms(seeds, positions, 1, stream, device)[:, 0]
 
 
-def _filtered(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+def _filtered(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
     if temperature == 0:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
     # Relative to the largest, and by a temperature that is not rounded to 0: neither ∞ − ∞ nor 0 / 0 can arise.
     logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
+    if min_p > 0:  # logits are logarithms of shares of the likeliest one's chance
+        logits = logits.masked_fill(logits < math.log(min_p), -torch.inf)
     if 0 < top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
     chances = logits.softmax(-1)

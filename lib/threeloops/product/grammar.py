@@ -1,0 +1,98 @@
+"""Grammars that an answer can be made to follow: a JSON schema, a regular expression, or a choice of texts.
+
+The library `llguidance` compiles them and says after each token which may come next. Whoever asks writes a grammar as
+text; an engine that knows the bytes of its tokens follows it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+__all__ = ["Grammars", "grammar_of_choice", "grammar_of_regex", "grammar_of_schema"]
+
+_MOST_COMPILED = 64
+
+
+def grammar_of_schema(schema: Mapping[str, Any]) -> str:
+    """JSON that is valid by a schema, without white space: a small model would write nothing else.
+
+    Raises ValueError for what is not a schema.
+    """
+    try:
+        return _matcher_class().grammar_from_json_schema(json.dumps(schema), defaults={"whitespace_flexible": False})
+    except RecursionError:
+        raise ValueError("the schema has too many objects within each other: expected some dozens") from None
+
+
+def grammar_of_regex(regex: str) -> str:
+    """Texts that a regular expression matches as a whole."""
+    return _matcher_class().grammar_from_regex(regex)
+
+
+def grammar_of_choice(choice: Sequence[str]) -> str:
+    """One of these texts."""
+    rules = " | ".join(json.dumps(text) for text in choice)
+    return _matcher_class().grammar_from_lark(f"start: {rules}")
+
+
+class Grammars:
+    """Grammars for one vocabulary: `tokens` are the bytes of each token, and one of `ends` ends a text."""
+
+    def __init__(self, tokens: Sequence[bytes], ends: Sequence[int]) -> None:
+        _matcher_class()  # a clear error now, and not with the first request
+        self._tokens, self._ends = tokens, ends
+        self._tokenizer: Any = None
+        self._compiled = lru_cache(_MOST_COMPILED)(self._compile)
+
+    def check(self, grammar: str) -> None:
+        """Raises ValueError, with llguidance's own words, for a grammar that cannot be followed."""
+        self._compiled(grammar)
+
+    def matcher(self, grammar: str) -> Any:
+        """An `llguidance.LLMatcher` at the beginning of a text."""
+        return self._compiled(grammar).deep_copy()
+
+    def _compile(self, grammar: str) -> Any:
+        from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+        if self._tokenizer is None:
+            wrapper = TokenizerWrapper(_Vocabulary(self._tokens, self._ends))
+            self._tokenizer = LLTokenizer(wrapper, n_vocab=len(self._tokens), eos_token=list(self._ends))
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+
+class _Vocabulary:
+    """What llguidance asks of a tokenizer. It encodes only bytes that the grammar leaves no choice about, and any
+    tokens that spell them will do: here the longest at each place."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: Sequence[bytes], ends: Sequence[int]) -> None:
+        self.tokens, self.special_token_ids = list(tokens), list(ends)
+        self.eos_token_id = ends[0]
+        self._numbers = {text: token for token, text in reversed(list(enumerate(tokens))) if token not in ends}
+        self._longest = max(map(len, self._numbers), default=0)
+
+    def __call__(self, text: bytes) -> list[int]:
+        found, start = [], 0
+        while start < len(text):
+            for end in range(min(len(text), start + self._longest), start, -1):
+                if (token := self._numbers.get(text[start:end])) is not None:
+                    break
+            else:
+                break  # no token begins here: llguidance takes the rest token by token
+            found.append(token)
+            start = end
+        return found
+
+
+def _matcher_class() -> Any:
+    try:
+        from llguidance import LLMatcher
+    except ImportError as error:
+        raise ImportError("structured output needs the package llguidance: pip install llguidance") from error
+    return LLMatcher

@@ -1,0 +1,82 @@
+"""Matrices packed for this CPU: the same numbers, from the same weights, whatever rows are computed together."""
+
+import pytest
+import torch
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.packed import packed
+
+TOKENS = torch.arange(24).view(2, 12) * 7
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return GPT(GPTConfig.tiny(qkv_bias=True)).eval()
+
+
+@pytest.fixture
+def packed_model(model):
+    if (found := packed(model)) is model:
+        pytest.skip("this PyTorch packs nothing on this CPU")
+    return found
+
+
+@torch.inference_mode()
+def test_a_packed_model_gives_the_logits_of_its_model(model, packed_model):
+    torch.testing.assert_close(packed_model(TOKENS), model(TOKENS), rtol=1e-5, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_it_holds_the_weights_of_its_model_and_no_others(model, packed_model):
+    ours, theirs = (dict(each.named_parameters()) for each in (packed_model, model))
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name] is theirs[name] for name in theirs)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 7, 31])
+@torch.inference_mode()
+def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(packed_model, others):
+    rows = torch.randn(32, 1, packed_model.config.width)
+    mlp = packed_model.blocks[0].mlp
+    assert torch.equal(mlp(rows[: others + 1])[0], mlp(rows)[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.blocks[1].mlp.up.weight.mul_(2),
+        lambda model: model.load_state_dict(GPT(model.config).state_dict()),
+        lambda model: setattr(model.blocks[0].mlp, "down", model.blocks[0].mlp.down.double().float()),
+        lambda model: setattr(model.head, "weight", torch.nn.Parameter(torch.randn_like(model.head.weight))),
+    ],
+    ids=["in place", "other weights loaded", "converted and back", "another parameter"],
+)
+def test_it_sees_that_a_weight_has_changed(model, packed_model, change):
+    with torch.no_grad():
+        before = packed_model(TOKENS)
+        change(model)
+        after = packed_model(TOKENS)
+        torch.testing.assert_close(after, model(TOKENS), rtol=1e-5, atol=1e-6)
+        assert after.equal(before) == model(TOKENS).allclose(before, rtol=1e-5, atol=1e-6)
+
+
+def test_layers_that_somebody_watches_stay_as_they_are(model, packed_model):
+    seen = []
+    model.blocks[0].mlp.up.register_forward_hook(lambda *_: seen.append("up"))
+    packed(model)(TOKENS)
+    assert seen == ["up"]
+
+
+def test_a_model_in_bfloat16_is_not_packed(model):
+    model = model.to(torch.bfloat16)
+    assert packed(model) is model
+
+
+def test_weights_whose_changes_cannot_be_seen_are_not_packed():
+    with torch.inference_mode():
+        model = GPT(GPTConfig.tiny()).eval()
+        copied = packed(model)
+        copied(TOKENS)
+        model.blocks[0].mlp.up.weight.mul_(2)
+        assert copied(TOKENS).equal(model(TOKENS))

@@ -1,0 +1,85 @@
+"""Grammars: what may come next, whatever the tokens are; and that a bad one is refused with the library's words."""
+
+import json
+import re
+
+import pytest
+import torch
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.batching import Engine
+from threeloops.product.decode import BlockManager, ModelRunner
+from threeloops.product.grammar import Grammars, grammar_of_choice, grammar_of_regex, grammar_of_schema
+from threeloops.product.request import Finish, Request, Sampling
+
+BYTES = [bytes([byte]) for byte in range(256)]
+PIECES = [b"", *BYTES[32:127], b"yes", b"no", b"ye", b'{"', b'":', b"12", b"true", "é".encode()]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 4}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def answer(tokens, grammar, seed=0, max_tokens=60, temperature=2.0):
+    """What a model of random weights writes: (text, how it ended). Token 0 ends a text."""
+    torch.manual_seed(seed)
+    config = GPTConfig(len(tokens), layers=1, heads=1, kv_heads=1, width=8, mlp_width=8, max_sequence=128)
+    runner = ModelRunner(GPT(config), 32, 4, grammars=Grammars(tokens, [0]))
+    sampling = Sampling(max_tokens, temperature, seed=seed, stop=frozenset({0}), grammar=grammar)
+    asked = Request("r", (1, 2), sampling)
+    Engine(runner, BlockManager(32, 4)).run([asked])
+    assert asked.finish is not Finish.ERROR, asked.error
+    return b"".join(tokens[token] for token in asked.output if token).decode(), asked.finish
+
+
+@pytest.mark.parametrize("tokens", [BYTES, PIECES], ids=["bytes", "pieces"])
+@pytest.mark.parametrize("seed", [*range(8), 6275])
+def test_an_answer_follows_its_grammar(tokens, seed):
+    text, finish = answer(tokens, grammar_of_choice(["yes", "no", 'a "quoted"\\n']), seed)
+    assert text in ("yes", "no", 'a "quoted"\\n') and finish is Finish.STOP
+    text, finish = answer(tokens, grammar_of_regex("[0-9]{3}-(yes|no)*x"), seed)
+    assert finish is Finish.LENGTH or re.fullmatch("[0-9]{3}-(yes|no)*x", text)
+    text, finish = answer(tokens, grammar_of_schema(PERSON), seed)
+    found = json.loads(text)
+    assert finish is Finish.STOP and list(found) == ["name", "age"] and len(found["name"]) <= 4
+    assert 0 <= found["age"] <= 99 and text.startswith('{"name":"') and ',"age":' in text, "without white space"
+
+
+def test_the_length_may_end_it_in_the_middle():
+    text, finish = answer(BYTES, grammar_of_regex("[ab]{50}"), max_tokens=7)
+    assert finish is Finish.LENGTH and re.fullmatch("[ab]{7}", text)
+
+
+def test_at_temperature_zero_the_likeliest_allowed_token_is_taken():
+    assert answer(BYTES, grammar_of_choice(["q"]), temperature=0.0) == ("q", Finish.STOP)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "told"),
+    [
+        (lambda: grammar_of_schema({"type": "strng"}), "Invalid type: strng"),
+        (lambda: grammar_of_schema({"type": "array", "uniqueItems": True}), "Unimplemented keys"),
+        (lambda: grammar_of_regex("(a"), "unclosed group"),
+        (lambda: grammar_of_regex("a(?=b)"), "look-ahead"),
+    ],
+    ids=["a type", "a keyword", "a group", "look-ahead"],
+)
+def test_a_grammar_that_cannot_be_followed_is_refused_in_the_librarys_words(grammar, told):
+    with pytest.raises(ValueError, match=told):
+        Grammars(BYTES, [0]).check(grammar())
+
+
+def test_a_schema_of_any_depth_is_refused_or_followed():
+    schema = {"type": "string"}
+    for _ in range(3000):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(ValueError, match="too many objects within each other"):
+        grammar_of_schema(schema)
+
+
+def test_two_requests_of_one_grammar_do_not_share_their_places():
+    grammars, grammar = Grammars(BYTES, [0]), grammar_of_choice(["ab"])
+    first, second = grammars.matcher(grammar), grammars.matcher(grammar)
+    assert first.consume_tokens([97, 98]) and not second.is_accepting() and first.is_accepting()
