@@ -35,6 +35,7 @@ BENCHMARKS = {
     "checkpoint": "save, load, stalls, increments and losses of checkpoints beside torch's own (three minutes)",
     "elastic": "goodput simulated beside closed forms, and published failure rates beside each other (a minute)",
     "decode": "caches, speculation and weights of few bits, beside plain ones and formulas (five minutes)",
+    "engines": "the engine beside llama.cpp, ctranslate2 and transformers, and where a step's time goes (six minutes)",
     "serving": "the engine beside transformers on the same weights, its policies, and its own prediction (ten minutes)",
     "service": "the service at twice its capacity beside a sample server, and what it costs (six minutes)",
     "fleet": "real replicas behind NGINX beside their prediction, and ways to scale a bursty day (five minutes)",
@@ -43,8 +44,8 @@ BENCHMARKS = {
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
 }
 ON_CPU = {
-    "checkpoint", "cluster", "data", "elastic", "first_hour", "fleet", "grading", "liger", "meter", "parallel",
-    "replay", "service", "serving",
+    "checkpoint", "cluster", "data", "elastic", "engines", "first_hour", "fleet", "grading", "liger", "meter",
+    "parallel", "replay", "service", "serving",
 }  # fmt: skip
 """These use the CPU even if there is a GPU: ranks, submissions, interpreted kernels and shards live there."""
 REPORT = "report"
@@ -66,6 +67,8 @@ def main(arguments: list[str]) -> int:
             console.print(f"[bold]{name}[/]  {what}", highlight=False)
         console.print(f"[bold]{REPORT}[/]  write README.md and GPU.md from the evidence (a second)", highlight=False)
         return 0
+    if options.savers:
+        return _savers(parser, options, console)
     names = ["liger" if name == "kernels" and options.peers else name for name in options.names]
     failed = False
     for name in [name for name in names if name != REPORT]:
@@ -108,8 +111,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lab", nargs="+", default=[], help="labs of the grading benchmark")
     parser.add_argument("--class", type=int, default=20, dest="size", help="submissions in the class")
     parser.add_argument("--repeats", type=int, default=3, help="how often each harness grades the class")
+    parser.add_argument(
+        "--savers",
+        action="store_true",
+        help="checkpoint: write docs/power_cuts.md, which savers survive",
+    )
     parser.add_argument("--out", type=Path, help="folder of the JSON files (benchmarks/evidence/<device>)")
     return parser
+
+
+def _savers(parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console) -> int:
+    if options.names != ["checkpoint"]:
+        parser.error(f"--savers with {options.names}: expected `python -m benchmarks checkpoint --savers`")
+    from benchmarks.checkpoint_savers import page
+
+    try:
+        text = page(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+    except Unmeasured as error:
+        console.print(f"checkpoint: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    place = (options.out or Path(__file__).parent.parent / "docs") / "power_cuts.md"
+    replace_text(place, text)
+    console.print(f"written: {place}", markup=False, highlight=False, soft_wrap=True)
+    return 0
 
 
 def _provenance(device: str) -> Provenance:

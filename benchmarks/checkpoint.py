@@ -19,7 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from threeloops.training.checkpoint import Checkpointer, LocalStore
 
-from benchmarks.checkpoint_crash import Saver, crash_rows
+from benchmarks.checkpoint_crash import Saver, crash_rows, errors_in_a_file
 from benchmarks.checkpoint_kills import kill_rows
 from benchmarks.result import Prediction, Result, Series
 from grader.machine.provenance import Provenance
@@ -41,11 +41,18 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     state = _state(tensors, 4 * MIB)
     with tempfile.TemporaryDirectory(prefix="threeloops-checkpoint-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # DCP's, that there is no process group
+        _say(f"saves and loads, {rounds} rounds")
         throughput = _throughput(state, Path(folder), rounds)
+        _say("stalls of asynchronous saves")
         stalls, copy_seconds = _stalls(state, Path(folder), rounds)
         increments = _increments(state, Path(folder))
-        killed = kill_rows(Path(folder), kills)
-        crashed = crash_rows(Saver(OURS, _save_once, _load_once), most=30 if quick else 300)
+        with errors_in_a_file() as errors:
+            _say(f"{kills} kills")
+            killed = kill_rows(Path(folder), kills)
+            _say("crash states")
+            crashed = crash_rows(Saver(OURS, _save_once, _load_once), most=30 if quick else 300)
+        if errors.exists():
+            _say(f"what DCP printed of the checkpoints that it could not load is in {errors}")
     total = sum(tensor.nbytes for tensor in state.values())
     return Result(
         "checkpoint", about, {"quick": quick, "tensors": tensors, "bytes": total},
@@ -62,6 +69,10 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "stalls are in copies of the state: one into memory that was touched before, measured in the same run",
         ],
     )  # fmt: skip
+
+
+def _say(what: str) -> None:
+    print(f"checkpoint: {what}", flush=True)
 
 
 def _save_once(folder: Path, state: State, step: int) -> None:

@@ -6,11 +6,12 @@ ext4's (`threeloops.training.checkpoint.crash`), and loaded.
 
 from __future__ import annotations
 
-import logging
 import os
+import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from threeloops.training.checkpoint.crash import EXT4, POSIX, check, recording
 
 from benchmarks.result import Series
 
-__all__ = ["Saver", "crash_rows"]
+__all__ = ["Saver", "crash_rows", "errors_in_a_file"]
 
 State = dict[str, torch.Tensor]
 _ELEMENTS = 300
@@ -42,8 +43,6 @@ def crash_rows(ours: Saver | None = None, *, most: int = 300) -> list[Series]:
         ours: what the others are compared with.
         most: states right before each fsync, see `check`.
     """
-    for name in ("torch.distributed.checkpoint", "torch.distributed.checkpoint.logger"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # each state that cannot be loaded is an error to them
     rows = []
     for rules in (POSIX, EXT4):
         for saver in (*([ours] if ours else []), *_PEERS):
@@ -53,6 +52,25 @@ def crash_rows(ours: Saver | None = None, *, most: int = 300) -> list[Series]:
             for what, count in zip(("states", "both lost", "lost after it returned"), found, strict=True):
                 rows.append(Series(f"crash states under {rules.name} rules: {what}", saver.name, "", (count,)))
     return sorted(rows, key=lambda row: row.what)
+
+
+@contextmanager
+def errors_in_a_file() -> Iterator[Path]:
+    """Send stderr of this process and its children to a file: for each state that it cannot load, DCP prints
+    tracebacks. An empty file is removed."""
+    sys.stderr.flush()
+    descriptor, name = tempfile.mkstemp(prefix="threeloops-checkpoint-", suffix=".log")
+    plain = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield Path(name)
+    finally:
+        sys.stderr.flush()
+        os.dup2(plain, 2)
+        os.close(plain)
+        os.close(descriptor)
+        if not os.path.getsize(name):
+            os.unlink(name)
 
 
 def _explored(saver: Saver, rules, most: int) -> tuple[int, int, int]:

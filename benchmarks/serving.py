@@ -21,6 +21,7 @@ from threeloops.product.loadgen import measure as measured
 from threeloops.product.request import Request, Sampling
 from threeloops.simulation.clock import Clock
 
+from benchmarks.progress import finished
 from benchmarks.result import Result, Series
 from benchmarks.serving_policies import policy_rows
 from benchmarks.serving_prediction import CpuClock, one_thread, prediction_rows
@@ -44,14 +45,18 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     requests, rounds = (32, 1) if quick else (128, 5)
     model = new_model()
     tuned: dict[str, str] = {}
-    series = [
-        *_throughput(UNIFORM, model, _batch(requests, lambda random: (64, 64)), rounds, tuned),
-        *_throughput(SKEWED, model, _batch(requests, _skewed), rounds, tuned),
-        *_chunking(model, requests, rounds),
-        *_prefixes(model, requests // 4, rounds),
-        *waste_rows(),
-        *policy_rows(model, new_engine, 40 if quick else 160, rounds),
-    ]
+    parts = {
+        UNIFORM: lambda: _throughput(UNIFORM, model, _batch(requests, lambda random: (64, 64)), rounds, tuned),
+        SKEWED: lambda: _throughput(SKEWED, model, _batch(requests, _skewed), rounds, tuned),
+        "chunked prefill": lambda: _chunking(model, requests, rounds),
+        "prefix cache": lambda: _prefixes(model, requests // 4, rounds),
+        "waste": waste_rows,
+        "policies": lambda: policy_rows(model, new_engine, 40 if quick else 160, rounds),
+    }
+    series = []
+    for what, part in parts.items():
+        series += part()
+        finished(what)
     predictions, fitted = prediction_rows(model, new_engine, 60 if quick else 200, 1 if quick else 3)
     missing = no_transformers()
     return Result(
@@ -116,6 +121,7 @@ def _throughput(what: str, model: GPT, batch: Lengths, rounds: int, tuned: dict[
             if measured_round >= 0:
                 for each, seconds in times.items():
                     found[each][name].append(tokens / seconds)
+                finished(f"{what}, round {measured_round + 1} of {rounds}: {name}, {tokens / times[wall]:.0f} tokens/s")
     peer = list(parties)[-1]
     return [
         Series(quantity, name, unit, tuple(samples), "higher", peer=name == peer != OURS)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
+
+from benchmarks.progress import finished
+from benchmarks.result import readable
 
 
 def timed(run: Callable[[], Any], device: str) -> float:
@@ -27,4 +31,6 @@ def in_turns(parties: dict[str, Callable[[], Any]], device: str, rounds: int) ->
     for _ in range(rounds):
         for name, run in parties.items():
             found[name].append(timed(run, device))
+    for name, times in found.items():
+        finished(f"{name}, {rounds} rounds, median {readable(median(times), 's')}")
     return {name: tuple(times) for name, times in found.items()}

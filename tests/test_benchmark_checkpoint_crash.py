@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from benchmarks.checkpoint_crash import Saver, crash_rows
+from benchmarks.checkpoint_crash import Saver, crash_rows, errors_in_a_file
 
 
 def careful(folder, state, step):
@@ -33,3 +33,15 @@ def test_common_saves_lose_both_checkpoints_and_a_careful_one_does_not():
     assert (
         found["ext4 rules: both lost", "torch.save in place"] > 0 < found["ext4 rules: both lost", "torch DCP in place"]
     )
+
+
+def test_errors_go_to_a_file_that_is_kept_if_there_are_any(capfd):
+    with errors_in_a_file() as path:
+        os.write(2, b"a traceback")
+    assert path.read_text() == "a traceback"
+    path.unlink()
+    with errors_in_a_file() as path:
+        assert path.exists()
+    assert not path.exists()
+    os.write(2, b"seen")
+    assert capfd.readouterr().err == "seen"

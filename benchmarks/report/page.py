@@ -37,7 +37,7 @@ TOPICS: dict[str, dict[str, Summariser]] = {
         "checkpoint": training.checkpoint,
         "elastic": training.elastic,
     },
-    "Serving": {"serving": product.serving, "decode": product.decode},
+    "Serving": {"serving": product.serving, "engines": product.engines, "decode": product.decode},
     "A service under load": {"service": product.service},
     "A fleet": {"fleet": product.fleet},
     "Grading a class": {"grading": product.grading},

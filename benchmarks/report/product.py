@@ -58,6 +58,13 @@ def serving(evidence: Evidence) -> Iterator[Row]:
     yield from predicted(evidence, "engine metrics, predicted in virtual time", *by_quantity(evidence))
 
 
+def engines(evidence: Evidence) -> Iterator[Row]:
+    """The engine beside other engines, batch by batch."""
+    for what in evidence.quantities(" at once, "):
+        peers = [by for by in evidence.parties(what) if by != OURS]
+        yield from beside(evidence, what, OURS, *peers, say=f"output tokens: {what}")
+
+
 def by_quantity(evidence: Evidence) -> list[Against]:
     """All predictions of a file, quantity by quantity."""
     whats = dict.fromkeys(each.what for each in evidence.predictions)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Any
 
 import torch
 from threeloops.models.gpt import GPT
@@ -23,10 +24,18 @@ ExecutorFactory = Callable[[GPT, int, int], Executor]
 """An executor of a model with a cache of so many blocks of so many tokens."""
 
 
-def small_model(dtype: torch.dtype, seed: int = 0) -> GPT:
+def small_model(dtype: torch.dtype, seed: int = 0, **variant: Any) -> GPT:
     """Weights so large that every token of the prompt matters to the next."""
     config = GPTConfig(
-        31, layers=2, heads=4, kv_heads=2, width=32, mlp_width=48, max_sequence=80, tied_embeddings=False
+        31,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        width=32,
+        mlp_width=48,
+        max_sequence=80,
+        tied_embeddings=False,
+        **variant,
     )
     model = GPT(config).to(dtype).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)

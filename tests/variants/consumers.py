@@ -33,6 +33,7 @@ Found = dict[str, float | str]
 """By variant: the largest difference, or the error."""
 
 _VOCABULARY, _LENGTH, _RATE, _STEPS = 61, 24, 0.3, 2
+_SECONDS = 300  # for a run of all variants on a busy machine; it takes ten
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _on_ranks(names: tuple[str, ...], losses_of: Callable[..., list[float]], lay
                 found[name] = str(error)
         return found
 
-    found = Cluster(2).run(program, seconds=60).results[-1]
+    found = Cluster(2).run(program, seconds=_SECONDS).results[-1]
     return {
         name: each if isinstance(each, str) else _difference(_numbers(each), _numbers(_alone(name, layers) * times))
         for name, each in found.items()
@@ -263,8 +264,8 @@ def _checkpoint(names):
     found: Found = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        Cluster(2).run(_save_with_fsdp, names, folder, seconds=60)
-        Cluster(2).run(_save_cut_in_another_way, names, folder, seconds=60)
+        Cluster(2).run(_save_with_fsdp, names, folder, seconds=_SECONDS)
+        Cluster(2).run(_save_cut_in_another_way, names, folder, seconds=_SECONDS)
         for name in names:
             model, whole = variant_model(name, seed=2), variant_model(name).state_dict()
             state = TrainingState(model)

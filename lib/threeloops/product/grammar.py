@@ -40,7 +40,6 @@ class Grammars:
     """Grammars for one vocabulary: `tokens` are the bytes of each token, and one of `ends` ends a text."""
 
     def __init__(self, tokens: Sequence[bytes], ends: Sequence[int]) -> None:
-        _matcher_class()  # a clear error now, and not with the first request
         self._tokens, self._ends = tokens, ends
         self._tokenizer: Any = None
         self._compiled = lru_cache(_MOST_COMPILED)(self._compile)
@@ -54,14 +53,13 @@ class Grammars:
         return self._compiled(grammar).deep_copy()
 
     def _compile(self, grammar: str) -> Any:
-        from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+        matcher_class = _matcher_class()
+        from llguidance import LLTokenizer, TokenizerWrapper
 
-        if not self._ends:
-            raise ValueError("the model has no token that ends a text, so an answer that follows a grammar has no end")
         if self._tokenizer is None:
             wrapper = TokenizerWrapper(_Vocabulary(self._tokens, self._ends))
             self._tokenizer = LLTokenizer(wrapper, n_vocab=len(self._tokens), eos_token=list(self._ends))
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = matcher_class(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise ValueError(matcher.get_error())
         return matcher

@@ -13,7 +13,7 @@ from threeloops.product.grammar import Grammars, grammar_of_choice, grammar_of_r
 from threeloops.product.request import Finish, Request, Sampling
 
 BYTES = [bytes([byte]) for byte in range(256)]
-PIECES = [b"", *BYTES[32:127], b"yes", b"no", b"ye", b'{"', b'":', b"12", b"true", "é".encode()]
+PIECES = [b"", *BYTES[32:127], b"yes", b"no", b"ye", b'{"', b'":', b"12", b"true", "é".encode(), b"", b"no"]
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 4}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from threeloops.inner.profiling.gaps import Gap, find_gaps
 from threeloops.inner.profiling.operators import Bound, Operator, bound, cheapest_call_us, operators
 from threeloops.inner.profiling.peak_memory import PeakMemory, peak_memory
-from threeloops.inner.profiling.trace import ANNOTATION, ON_DEVICE, Event, from_chrome, to_chrome
+from threeloops.inner.profiling.trace import ANNOTATION, ON_DEVICE, PYTHON, Event, from_chrome, to_chrome
 
 if TYPE_CHECKING:
     from torch import nn
@@ -95,7 +95,7 @@ class Profile:
     def from_chrome(cls, trace: dict, device_name: str = "") -> "Profile":
         """The profile in a Chrome trace of torch.profiler: of the profiled call if `profile` recorded it, else of all.
 
-        Raises ValueError when `trace` is not a Chrome trace.
+        Raises ValueError when `trace` is not a Chrome trace, or has work that is not understood; see `from_chrome`.
         """
         events = from_chrome(trace)
         window = next((event for event in events if event.category == ANNOTATION and event.name == _WINDOW), None)
@@ -106,7 +106,7 @@ class Profile:
                 if window.start_us <= event.start_us <= window.end_us
             )
         device = "cuda" if any(event.category in ON_DEVICE for event in events) else "cpu"
-        wall_us = window.duration_us if window else max((event.end_us for event in events), default=0.0)
+        wall_us = window.duration_us if window else max((e.end_us for e in events if e.category != PYTHON), default=0.0)
         return cls(device, device_name, wall_us, events)
 
     @property

@@ -5,25 +5,44 @@ the TensorBoard plugin read. Operators, gaps and memory are computed from it alo
 machine, or written by hand, is understood in the same way.
 """
 
+import math
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
-    "ANNOTATION", "Call", "CallTree", "Event", "LAUNCH", "MEMORY", "ON_DEVICE", "from_chrome", "is_operator",
-    "launches", "to_chrome",
+    "ANNOTATION", "Call", "CallTree", "Event", "LAUNCH", "MEMORY", "ON_DEVICE", "PYTHON", "from_chrome", "is_operator",
+    "is_python", "launches", "python_place", "to_chrome",
 ]  # fmt: skip
 
 _OPERATOR = "cpu_op"
 ANNOTATION = "user_annotation"
 MEMORY = "cpu_instant_event"
-LAUNCH = ("cuda_runtime", "cuda_driver")
+PYTHON = "python_function"
+LAUNCH = ("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver")
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-_CATEGORIES = {_OPERATOR, ANNOTATION, MEMORY, *LAUNCH, *ON_DEVICE}
+_CATEGORIES = {_OPERATOR, ANNOTATION, MEMORY, PYTHON, *LAUNCH, *ON_DEVICE}
+_OLDER = {
+    "Operator": _OPERATOR, "Runtime": "cuda_runtime", "Kernel": "kernel", "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset", "Python": PYTHON,
+}  # fmt: skip
+"""Kineto's names of 2021 and 2022."""
+_NO_WORK = {
+    "Trace", "Traces", "ac2g", "async_cpu_to_gpu", "async_gpu", "collective_comm", "cuda_event", "cuda_profiler_range",
+    "cuda_sync", "external_correlation", "forward_backward", "fwdbwd", "gpu_pm_counter", "gpu_user_annotation",
+    "overhead",
+}  # fmt: skip
+"""Categories that stand for no work of their own: marks, and copies of what other events say."""
 
 _LEFT_OUT = {"Ev Idx", "Record function id", "finished", "Fwd thread id", "Sequence number", "Total Reserved"}
 """A third of the bytes of a trace, which nothing here and no viewer uses."""
+_ARGUMENTS = {
+    "correlation": int, "device": int, "Addr": int, "Bytes": int, "Device Type": int, "Input Dims": list,
+    "Input type": list, "Input Strides": list, "Concrete Inputs": list,
+}  # fmt: skip
 _COMPILED_GRAPH = "CompiledFxGraph"
 
 
@@ -38,8 +57,8 @@ class Event:
     category: str
     start_us: float
     duration_us: float
-    thread: int
-    process: int = 0
+    thread: int | str
+    process: int | str = 0
     args: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,36 +70,105 @@ class Event:
         """The number that a launch and its kernel share, −1 without one."""
         return self.args.get("correlation", -1)
 
+    @property
+    def device(self) -> int | str:
+        """Of work on a device: which one. Kineto's process of such an event is the device too."""
+        return self.args.get("device", self.process)
+
 
 def from_chrome(trace: dict) -> tuple[Event, ...]:
-    """The events of CATEGORIES in the order of their start, the first of them at 0.
+    """The events of CATEGORIES in the order of their start, the first of them at 0. Calls of Python may begin before.
 
-    Raises ValueError when `trace` is not a Chrome trace.
+    Raises ValueError when `trace` is not a Chrome trace, when an event is malformed, and for work that is not
+    understood: of an unknown category, as other accelerators have, or kernels that were launched and not recorded.
     """
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         raise ValueError("trace has no list 'traceEvents': expected a Chrome trace as torch.profiler exports it")
-    known = [raw for raw in trace["traceEvents"] if raw.get("cat") in _CATEGORIES and raw.get("ph") in ("X", "i")]
-    origin = min((raw["ts"] for raw in known), default=0.0)
+    known: list[tuple[dict, str]] = []
+    unknown: Counter[str] = Counter()
+    for number, raw in enumerate(trace["traceEvents"]):
+        if not isinstance(raw, dict):
+            raise ValueError(f"event {number} is {str(raw)[:60]!r}: expected an object")
+        category, kind = raw.get("cat"), raw.get("ph")
+        if not isinstance(category, str) or kind not in ("X", "i"):
+            continue
+        category = _OLDER.get(category, category)
+        if category in _CATEGORIES:
+            if wrong := _malformed(raw, category):
+                raise ValueError(f"event {number} ({str(raw.get('name'))[:60]}): {wrong}")
+            known.append((raw, category))
+        elif kind == "X" and category not in _NO_WORK:
+            unknown[category] += 1
+    _require_understood(known, unknown)
+    origin = min((raw["ts"] for raw, category in known if category != PYTHON), default=0.0)
     events = [
         Event(
             raw["name"],
-            raw["cat"],
+            category,
             round(raw["ts"] - origin, 3),  # nanoseconds, which is the resolution of the recorder's clock
             round(raw.get("dur", 0.0), 3),
             raw.get("tid", 0),
             raw.get("pid", 0),
             {name: value for name, value in raw.get("args", {}).items() if name not in _LEFT_OUT},
         )
-        for raw in known
+        for raw, category in known
     ]
     return tuple(sorted(events, key=lambda event: (event.start_us, -event.duration_us)))
+
+
+def _require_understood(known: list[tuple[dict, str]], unknown: Counter[str]) -> None:
+    if unknown:
+        counted = ", ".join(f"{count} of {category!r}" for category, count in unknown.items())
+        raise ValueError(
+            f"trace has events of categories that are not understood: {counted}. Their device would look idle: "
+            "expected a trace of a CPU or of GPUs; remove these events if they stand for no work"
+        )
+    launched = next((raw for raw, category in known if category in LAUNCH and "launch" in raw["name"].lower()), None)
+    if launched and not any(category in ON_DEVICE for _, category in known):
+        raise ValueError(
+            f"trace has launches ({launched['name']}) and no kernels: the device would look idle; record with "
+            "ProfilerActivity.CUDA and without a session of CUPTI counters"
+        )
+
+
+def _malformed(raw: dict, category: str) -> str:
+    """Which field of an event is malformed, and what was expected; "" if none is."""
+    start: Any = raw.get("ts")
+    duration: Any = raw.get("dur", 0.0)
+    args = raw.get("args", {})
+    for name, value in (("ts", start), ("dur", duration)):
+        if type(value) not in (int, float) or not math.isfinite(value):
+            return f"{name} = {value!r}: expected microseconds"
+    if duration < 0:
+        return f"dur = {duration}: expected 0 or more"
+    if not isinstance(raw.get("name"), str):
+        return f"name = {raw.get('name')!r}: expected text"
+    if not isinstance(args, dict):
+        return f"args = {args!r}: expected an object"
+    for name in ("tid", "pid"):
+        if not isinstance(raw.get(name, 0), (int, str)):
+            return f"{name} = {raw[name]!r}: expected a number or text"
+    for name, kind in _ARGUMENTS.items():
+        if name in args and not isinstance(args[name], kind):
+            return f"{name} = {args[name]!r}: expected {'a number' if kind is int else 'a list'}"
+    if not _are_numbers(args.get("Input Dims", [])):
+        return f"Input Dims = {args['Input Dims']!r}: expected the lengths of each input"
+    if not all(isinstance(kind, str) for kind in args.get("Input type", [])):
+        return f"Input type = {args['Input type']!r}: expected names of types"
+    if category == MEMORY and (lacking := [name for name in ("Addr", "Bytes") if name not in args]):
+        return f"it has no {lacking[0]!r}: expected those of an allocation"
+    return ""
+
+
+def _are_numbers(values: list) -> bool:
+    return all(_are_numbers(each) if type(each) is list else type(each) is int for each in values)
 
 
 def to_chrome(events: Iterable[Event], device_name: str = "") -> dict:
     """A Chrome trace of `events`, for chrome://tracing, ui.perfetto.dev and the TensorBoard plugin."""
     rows = []
     for event in events:
-        row = {"name": event.name, "cat": event.category, "pid": event.process, "tid": event.thread}
+        row: dict[str, Any] = {"name": event.name, "cat": event.category, "pid": event.process, "tid": event.thread}
         row |= {"ts": event.start_us, "args": event.args}
         instant = event.category == MEMORY
         rows.append(row | ({"ph": "i", "s": "t"} if instant else {"ph": "X", "dur": event.duration_us}))
@@ -130,12 +218,12 @@ class Call:
 
 
 class CallTree:
-    """The operator calls of every thread, nested by time."""
+    """The operator calls of every thread, nested by time; or calls of another kind."""
 
-    def __init__(self, events: Iterable[Event]):
-        self.roots: dict[int, list[Call]] = {}
-        open_calls: dict[int, list[Call]] = {}
-        for event in sorted(filter(is_operator, events), key=lambda event: (event.start_us, -event.duration_us)):
+    def __init__(self, events: Iterable[Event], of: "Callable[[Event], bool] | None" = None):
+        self.roots: dict[int | str, list[Call]] = {}
+        open_calls: dict[int | str, list[Call]] = {}
+        for event in sorted(filter(of or is_operator, events), key=lambda event: (event.start_us, -event.duration_us)):
             stack = open_calls.setdefault(event.thread, [])
             while stack and stack[-1].event.end_us <= event.start_us:
                 stack.pop()
@@ -149,7 +237,7 @@ class CallTree:
             for root in roots:
                 yield from root.walk()
 
-    def at(self, thread: int, time_us: float) -> Call | None:
+    def at(self, thread: int | str, time_us: float) -> Call | None:
         """The innermost call that `thread` was in at `time_us`, or None."""
         found, calls = None, self.roots.get(thread, [])
         while calls:
@@ -157,6 +245,22 @@ class CallTree:
             if index < 0 or calls[index].event.end_us < time_us:
                 break
             found, calls = calls[index], calls[index].children
+        return found
+
+    def during(self, thread: int | str, start_us: float, end_us: float) -> Call | None:
+        """The innermost call that `thread` was in for at least half of this time, or None."""
+        found, calls = None, self.roots.get(thread, [])
+        while calls:
+            first = bisect_right(calls, start_us, key=lambda call: call.event.end_us)
+            last = bisect_right(calls, end_us, key=lambda call: call.event.start_us)
+            inside = [
+                call
+                for call in calls[first:last]
+                if 2 * (min(call.event.end_us, end_us) - max(call.event.start_us, start_us)) >= end_us - start_us
+            ]
+            if not inside:
+                break
+            found, calls = inside[0], inside[0].children
         return found
 
 
@@ -168,3 +272,17 @@ def launches(events: Iterable[Event]) -> dict[int, Event]:
 def is_operator(event: Event) -> bool:
     # Inductor marks a compiled graph as an annotation, but on a CPU the fused kernels have no other event.
     return event.category == _OPERATOR or event.name.startswith(f"## Call {_COMPILED_GRAPH}")
+
+
+def is_python(event: Event) -> bool:
+    return event.category == PYTHON
+
+
+def python_place(call: Call | None) -> str:
+    """A call of Python as "collate_fn, data.py:41", one of C with the function that made it; "" for none."""
+    if call is None:
+        return ""
+    if match := re.fullmatch(r"(.*)\((\d+)\): (.*)", call.event.name):
+        return f"{match[3]}, {match[1]}:{match[2]}"
+    caller = python_place(call.parent)
+    return f"{call.event.name} of {caller}" if caller else call.event.name

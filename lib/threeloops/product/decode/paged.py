@@ -246,6 +246,10 @@ class _Layer:
         copied = self.pool.view(-1, width).index_select(0, group.tables.flatten())
         keys, values = copied.view(chunks, blocks * self.block_size, 2, kv_heads, head_dim).transpose(1, 3).unbind(2)
         shared = q.shape[1] // kv_heads  # query heads that share a key head: more rows of that head, to attention
+        if group.count == 1:  # a step of decoding, whose operators cost more than what they compute
+            q = q.view(chunks, kv_heads, shared, head_dim)
+            attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
+            return attended.reshape(chunks, kv_heads * shared, 1, head_dim)
         q = q.view(chunks, group.count, kv_heads, shared, head_dim).transpose(1, 2).flatten(2, 3)
         attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
         attended = attended.view(chunks, kv_heads, group.count, shared, head_dim).transpose(1, 2)

@@ -135,14 +135,10 @@ class Answer(Response):
             try:
                 engine = await stack.enter_async_context(service.switch.lease())
                 self._version = self._log["version"] = str(service.switch.current)
-                if (
-                    engine.tokenizer.fingerprint != self._job.tokenizer.fingerprint
-                ):  # another version has come meanwhile
-                    self._job = await job_of(self._job.asked, self._job.client, service.settings, engine.served)
-                    for choice in self._choices:
-                        choice.use(self._job)
-                self._check_tokens(engine)
-                texts = [choice.pieces(engine) for choice in self._choices]
+                job = self._job
+                if engine.tokenizer.fingerprint != job.tokenizer.fingerprint:  # another version has come meanwhile
+                    self._job = await job_of(job.asked, job.client, service.settings, engine.served)
+                texts = [choice.pieces(engine, self._job) for choice in self._choices]
                 pieces = texts[0] if len(texts) == 1 else _merged(texts)
                 open_choices = len(texts)
                 async for piece in await stack.enter_async_context(aclosing(pieces)):
@@ -181,12 +177,6 @@ class Answer(Response):
         for choice in self._choices:
             choice.admitted()
         self._span.event("prefill")
-
-    def _check_tokens(self, engine: Supervisor) -> None:
-        largest = max(map(int, self._job.asked.logit_bias), default=-1)
-        if largest >= 0 and engine.model is not None and largest >= engine.model.vocabulary:
-            said = f"logit_bias: token {largest} is not one of the model's, 0 to {engine.model.vocabulary - 1}"
-            raise Refused(400, "invalid_value", said, param="logit_bias")
 
     def _note_first_token(self, seconds: float) -> None:
         if "ttft_seconds" not in self._log:

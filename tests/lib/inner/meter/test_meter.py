@@ -13,6 +13,7 @@ from threeloops.inner.codegen import inspect
 from threeloops.inner.launches import record
 from threeloops.inner.meter import ArgumentTraffic, meter
 from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_release import BLOCK_POINTERS
 
 pytestmark = pytest.mark.skipif(
     not interpreter.interpreted(),
@@ -279,6 +280,7 @@ def block_pointer_kernel(x, out, rows, columns, BM: tl.constexpr, BN: tl.constex
         source, target = tl.advance(source, (BM, 0)), tl.advance(target, (BM, 0))
 
 
+@BLOCK_POINTERS
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 def test_block_pointers_count_what_their_boundary_check_lets_through():
     x = torch.randn(13, 30)

@@ -16,6 +16,7 @@ import triton.language as tl
 from threeloops.inner.meter import meter
 from threeloops.inner.meter.accesses import View
 from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_release import BLOCK_POINTERS
 
 pytestmark = pytest.mark.skipif(
     not interpreter.interpreted(),
@@ -129,20 +130,26 @@ def test_each_argument_has_its_own_view_of_a_shared_storage():
     assert finding.argument == "x"
 
 
-def test_block_pointers_and_descriptors():
+@BLOCK_POINTERS
+@pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
+def test_block_pointers():
     @triton.jit
     def block_kernel(x, out, ROWS: tl.constexpr):
         block = tl.make_block_ptr(x, (ROWS, 4), (4, 1), (0, 0), (4, 4), (1, 0))
         tile = tl.load(block, boundary_check=(0, 1), padding_option="zero")
         tl.store(out + tl.arange(0, 4)[:, None] * 4 + tl.arange(0, 4)[None, :], tile)
 
+    x, out = torch.zeros(8, 4)[:2], torch.zeros(4, 4)
+    assert strict(block_kernel[(1,)], x, out, ROWS=2) == []
+    assert "8 lanes" in strict(block_kernel[(1,)], x, out, ROWS=4)[0].message
+
+
+def test_descriptors():
     @triton.jit
     def descriptor_kernel(x, out):
         tl.store(out + tl.arange(0, 4)[:, None] * 4 + tl.arange(0, 4)[None, :], x.load([0, 0]))
 
     x, out = torch.zeros(8, 4)[:2], torch.zeros(4, 4)
-    assert strict(block_kernel[(1,)], x, out, ROWS=2) == []
-    assert "8 lanes" in strict(block_kernel[(1,)], x, out, ROWS=4)[0].message
     assert strict(descriptor_kernel[(1,)], TensorDescriptor(x, [2, 4], [4, 1], [4, 4]), out) == []
     assert "8 lanes" in strict(descriptor_kernel[(1,)], TensorDescriptor(x, [4, 4], [4, 1], [4, 4]), out)[0].message
 

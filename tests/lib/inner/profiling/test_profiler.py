@@ -478,7 +478,9 @@ def test_longest_uncovered_stretch_against_counting(intervals, start, length):
     assert all(before[1] < after[0] for before, after in zip(union, union[1:], strict=False))
     free = [not any(low <= cell < high for low, high in intervals) for cell in range(start, start + length)]
     runs = re.findall("1+", "".join("1" if cell else "0" for cell in free))
-    assert _longest_uncovered(start, start + length, union) == max(map(len, runs), default=0)
+    begin, end = _longest_uncovered(start, start + length, union)
+    assert end - begin == max(map(len, runs), default=0) and start <= begin <= end <= start + length
+    assert all(high <= begin or end <= low for low, high in union) or begin == end
 
 
 # What limits an operator

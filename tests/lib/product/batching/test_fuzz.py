@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from serving_fuzz import differences, greedy, play, small_model
+from threeloops.models.rope_scaling import YarnScaling
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.request import Finish, Request, Sampling
 
@@ -43,6 +44,16 @@ def test_in_float64_the_tokens_of_every_request_are_exactly_those_of_greedy_deco
     assert not wrong
     for what in ("preempted", "from the prefix cache", "cut prompts", "mixed steps", "copies", "forked", *Finish):
         assert seen[what] >= count / 100, f"too few: {what}"
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_with_a_window_the_tokens_are_those_of_greedy_decoding_alone_too(executor):
+    """Blocks outside of the window are shared and copied like all others, and not read."""
+    model = small_model(torch.float64, sliding_window=7, qkv_bias=True, qk_norm=True, rope_scaling=YarnScaling(4.0, 20))
+    seen, wrong = play_all(model, executor, 100)
+    assert not wrong
+    for what in ("from the prefix cache", "cut prompts", "copies", "forked"):
+        assert seen[what], f"never: {what}"
 
 
 @pytest.mark.parametrize("count", [100, ALL])

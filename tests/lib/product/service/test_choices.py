@@ -125,12 +125,8 @@ def test_a_conversation_says_how_likely_its_tokens_were(client, is_stream):
 
 
 def test_bytes_that_are_no_text_alone_are_told_apart():
-    told = completion_logprobs(
-        [(0xC3, TokenLogprobs(-1.0, ((0xC3, -1.0), (0xC2, -2.0)))), (0xA9, TokenLogprobs(-0.5))],
-        ByteTokenizer().piece,
-        2,
-        4,
-    )
+    tokens = [(0xC3, TokenLogprobs(-1.0, ((0xC3, -1.0), (0xC2, -2.0)))), (0xA9, TokenLogprobs(-0.5))]
+    told = completion_logprobs(tokens, ByteTokenizer().piece, 2, 4)
     assert told["tokens"] == ["bytes:\\xc3", "bytes:\\xa9"] and len(told["top_logprobs"][0]) == 2
     assert told["text_offset"] == [4, 4]
 

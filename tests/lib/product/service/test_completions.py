@@ -57,7 +57,8 @@ class Service:
             await asyncio.Event().wait()
 
         scope = {"type": "http", "headers": [], "state": {"request_id": "r", "log": {}}}
-        await Answer(self, await job_of(asked, Client("c"), self.settings, self.served))(scope, receive, send)
+        job = await job_of(asked, Client("c"), self.settings, self.served)
+        await Answer(self, job)(scope, receive, send)
         start, *bodies = sent
         return start["status"], dict(start["headers"]), b"".join(each["body"] for each in bodies), now()
 

@@ -78,10 +78,11 @@ class Pattern:
     @cached_property
     def spans(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The touched bytes as starts and ends of stretches if there are few, at most one for every 8 lanes."""
-        active = self.active
-        breaks = np.flatnonzero(np.diff(active) != self.itemsize)
-        if 8 * (len(breaks) + 1) > max(self.lanes, 8):
+        lanes = self.offsets if self.mask is None else self.offsets[self.mask]
+        apart = lanes[1:] - lanes[:-1] != self.itemsize
+        if 8 * (np.count_nonzero(apart) + 1) > max(self.lanes, 8):
             return None
+        active, breaks = lanes.astype(np.int64), np.flatnonzero(apart)
         starts = active[np.concatenate(([0], breaks + 1))]
         return starts, active[np.concatenate((breaks, [self.lanes - 1]))] + self.itemsize
 
@@ -111,7 +112,8 @@ class Pattern:
     def places(self, base: int, unit: int = 1) -> np.ndarray:
         """The numbers of the units that this pattern touches, of `unit` bytes, a power of two."""
         first = (self.active + base) >> (unit.bit_length() - 1)
-        return np.concatenate([first + part for part in range(self.itemsize // unit)])
+        parts = self.itemsize // unit
+        return first if parts == 1 else np.concatenate([first + part for part in range(parts)])
 
     def sectors(self, base: int) -> tuple[int, int]:
         """(sectors, requests) of this pattern with its first lane at byte `base`.

@@ -9,17 +9,23 @@ from threeloops.models.llama_folder import load_llama_folder
 from threeloops.product.quantized import Scheme, quantize
 from threeloops.product.quantized.gguf import load_gguf
 from threeloops.product.service.engine.messages import EngineSpec
+from threeloops.product.text import load_tokenizer
 from threeloops.product.trained import RECIPES, trained
 
 __all__ = ["files_of", "load_model"]
 
 
 def files_of(name: str) -> str:
-    """The folder or file of a model that an operator names; "" for a model of the course. Raises FileNotFoundError."""
+    """The folder or file of a model that an operator names; "" for a model of the course.
+
+    Raises FileNotFoundError if there is none, and ValueError, before any weight is read, if its tokenizer cannot be
+    used.
+    """
     if name in RECIPES:
         return ""
     if not Path(name).exists():
         raise FileNotFoundError(f"{name!r} is not a folder, a GGUF file, or one of {', '.join(RECIPES)}")
+    load_tokenizer(name)
     return name
 
 

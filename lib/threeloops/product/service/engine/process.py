@@ -42,7 +42,7 @@ from threeloops.product.service.engine.messages import (
     Tokens,
     frame,
 )
-from threeloops.product.text import load_tokenizer
+from threeloops.product.text import ByteTokenizer, load_tokenizer
 
 __all__ = ["main"]
 
@@ -211,9 +211,8 @@ def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     """The engine, after a first request: what torch sets up on its first call, no client waits for."""
     if spec.threads:
         torch.set_num_threads(spec.threads)
-    tokenizer = load_tokenizer(files)  # before its weights: they may be many gigabytes
     model = load_model(spec, files)
-    grammars = Grammars(list(map(tokenizer.piece, range(model.config.vocabulary_size))), sorted(tokenizer.end_tokens))
+    grammars = _grammars(files, model.config.vocabulary_size)
     runner = ModelRunner(model, spec.blocks, spec.block_size, grammars=grammars)
     blocks = BlockManager(spec.blocks, spec.block_size)
     policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
@@ -222,6 +221,13 @@ def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     if warm_up.finish is Finish.ERROR:  # a version that answers nobody must not replace one that does
         raise ValueError(f"it cannot generate: {warm_up.error}")
     return Engine(CountingExecutor(runner), blocks, policy), model
+
+
+def _grammars(files: str, vocabulary: int) -> Grammars | None:
+    """None for a model whose tokenizer knows no end of a text, by which an answer could end where its grammar does."""
+    tokenizer = load_tokenizer(files) if files else ByteTokenizer()
+    ends = sorted(tokenizer.end_tokens)
+    return Grammars([tokenizer.piece(token) for token in range(vocabulary)], ends) if ends else None
 
 
 def _fingerprint(model: GPT) -> str:

@@ -53,16 +53,12 @@ class Choice:
         self._arrived, self._first_token = time.monotonic(), first_token
         self.is_cached = False
         self.reason = "cancelled"
-        self._service = service
-        self.use(job)
+        self._service, self._job = service, job
+        self._prompt = job.prompts[index // job.asked.n]
         self._id = request_id if job.choices == 1 else f"{request_id}-{index}"
         self._key: str | None = None
         self._text = ""
         self._seen: RequestMetrics = service.metrics.started(len(self._prompt))
-
-    def use(self, job: Job) -> None:
-        """Answer this job, which is the same request in the tokens of another model."""
-        self._job, self._prompt = job, job.prompts[self.index // job.asked.n]
 
     def admitted(self) -> None:
         """It has left the queue."""
@@ -83,20 +79,22 @@ class Choice:
             answer = {"text": self._text, "reason": self.reason, "tokens": self.tokens}
             await self._service.cache.put(self._key, json.dumps(answer, ensure_ascii=False).encode())
 
-    async def pieces(self, engine: Supervisor) -> AsyncGenerator[Piece, None]:
-        """Its text piece by piece. The last piece, which may be empty, has the reason of the end."""
+    async def pieces(self, engine: Supervisor, job: Job) -> AsyncGenerator[Piece, None]:
+        """Its text piece by piece. The last piece, which may be empty, has the reason of the end. `job` is for the
+        engine's model, which may be another than when the request came."""
+        self._job, self._prompt = job, job.prompts[self.index // job.asked.n]
         request = self._request()
         self._key = self._cache_key(engine, request)
         try:
             if self._job.echo:
-                yield Piece(self.index, self._echo())
+                decoder = job.tokenizer.decoder()
+                yield Piece(self.index, decoder.push(self._prompt) + decoder.end())
             if (known := await self._cached(self._key)) is not None:
                 yield Piece(self.index, known["text"], self.reason)
                 return
             parts: list[str] = []
             wants_logprobs = request.sampling.logprobs is not None
-            decoder = self._job.tokenizer.decoder(continues=not self._job.is_chat)
-            text = TextStream(decoder, self._job.asked.stops)
+            text = TextStream(job.tokenizer.decoder(continues=not job.is_chat), job.asked.stops)
             async with aclosing(engine.generate(request)) as tokens:
                 async for token in tokens:
                     self._note_token()
@@ -127,14 +125,10 @@ class Choice:
 
     def _request(self) -> Request:
         job = self._job
-        ends = job.tokenizer.end_tokens
-        sampling = job.asked.sampling(job.max_tokens, ends, answer=self.index % job.asked.n, grammar=job.grammar)
+        answer, ends = self.index % job.asked.n, job.tokenizer.end_tokens
+        sampling = job.asked.sampling(job.max_tokens, ends, answer=answer, grammar=job.grammar)
         salt = job.asked.cache_salt or ""
         return Request(self._id, self._prompt, sampling, client=job.client.name, cache_salt=salt)
-
-    def _echo(self) -> str:
-        decoder = self._job.tokenizer.decoder()
-        return decoder.push(self._prompt) + decoder.end()
 
     def _note_token(self) -> None:
         self._seen.token()

@@ -15,7 +15,7 @@ from threeloops.product.text import ByteTokenizer, Tokenizer
 __all__ = ["Job", "job_of"]
 
 _LONG_TEXT = 10_000
-"""Characters. To encode more would keep all other requests waiting, so a thread does it."""
+"""Characters. To encode more would keep all other requests waiting, so it is done in a thread."""
 
 
 class _Limits(Protocol):
@@ -88,6 +88,8 @@ async def job_of(asked: CompletionRequest | ChatRequest, client: Client, setting
             f"{len(prompts)} prompts with n = {asked.n} answers each are {choices} answers at once, and this service "
             f"computes {settings.max_running}: send several requests",
         )
+    if (largest := max(map(int, asked.logit_bias), default=-1)) >= model.vocabulary:
+        raise _invalid("logit_bias", f"token {largest} is not one of the model's, 0 to {model.vocabulary - 1}")
     max_tokens = _max_tokens(asked, name, max(map(len, prompts)), settings, model.longest)
     if asked.min_tokens > max_tokens:
         raise _invalid("min_tokens", f"{asked.min_tokens} is more than max_tokens, {max_tokens}: lower it")
@@ -124,6 +126,8 @@ async def _grammar(asked: CompletionRequest | ChatRequest) -> str:
         return await asyncio.to_thread(_checked, asked)
     except ValueError as error:
         raise _invalid(field, f"it cannot be followed: {error}") from None
+    except ImportError as error:
+        raise Refused(400, "unsupported_parameter", f"{field}: {error}", param=field) from None
 
 
 def _checked(asked: CompletionRequest | ChatRequest) -> str:

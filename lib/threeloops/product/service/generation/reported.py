@@ -9,15 +9,14 @@ __all__ = ["chat_logprobs", "completion_logprobs"]
 
 _Tokens = Sequence[tuple[int, TokenLogprobs]]
 _Piece = Callable[[int], bytes]
-"""Gives the bytes that a token adds to a text."""
 
 
 def chat_logprobs(tokens: _Tokens, piece: _Piece) -> dict[str, Any]:
     """Of a chat completion: for each token its bytes, its log-probability, and those of the likeliest."""
     return {
         "content": [
-            _described(token, found.logprob, piece)
-            | {"top_logprobs": [_described(other, logprob, piece) for other, logprob in found.top]}
+            _described(piece(token), found.logprob)
+            | {"top_logprobs": [_described(piece(other), logprob) for other, logprob in found.top]}
             for token, found in tokens
         ],
         "refusal": None,
@@ -34,10 +33,10 @@ def completion_logprobs(tokens: _Tokens, piece: _Piece, asked: int, start: int) 
         offsets.append(start + len(text.decode(errors="ignore")))
         text += piece(token)
     return {
-        "tokens": [_shown(token, piece) for token, _ in tokens],
+        "tokens": [_shown(piece(token)) for token, _ in tokens],
         "token_logprobs": [found.logprob for _, found in tokens],
         "top_logprobs": [
-            {_shown(other, piece): logprob for other, logprob in (*found.top, (token, found.logprob))}
+            {_shown(piece(other)): logprob for other, logprob in (*found.top, (token, found.logprob))}
             for token, found in tokens
         ]
         if asked
@@ -46,16 +45,13 @@ def completion_logprobs(tokens: _Tokens, piece: _Piece, asked: int, start: int) 
     }
 
 
-def _described(token: int, logprob: float, piece: _Piece) -> dict[str, Any]:
-    return {"token": _shown(token, piece), "logprob": logprob, "bytes": list(piece(token))}
+def _described(text: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": _shown(text), "logprob": logprob, "bytes": list(text)}
 
 
-def _shown(token: int, piece: _Piece) -> str:
-    """Its text. Part of a character is shown as OpenAI does, and a special token by its number as vLLM can do, so that
-    two of them differ."""
-    if not (data := piece(token)):
-        return f"token_id:{token}"
+def _shown(text: bytes) -> str:
+    """The text of a token; bytes that are none alone as OpenAI shows them, so that two of them differ."""
     try:
-        return data.decode()
+        return text.decode()
     except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in text)

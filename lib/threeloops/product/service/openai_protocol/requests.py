@@ -129,11 +129,11 @@ class _Generation(Structured):
 
     @property
     def characters(self) -> int:
-        """Of all text to encode."""
+        """Of the text to encode."""
         raise NotImplementedError
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-        """What is to be continued, in tokens. Raises ValueError for an empty prompt or a chat without a template."""
+        """What is to be continued, in tokens. Raises ValueError for an empty prompt."""
         raise NotImplementedError
 
 
@@ -160,14 +160,13 @@ class CompletionRequest(_Generation):
 
     @property
     def characters(self) -> int:
-        given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        return sum(len(one) for one in given if isinstance(one, str))
+        texts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        return sum(len(text) for text in texts if isinstance(text, str))
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
         given: Any = self.prompt
-        is_one = isinstance(given, str) or isinstance(given[0], int)
-        all_given = [given] if is_one else given
-        found = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in all_given)
+        each = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+        found = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in each)
         if not all(found):
             raise ValueError("the prompt is empty: expected at least one character")
         return found
@@ -230,6 +229,7 @@ class ChatRequest(_Generation):
         return sum(len(message.text) for message in self.messages)
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+        """Raises ValueError if the model's chat template refuses the conversation, or there is none."""
         turns = [{"role": message.role, "content": message.text, "name": message.name} for message in self.messages]
-        given = [{key: text for key, text in turn.items() if text is not None} for turn in turns]
-        return (tokenizer.encode_chat(given),)
+        said = [{key: text for key, text in turn.items() if text is not None} for turn in turns]
+        return (tokenizer.encode_chat(said),)

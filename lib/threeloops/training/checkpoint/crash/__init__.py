@@ -22,9 +22,10 @@ from threeloops.training.checkpoint.crash.model.rules import EXT4, POSIX, XFS, R
 from threeloops.training.checkpoint.crash.model.states import CrashStates, State, crash_states
 from threeloops.training.checkpoint.crash.recording.failures import DiskFull, ShortWrites, SyncFails
 from threeloops.training.checkpoint.crash.recording.record import Escaped, recording
+from threeloops.training.checkpoint.crash.strace.run import record_save, strace_works
 
 __all__ = [
     "EXT4", "POSIX", "XFS", "BadRecord", "CrashStates", "DiskFull", "Escaped", "Record", "Report", "Rules",
     "ShortWrites", "State", "SyncFails", "check", "crash_states", "draw_crash",
-    "recording",
+    "record_save", "recording", "strace_works",
 ]  # fmt: skip

@@ -26,10 +26,10 @@ from threeloops.training.checkpoint.crash.model.operations import (
 from threeloops.training.checkpoint.crash.recording.failures import Failure
 from threeloops.training.checkpoint.crash.recording.files import open_recorded, writes
 
-__all__ = ["Notes", "installed"]
+__all__ = ["NAMELESS", "Notes", "installed"]
 
 
-_NAMELESS = "(a file without a name)"
+NAMELESS = "(a file without a name)"
 
 
 class Notes(Protocol):
@@ -133,7 +133,7 @@ class _Calls:
         size = os.path.getsize(full) if full and flags & os.O_TRUNC and not creates and os.path.exists(full) else 0
         fd = plain(path, flags, mode, dir_fd=dir_fd)
         if inside is not None and (nameless or creates):
-            number = self._recorder.note(os.fstat(fd), _NAMELESS if nameless else inside)
+            number = self._recorder.note(os.fstat(fd), NAMELESS if nameless else inside)
             self._add(Create(number, None if nameless else inside))
         elif flags & os.O_TRUNC and full and (known := self._recorder.known(os.fstat(fd))):
             self._recorder.expect(os.fstat(fd))

@@ -32,7 +32,7 @@ from threeloops.training.checkpoint.crash.recording.calls import installed
 from threeloops.training.checkpoint.crash.recording.failures import Failure
 from threeloops.training.checkpoint.crash.recording.stamps import Stamps, changed_since, next_tick
 
-__all__ = ["Escaped", "Recorder", "recording"]
+__all__ = ["Escaped", "Recorder", "compare", "files_in", "link_target", "recording"]
 
 _recording = threading.Lock()
 _NOT_SEEN = (
@@ -100,7 +100,7 @@ class Recorder:
             tree = Disk.after(self.record).tree()
         except BadRecord as error:
             raise Escaped(_NOT_SEEN.format(f"by the record {error}")) from None
-        _compare({path: visible(inode.latest) for path, inode in tree.items()}, dict(_read(self.folder)))
+        compare({path: visible(inode.latest) for path, inode in tree.items()}, dict(files_in(self.folder)))
         self._compare_times({"": ROOT} | {path: inode.number for path, inode in tree.items()})
 
     def add(self, operation: Operation) -> None:
@@ -186,10 +186,10 @@ class Recorder:
             self._stamps.forget(known[0])
 
     def target(self, path: str, target: str) -> str:
-        return _target(self.folder, path, target)
+        return link_target(self.folder, path, target)
 
     def _start(self) -> Iterator[Entry]:
-        for path, content in _read(self.folder):
+        for path, content in files_in(self.folder):
             status = os.lstat(os.path.join(self.folder, path))
             known = self.known(status)
             number = known[0] if known else self.note(status, path)
@@ -197,15 +197,15 @@ class Recorder:
             yield Entry(path, number, data, target)
 
 
-def _read(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | None]]:
+def files_in(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | None]]:
     """Everything in a folder, folders before what is in them."""
     for entry in sorted(os.scandir(os.path.join(folder, prefix)), key=lambda each: each.name):
         path = prefix + entry.name
         if entry.is_symlink():
-            yield path, _target(folder, path, os.readlink(entry.path))
+            yield path, link_target(folder, path, os.readlink(entry.path))
         elif entry.is_dir():
             yield path, None
-            yield from _read(folder, path + "/")
+            yield from files_in(folder, path + "/")
         elif entry.is_file():
             with open(entry.path, "rb") as file:
                 yield path, file.read()
@@ -213,7 +213,7 @@ def _read(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | No
             raise ValueError(f"{entry.path} is a device, a socket or a pipe: expected files, folders and links only")
 
 
-def _target(folder: str, path: str, target: str) -> str:
+def link_target(folder: str, path: str, target: str) -> str:
     """What a symbolic link says, without the folder's own path: in a copy it must not lead to the original."""
     if not os.path.isabs(target):
         return target
@@ -223,7 +223,7 @@ def _target(folder: str, path: str, target: str) -> str:
     return os.path.relpath(real, os.path.dirname(os.path.join(folder, path))) if inside else target
 
 
-def _compare(expected: Files, found: Files) -> None:
+def compare(expected: Files, found: Files) -> None:
     """Raise Escaped where the folder is not as the record has it."""
     wrong = [path for path in sorted(expected.keys() | found.keys()) if expected.get(path, 0) != found.get(path, 0)]
     if not wrong:

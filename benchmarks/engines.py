@@ -1,0 +1,192 @@
+"""The engine beside llama.cpp, ctranslate2 and transformers: the same weights, prompts and number of tokens, and where
+a step of ours spends its time.
+
+Weights are random: they change no time, as nothing stops before its number of tokens. Parties take turns. The time is
+that of the whole call, with the prompts, as a user waits for it; on one thread it is counted in CPU seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from threeloops.hardware.measure import measure_copy_bandwidth
+from threeloops.models.gpt import GPT
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.decode import ModelRunner
+from threeloops.product.request import Request, Sampling
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.engines_peers import LLAMA_CPP, OURS, new_engine, peers
+from benchmarks.progress import finished
+from benchmarks.result import Result, Series, digits
+from grader.machine.provenance import Provenance
+
+__all__ = ["BATCHES", "MODELS", "measure", "where_a_step_goes"]
+
+MODELS = {
+    "2.5 M parameters": GPTConfig(
+        320, layers=6, heads=6, kv_heads=2, width=192, mlp_width=512, max_sequence=512, tied_embeddings=False
+    ),
+    "9.9 M parameters": GPTConfig(
+        320, layers=6, heads=6, kv_heads=2, width=384, mlp_width=1056, max_sequence=512, tied_embeddings=False
+    ),
+}
+BATCHES = (1, 8, 32)
+_PROMPT = 64
+_REST = 0.25
+"""Seconds before a party's turn: threads of the party before spin that long, or less, until they sleep."""
+
+
+def measure(about: Provenance, *, quick: bool = False) -> Result:
+    """On the CPU, in float32, on one thread and on two."""
+    answer, rounds = (32, 2) if quick else (128, 5)
+    series: list[Series] = []
+    facts: dict[str, Any] = {"where a step of ours goes": {}, "answers equal to ours": {}}
+    missing: dict[str, None] = {}
+    for size, config in MODELS.items():
+        torch.manual_seed(0)
+        model = GPT(config).eval().requires_grad_(False)
+        for threads in (1, 2):
+            for batch in BATCHES:
+                what = f"{size}, {batch} at once, {threads} thread{'s' * (threads > 1)}"
+                times, alike, lost = _compare(model, threads, batch, answer, rounds)
+                unit = "tokens per CPU second" if threads == 1 else "tokens/s"
+                peer = LLAMA_CPP if LLAMA_CPP in times else list(times)[-1]
+                series += [
+                    Series(what, by, unit, rates, "higher", peer=by == peer != OURS) for by, rates in times.items()
+                ]
+                missing |= dict.fromkeys(lost)
+                facts["answers equal to ours"][what] = alike
+                facts["where a step of ours goes"][what] = where_a_step_goes(model, threads, batch)
+                finished(what + ": " + ", ".join(f"{by} {digits(median(rates))}" for by, rates in times.items()))
+    return Result(
+        "engines", about,
+        {"quick": quick, "prompt": _PROMPT, "answer": answer, "rounds": rounds,
+         "parameters": {size: config.parameters_count() for size, config in MODELS.items()}},
+        series,
+        {**facts, "not measured": list(missing)},
+        notes=[
+            f"output tokens per second of the whole call, on one thread per CPU second: prompts of {_PROMPT} tokens, "
+            f"{answer} new tokens each, greedy, float32 weights, randomly initialised",
+            "llama.cpp keeps keys and values in float16 and the others in float32; its call includes what its server "
+            "does for a request",
+            *missing,
+        ],
+    )  # fmt: skip
+
+
+def _compare(
+    model: GPT, threads: int, batch: int, answer: int, rounds: int
+) -> tuple[dict[str, tuple[float, ...]], dict[str, str], list[str]]:
+    """Tokens per second of each party, how many answers are ours to the last token, and who is missing."""
+    prompts = torch.randint(model.config.vocabulary_size, (batch, _PROMPT)).tolist()
+    with peers(model, threads, batch) as (parties, missing):
+        rates: dict[str, list[float]] = {name: [] for name in parties}
+        answers = {name: generate(prompts, answer) for name, generate in parties.items()}
+        for name, given in answers.items():
+            assert [len(each) for each in given] == [answer] * batch, f"{name} gave other numbers of tokens"
+        clock = _clock(threads)
+        for _ in range(rounds):
+            for name, generate in parties.items():
+                time.sleep(_REST)
+                started = clock()
+                generate(prompts, answer)
+                rates[name].append(batch * answer / (clock() - started))
+    alike = {
+        name: f"{sum(mine == theirs for mine, theirs in zip(answers[OURS], given, strict=True))} of {batch}"
+        for name, given in answers.items()
+        if name != OURS
+    }
+    return {name: tuple(each) for name, each in rates.items()}, alike, missing
+
+
+def _clock(threads: int) -> Callable[[], float]:
+    """CPU seconds of one thread, which a busy machine changes little; with more, whoever waits for another spins."""
+    return time.process_time if threads == 1 else time.perf_counter
+
+
+def where_a_step_goes(model: GPT, threads: int, batch: int, *, steps: int = 40) -> dict[str, float]:
+    """One decoding step of `batch` sequences: its time, the parts of it, and how near it is to the memory's limit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    engine = new_engine(model, batch)
+    runner = engine.executor
+    assert isinstance(runner, ModelRunner)
+    for number in range(batch):
+        engine.add(Request(str(number), tuple(range(_PROMPT)), Sampling(max_tokens=_PROMPT + 2 * steps)))
+    for _ in range(_PROMPT):
+        engine.step()
+    clock = _clock(threads)
+    executed, computed = _timed(runner, "execute", clock), _timed(runner.cache, "run", clock)
+    whole = []
+    for _ in range(steps):
+        started = clock()
+        engine.step()
+        whole.append(clock() - started)
+    with _Counting() as counting:
+        engine.step()
+    matrices = _matrices(runner.model, batch, steps, clock)
+    config, step = model.config, median(whole)
+    kept = batch * 2 * _PROMPT * 2 * config.kv_heads * config.head_dim * config.layers
+    read = 4 * (config.matmul_parameters + kept)
+    bandwidth = measure_copy_bandwidth("cpu", buffer_bytes=2**27, runs=3).value
+    torch.set_num_threads(before)
+    return {
+        "seconds of a step": step,
+        "share of the scheduler": 1 - median(executed) / step,
+        "share of preparing and choosing": (median(executed) - median(computed)) / step,
+        "share of matrix products": matrices / step,
+        "share of the rest of the model": (median(computed) - matrices) / step,
+        "operators": counting.operators,
+        "bytes of weights, keys and values": read,
+        "share of the copy bandwidth": read / step / bandwidth,
+    }
+
+
+def _timed(owner: Any, name: str, clock: Callable[[], float]) -> list[float]:
+    """Replace a method by one that notes its seconds."""
+    method, seconds = getattr(owner, name), []
+
+    def timed(*arguments: Any) -> Any:
+        started = clock()
+        result = method(*arguments)
+        seconds.append(clock() - started)
+        return result
+
+    setattr(owner, name, timed)
+    return seconds
+
+
+@torch.inference_mode()
+def _matrices(model: GPT, batch: int, runs: int, clock: Callable[[], float]) -> float:
+    """Seconds of all matrix products of a step by themselves."""
+    narrow, wide = torch.randn(batch, 1, model.config.width), torch.randn(batch, 1, model.config.mlp_width)
+    products: list[Callable[[], Any]] = [partial(model.head, narrow[:, 0])]
+    for block in model.blocks:
+        attention, mlp = block.attention, block.mlp
+        products += [partial(layer, narrow) for layer in (attention.qkv, attention.output, mlp.gate, mlp.up)]
+        products.append(partial(mlp.down, wide))
+    seconds = []
+    for _ in range(runs):
+        started = clock()
+        for product in products:
+            product()
+        seconds.append(clock() - started)
+    return median(seconds)
+
+
+class _Counting(TorchDispatchMode):
+    """Counts the operators that PyTorch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        self.operators += 1
+        return operator(*arguments, **(named or {}))

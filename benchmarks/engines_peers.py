@@ -1,0 +1,175 @@
+"""Other engines as peers: llama.cpp, ctranslate2 and transformers, with the weights of one model, on so many threads.
+
+Each is a call that takes prompts of equal length, all at once, and gives back the new tokens of each, greedily and
+without an end token. llama.cpp runs as its server does, with a slot for each prompt, called within this process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import torch
+from threeloops.models.gpt import GPT
+from threeloops.models.llama_folder import save_llama_folder
+from threeloops.product.batching import Engine, Policy
+from threeloops.product.decode import BlockManager, ModelRunner
+from threeloops.product.quantized.gguf import export_gguf
+from threeloops.product.request import Request, Sampling
+
+from benchmarks.result import Unmeasured
+from benchmarks.serving_transformers import PEERS
+
+__all__ = ["CTRANSLATE2", "LLAMA_CPP", "OURS", "TRANSFORMERS", "Generate", "new_engine", "peers"]
+
+OURS, LLAMA_CPP, CTRANSLATE2 = "threeloops", "llama.cpp", "ctranslate2"
+TRANSFORMERS = "transformers, generate"
+_PACKAGES = {LLAMA_CPP: "xllamacpp", CTRANSLATE2: "ctranslate2", TRANSFORMERS: "transformers"}
+_BLOCK = 16
+
+Prompts = Sequence[Sequence[int]]
+Generate = Callable[[Prompts, int], list[list[int]]]
+"""Prompts and how many tokens each gets; the new tokens of each."""
+
+
+@contextmanager
+def peers(model: GPT, threads: int, batch: int) -> Iterator[tuple[dict[str, Generate], list[str]]]:
+    """Every engine that is installed, ours first, for `batch` prompts at once; and what is missing, in a sentence each.
+
+    PyTorch's number of threads is changed as long as this lasts.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    made: dict[str, Generate] = {OURS: _ours(model, batch)}
+    missing = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, make in ((TRANSFORMERS, _transformers), (CTRANSLATE2, _ctranslate2), (LLAMA_CPP, _llama_cpp)):
+                if not _installed(_PACKAGES[name]):
+                    missing.append(f"{name}: {_PACKAGES[name]} is not installed; `make peers` installs it")
+                    continue
+                try:
+                    made[name] = make(model, threads, batch, Path(folder))
+                except Unmeasured as error:
+                    missing.append(f"{name}: {error}")
+            yield made, missing
+    finally:
+        torch.set_num_threads(before)
+
+
+def new_engine(model: GPT, batch: int) -> Engine:
+    """Ours, with room for `batch` prompts of the model's longest sequence."""
+    blocks = batch * -(-model.config.max_sequence // _BLOCK)
+    policy = Policy(max_running=batch, token_budget=8192, prefix_cache=False)
+    return Engine(ModelRunner(model, blocks, _BLOCK), BlockManager(blocks, _BLOCK), policy)
+
+
+@cache
+def _installed(package: str) -> bool:
+    """Here or in `.venv-peers`, whose folder goes to the end of the import path."""
+    if importlib.util.find_spec(package) is None:
+        for found in PEERS.glob(f"lib/python*/site-packages/{package}"):
+            sys.path.append(str(found.parent))
+    return importlib.util.find_spec(package) is not None
+
+
+def _ours(model: GPT, batch: int) -> Generate:
+    engine = new_engine(model, batch)
+
+    def generate(prompts: Prompts, count: int) -> list[list[int]]:
+        requests = [Request(str(n), tuple(prompt), Sampling(max_tokens=count)) for n, prompt in enumerate(prompts)]
+        engine.run(requests)
+        return [request.output for request in requests]
+
+    return generate
+
+
+def _transformers(model: GPT, threads: int, batch: int, folder: Path) -> Generate:
+    """A static batch, the fastest that it has for equal lengths. It computes on PyTorch's threads."""
+    from transformers import LlamaForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    theirs = LlamaForCausalLM.from_pretrained(_folder(model, folder)).eval().requires_grad_(False)
+    theirs.generation_config.eos_token_id = None
+
+    @torch.inference_mode()
+    def generate(prompts: Prompts, count: int) -> list[list[int]]:
+        tokens = torch.tensor(prompts)
+        made = theirs.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=count, do_sample=False, pad_token_id=0
+        )
+        return made[:, tokens.shape[1] :].tolist()
+
+    return generate
+
+
+def _ctranslate2(model: GPT, threads: int, batch: int, folder: Path) -> Generate:
+    import ctranslate2
+
+    converted = folder / "ctranslate2"
+    if not converted.exists():
+        ctranslate2.converters.TransformersConverter(str(_folder(model, folder))).convert(str(converted))
+    generator = ctranslate2.Generator(
+        str(converted), device="cpu", inter_threads=1, intra_threads=threads, compute_type="float32"
+    )
+
+    def generate(prompts: Prompts, count: int) -> list[list[int]]:
+        made = generator.generate_batch(
+            [[f"t{token}" for token in prompt] for prompt in prompts],
+            max_length=count, min_length=count, beam_size=1, sampling_topk=1, end_token=[],
+            include_prompt_in_result=False,
+        )  # fmt: skip
+        return [result.sequences_ids[0] for result in made]
+
+    return generate
+
+
+def _llama_cpp(model: GPT, threads: int, batch: int, folder: Path) -> Generate:
+    """Its own defaults: keys and values in float16, flash attention where it finds it faster."""
+    import xllamacpp
+
+    path = folder / "model.gguf"
+    export_gguf(model, path)
+    settings = xllamacpp.CommonParams()
+    settings.model.path = str(path)
+    settings.n_parallel, settings.n_ctx = batch, batch * model.config.max_sequence
+    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+    settings.verbosity = -1
+    try:
+        server = xllamacpp.Server(settings)
+    except RuntimeError as error:
+        raise Unmeasured(f"its server does not take the exported file ({error})") from None
+    asked = {"temperature": 0, "ignore_eos": True, "cache_prompt": False, "logprobs": 1}
+
+    def generate(prompts: Prompts, count: int) -> list[list[int]]:
+        given = [list(prompt) for prompt in prompts]
+        answer = server.handle_completions({"prompt": given, "n_predict": count, **asked})
+        if "choices" not in answer:
+            raise Unmeasured(f"llama.cpp answers {json.dumps(answer)[:200]}")
+        choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+        return [[each["id"] for each in choice["logprobs"]["content"]] for choice in choices]
+
+    return generate
+
+
+def _folder(model: GPT, folder: Path) -> Path:
+    """The model as transformers reads it, with a vocabulary of the words t0, t1, …, which ctranslate2 insists on."""
+    folder = folder / "published"
+    if not folder.exists():
+        from tokenizers import Tokenizer, models
+
+        save_llama_folder(model, folder)
+        words = {f"t{token}": token for token in range(model.config.vocabulary_size)}
+        Tokenizer(models.WordLevel(words, unk_token="t0")).save(str(folder / "tokenizer.json"))
+        special = {"unk_token": "t0", "bos_token": "t1", "eos_token": "t2"}
+        described = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+        (folder / "tokenizer_config.json").write_text(json.dumps(described))
+    return folder

@@ -1,0 +1,109 @@
+"""The calls in what `strace -f -y -xx -ttt` wrote."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from threeloops.training.checkpoint.crash.recording.record import Escaped
+
+__all__ = ["CALLS", "DESCRIPTOR", "MARK", "STRING", "Call", "calls", "plain_bytes"]
+
+CALLS = (
+    "open", "openat", "openat2", "creat", "close", "dup", "dup2", "dup3", "fcntl", "lseek", "read", "readv", "clone",
+    "clone3", "fork", "vfork", "chdir", "fchdir", "write", "writev", "pwrite64", "pwritev", "pwritev2", "sendfile",
+    "copy_file_range", "splice", "truncate", "ftruncate", "fallocate", "fsync", "fdatasync", "sync", "syncfs",
+    "sync_file_range", "rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat", "unlink",
+    "unlinkat", "mkdir", "mkdirat", "rmdir", "mmap", "munmap", "msync", "io_uring_enter", "io_submit",
+)  # fmt: skip
+
+MARK = "/dev/null/threeloops-"
+"""Opening this fails and changes nothing, and strace sees it."""
+DESCRIPTOR = r"(?:AT_FDCWD|-?\d+)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?"
+STRING = r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?'
+
+
+@dataclass
+class Call:
+    """A line of strace: its arguments as text, and what stands behind its result."""
+
+    process: int
+    time: float
+    name: str
+    arguments: str
+    result: int | None
+    """None where the call has begun and not returned."""
+    behind: str
+    begun: "Call | None"
+    """The same call when it began, where that is a line of its own."""
+    position: int = 0
+    """How many operations there were when it began."""
+
+    def number(self, place: int) -> int:
+        """An argument by its place, counted from the end where negative."""
+        words = re.sub(r'"[^"]*"|\[[^\]]*\]|\{[^}]*\}', "", self.arguments).split(", ")
+        return int(words[place].split("<")[0], 0)
+
+    @property
+    def descriptors(self) -> list[tuple[int, str, bool]]:
+        """Number (-1 for the working directory), path, and whether it was deleted."""
+        pattern = r"(AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?"
+        found = re.findall(pattern, self.arguments)
+        return [
+            (-1 if n == "AT_FDCWD" else int(n), os.fsdecode(plain_bytes(path)), bool(gone)) for n, path, gone in found
+        ]
+
+    @property
+    def data(self) -> bytes:
+        """What its strings hold."""
+        strings = re.findall(STRING, self.arguments)
+        if any(more for _, more in strings):
+            raise Escaped(f"strace shows only a part of what a {self.name} wrote, so the save cannot be replayed")
+        return b"".join(plain_bytes(each) for each, _ in strings)
+
+
+@dataclass
+class _Begun:
+    text: str
+    call: Call
+
+
+_LINE = re.compile(r"(\d+) +(\d+\.\d+) (.*)")
+_CALL = re.compile(r"(\w+)\((.*)\) += (0x[0-9a-f]+|-?\d+|\?)(.*)", re.DOTALL)
+_NAME = re.compile(r"(\w+)\(")
+
+
+def calls(lines: Iterable[str]) -> Iterator[Call]:
+    """The calls of a trace in the order in which they returned. A call that took a while comes twice: when it began,
+    without a result, and when it returned."""
+    begun: dict[int, _Begun] = {}
+    for line in lines:
+        head = _LINE.match(line.rstrip("\n"))
+        if not head:
+            continue
+        process, time, text = int(head[1]), float(head[2]), head[3]
+        before = None
+        if text.endswith("<unfinished ...>"):
+            if name := _NAME.match(text):
+                text = text.removesuffix("<unfinished ...>").rstrip()
+                begun[process] = _Begun(text, Call(process, time, name[1], text, None, "", None))
+                yield begun[process].call
+            continue
+        if text.startswith("<... "):
+            if process not in begun:
+                continue
+            first = begun.pop(process)
+            text, before = first.text + text.split("resumed>", 1)[1], first.call
+        if whole := _CALL.match(text):
+            result = -1 if whole[3] == "?" else int(whole[3], 0)
+            marks = re.findall(_MARK_SEEN, whole[2]) if result < 0 else []
+            called = plain_bytes(marks[0]).decode() if marks else whole[1]
+            yield Call(process, time, called, whole[2], result, whole[4], before)
+
+
+def plain_bytes(text: str) -> bytes:
+    """What strace wrote with -xx."""
+    return bytes.fromhex(text.replace("\\x", ""))
+
+
+_MARK_SEEN = "".join(f"\\\\x{ord(letter):02x}" for letter in MARK) + r'((?:\\x[0-9a-f]{2})+)"'
