@@ -50,6 +50,7 @@ def test_a_file_made_of_a_folder_has_the_folders_tokens_texts_and_chats(tmp_path
         turn = [{"role": "user", "content": text}]
         assert ours.encode_chat(turn) == theirs.encode_chat(turn)
     assert ours.end_tokens == theirs.end_tokens
+    assert ours.piece(SIZE + 1) == b"", "a token that only fills the embedding adds no text"
 
 
 def test_a_sentencepiece_vocabulary_merges_by_its_scores(tmp_path):
