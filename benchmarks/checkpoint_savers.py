@@ -43,19 +43,17 @@ disk, and the loader named in the table loads each of them. The numbers are coun
 - **neither loads**: the loader raises an error or returns something that was never saved.
 - **new one lost**: the save had returned, and the loader still gives the old state.
 
-"Newest with `.metadata`" loads the newest folder that has this file, and no older one if that fails.
+"Newest with `.metadata`" loads the newest folder that has this file, and no older one if that fails. SQLite calls
+fdatasync for its folder, and these rules count only fsync for names: its new state is lost where they differ.
 
 The rules are those of `crash/model/rules.py`, with their sources. POSIX promises nothing that was not synced, and a new
 name is durable after an fsync of its folder. ext4 is meant with its defaults, data=ordered and auto_da_alloc. XFS has a
 journal too, and no rule for renames. A verdict is about these calls under these rules: one power cut may do no harm.
 
+The command prints a state that does not load for each saver, and the fsync that would have excluded it.
+
 | saver | loader | {rules} |
 | --- | --- | {lines} |
-"""
-_FOOT = """
-Some rows in detail, each the state with the fewest losses that does not load:
-
-{details}
 """
 
 
@@ -72,7 +70,8 @@ class Saver:
 
 
 def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None, most: int = 60) -> str:
-    """The page, with a row for each saver whose packages are installed.
+    """The page, with a row for each saver whose packages are installed. Each row is said as soon as it is known, with a
+    state that does not load and the fsync that would have excluded it.
 
     Raises:
         Unmeasured: strace cannot trace here.
@@ -80,7 +79,7 @@ def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None,
     if not strace_works():
         raise Unmeasured("strace is not installed, or may not trace a process here: apt-get install strace")
     logging.disable(logging.CRITICAL)
-    rows, details, left_out = [], [], []
+    rows, left_out = [], []
     for saver in SAVERS if savers is None else savers:
         try:
             for package in saver.needs:
@@ -90,14 +89,13 @@ def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None,
             left_out.append(f"{saver.name} ({error.name})")
             continue
         rows.append(f"| {saver.name} | {saver.loader} | {' | '.join(cells)} |")
-        details += detail
-        say(rows[-1])
+        say("\n".join([rows[-1], *detail]))
     logging.disable(logging.NOTSET)
     missing = f"\nLeft out, because a package is not installed: {', '.join(left_out)}.\n" if left_out else ""
     head = _HEAD.format(
         versions=_versions(), rules=" | ".join(rules.name for rules in RULES), lines=" | ".join("---" for _ in RULES)
     )
-    return head + "\n".join(rows) + "\n" + missing + _FOOT.format(details="\n".join(details))
+    return head + "\n".join(rows) + "\n" + missing
 
 
 def verdict(report: Report) -> str:
