@@ -43,8 +43,9 @@ disk, and the loader named in the table loads each of them. The numbers are coun
 - **neither loads**: the loader raises an error or returns something that was never saved.
 - **new one lost**: the save had returned, and the loader still gives the old state.
 
-"Newest with `.metadata`" loads the newest folder that has this file, and no older one if that fails. SQLite calls
-fdatasync for its folder, and these rules count only fsync for names: its new state is lost where they differ.
+"Newest with `.metadata`" loads the newest folder that has this file, and no older one if that fails. For names, these
+rules count only an fsync of the folder. SQLite calls fdatasync instead, so its loss of the last commit counts only
+where a file system treats the two differently.
 
 The rules are those of `crash/model/rules.py`, with their sources. POSIX promises nothing that was not synced, and a new
 name is durable after an fsync of its folder. ext4 is meant with its defaults, data=ordered and auto_da_alloc. XFS has a
