@@ -55,6 +55,9 @@ class LibraryTokenizer:
     def piece(self, token: int) -> bytes:
         return self._pieces.piece(token)
 
+    def name(self, token: int) -> str:
+        return repr(self._library.id_to_token(token) or "")
+
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         return TextDecoder(self.piece, None if continues else self._pieces.first)
 

@@ -34,6 +34,10 @@ class Tokenizer(Protocol):
         """The bytes that a token adds to a text, often part of a character; none for special and unknown tokens."""
         ...
 
+    def name(self, token: int) -> str:
+        """The token as its vocabulary spells it, for messages."""
+        ...
+
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         """A decoder for the tokens that the model generates. With `continues`, they go on in the middle of a text."""
         ...
@@ -62,6 +66,9 @@ class ByteTokenizer:
 
     def piece(self, token: int) -> bytes:
         return bytes((token,)) if token < self.vocabulary else b""
+
+    def name(self, token: int) -> str:
+        return repr(self.piece(token))
 
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         return TextDecoder(self.piece)

@@ -193,6 +193,28 @@ def test_what_cannot_be_adjusted_is_refused_before_it_joins(wrong, told):
         ModelRunner(model(), 8, 4).check(request(**wrong))
 
 
+def test_an_end_that_the_model_does_not_have_rules_out_nothing():
+    asked = request(min_tokens=2, stop=frozenset({3, VOCABULARY, 500}))
+    assert adjusted([0.0] * VOCABULARY, asked) == [-math.inf if token == 3 else 0.0 for token in range(VOCABULARY)]
+
+
+def test_whatever_goes_wrong_with_one_request_fails_it_alone(monkeypatch):
+    usual = Adjuster._adjust
+
+    def broken(adjuster, logits, asked):
+        if asked.id == "broken":
+            raise IndexError("a fault")
+        usual(adjuster, logits, asked)
+
+    def asked(id):
+        return Request(id, (1,), Sampling(max_tokens=3, presence_penalty=1.0))
+
+    (alone,) = run([asked("fine")])
+    monkeypatch.setattr(Adjuster, "_adjust", broken)
+    both = [asked("broken"), asked("fine")]
+    assert run(both) == [[], alone] and (both[0].error, both[1].error) == ("a fault", "")
+
+
 @pytest.mark.parametrize("wrong", [{"presence_penalty": 1.0}, {"logprobs": 0}, {"logit_bias": ((1, 1.0),)}])
 def test_executors_that_cannot_adjust_say_so(wrong):
     with pytest.raises(ValueError, match="static batching has no penalties"):

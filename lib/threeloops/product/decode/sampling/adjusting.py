@@ -54,7 +54,7 @@ class Adjuster:
         for row, request in rows.items():
             try:
                 self._adjust(adjusted[row], request)
-            except ValueError as error:
+            except Exception as error:  # whatever it is, other requests go on
                 failures[row] = error
         return adjusted, failures
 
@@ -63,7 +63,7 @@ class Adjuster:
         if state.matcher is not None:
             logits.masked_fill_(~_allowed(state.matcher, logits), -torch.inf)
         if len(request.output) < sampling.min_tokens and sampling.stop:
-            logits[sorted(sampling.stop)] = -torch.inf
+            logits[sorted(token for token in sampling.stop if 0 <= token < len(logits))] = -torch.inf
         for token, bias in sampling.logit_bias:
             logits[token] += bias
         if (penalty := sampling.repetition_penalty) != 1:

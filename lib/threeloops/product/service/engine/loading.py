@@ -9,10 +9,10 @@ from threeloops.models.llama_folder import load_llama_folder
 from threeloops.product.quantized import Scheme, quantize
 from threeloops.product.quantized.gguf import load_gguf
 from threeloops.product.service.engine.messages import EngineSpec
-from threeloops.product.text import load_tokenizer
+from threeloops.product.text import Tokenizer, load_tokenizer
 from threeloops.product.trained import RECIPES, trained
 
-__all__ = ["files_of", "load_model"]
+__all__ = ["check_tokens", "files_of", "load_model"]
 
 
 def files_of(name: str) -> str:
@@ -43,3 +43,18 @@ def load_model(spec: EngineSpec, files: str) -> GPT:
     if spec.quantization != "auto":
         model = quantize(model, scheme=Scheme(bits=int(spec.quantization.removeprefix("int"))))
     return model.to(device).requires_grad_(False)
+
+
+def check_tokens(tokenizer: Tokenizer, vocabulary: int) -> None:
+    """Raise ValueError if the tokenizer ends a text, or begins every text, with a token that the model does not have.
+
+    Other tokens beyond the vocabulary do no harm: a prompt that holds one of them is refused.
+    """
+    for role, tokens in (("ends a text", tokenizer.end_tokens), ("is put around every text", tokenizer.encode("a"))):
+        for token in sorted(tokens):
+            if token >= vocabulary:
+                raise ValueError(
+                    f"the token {tokenizer.name(token)} {role}, and its number {token} is not one of the model's, 0 to "
+                    f"{vocabulary - 1}: correct the folder's tokenizer files and eos_token_id, or resize the model's "
+                    "embeddings for it"
+                )

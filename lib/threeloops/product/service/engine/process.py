@@ -23,7 +23,7 @@ from threeloops.product.decode import BlockManager, ModelRunner
 from threeloops.product.grammar import Grammars
 from threeloops.product.request import Batch, Finish, Request, Sampling, TokenLogprobs
 from threeloops.product.service.engine.counting import CountingExecutor
-from threeloops.product.service.engine.loading import files_of, load_model
+from threeloops.product.service.engine.loading import check_tokens, files_of, load_model
 from threeloops.product.service.engine.messages import (
     AskStats,
     Cancel,
@@ -226,6 +226,7 @@ def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
 def _grammars(files: str, vocabulary: int) -> Grammars | None:
     """None for a model whose tokenizer knows no end of a text, by which an answer could end where its grammar does."""
     tokenizer = load_tokenizer(files) if files else ByteTokenizer()
+    check_tokens(tokenizer, vocabulary)
     ends = sorted(tokenizer.end_tokens)
     return Grammars([tokenizer.piece(token) for token in range(vocabulary)], ends) if ends else None
 

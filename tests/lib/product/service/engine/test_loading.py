@@ -1,5 +1,7 @@
 """What an operator names and how the engine computes with it: the files, the dtype, and the bits of the weights."""
 
+import json
+
 import pytest
 import torch
 from threeloops.models.gpt import GPT
@@ -8,7 +10,9 @@ from threeloops.models.llama_folder import save_llama_folder
 from threeloops.product.quantized import QuantizedLinear
 from threeloops.product.quantized.gguf import TensorType, export_gguf
 from threeloops.product.service.engine import EngineSpec
-from threeloops.product.service.engine.loading import files_of, load_model
+from threeloops.product.service.engine.loading import check_tokens, files_of, load_model
+from threeloops.product.text import ByteTokenizer, load_tokenizer
+from trained_tokenizer import SIZE, byte_level, write_tokenizer
 
 
 def loaded(model, **settings):
@@ -50,3 +54,29 @@ def test_a_gguf_file_keeps_its_bits_and_is_not_rounded_again(tmp_path):
     assert bits_of(loaded(file)) == {8}
     with pytest.raises(ValueError, match="expected a model that is not"):
         loaded(file, quantization="int4")
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"tokenizer_config.json": {"eos_token": "<|eot|>"}}, r"'<\|eot\|>' ends a text, and its number 2000"),
+        ({"generation_config.json": {"eos_token_id": [1, 2500]}}, "'' ends a text, and its number 2500"),
+        (
+            {"tokenizer_config.json": {"bos_token": "<|bot|>", "add_bos_token": True}},
+            r"'<\|bot\|>' is put around every text, and its number 2000",
+        ),
+    ],
+    ids=["the tokenizer's end", "an end by its number", "a beginning"],
+)
+def test_a_token_that_the_model_lacks_must_not_end_or_begin_texts(tmp_path, files, told):
+    folder = write_tokenizer(tmp_path, byte_level())
+    for name, described in files.items():
+        (folder / name).write_text(json.dumps(described))
+    with pytest.raises(ValueError, match=told + " is not one of the model's, 0 to 1999"):
+        check_tokens(load_tokenizer(str(folder)), SIZE)
+
+
+def test_a_token_that_the_model_lacks_may_be_special_otherwise(tmp_path):
+    folder = write_tokenizer(tmp_path, byte_level(), pad_token="[PAD]", eos_token="<|im_end|>")
+    check_tokens(load_tokenizer(str(folder)), SIZE)
+    check_tokens(ByteTokenizer(), 256)
