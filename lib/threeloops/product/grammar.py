@@ -9,9 +9,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["Grammars", "grammar_of_choice", "grammar_of_regex", "grammar_of_schema"]
+__all__ = ["GrammarError", "Grammars", "check_progress", "grammar_of_choice", "grammar_of_regex", "grammar_of_schema"]
 
 _MOST_COMPILED = 64
+_TOKENS_TRIED = 8
+"""Some grammars compile and fail once the first tokens are read, so these are tried when a grammar is compiled."""
+
+
+class GrammarError(ValueError):
+    """A grammar that cannot be compiled, or not be followed any further."""
 
 
 def grammar_of_schema(schema: Mapping[str, Any]) -> str:
@@ -45,7 +51,7 @@ class Grammars:
         self._compiled = lru_cache(_MOST_COMPILED)(self._compile)
 
     def check(self, grammar: str) -> None:
-        """Raises ValueError, with llguidance's own words, for a grammar that cannot be followed."""
+        """Raises GrammarError, with llguidance's own words, for a grammar that cannot be followed."""
         self._compiled(grammar)
 
     def matcher(self, grammar: str) -> Any:
@@ -60,9 +66,34 @@ class Grammars:
             wrapper = TokenizerWrapper(_Vocabulary(self._tokens, self._ends))
             self._tokenizer = LLTokenizer(wrapper, n_vocab=len(self._tokens), eos_token=list(self._ends))
         matcher = matcher_class(self._tokenizer, grammar, log_level=0)
-        if matcher.is_error():
-            raise ValueError(matcher.get_error())
+        check_progress(matcher)
+        self._try(matcher.deep_copy())
         return matcher
+
+    def _try(self, matcher: Any) -> None:
+        """Follow the grammar for a few tokens, each the first that is allowed."""
+        for _ in range(_TOKENS_TRIED):
+            mask = matcher.compute_bitmask()
+            check_progress(matcher)
+            allowed = (8 * at + bit for at, octet in enumerate(mask) if octet for bit in range(8) if octet >> bit & 1)
+            token = next((token for token in allowed if token not in self._ends), None)
+            if token is None:
+                return
+            matcher.consume_tokens([token])
+            check_progress(matcher)
+
+
+def check_progress(matcher: Any) -> None:
+    """Raises GrammarError if the matcher has failed."""
+    if matcher.is_error():
+        said, _, _ = matcher.get_error().partition("\n<state>")  # the rest is the parser's state
+        first, *more = said.splitlines() or [""]
+        if "panic" in said.lower():  # a fault of the library, with a backtrace
+            first, more = "llguidance cannot process it", []
+        elif first == "NoExtensionBias":
+            first = "at some place no token can come next"
+        reasons = [line for line in more if line.startswith("error: ")]  # of a regular expression
+        raise GrammarError(" ".join([first, *reasons]))
 
 
 class _Vocabulary:

@@ -137,6 +137,7 @@ class Request:
     )  # one per token of `output`, if the sampling asks for it
     finish: Finish | None = None
     error: str = ""
+    is_grammar_at_fault: bool = False  # whether it ended with an error because its grammar could not be followed
 
     def __post_init__(self) -> None:
         self.prompt = tuple(self.prompt)

@@ -9,7 +9,14 @@ from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import Engine
 from threeloops.product.decode import BlockManager, ModelRunner
-from threeloops.product.grammar import Grammars, grammar_of_choice, grammar_of_regex, grammar_of_schema
+from threeloops.product.grammar import (
+    GrammarError,
+    Grammars,
+    check_progress,
+    grammar_of_choice,
+    grammar_of_regex,
+    grammar_of_schema,
+)
 from threeloops.product.request import Finish, Request, Sampling
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -20,6 +27,12 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+
+
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+OF_ITSELF = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+MANY = {f"p{number}": {"type": "string"} for number in range(600)}
+KINDS = [{"type": "object", "properties": {f"p{kind}x{n}": {"type": "null"} for n in range(10)}} for kind in range(100)]
 
 
 def answer(tokens, grammar, seed=0, max_tokens=60, temperature=2.0):
@@ -63,12 +76,40 @@ def test_at_temperature_zero_the_likeliest_allowed_token_is_taken():
         (lambda: grammar_of_schema({"type": "array", "uniqueItems": True}), "Unimplemented keys"),
         (lambda: grammar_of_regex("(a"), "unclosed group"),
         (lambda: grammar_of_regex("a(?=b)"), "look-ahead"),
+        (lambda: grammar_of_schema(ENDLESS), "Too many items"),
+        (lambda: grammar_of_schema(OF_ITSELF), "no token can come next"),
+        (lambda: grammar_of_schema({"type": "object", "properties": MANY}), "items; max is 2000"),
+        (lambda: grammar_of_schema({"anyOf": KINDS}), "items; max is 2000"),
+        (lambda: grammar_of_choice(["a\0b"]), "no token can come next"),
     ],
-    ids=["a type", "a keyword", "a group", "look-ahead"],
+    ids=[
+        "a type",
+        "a keyword",
+        "a group",
+        "look-ahead",
+        "an endless text",
+        "a definition of itself",
+        "many properties",
+        "many kinds",
+        "the byte that ends a text",
+    ],
 )
 def test_a_grammar_that_cannot_be_followed_is_refused_in_the_librarys_words(grammar, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=told) as refused:
         Grammars(BYTES, [0]).check(grammar())
+    assert "\n" not in str(refused.value), "the state of the parser is not shown"
+
+
+def test_the_backtrace_of_a_panic_is_not_shown():
+    class Panicked:
+        def is_error(self):
+            return True
+
+        def get_error(self):
+            return "panic: index out of bounds\nBacktrace:\n  0: parser::earley\n<state>"
+
+    with pytest.raises(GrammarError, match="^llguidance cannot process it$"):
+        check_progress(Panicked())
 
 
 def test_a_schema_of_any_depth_is_refused_or_followed():

@@ -8,6 +8,7 @@ from typing import Protocol
 from threeloops.product.batching.policy import Policy
 from threeloops.product.batching.scheduler import Scheduler
 from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.grammar import GrammarError
 from threeloops.product.request import Batch, Finish, Request
 from threeloops.simulation.clock import Clock, RealClock
 
@@ -124,5 +125,6 @@ class Engine:
 
     def _fail(self, request: Request, error: BaseException) -> None:
         request.error = str(error) or type(error).__name__
+        request.is_grammar_at_fault = isinstance(error, GrammarError)
         self.scheduler.end(request, Finish.ERROR)
         del self.requests[request.id]

@@ -154,6 +154,7 @@ def test_curl_sees_a_stream_of_events(service):
     assert "".join(each["choices"][0]["text"] for each in event_data(events)[:-1]) == answer_of("import ", 5)
 
 
+ENDLESS = {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}
 REFUSALS = [
     ({"model": "gpt-4"}, 404, "model", "model_not_found"),
     ({"max_tokens": 1000}, 400, "prompt", "context_length_exceeded"),
@@ -175,6 +176,8 @@ REFUSALS = [
     ({"guided_regex": "(a"}, 400, "guided_regex", "invalid_value"),
     ({"guided_json": {"type": "strng"}}, 400, "guided_json", "invalid_value"),
     ({"guided_json": "{"}, 400, "guided_json", "invalid_value"),
+    ({"guided_json": ENDLESS}, 400, "guided_json", "invalid_value"),
+    ({"guided_choice": ["a\0b"]}, 400, "guided_choice", "invalid_value"),
     ({"guided_regex": "a", "guided_choice": ["a"]}, 400, "guided_choice", "invalid_value"),
     ({"guided_regex": "a", "min_tokens": 1}, 400, "min_tokens", "invalid_value"),
     ({"response_format": {"type": "json_schema"}}, 400, "response_format.json_schema", "invalid_value"),

@@ -165,6 +165,21 @@ def test_an_answer_has_the_form_of_an_expression_or_is_one_of_a_choice(client):
     assert found.finish_reason == "length" or isinstance(json.loads(found.text), dict)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_form_that_an_answer_cannot_follow_any_further_is_the_clients_fault(service, stream):
+    """In this model the byte 0 ends a text, so no answer can contain it."""
+    body = {"model": "tiny", "prompt": PROMPT, "guided_choice": ["Z", "a" * 20 + "\0"], "logit_bias": {"97": 100}}
+    answer = httpx.post(
+        f"{service.url}/v1/completions", json=body | {"stream": stream, "max_tokens": 40}, timeout=PATIENCE
+    )
+    *texts, last = event_data(answer.text) if stream else [answer.json()]
+    assert "".join(each["choices"][0]["text"] for each in texts) == ("a" * 20 if stream else "")
+    assert answer.status_code == (200 if stream else 400)
+    error = last["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", "guided_choice")
+    assert error["message"].startswith("guided_choice: it cannot be followed any further: ")
+
+
 def test_a_bias_and_a_least_length(client):
     assert ask(client, logit_bias={"65": 100}).choices[0].text == "A" * 12
     stop = answer_of(PROMPT, 12)[3:5]

@@ -178,3 +178,38 @@ def test_a_request_that_waited_while_another_version_came_is_encoded_by_that_ver
         assert json.loads(body)["usage"]["prompt_tokens"] == 2
 
     run(main)
+
+
+def test_a_model_without_an_end_token_gives_no_answer_with_a_form():
+    class Endless(ByteTokenizer):
+        end_tokens = frozenset()
+
+    async def main():
+        service = Service()
+        service.served = ServedModel(Endless(), 256, 1000)
+        with pytest.raises(Refused, match="tokenizer has no end token, so an answer with a structure") as refused:
+            await service.answer(guided_choice=["yes"])
+        assert (refused.value.status, refused.value.code, refused.value.param) == (
+            400,
+            "invalid_value",
+            "guided_choice",
+        )
+
+    run(main)
+
+
+@pytest.mark.parametrize(("longest", "code"), [(50, "context_length_exceeded"), (1000, "invalid_value")])
+def test_what_the_engine_refuses_is_a_matter_of_length_only_if_it_is_too_long(longest, code):
+    """The engine may have another model than when the request was checked."""
+
+    class Refusing(Service):
+        async def generate(self, request):
+            self.served = ServedModel(self.tokenizer, 256, longest)
+            raise ValueError("no")
+            yield
+
+    async def main():
+        status, _, body, _ = await Refusing().answer(tokens=100)
+        assert (status, code_of(body)) == (400, code)
+
+    run(main)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from threeloops.product.grammar import Grammars
+from threeloops.product.grammar import Grammars, check_progress
 from threeloops.product.request import Request
 
 __all__ = ["Adjuster"]
@@ -94,19 +94,13 @@ class Adjuster:
 
 def _consume(matcher: Any, tokens: Sequence[int]) -> None:
     matcher.consume_tokens(list(tokens))
-    _check(matcher)
-
-
-def _check(matcher: Any) -> None:
-    if matcher.is_error():
-        said = matcher.get_error().partition("\n")[0]  # the rest is the parser's state
-        raise ValueError(f"the grammar cannot be followed any further: {said}")
+    check_progress(matcher)
 
 
 def _allowed(matcher: Any, like: Tensor) -> Tensor:
     """(vocabulary,): whether a token may come next."""
     mask = matcher.compute_bitmask()
-    _check(matcher)
+    check_progress(matcher)
     octets = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
     bits = (octets[:, None] >> torch.arange(8)) & 1
     allowed = torch.zeros(like.shape, dtype=torch.bool)

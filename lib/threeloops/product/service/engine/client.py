@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from threeloops.module_process import command
+from threeloops.product.grammar import GrammarError
 from threeloops.product.request import Finish, Request
 from threeloops.product.service.engine.errors import EngineStopped, RequestFailed
 from threeloops.product.service.engine.link import Link
@@ -32,6 +33,8 @@ from threeloops.product.service.engine.messages import (
 __all__ = ["EngineClient"]
 
 _STATS_SECONDS = 2.0
+_ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": GrammarError}
+"""What readers get for an outcome; RequestFailed for others."""
 _END_SECONDS = 5.0
 """For a process to end by itself whose socket was closed."""
 
@@ -117,7 +120,8 @@ class EngineClient:
         in.
 
         Whoever stops reading cancels it; `contextlib.aclosing` does that at once. Raises ValueError for a request that
-        can never run, RequestFailed if it ends with an error, EngineStopped if the process is not ready or is gone.
+        can never run, GrammarError if its grammar cannot be followed, RequestFailed if it ends with another error,
+        EngineStopped if the process is not ready or is gone.
         """
         if not self.ready:
             raise EngineStopped(self.reason or "the engine is loading its model")
@@ -214,7 +218,7 @@ class EngineClient:
         if finished.outcome in (Finish.STOP.value, Finish.LENGTH.value):
             reader.request.finish = Finish(finished.outcome)
         else:
-            kind = ValueError if finished.outcome == "refused" else RequestFailed
+            kind = _ERRORS.get(finished.outcome, RequestFailed)
             self._fail(reader, kind(finished.message))
         reader.done = True
         reader.changed.set()

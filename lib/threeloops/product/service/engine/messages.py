@@ -116,7 +116,8 @@ class Tokens(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class Finished(msgspec.Struct, tag=True):
-    """`outcome` is stop, length, refused (it can never run; `message` says why) or failed."""
+    """`outcome` is stop, length, refused (it can never run; `message` says why), ungrammatical (its grammar cannot be
+    followed) or failed."""
 
     number: int
     outcome: str

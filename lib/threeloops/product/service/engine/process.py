@@ -20,7 +20,7 @@ import torch
 from threeloops.models.gpt import GPT
 from threeloops.product.batching import Engine, Policy
 from threeloops.product.decode import BlockManager, ModelRunner
-from threeloops.product.grammar import Grammars
+from threeloops.product.grammar import GrammarError, Grammars
 from threeloops.product.request import Batch, Finish, Request, Sampling, TokenLogprobs
 from threeloops.product.service.engine.counting import CountingExecutor
 from threeloops.product.service.engine.loading import check_tokens, files_of, load_model
@@ -178,7 +178,8 @@ class _Server:
         try:
             self._engine.add(request)
         except ValueError as error:
-            return Finished(asked.number, "refused", str(error))
+            outcome = "ungrammatical" if isinstance(error, GrammarError) else "refused"
+            return Finished(asked.number, outcome, str(error))
         self._streams[asked.number] = _Stream(request)
         return None
 
@@ -198,7 +199,9 @@ class _Server:
                     logprobs[number] = request.logprobs[stream.sent :]
                 stream.sent = len(request.output)
             if request.finish is not None:
-                outcome = "failed" if request.finish is Finish.ERROR else request.finish.value
+                outcome = request.finish.value
+                if request.finish is Finish.ERROR:
+                    outcome = "ungrammatical" if request.is_grammar_at_fault else "failed"
                 ends.append(Finished(number, outcome, request.error, request.cached))
                 del self._streams[number]
             elif stream.sent - stream.taken >= self._window:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
+from threeloops.product.grammar import GrammarError
 from threeloops.product.request import Finish, Request, Sampling, TokenLogprobs
 from threeloops.product.service.admission import Refused
 from threeloops.product.service.engine import Supervisor
@@ -112,9 +113,16 @@ class Choice:
             parts.append(text.end())
             self.reason = "stop" if text.stopped or request.finish is Finish.STOP else "length"
             self.cached_tokens = min(request.cached, len(self._prompt))
-        except ValueError as error:  # the engine's: a version with less room has come meanwhile
+        except GrammarError as error:
             self.reason = "error"
-            raise Refused(400, "context_length_exceeded", str(error)) from error
+            field = job.asked.structure
+            raise Refused(
+                400, "invalid_value", f"{field}: it cannot be followed any further: {error}", param=field
+            ) from error
+        except ValueError as error:  # the engine's: another version has come meanwhile
+            self.reason = "error"
+            is_too_long = len(self._prompt) + job.max_tokens > engine.served.longest
+            raise Refused(400, "context_length_exceeded" if is_too_long else "invalid_value", str(error)) from error
         except Exception:
             self.reason = "error"
             raise

@@ -93,7 +93,7 @@ async def job_of(asked: CompletionRequest | ChatRequest, client: Client, setting
     max_tokens = _max_tokens(asked, name, max(map(len, prompts)), settings, model.longest)
     if asked.min_tokens > max_tokens:
         raise _invalid("min_tokens", f"{asked.min_tokens} is more than max_tokens, {max_tokens}: lower it")
-    return Job(asked, client, model.tokenizer, prompts, max_tokens, await _grammar(asked))
+    return Job(asked, client, model.tokenizer, prompts, max_tokens, await _grammar(asked, model))
 
 
 def _invalid(name: str, said: str) -> Refused:
@@ -118,25 +118,29 @@ def _max_tokens(asked: CompletionRequest | ChatRequest, name: str, prompt: int, 
     return wanted or min(settings.default_max_tokens, settings.largest_max_tokens, room)
 
 
-async def _grammar(asked: CompletionRequest | ChatRequest) -> str:
+async def _grammar(asked: CompletionRequest | ChatRequest, model: ServedModel) -> str:
     """What an answer must follow; "" if it may be any text. A thread compiles it, since that may take a while."""
     if (field := asked.structure) is None:
         return ""
+    if not model.tokenizer.end_tokens:
+        raise _invalid(field, "this model's tokenizer has no end token, so an answer with a structure could never end")
     try:
-        return await asyncio.to_thread(_checked, asked)
+        return await asyncio.to_thread(_checked, asked, isinstance(model.tokenizer, ByteTokenizer))
     except ValueError as error:
         raise _invalid(field, f"it cannot be followed: {error}") from None
     except ImportError as error:
         raise Refused(400, "unsupported_parameter", f"{field}: {error}", param=field) from None
 
 
-def _checked(asked: CompletionRequest | ChatRequest) -> str:
+def _checked(asked: CompletionRequest | ChatRequest, of_bytes: bool) -> str:
     grammar = asked.grammar()
-    _bytes_grammars().check(grammar)
+    _bytes_grammars(of_bytes).check(grammar)
     return grammar
 
 
 @cache
-def _bytes_grammars() -> Grammars:
-    """Whether a grammar can be followed depends on the bytes of texts, and not on how tokens divide them."""
-    return Grammars([bytes([byte]) for byte in range(256)], sorted(ByteTokenizer.end_tokens))
+def _bytes_grammars(of_bytes: bool) -> Grammars:
+    """Whether a grammar can be followed depends on the bytes of texts, and not on how tokens divide them. In a model
+    `of_bytes`, one of the bytes ends a text; in others, that is a token without text."""
+    tokens = [bytes([byte]) for byte in range(256)]
+    return Grammars(tokens, sorted(ByteTokenizer.end_tokens)) if of_bytes else Grammars([*tokens, b""], [256])
