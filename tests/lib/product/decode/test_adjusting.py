@@ -198,6 +198,19 @@ def test_an_end_that_the_model_does_not_have_rules_out_nothing():
     assert adjusted([0.0] * VOCABULARY, asked) == [-math.inf if token == 3 else 0.0 for token in range(VOCABULARY)]
 
 
+@pytest.mark.parametrize(
+    "extreme",
+    [{"repetition_penalty": 1e-45}, {"min_tokens": 1, "stop": frozenset(range(VOCABULARY))}],
+    ids=["infinity", "no token"],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_from_which_no_token_can_be_chosen_fails_alone(extreme, temperature):
+    both = [request(temperature=temperature, **extreme), request(presence_penalty=1.0)]
+    logits = torch.full((2, VOCABULARY), 1.0)
+    _, failures = Adjuster().adjusted(logits, dict(enumerate(both)))
+    assert failures.keys() == {0} and "logits that are not finite" in str(failures[0])
+
+
 def test_whatever_goes_wrong_with_one_request_fails_it_alone(monkeypatch):
     usual = Adjuster._adjust
 

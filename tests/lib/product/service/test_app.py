@@ -170,6 +170,8 @@ REFUSALS = [
     ({"logprobs": 1, "echo": True}, 400, "echo", "invalid_value"),
     ({"top_logprobs": 1}, 400, "top_logprobs", "unsupported_parameter"),
     ({"min_tokens": 9, "max_tokens": 8}, 400, "min_tokens", "invalid_value"),
+    ({"repetition_penalty": 1e-39}, 400, "repetition_penalty", "invalid_value"),
+    ({"repetition_penalty": 0.009}, 400, "repetition_penalty", "invalid_value"),
     ({"logit_bias": {"256": 1}}, 400, "logit_bias", "invalid_value"),
     ({"logit_bias": {"a": 1}}, 400, "logit_bias", "invalid_value"),
     ({"logit_bias": {"1": 101}}, 400, "logit_bias", "invalid_value"),

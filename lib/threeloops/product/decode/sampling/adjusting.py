@@ -18,6 +18,11 @@ from threeloops.product.request import Request
 
 __all__ = ["Adjuster"]
 
+_NOT_FINITE = (
+    "its penalties and biases leave no token that can be chosen, or logits that are not finite: bring them closer to "
+    "0, and repetition_penalty closer to 1"
+)
+
 
 @dataclass(eq=False)
 class _State:
@@ -56,6 +61,10 @@ class Adjuster:
                 self._adjust(adjusted[row], request)
             except Exception as error:  # whatever it is, other requests go on
                 failures[row] = error
+        fine = adjusted.amax(-1).isfinite().tolist()  # not with a NaN, with infinity, or if no token is left
+        for row in rows:
+            if not fine[row]:
+                failures.setdefault(row, ArithmeticError(_NOT_FINITE))
         return adjusted, failures
 
     def _adjust(self, logits: Tensor, request: Request) -> None:

@@ -56,7 +56,7 @@ class _Generation(Structured):
     n: int = Field(1, ge=1, le=128, description="answers to each prompt")
     presence_penalty: _Penalty = 0.0
     frequency_penalty: _Penalty = 0.0
-    repetition_penalty: float = Field(1.0, gt=0, le=100, description="as vLLM's: 1 is none")
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100, description="as vLLM's: 1 is none")
     min_p: float = Field(0.0, ge=0, le=1, description="as vLLM's: 0 keeps the whole vocabulary")
     min_tokens: int = Field(0, ge=0, description="as vLLM's: before a stop string or the end of a text ends it")
     logit_bias: Annotated[dict[str, _Bias], Field(max_length=1024)] = Field(
