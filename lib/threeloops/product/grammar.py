@@ -12,6 +12,13 @@ from typing import Any
 __all__ = ["GrammarError", "Grammars", "check_progress", "grammar_of_choice", "grammar_of_regex", "grammar_of_schema"]
 
 _MOST_COMPILED = 64
+_LARGEST = 1 << 16
+"""Bytes of a schema, a regular expression, or a choice."""
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+"""Keys of a schema under which names that the client chose have schemas."""
+_VALUES = {"const", "enum", "default", "examples"}
+"""Keys of a schema under which are values, and no schemas."""
 _TOKENS_TRIED = 8
 """Some grammars compile and fail once the first tokens are read, so these are tried when a grammar is compiled."""
 
@@ -26,20 +33,46 @@ def grammar_of_schema(schema: Mapping[str, Any]) -> str:
     Raises ValueError for what is not a schema.
     """
     try:
-        return _matcher_class().grammar_from_json_schema(json.dumps(schema), defaults={"whitespace_flexible": False})
+        text = _of_size(json.dumps(schema))
+        _check_bounds(schema)
+        return _matcher_class().grammar_from_json_schema(text, defaults={"whitespace_flexible": False})
     except RecursionError:
         raise ValueError("the schema has too many objects within each other: expected some dozens") from None
 
 
 def grammar_of_regex(regex: str) -> str:
     """Texts that a regular expression matches as a whole."""
-    return _matcher_class().grammar_from_regex(regex)
+    return _matcher_class().grammar_from_regex(_of_size(regex))
 
 
 def grammar_of_choice(choice: Sequence[str]) -> str:
     """One of these texts."""
-    rules = " | ".join(json.dumps(text) for text in choice)
+    rules = _of_size(" | ".join(json.dumps(text) for text in choice))
     return _matcher_class().grammar_from_lark(f"start: {rules}")
+
+
+def _of_size(text: str) -> str:
+    """The text itself. The engine compiles it between two steps, while everybody waits."""
+    if (size := len(text.encode())) > _LARGEST:
+        raise ValueError(f"its text has {size} bytes: expected at most {_LARGEST}")
+    return text
+
+
+def _check_bounds(schema: Mapping[str, Any]) -> None:
+    """Raises ValueError for a bound that llguidance would round, so that answers could break it."""
+    parts: list[Any] = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, Mapping):
+            for name, value in part.items():
+                if name in _BOUNDS and isinstance(value, int | float) and abs(value) > 2**53:
+                    raise ValueError(f"{name} = {str(value)[:64]}: expected a number from -2^53 to 2^53")
+                if name in _SCHEMAS and isinstance(value, Mapping):
+                    parts += value.values()
+                elif name not in _VALUES:
+                    parts.append(value)
 
 
 class Grammars:

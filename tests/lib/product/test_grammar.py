@@ -100,6 +100,45 @@ def test_a_grammar_that_cannot_be_followed_is_refused_in_the_librarys_words(gram
     assert "\n" not in str(refused.value), "the state of the parser is not shown"
 
 
+@pytest.mark.parametrize(
+    ("grammar", "size"),
+    [
+        (lambda size: grammar_of_schema({"const": "x" * (size - len('{"const": ""}'))}), 65_536),
+        (lambda size: grammar_of_regex("x" * size), 65_536),
+        (lambda size: grammar_of_choice(["x" * (size - 2)]), 65_536),
+    ],
+    ids=["a schema", "an expression", "a choice"],
+)
+def test_a_grammar_that_would_keep_everybody_waiting_is_refused_by_its_size(grammar, size):
+    grammar(size)
+    with pytest.raises(ValueError, match=f"its text has {size + 1} bytes: expected at most {size}"):
+        grammar(size + 1)
+
+
+BIG = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "integer", "minimum": BIG}, f"minimum = {BIG}: expected a number from -2"),
+        ({"type": "object", "properties": {"enum": {"exclusiveMaximum": -BIG}}}, "exclusiveMaximum = -9"),
+        ({"type": "array", "items": {"anyOf": [{"maximum": BIG}]}}, "maximum"),
+        ({"type": "integer", "maximum": 10**400}, "maximum = 1000"),
+    ],
+    ids=["a number", "in an object", "in one of several", "of hundreds of digits"],
+)
+def test_a_bound_that_would_be_rounded_is_refused(schema, told):
+    with pytest.raises(ValueError, match=told):
+        grammar_of_schema(schema)
+
+
+def test_what_only_looks_like_a_bound_is_none():
+    number = {"type": "integer", "minimum": -(2**53), "maximum": 2**53}
+    for schema in (number, {"const": {"minimum": BIG}}, {"type": "object", "properties": {"minimum": number}}):
+        Grammars(BYTES, [0]).check(grammar_of_schema(schema))
+
+
 def test_the_backtrace_of_a_panic_is_not_shown():
     class Panicked:
         def is_error(self):

@@ -179,6 +179,8 @@ REFUSALS = [
     ({"guided_json": {"type": "strng"}}, 400, "guided_json", "invalid_value"),
     ({"guided_json": "{"}, 400, "guided_json", "invalid_value"),
     ({"guided_json": ENDLESS}, 400, "guided_json", "invalid_value"),
+    ({"guided_json": {"type": "integer", "minimum": 2**60}}, 400, "guided_json", "invalid_value"),
+    ({"guided_choice": ["x" * 70_000]}, 400, "guided_choice", "invalid_value"),
     ({"guided_choice": ["a\0b"]}, 400, "guided_choice", "invalid_value"),
     ({"guided_regex": "a", "guided_choice": ["a"]}, 400, "guided_choice", "invalid_value"),
     ({"guided_regex": "a", "min_tokens": 1}, 400, "min_tokens", "invalid_value"),
