@@ -1,7 +1,7 @@
-"""Which savers survive a power cut: `python -m benchmarks checkpoint --savers` writes docs/power_cuts.md.
+"""Benchmark of savers against power cuts: `python -m benchmarks checkpoint --savers` writes docs/power_cuts.md.
 
-Each saver saves a small state twice. The system calls of the second save are recorded with strace, the states that a
-power cut may leave are enumerated under the rules of three file systems, and each is loaded by the saver's own means.
+Each saver saves a small state twice. strace records the system calls of the second save. The benchmark enumerates the
+states that a power cut may leave under the rules of three file systems, and loads each with the saver's own loader.
 """
 
 from __future__ import annotations
@@ -75,12 +75,14 @@ class Saver:
     loader: str
     load: Callable[[Path], Any]
     needs: tuple[str, ...] = ()
-    """Packages without which it is left out."""
+    """The packages that the saver needs. The page leaves out a saver whose packages are not installed."""
 
 
 def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None, most: int = 60) -> str:
-    """The page, with a row for each saver whose packages are installed. Each row is said as soon as it is known, with a
-    state that does not load and the fsync that would have excluded it.
+    """Generate the page, with a row for each saver whose packages are installed.
+
+    `say` prints each row when it is ready. For a saver that fails under POSIX, it also prints one bad state and the
+    fsync that would have excluded it.
 
     Raises:
         Unmeasured: strace cannot trace here.
@@ -108,7 +110,7 @@ def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None,
 
 
 def verdict(report: Report) -> str:
-    """One cell of the table."""
+    """Format one cell of the table."""
     broken, lost = report.count("broken"), report.count("lost")
     if report.ok:
         return f"survives ({report.states} states)"
@@ -322,7 +324,7 @@ def trainer_rotation(folder: Path) -> Iterator[None]:
             yield
 
 
-# How each is loaded
+# The loaders
 
 
 def _torch_load(folder: Path) -> Any:

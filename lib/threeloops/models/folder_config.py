@@ -1,6 +1,6 @@
 """Conversion between the config.json of a folder of weights and a `GPTConfig`.
 
-The sizes of the model are required. Any other missing key gets the default of the model's class in transformers,
+The sizes of the model are required. Any other missing key of the model gets the default of its class in transformers,
 because a config.json may omit a value that equals the default. A feature that the course's GPT lacks raises an error
 that names the key, because a model that ignored the feature would give wrong answers without an error.
 """

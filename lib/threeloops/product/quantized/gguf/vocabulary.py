@@ -77,7 +77,7 @@ def byte_vocabulary() -> Vocabulary:
 
 
 def numbered_vocabulary(size: int) -> Vocabulary:
-    """Make a vocabulary for a model whose tokenizer is unknown. Token 17 is written <17>; no text becomes tokens."""
+    """Make a vocabulary for a model without a known tokenizer. Token 17 is written <17>. It cannot encode text."""
     return Vocabulary([f"<{number}>" for number in range(size)], [TokenType.NORMAL] * size, end=0)
 
 
@@ -98,7 +98,7 @@ _PRE = {
 
 
 def expression_of(pre: str) -> str | None:
-    """Return the regular expression with llama.cpp's name `pre`, or None unless it is Llama 3's or Qwen2's."""
+    """Return the regular expression that llama.cpp calls `pre`, or None for others than Llama 3's and Qwen2's."""
     return next((expression for expression, name in _PRE.items() if name == pre), None)
 
 

@@ -48,7 +48,8 @@ def record_save(folder: str | os.PathLike[str], save: Callable, *arguments: Any)
         Escaped: no recorded call explains the folder's contents, or the save used a call that cannot be replayed, such
             as those of io_uring.
         RuntimeError: the save failed under strace. The message ends with its output to stderr.
-        ValueError: a child process cannot import `save`, because it is a lambda or a function within a function.
+        ValueError: strace works, but a child process cannot import `save`, because `save` is a lambda or a function
+            within a function.
     """
     folder = Path(os.path.realpath(folder))
     if not strace_works():
