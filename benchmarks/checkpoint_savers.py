@@ -1,7 +1,7 @@
-"""Which savers survive a power cut: `python -m benchmarks checkpoint --savers` writes docs/power_cuts.md.
+"""Benchmark of savers against power cuts: `python -m benchmarks checkpoint --savers` writes docs/power_cuts.md.
 
-Each saver saves a small state twice. The system calls of the second save are recorded with strace, the states that a
-power cut may leave are enumerated under the rules of three file systems, and each is loaded by the saver's own means.
+Each saver saves a small state twice. strace records the system calls of the second save. The benchmark enumerates the
+states that a power cut may leave under the rules of three file systems, and loads each with the saver's own loader.
 """
 
 from __future__ import annotations
@@ -38,20 +38,28 @@ _HEAD = """# Which savers survive a power cut
 
 Each saver saves a small state, and then another one. strace records the system calls of the second save, in all threads
 and processes. `threeloops.training.checkpoint.crash` enumerates the states that a power cut at any moment may leave on
-disk, and the loader named in the table loads each of them. The numbers are counts of such states:
+disk. If more than 60 states are possible right before an fsync, it takes a sample of them (`most=60`). The loader named
+in the table then loads each state. The numbers are counts of states:
 
 - **neither loads**: the loader raises an error or returns something that was never saved.
-- **new one lost**: the save had returned, and the loader still gives the old state.
+- **new one lost**: the second save had returned, but the loader returns the first state.
 
-"Newest with `.metadata`" loads the newest folder that has this file, and no older one if that fails. For names, these
-rules count only an fsync of the folder. SQLite calls fdatasync instead, so its loss of the last commit counts only
-where a file system treats the two differently.
+The loader "newest with `.metadata`" loads the newest folder that has this file. If that fails, it does not try an older
+folder.
 
-The rules are those of `crash/model/rules.py`, with their sources. POSIX promises nothing that was not synced, and a new
-name is durable after an fsync of its folder. ext4 is meant with its defaults, data=ordered and auto_da_alloc. XFS has a
-journal too, and no rule for renames. A verdict is about these calls under these rules: one power cut may do no harm.
+`crash/model/rules.py` holds the rules of each file system, with their sources:
 
-The command prints a state that does not load for each saver, and the fsync that would have excluded it.
+- **POSIX** promises only that synced data is durable. A new name is durable after an fsync of its folder.
+- **ext4** has its default options, data=ordered and auto_da_alloc.
+- **XFS** has a journal like ext4, but no special rule for renames.
+
+A verdict holds for the recorded calls under these rules. A state that fails here is possible, not certain: an actual
+power cut may do no harm.
+
+Under these rules, only an fsync of a folder makes a new name durable. SQLite calls fdatasync on the folder instead, so
+the table counts its last commit as lost. That loss is real only if a file system treats the two calls differently.
+
+For each saver that fails under POSIX, the command prints one bad state and the fsync that would have excluded it.
 
 | saver | loader | {rules} |
 | --- | --- | {lines} |
@@ -67,12 +75,14 @@ class Saver:
     loader: str
     load: Callable[[Path], Any]
     needs: tuple[str, ...] = ()
-    """Packages without which it is left out."""
+    """The packages that the saver needs. The page leaves out a saver whose packages are not installed."""
 
 
 def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None, most: int = 60) -> str:
-    """The page, with a row for each saver whose packages are installed. Each row is said as soon as it is known, with a
-    state that does not load and the fsync that would have excluded it.
+    """Generate the page, with a row for each saver whose packages are installed.
+
+    `say` prints each row when it is ready. For a saver that fails under POSIX, it also prints one bad state and the
+    fsync that would have excluded it.
 
     Raises:
         Unmeasured: strace cannot trace here.
@@ -100,7 +110,7 @@ def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None,
 
 
 def verdict(report: Report) -> str:
-    """One cell of the table."""
+    """Format one cell of the table."""
     broken, lost = report.count("broken"), report.count("lost")
     if report.ok:
         return f"survives ({report.states} states)"
@@ -314,7 +324,7 @@ def trainer_rotation(folder: Path) -> Iterator[None]:
             yield
 
 
-# How each is loaded
+# The loaders
 
 
 def _torch_load(folder: Path) -> Any:

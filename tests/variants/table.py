@@ -1,4 +1,4 @@
-"""Write docs/model_variants.md, the table of variants and consumers: `python tests/variants/table.py`."""
+"""Generator of docs/model_variants.md, the table of variants and consumers: `python tests/variants/table.py`."""
 
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ _REFUSALS: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
     (_FILES, ("narrow heads",), "head_dim = 8 with qkv_bias: llama.cpp's 'qwen2' expects width / heads = 16"),
     (_FILES, ("yarn positions, all set",), "beta_fast = 8.0 in YarnScaling: llama.cpp computes with 32.0"),
 ]
-"""Consumers, the variants that they refuse, and words of the error. All other cells are equal to the plain pass."""
+"""Consumers, the variants that they refuse, and a part of the error. In all other cells the result is as expected."""
 
 REFUSED = {
     (consumer, variant): number
@@ -37,15 +37,21 @@ REFUSED = {
 }
 """The number of the refusal, by consumer and variant."""
 
-_HEAD = """# Variants of architecture, and what takes them
+_HEAD = """# Model variants, and the parts of the library that support them
 
-One class, `GPT`, computes the architectures of Llama, Mistral, Qwen2 and Qwen3. This page lists its variants, and what
-else in the library takes such a model. Every cell of the table is tested: in {equal} of {cells} cells the result
-equals that of the model's plain forward pass, and in {refused} the model is refused by an error that names the
-feature. `tests/lib/models/test_variants.py` compares the plain pass with transformers.
+One class, `GPT`, computes the architectures of Llama, Mistral, Qwen2 and Qwen3. The rows of the table are variants of
+that class. The columns are its consumers: the parts of the library, and llama.cpp, that take such a model. Every cell
+is tested. In {equal} of {cells} cells the result equals the reference named under [Consumers](#consumers). In the
+other {refused} cells the model is refused with an error. `tests/lib/models/test_variants.py` compares the forward pass
+of each variant with transformers.
 
-- **=**: the same values, within the tolerance of the column.
-- **A number**: refused, with the error of that number [below](#refusals).
+- **=**: the result equals the reference, within the tolerance under [Consumers](#consumers).
+- **A number**: the model is refused with an error. [Refusals](#refusals) quotes a part of the error.
+
+"""
+
+_BASE = """The first variant, `llama`, has a vocabulary of 64 tokens, 2 layers, 4 heads, 2 key/value heads and width 64.
+Some consumers are tested with 1 layer, which takes less time.
 
 """
 
@@ -56,7 +62,7 @@ add a consumer, write a function in `tests/variants/consumers.py`. Then run that
 
 
 def words(number: int) -> str:
-    """What the error of a refusal says."""
+    """Return the quoted part of the error of a refusal."""
     return _REFUSALS[number - 1][2]
 
 
@@ -65,14 +71,14 @@ def _row(*cells: str) -> str:
 
 
 def _differences(name: str) -> str:
-    """The fields of a variant's configuration that differ from the first variant's."""
+    """List the fields of a variant's configuration that differ from the first variant's."""
     config, plain = variant_config(name), variant_config(next(iter(VARIANTS)))
     fields = (field for field in vars(GPTConfig(**vars(config))) if getattr(config, field) != getattr(plain, field))
     return ", ".join(f"`{field}={getattr(config, field)}`" for field in fields) or "—"
 
 
 def written() -> str:
-    """The page."""
+    """Generate the page."""
     cells = len(VARIANTS) * len(CONSUMERS)
     parts = [_HEAD.format(cells=cells, refused=len(REFUSED), equal=cells - len(REFUSED))]
     parts += [_row("variant", *(consumer.title for consumer in CONSUMERS.values()))]
@@ -80,7 +86,7 @@ def written() -> str:
     for variant in VARIANTS:
         found = [str(REFUSED.get((consumer, variant), "=")) for consumer in CONSUMERS]
         parts.append(_row(variant, *found))
-    parts += ["\n## Variants\n\n", _row("variant", "differs from the first in"), _row("---", "---")]
+    parts += ["\n## Variants\n\n", _BASE, _row("variant", "differs from the first in"), _row("---", "---")]
     parts += [_row(variant, _differences(variant)) for variant in VARIANTS]
     parts += ["\n## Consumers\n\n", _row("consumer", "what is compared", "tolerance"), _row(*["---"] * 3)]
     for consumer in CONSUMERS.values():

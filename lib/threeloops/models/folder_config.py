@@ -1,8 +1,8 @@
-"""config.json of a folder of weights, read into a `GPTConfig` and written from one.
+"""Conversion between the config.json of a folder of weights and a `GPTConfig`.
 
-A key that is missing has the default of the model's class in transformers, since a configuration may leave out what
-equals it. What the course's GPT does not have is refused by name, because a model that ignores it gives wrong answers
-without an error.
+The sizes of the model are required. Any other missing key of the model gets the default of its class in transformers,
+because a config.json may omit a value that equals the default. A feature that the course's GPT lacks raises an error
+that names the key, because a model that ignored the feature would give wrong answers without an error.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _SIZES = {
     "mlp_width": "intermediate_size",
     "max_sequence": "max_position_embeddings",
 }
-"""Our names of the sizes that every configuration has, and theirs."""
+"""The names of the required sizes: ours, and those in config.json."""
 
 _TYPES: dict[str, tuple[str, ...]] = {
     "a whole number": (
@@ -40,7 +40,7 @@ _TYPES: dict[str, tuple[str, ...]] = {
     "text": ("model_type", "rope_type", "type"),
     "a list of text": ("layer_types",),
 }  # fmt: skip
-"""What the value of a key is, where it is not null."""
+"""The keys of each type. A null passes the check."""
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -48,7 +48,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2": {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
     "qwen3": {"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
 }
-"""By `model_type`, what a missing key stands for in that class of transformers 5, if not for nothing."""
+"""The defaults of missing keys in transformers 5, by `model_type`. Keys without a default are absent."""
 
 _ROPE: dict[str, tuple[type[RopeScaling], dict[str, str]]] = {
     "linear": (LinearScaling, {"factor": "factor"}),
@@ -73,20 +73,23 @@ _ROPE: dict[str, tuple[type[RopeScaling], dict[str, str]]] = {
         },
     ),
 }
-"""By `rope_type`, our class and their names of its fields."""
+"""Our class for each `rope_type`, with the keys of config.json that set its fields."""
 
 _ROPE_OPTIONAL = {"beta_fast", "beta_slow", "attention_factor", "truncate"}
 _ROPE_IGNORED = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
 
 
 def gpt_config(published: _Published, kernels: Literal["eager", "fused"] = "eager") -> GPTConfig:
-    """The configuration of a Llama, Mistral, Qwen2 or Qwen3. Raises ValueError naming what the course's GPT does not
-    have, or what is missing."""
+    """Convert the config.json of a Llama, Mistral, Qwen2 or Qwen3 to a `GPTConfig`.
+
+    Raises ValueError, naming the key, if a size is missing, a value has the wrong type, or the course's GPT lacks a
+    feature.
+    """
     _check_types(published)
     kind = published.get("model_type")
     if kind not in _DEFAULTS:
         raise ValueError(
-            f"model_type = {kind!r}: the course's GPT does not have this architecture; expected one of "
+            f"model_type = {kind!r}: the course's GPT does not support this architecture; expected one of "
             f"{', '.join(_DEFAULTS)}"
         )
     if missing := [name for name in _SIZES.values() if published.get(name) is None]:
@@ -111,9 +114,9 @@ def gpt_config(published: _Published, kernels: Literal["eager", "fused"] = "eage
 
 
 def published_config(config: GPTConfig) -> dict[str, Any]:
-    """What config.json says of a model: the class of transformers that computes the same, and its settings.
+    """Convert a `GPTConfig` to a config.json for the transformers class that computes the same.
 
-    Raises ValueError if there is no such class.
+    Raises ValueError if transformers has no such class.
     """
     kind, architecture = _class_of(config)
     published: dict[str, Any] = {
@@ -155,8 +158,8 @@ def _check_types(values: _Published) -> None:
 def _refuse_beyond(kind: str, known: _Published) -> None:
     beyond = {
         "quantization_config": bool(known.get("quantization_config")),
-        "hidden_act": known.get("hidden_act", "silu") not in ("silu", "swish"),  # two names of one function
-        "attention_bias": bool(known.get("attention_bias")),  # one of the output too
+        "hidden_act": known.get("hidden_act", "silu") not in ("silu", "swish"),  # swish is another name of silu
+        "attention_bias": bool(known.get("attention_bias")),  # adds a bias to the output projection too
         "mlp_bias": bool(known.get("mlp_bias")),
         "partial_rotary_factor": known.get("partial_rotary_factor") not in (None, 1),
         "sliding_window": kind == "llama" and known.get("sliding_window") is not None,  # programs disagree about it
@@ -164,13 +167,13 @@ def _refuse_beyond(kind: str, known: _Published) -> None:
     for name, is_beyond in beyond.items():
         if is_beyond:
             raise ValueError(
-                f"{name} = {known[name]!r} in a {kind!r}: the course's GPT does not have this; choose a model without "
-                "it"
+                f"{name} = {known[name]!r} with model_type = {kind!r}: the course's GPT does not support this; choose "
+                "a model without it"
             )
 
 
 def _window(kind: str, known: _Published) -> int | None:
-    """The window of all layers. A model may have one in some of its layers; that is refused."""
+    """The sliding window that all layers share, or None without one. Raises ValueError if layers differ."""
     layers, window = known["num_hidden_layers"], known.get("sliding_window")
     first = 0
     if kind in ("qwen2", "qwen3"):
@@ -188,7 +191,7 @@ def _window(kind: str, known: _Published) -> int | None:
     if kinds == told == {"sliding_attention"} and window is not None:
         return window
     raise ValueError(
-        f"layer_types are {', '.join(sorted(told))} with sliding_window = {window!r}: the course's GPT has one kind of "
+        f"the layers use {', '.join(sorted(told))} with sliding_window = {window!r}: the course's GPT has one kind of "
         "attention in all layers; choose a model whose layers are alike"
     )
 
@@ -197,13 +200,13 @@ def _scaling(rope: _Published, known: _Published) -> RopeScaling | None:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind != "default" and kind not in _ROPE:
         raise ValueError(
-            f"rope_type = {kind!r}: the course's GPT does not have this scaling of positions; expected one of default, "
-            f"{', '.join(_ROPE)}"
+            f"rope_type = {kind!r}: the course's GPT does not support this scaling of positions; expected one of "
+            f"default, {', '.join(_ROPE)}"
         )
     if rope.get("partial_rotary_factor") not in (None, 1):
         raise ValueError(
             f"partial_rotary_factor = {rope['partial_rotary_factor']!r}: the course's GPT rotates all dimensions of a "
-            "head; choose a model that does too"
+            "head; choose a model that rotates all of them"
         )
     told = {name: value for name, value in rope.items() if value is not None and name not in _ROPE_IGNORED}
     made, names = _ROPE.get(kind, (None, {}))
@@ -221,13 +224,13 @@ def _scaling(rope: _Published, known: _Published) -> RopeScaling | None:
             told["attention_factor"] = one / all_dimensions
     if unknown := sorted(told.keys() - names.keys()):
         raise ValueError(
-            f"{unknown[0]} = {told[unknown[0]]!r} in the rotary positions of rope_type {kind!r}: the course's GPT does "
-            f"not have this; expected {', '.join(names) or 'no setting but rope_theta'}"
+            f"{unknown[0]} = {told[unknown[0]]!r} with rope_type = {kind!r}: the course's GPT does not support this "
+            f"setting; expected only {', '.join(names) or 'rope_theta'}"
         )
     if made is None:
         return None
     if missing := [name for name in names if name not in told and name not in _ROPE_OPTIONAL]:
-        raise ValueError(f"rope_type {kind!r} lacks {', '.join(missing)} in config.json: download it again")
+        raise ValueError(f"rope_type {kind!r} needs {', '.join(missing)}, missing in config.json: download it again")
     return made(**{names[name]: value for name, value in told.items()})
 
 
@@ -245,6 +248,6 @@ def _class_of(config: GPTConfig) -> tuple[str, str]:
         return "qwen2", "Qwen2ForCausalLM"
     if config.qk_norm:
         return "qwen3", "Qwen3ForCausalLM"
-    if config.sliding_window is not None or config.width % config.heads:  # transformers' Llama wants a multiple
+    if config.sliding_window is not None or config.width % config.heads:  # LlamaForCausalLM needs a multiple
         return "mistral", "MistralForCausalLM"
     return "llama", "LlamaForCausalLM"

@@ -1,6 +1,7 @@
-"""Folders of weights as they are published: config.json and safetensors files, of Llama, Mistral, Qwen2 and Qwen3.
+"""Loading and saving of published models: folders with config.json and safetensors files.
 
-These models have the shape of the course's GPT; `folder_config.py` reads what each does differently.
+The course's GPT computes the architectures Llama, Mistral, Qwen2 and Qwen3. `folder_config.py` reads their differences
+from config.json.
 """
 
 import json
@@ -31,7 +32,10 @@ _LAYER = {
     "mlp.down_proj": "mlp.down",
 }
 _QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
-"""Three matrices there, one below the other here. Both rotate dimension i with i + head_dim / 2, so no row moves."""
+"""The tensors that our model stacks into one matrix, in this order.
+
+Rows keep their order within each tensor, because both models rotate dimension i together with i + head_dim / 2.
+"""
 
 
 def load_llama_folder(
@@ -42,19 +46,21 @@ def load_llama_folder(
     kernels: Literal["eager", "fused"] = "eager",
     max_sequence: int | None = None,
 ) -> GPT:
-    """The model of a folder, in evaluation mode, in the dtype of the files unless another is named.
+    """Load the model of a folder, in evaluation mode.
 
-    It has `max_position_embeddings` positions, or `max_sequence`: fewer take less memory, and yarn or linear scaling
-    may allow more.
+    Args:
+        dtype: the dtype of all weights; by default that of the embedding in the files.
+        max_sequence: the number of positions; by default `max_position_embeddings`. Fewer take less memory. Yarn or
+            linear scaling may allow more.
 
     Raises:
-        FileNotFoundError: config.json, or a file that the index names, is not there.
-        ValueError: the configuration asks for what the course's GPT does not have or lacks a size, or tensors are
-            missing, unknown, of another shape or cut short. The message names the first.
+        FileNotFoundError: the folder has no config.json, no safetensors file, or lacks a file that its index names.
+        ValueError: the configuration lacks a size or needs a feature that the course's GPT lacks. Or a tensor is
+            missing, unknown, of the wrong shape, or cut short. The message names the first such key or tensor.
     """
     folder = Path(folder)
     if not (folder / "config.json").exists():
-        raise FileNotFoundError(f"{folder} has no config.json: expected a folder of a model, as transformers saves it")
+        raise FileNotFoundError(f"{folder} has no config.json: expected a model folder as transformers saves it")
     config = gpt_config(_read_object(folder / "config.json"), kernels)
     if max_sequence is not None:
         config = replace(config, max_sequence=max_sequence)
@@ -71,36 +77,41 @@ def load_llama_folder(
             parts.setdefault(ours, {})[part] = tensor
     for ours, three in parts.items():
         if missing := set(_QKV) - three.keys():
-            raise ValueError(f"{folder}: {ours} lacks {sorted(missing)[0]}: expected {', '.join(_QKV)} of each layer")
+            raise ValueError(f"{folder}: {ours} lacks {sorted(missing)[0]}: expected {', '.join(_QKV)} in each layer")
         found[ours] = torch.cat([three[part] for part in _QKV])
     if config.tied_embeddings and "embedding.weight" in found:
         embedding = found["embedding.weight"]
         head = found.setdefault("head.weight", embedding)
         if head is not embedding and not torch.equal(head, embedding):
             raise ValueError(
-                f"{folder}: tie_word_embeddings is true, and lm_head.weight differs from model.embed_tokens.weight. "
+                f"{folder}: tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight. "
                 "Programs disagree about which of the two is the head. Set tie_word_embeddings to false in config.json "
-                "to use lm_head, or remove that tensor"
+                "to use lm_head.weight, or remove lm_head.weight to use the embedding"
             )
     for name in [*wanted, *found]:
-        shapes = tuple(found[name].shape) if name in found else None, wanted.get(name)
-        if shapes[0] != shapes[1]:
+        shape, expected = tuple(found[name].shape) if name in found else None, wanted.get(name)
+        if shape != expected:
             raise ValueError(
-                f"{folder}: {name} has shape {shapes[0] or 'none: it is missing'}; expected "
-                f"{shapes[1] or 'no such tensor'} by config.json; are the files of one model?"
+                f"{folder}: {name} {'is missing' if shape is None else f'has shape {shape}'}: expected "
+                f"{'no such tensor' if expected is None else f'shape {expected}'} according to config.json; check "
+                "that config.json and the safetensors files belong to the same model"
             )
     dtype = dtype or found["embedding.weight"].dtype
     model.to_empty(device=device)
     if config.tied_embeddings:
-        model.head.weight = model.embedding.weight  # `to_empty` made two of them
+        model.head.weight = model.embedding.weight  # `to_empty` has replaced the shared matrix by two
     model.to(dtype).load_state_dict(found)
     return model.eval()
 
 
 def save_llama_folder(model: GPT, folder: Path | str) -> None:
-    """Write a model as the published architecture that computes the same, which transformers, vLLM and others load.
+    """Save a model as a folder that transformers, vLLM and other programs load.
 
-    Raises FileExistsError where there is a model already, and ValueError if no published architecture is like it.
+    The folder names the published architecture that computes the same.
+
+    Raises:
+        FileExistsError: the folder has a config.json already.
+        ValueError: no published architecture computes the same.
     """
     folder, config = Path(folder), model.config
     published = published_config(config)
@@ -138,8 +149,10 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of all files, those of the index if there is one. Tables of rotary positions are left out: old
-    folders have them, and they follow from the configuration.
+    """Yield the names and tensors of a folder.
+
+    They come from model.safetensors if it exists, otherwise from the files that the index names, otherwise from all
+    safetensors files. Tables of rotary positions in old folders are skipped, because the configuration determines them.
     """
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors").exists():
@@ -150,29 +163,27 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         files = sorted(path.name for path in folder.glob("*.safetensors"))
     if not files and (pickles := sorted(path.name for path in folder.glob("*.bin"))):
         raise FileNotFoundError(
-            f"{folder}: {pickles[0]} and no safetensors files; a .bin file is a pickle, which can run any program when "
-            "it is loaded. Load the folder with transformers and save it again: save_pretrained writes safetensors"
+            f"{folder} has {pickles[0]} and no safetensors files: a .bin file is a pickle, which can run any program "
+            "when it is loaded. Load the folder with transformers and save it again: save_pretrained writes safetensors"
         )
     if not files:
         raise FileNotFoundError(
-            f"{folder}: no safetensors files; expected model.safetensors, or an index and its files"
+            f"{folder} has no safetensors files: expected model.safetensors, or an index and its files"
         )
     for name in files:
         if Path(name).name != name or not (folder / name).exists():
-            raise FileNotFoundError(
-                f"{folder}: {name} is named by the index and is not in the folder; download it again"
-            )
+            raise FileNotFoundError(f"{folder}: the index names {name}, which is not in the folder; download it again")
         try:
             with safe_open(folder / name, "pt") as file:
                 for key in file.keys():  # noqa: SIM118  not a dict
                     if not key.endswith("rotary_emb.inv_freq"):
                         yield key, file.get_tensor(key)
         except SafetensorError as error:
-            raise ValueError(f"{folder / name} is no whole safetensors file ({error}): download it again") from error
+            raise ValueError(f"{folder / name} is not a whole safetensors file ({error}): download it again") from error
 
 
 def _translate(name: str) -> tuple[str, str | None]:
-    """Our name of a tensor, and which of q, k and v it is."""
+    """Translate a published tensor name to ours. The second value says which part of q, k and v it is, if any."""
     module, _, kind = name.rpartition(".")
     if module in _WHOLE:
         return f"{_WHOLE[module]}.{kind}", None

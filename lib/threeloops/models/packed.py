@@ -1,9 +1,9 @@
-"""The same model with its matrices laid out for this CPU.
+"""A copy of a model whose matrices are laid out ("packed") for this CPU.
 
-PyTorch hands products in float32 to MKL, which on AMD's processors takes about twice the time that oneDNN needs.
-oneDNN reads a matrix in tiles, so each is copied into that order once ("packed"; PyTorch's own compiler does the same
-when it freezes a model). A packed product also gives a row the same bits whatever rows are computed beside it, which
-MKL's does not. The price is memory: the packed copy stands beside the weights, which stay as they are.
+PyTorch passes float32 products to MKL. On AMD's processors MKL takes about twice as long as oneDNN. oneDNN reads a
+matrix in tiles, so this module copies each matrix into that order once. PyTorch's compiler does the same when it
+freezes a model. Packing has a second advantage: oneDNN gives a row the same bits no matter which rows are computed
+with it, and MKL does not. The price is memory, because the original weights are kept next to the packed copies.
 """
 
 import copy
@@ -17,11 +17,11 @@ __all__ = ["packed"]
 
 
 def packed(model: GPT) -> GPT:
-    """A model that computes what `model` does, with its weights, and packs each matrix when it is first needed.
+    """Copy a model so that it packs each matrix when the matrix is first used.
 
-    The weights stay those of `model`: a matrix that is replaced or changed in place is packed anew. (A change through
-    `.data` cannot be seen.) Returns `model` itself if nothing can be packed: its weights are not in float32 on an x86
-    CPU, or this PyTorch has no oneDNN.
+    The copy shares its weights with `model`. If a matrix is replaced or changed in place, the copy packs it again. It
+    does not notice a change through `.data`. If the weights are not float32 on an x86 CPU, or this PyTorch lacks
+    oneDNN, nothing can be packed and the function returns `model` itself.
     """
     weight = model.head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _has_packed_products():
@@ -42,10 +42,10 @@ def _has_packed_products() -> bool:
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """The same module, with the same parameters, around other linear layers. Whatever is not plain stays as it is."""
+    """Copy a module with the same parameters and packed linear layers. A layer that cannot be packed is shared."""
     if type(module) is nn.Linear:
         hooked = module._forward_hooks or module._forward_pre_hooks
-        # Nobody can see whether a weight made under torch.inference_mode() has changed.
+        # PyTorch counts no versions of a weight made under torch.inference_mode(), so a change would go unnoticed.
         return module if hooked or module.weight.is_inference() else _PackedLinear(module)
     copied = copy.copy(module)
     copied._modules = {name: child and _copied(child) for name, child in module._modules.items()}
@@ -53,12 +53,12 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 class _PackedLinear(nn.Module):
-    """Multiplies by the weight of `linear`, in oneDNN's order."""
+    """A linear layer that multiplies by a packed copy of the weight of `linear`."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        self._parameters = linear._parameters  # one dictionary, so that a parameter that is replaced is seen
-        # The weight that was packed, and its version. In a tuple, since a module registers parameters among its own.
+        self._parameters = linear._parameters  # shared, so that a replaced parameter is seen here
+        # The weight that was packed, and its version. The tuple keeps nn.Module from registering it as a parameter.
         self._made_of: tuple[Tensor, int] = torch.empty(0), -1
         self._packed: Tensor | None = None
 
@@ -67,7 +67,7 @@ class _PackedLinear(nn.Module):
         assert weight is not None, "a linear layer has a weight"
         made_of, version = self._made_of
         if weight is not made_of or weight._version != version:
-            # Without a batch size oneDNN takes a layout that is good for any, from one row to a prompt of many.
+            # Without a batch size, oneDNN chooses a layout that suits any number of rows.
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
             self._made_of = weight, weight._version
         return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, bias, "none", [], "")

@@ -1,7 +1,7 @@
-"""Ways to stretch rotary positions, so that a model reads longer sequences than it was first trained on.
+"""Scalings of rotary positions, with which a model reads longer sequences than it was first trained on.
 
-Each maps the frequencies of plain rotary positions, in radians per token, to others. `amplitude` multiplies cosines and
-sines, so scores are multiplied by its square.
+Each class has two parts. `frequencies` takes the frequencies of plain rotary positions, in radians per token, and
+returns the scaled ones. `amplitude` multiplies the cosines and sines, so it multiplies attention scores by its square.
 """
 
 import math
@@ -33,9 +33,11 @@ class LinearScaling:
 class Llama3Scaling:
     """The scaling of Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783).
 
-    A frequency that makes at least `high_frequency_factor` turns within `original_max_sequence` tokens stays as it is.
-    One that makes at most `low_frequency_factor` turns is divided by `factor`. Between the two the result moves
-    linearly from one to the other.
+    The scaling counts how many turns each frequency makes within `original_max_sequence` tokens:
+
+    - at least `high_frequency_factor` turns: the frequency stays as it is.
+    - at most `low_frequency_factor` turns: the frequency is divided by `factor`.
+    - in between: the result is interpolated linearly between the two.
     """
 
     factor: float
@@ -69,10 +71,14 @@ class Llama3Scaling:
 class YarnScaling:
     """YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
 
-    A pair of dimensions that turns more than `beta_fast` times within `original_max_sequence` tokens keeps its
-    frequency. One that turns fewer than `beta_slow` times is divided by `factor`. In between, the result moves linearly
-    with the pair's number. `truncate` rounds both ends of that range outwards to whole pairs. `attention_factor` is the
-    amplitude; None stands for the paper's 0.1 · ln(factor) + 1.
+    The scaling counts how many turns each pair of dimensions makes within `original_max_sequence` tokens:
+
+    - more than `beta_fast` turns: the pair keeps its frequency.
+    - fewer than `beta_slow` turns: the frequency is divided by `factor`.
+    - in between: the result is interpolated linearly in the pair's number.
+
+    `truncate` rounds both ends of the range in between outwards to whole pairs. `attention_factor` is the amplitude;
+    None means the paper's 0.1 · ln(factor) + 1.
     """
 
     factor: float
@@ -97,7 +103,7 @@ class YarnScaling:
         first, last = (self._pair(turns, 2 * len(plain), base) for turns in (self.beta_fast, self.beta_slow))
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
-        # The upper limit counts dimensions, not pairs; published models were trained with this range.
+        # The upper limit counts dimensions, not pairs. Published models were trained with this range, so it stays.
         first, last = max(first, 0), min(last, 2 * len(plain) - 1)
         span = last - first or 0.001
         scaled = []
@@ -107,7 +113,7 @@ class YarnScaling:
         return scaled
 
     def _pair(self, turns: float, head_dim: int, base: float) -> float:
-        """The pair, as a fraction, that turns this often within the original length."""
+        """The pair that makes `turns` turns within the original length, as a fractional number."""
         return head_dim * math.log(self.original_max_sequence / (turns * 2 * math.pi)) / (2 * math.log(base))
 
 
@@ -115,7 +121,10 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 def yarn_amplitude(factor: float, weight: float = 1.0) -> float:
-    """YaRN's amplitude for a sequence `factor` times as long (equation 22), with DeepSeek's `weight` of the term."""
+    """YaRN's amplitude for a sequence `factor` times as long (equation 22).
+
+    DeepSeek's models multiply the logarithmic term by `weight`.
+    """
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 

@@ -1,1 +1,1 @@
-"""Data that other programs wrote: compressed shards, and token files that can be imported."""
+"""Files of other programs: decompression of gzip shards, and recognition of token files."""

@@ -1,6 +1,6 @@
-"""Compressed shards: gzip is read, and others are named.
+"""Decompression of gzip shards. Other compressions raise an error that names them.
 
-Images, sound and compressed text gain nothing from it, and what is compressed cannot be read from the middle. But many
+Images, sound and compressed text do not shrink further, and a compressed shard cannot be read from the middle. But many
 shards on the web end in .tar.gz.
 """
 
@@ -24,7 +24,10 @@ _LONGEST = 6
 
 
 def uncompressed(file: BinaryIO, shard: str) -> BinaryIO:
-    """The same bytes, decompressed if they are a gzip file. Raises CorruptData for another compression."""
+    """Return a stream with the same bytes, decompressed if they are in gzip's format.
+
+    Raises CorruptData if the file has another compression.
+    """
     head = b""
     while len(head) < _LONGEST and (more := file.read(_LONGEST - len(head))):
         head += more
@@ -33,12 +36,14 @@ def uncompressed(file: BinaryIO, shard: str) -> BinaryIO:
         return cast(BinaryIO, _Gunzipped(whole, shard))
     for magic, (name, command) in _OTHERS.items():
         if head.startswith(magic):
-            raise CorruptData(shard, "byte 0", f"compressed with {name}: decompress it first, with {command}")
+            raise CorruptData(
+                shard, "byte 0", f"compressed with {name}, expected gzip or none: decompress the shard with {command}"
+            )
     return whole
 
 
 class _Continued:
-    """A stream of which the first bytes were read already."""
+    """A stream that puts bytes which were read already before the rest of a file."""
 
     def __init__(self, head: bytes, file: BinaryIO) -> None:
         self._head, self._file = head, file
@@ -51,6 +56,8 @@ class _Continued:
 
 
 class _Gunzipped:
+    """A stream that decompresses a gzip file."""
+
     def __init__(self, file: BinaryIO, shard: str) -> None:
         self._file: Any = gzip.GzipFile(fileobj=file, mode="rb")
         self._shard, self._read = shard, 0
@@ -59,7 +66,7 @@ class _Gunzipped:
         try:
             data = self._file.read(size)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            place = f"byte {self._read:,} of what gzip compressed"
-            raise CorruptData(self._shard, place, f"{error}: a cut or damaged shard") from None
+            place = f"byte {self._read:,} of the decompressed data"
+            raise CorruptData(self._shard, place, f"{error}: the shard is cut short or damaged") from None
         self._read += len(data)
         return data

@@ -1,4 +1,4 @@
-"""Tokens in, text out: only characters that are complete."""
+"""Decode tokens into text as they arrive, one complete character at a time."""
 
 import codecs
 from collections.abc import Callable, Sequence
@@ -7,22 +7,25 @@ __all__ = ["TextDecoder"]
 
 
 class TextDecoder:
-    """Decodes a text while its tokens arrive. A character whose last byte is still to come is held back.
+    """Decodes a text while its tokens arrive. An incomplete character is held back until its last byte has come.
 
-    Bytes that are not UTF-8 become replacement characters, as `bytes.decode(errors="replace")` makes them.
+    Bytes that are not UTF-8 become replacement characters, as with `bytes.decode(errors="replace")`.
     """
 
     def __init__(self, piece: Callable[[int], bytes], first: Callable[[int], bytes] | None = None) -> None:
-        """`piece` gives the bytes of a token; `first`, if given, those of the first token that has any."""
+        """Start a text. `piece` returns the bytes of a token.
+
+        `first`, if given, is called instead of `piece` for the first token that has any bytes.
+        """
         self._piece, self._first = piece, first
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, tokens: Sequence[int]) -> str:
-        """Take tokens, and return the characters that are complete now."""
+        """Add tokens, and return the characters that they complete."""
         return self._decoder.decode(b"".join(map(self._bytes, tokens)))
 
     def end(self) -> str:
-        """Return what was held back: an incomplete character as a replacement character."""
+        """Return a replacement character if the text ends with an incomplete character, and otherwise nothing."""
         return self._decoder.decode(b"", final=True)
 
     def _bytes(self, token: int) -> bytes:

@@ -54,17 +54,20 @@ def test_the_line_of_the_error_imports_the_tokens(tmp_path, write, monkeypatch):
         TokenShards(tmp_path)
     line = re.fullmatch(r".*index\.json: missing; .* Import it with: (.*)", str(caught.value))[1]
     monkeypatch.chdir(tmp_path)
-    exec(line, {"write_token_shards": write_token_shards, "new_folder": tmp_path / "ours"})
+    exec(line, {"new_folder": tmp_path / "ours"})
     assert np.array_equal(TokenShards(tmp_path / "ours").window(0, 1000), TOKENS)
 
 
 @pytest.mark.parametrize(
     ("write", "says"),
     [
-        (nanogpt, "train.bin is a file of bare tokens, as nanoGPT writes"),
-        (llm_c, "fineweb_train_000001.bin is a shard of llm.c, as FineWeb's are, of 1,000 tokens"),
+        (nanogpt, "train.bin is a file of tokens without a header, as nanoGPT writes"),
+        (llm_c, "fineweb_train_000001.bin is a shard of 1,000 tokens in llm.c's format, as FineWeb's are"),
         (megatron, "text_document.idx is the index of a Megatron corpus, whose tokens are in text_document.bin"),
-        (arrow, "data-00000-of-00001.arrow is an Arrow table, as datasets writes.*from datasets import Dataset"),
+        (
+            arrow,
+            "data-00000-of-00001.arrow is an Arrow table, as the package datasets writes.*from datasets import Dataset",
+        ),
         (parquet, "0000.parquet is a Parquet table.*from datasets import Dataset"),
     ],
 )
@@ -78,7 +81,9 @@ def test_a_foreign_shard_in_a_corpus_is_named(tmp_path):
     write_token_shards(tmp_path, [TOKENS], 1000)
     llm_c(tmp_path)
     (tmp_path / "fineweb_train_000001.bin").replace(tmp_path / "tokens-00000.bin")
-    with pytest.raises(CorruptData, match=r"tokens-00000\.bin, byte 0: begins with .*: .* is a shard of llm\.c"):
+    with pytest.raises(
+        CorruptData, match=r"tokens-00000\.bin, byte 0: begins with .*: .* is a shard of 1,000 tokens in llm"
+    ):
         TokenShards(tmp_path)
 
 

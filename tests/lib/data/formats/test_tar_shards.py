@@ -379,14 +379,14 @@ def test_a_gzip_shard_cut_anywhere_is_never_a_short_shard(length):
 def test_a_damaged_gzip_shard_is_named():
     damaged = bytearray(gzip.compress(SHARD))
     damaged[-8] ^= 1  # its CRC
-    with pytest.raises(CorruptData, match=r"byte [\d,]+ of what gzip compressed: CRC check failed"):
+    with pytest.raises(CorruptData, match=r"byte [\d,]+ of the decompressed data: CRC check failed"):
         read(bytes(damaged))
 
 
 @pytest.mark.parametrize(
     ("magic", "said"),
     [
-        (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it first, with zstd -d"),
+        (b"\x28\xb5\x2f\xfd", "compressed with zstd, expected gzip or none: decompress the shard with zstd -d"),
         (bz2.compress(SHARD), "bzip2"),
         (lzma.compress(SHARD), "xz"),
         (b"PK\x03\x04", "zip"),

@@ -1,7 +1,8 @@
-"""Stretches of bytes that accesses touch: what they cover together, and whether programs keep apart.
+"""Stretches of bytes that accesses touch.
 
-Most accesses touch a few contiguous stretches, such as a row, or the rows of a tile. Sorting those of a whole launch
-answers both questions without a flag for every byte. Bytes are counted from the start of one storage.
+Most accesses touch a few contiguous stretches, such as a row, or the rows of a tile. The stretches of a launch answer
+two questions: how many bytes the accesses cover together, and whether programs touch bytes that other programs store.
+Sorting the stretches answers both without a flag for every byte. Bytes are counted from the start of one storage.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,10 @@ __all__ = ["Stretches", "apart"]
 
 @dataclass(frozen=True)
 class Stretches:
-    """From `starts` to `ends` (exclusive), ordered by start. `programs`: whose access it is."""
+    """Stretches of bytes from `starts` to `ends` (exclusive), ordered by start.
+
+    `programs` holds the program whose access touches each stretch.
+    """
 
     starts: np.ndarray
     ends: np.ndarray
@@ -26,8 +30,11 @@ class Stretches:
     def of(
         cls, patterns: Sequence[Pattern], pattern: np.ndarray, base: np.ndarray, program: np.ndarray, *, exact: bool
     ) -> "Stretches | None":
-        """Those of some accesses. A pattern of many stretches is taken for a single one that holds them all or, if
-        they must be `exact`, gives None."""
+        """Collect the stretches of some accesses.
+
+        A pattern with too many stretches to list counts as one stretch that holds them all. With `exact`, the result is
+        None if an access has such a pattern.
+        """
         parts = []
         order = np.argsort(pattern, kind="stable")
         for own in np.split(order, np.flatnonzero(np.diff(pattern[order])) + 1):
@@ -45,7 +52,7 @@ class Stretches:
 
     @property
     def covered(self) -> int:
-        """How many bytes lie in at least one stretch."""
+        """Count the bytes that lie in at least one stretch."""
         reach = np.maximum.accumulate(self.ends)
         fresh = self.ends.copy()
         fresh -= self.starts
@@ -54,7 +61,7 @@ class Stretches:
 
 
 def apart(stores: Stretches, others: Stretches | None) -> bool:
-    """Whether no program stores bytes that another one stores, or that another one touches in `others`."""
+    """Check that no program stores bytes that another program stores, or that another program touches in `others`."""
     reach = np.maximum.accumulate(stores.ends)
     new = np.ones(len(reach), bool)
     new[1:] = stores.starts[1:] >= reach[:-1]
@@ -64,7 +71,7 @@ def apart(stores: Stretches, others: Stretches | None) -> bool:
         return False
     if others is None:
         return True
-    # Stretches that overlap belong to one program now: look at each such group as a whole.
+    # Overlapping stores now belong to the same program, so each group of them can be treated as one stretch.
     first = np.flatnonzero(new)
     starts, ends, programs = stores.starts[first], reach[np.append(first[1:], len(reach)) - 1], stores.programs[first]
     low, high = np.searchsorted(ends, others.starts, "right"), np.searchsorted(starts, others.ends, "left")

@@ -1,10 +1,10 @@
-"""A GPT as a GGUF file of llama.cpp's "llama", "qwen2" or "qwen3", with its names, its sizes and its order of rows.
+"""Export of a GPT to a GGUF file, and loading of such a file, for llama.cpp's "llama", "qwen2" and "qwen3".
 
-Only one thing is not a matter of names. In the rotary positions of this course, as in Hugging Face's models, dimension
-i of a head is rotated with i + head_dim / 2; llama.cpp's "llama" rotates 2i with 2i + 1. So in such a file the rows of
-each head of queries and keys change their order: row i of ours is their row 2i, row i + head_dim / 2 of ours their row
-2i + 1. (llama.cpp's converter does the same.) The product of a query and a key is a sum over rows, so it stays what it
-was. The other two architectures rotate as we do.
+The tensors have llama.cpp's names. In "llama", the rows of queries and keys also have another order. The reason is
+rotary positions: this course, like Hugging Face's models, rotates dimension i of a head together with i + head_dim / 2,
+but llama.cpp's "llama" rotates 2i together with 2i + 1. So in each head, our row i is row 2i of the file, and our row
+i + head_dim / 2 is row 2i + 1. llama.cpp's converter reorders the rows in the same way. The product of a query and a
+key is a sum over rows, so the order does not change it. "qwen2" and "qwen3" rotate as this course does.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ __all__ = ["export_gguf", "load_gguf"]
 
 _FILE_TYPES = {TensorType.F32: 0, TensorType.F16: 1, TensorType.Q4_0: 2, TensorType.Q8_0: 7}
 _TURNING = ("llama",)
-"""Architectures that rotate neighbours."""
+"""Architectures that rotate neighbouring dimensions together."""
 _NAMES = {
     "attention_norm": "attn_norm",
     "attention.output": "attn_output",
@@ -55,19 +55,25 @@ def export_gguf(
     name: str = "threeloops",
     vocabulary: Vocabulary | None = None,
 ) -> None:
-    """Write `model`, whole or not at all. Norms and biases are F32. With Q4_0 the embedding and the head are Q8_0;
-    matrices whose rows are not whole blocks of 32 are F16, as llama.cpp makes them.
+    """Export `model` to a GGUF file at `path`. If the export fails, `path` stays as it was.
 
-    Without a `vocabulary`, a token of a model of 256 is a byte. A model of another size gets tokens that are written as
-    their numbers, <17>, so it runs in llama.cpp on tokens, but not on text.
+    `type` is the type of the matrices. As in llama.cpp there are exceptions. Norms and biases are F32. With Q4_0, the
+    embedding and the head are Q8_0. A matrix whose rows are not whole blocks of 32 is F16.
 
-    Raises AlreadyQuantizedError for a model of few bits, and ValueError naming what a GGUF file cannot hold: a tensor
-    that the configuration does not have, a kind of attention that llama.cpp does not compute, a number beyond `type`.
+    Without a `vocabulary`, each token of a model with 256 tokens is a byte. A model with another number of tokens gets
+    tokens that are written as their numbers, such as <17>, so llama.cpp runs it on tokens but not on text.
+
+    Raises:
+        AlreadyQuantizedError: the model is already quantised.
+        ValueError: a GGUF file cannot hold the model, because of a tensor that its configuration lacks, a feature that
+            llama.cpp does not compute, or a number that `type` cannot hold. The message
+            names it.
     """
     quantized = [where for where, module in model.named_modules() if isinstance(module, QuantizedLinear)]
     if quantized:
         raise AlreadyQuantizedError(
-            f"{quantized[0]} is quantised: expected the weights that it was made of; export those, to {type.name} here"
+            f"{quantized[0]} is quantised: expected a model in full precision; export the model from before its "
+            f"quantisation, with type = {type.name}"
         )
     config = model.config
     _require_whole(model)
@@ -87,15 +93,19 @@ def export_gguf(
 
 
 def _require_whole(model: GPT) -> None:
-    """The model has the tensors of its configuration, and no others: not those of one rank, or of a changed layer."""
+    """Raise ValueError unless the model has exactly the tensors of its configuration.
+
+    A model that is split over ranks or has a changed layer does not.
+    """
     with torch.device("meta"):
         expected = {name: tuple(tensor.shape) for name, tensor in GPT(model.config).state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     for name in {**found, **expected}:
         if found.get(name) != expected.get(name):
             raise ValueError(
-                f"{name} has shape {found.get(name, 'none: it is missing')}: expected "
-                f"{expected.get(name, 'no such tensor')} by the model's configuration; a GGUF file holds a whole model"
+                f"{name} {f'has shape {found[name]}' if name in found else 'is missing'}: expected "
+                f"{f'shape {expected[name]}' if name in expected else 'no such tensor'} according to the model's "
+                "configuration; export a whole model"
             )
     if model.config.tied_embeddings and not torch.equal(model.head.weight, model.embedding.weight):
         raise ValueError(
@@ -111,7 +121,7 @@ def _frequency_factors(config: GPTConfig, scaling: Llama3Scaling) -> StoredTenso
 
 
 def _weights(model: GPT, turns: bool) -> Iterator[tuple["_Part", torch.Tensor]]:
-    """Every tensor of the file, its rows in our order."""
+    """Yield every tensor of the file, with its rows in our order."""
     for ours, parts in _parts(model.config, turns).items():
         weight = model.get_parameter(ours)
         rows = [part.rows or len(weight) for part in parts]
@@ -120,15 +130,15 @@ def _weights(model: GPT, turns: bool) -> Iterator[tuple["_Part", torch.Tensor]]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A tensor of the file that is all of a weight of ours, or so many `rows` of it."""
+    """A tensor of the file that holds one of our weights, or `rows` rows of it."""
 
     name: str
     rows: int | None = None
-    turned: bool = False  # by rotary positions, so that its rows have another order in the file
+    turned: bool = False  # rotary positions rotate it, and its rows have another order in the file
 
 
 def _parts(config: GPTConfig, turns: bool) -> dict[str, list[_Part]]:
-    """Of what each weight of ours is made. A head that is the embedding is not in the file."""
+    """List the tensors of the file for each of our weights. A tied head has none, because it is the embedding."""
     found = {"embedding.weight": [_Part("token_embd.weight")]}
     for layer in range(config.layers):
         found |= _parts_of_layer(config, layer, turns)
@@ -153,7 +163,7 @@ def _parts_of_layer(config: GPTConfig, layer: int, turns: bool) -> dict[str, lis
 
 
 def _interleaved(rows: int, head_dim: int) -> torch.Tensor:
-    """Which row of ours stands at each row of the file: of each head 0, half, 1, half + 1, …"""
+    """Return the number of our row for each row of the file: 0, half, 1, half + 1, … in each head."""
     return torch.arange(rows).view(-1, 2, head_dim // 2).transpose(1, 2).flatten()
 
 
@@ -175,12 +185,16 @@ def _stored(part: _Part, weight: torch.Tensor, type: TensorType, head_dim: int) 
 
 
 def load_gguf(path: Path, *, config: GPTConfig | None = None, keep_bits: bool = False) -> GPT:
-    """The GPT of a file: its weights in float32 or, with `keep_bits`, those in Q8_0 and Q4_0 as they are, in layers of
-    `QuantizedLinear`. (The embedding is a table to look into, so it is float32.)
+    """Load the GPT of a GGUF file.
 
-    All of the file is checked before a model is made. Raises GGUFError if it is damaged, of another architecture, of
-    another configuration than `config` where that is given, or if a tensor is missing, too many, or of another shape;
-    and for each key that changes what is computed, and that this model does not have.
+    All weights are converted to float32. With `keep_bits`, matrices in Q8_0 and Q4_0 keep their codes, in layers of
+    `QuantizedLinear`. The embedding is a lookup table, so it is float32 in any case.
+
+    The whole file is checked before the model is built.
+
+    Raises:
+        GGUFError: the file is damaged or holds another architecture, or its configuration differs from `config`. Or a
+            tensor is missing, unexpected or of the wrong shape, or a key asks for an unsupported computation.
     """
     file, where = read_file(path), Path(path).name
     found = read_config(file, where)
@@ -213,7 +227,7 @@ def load_gguf(path: Path, *, config: GPTConfig | None = None, keep_bits: bool = 
 
 
 def _our_rows(part: _Part, rows: np.ndarray, head_dim: int) -> np.ndarray:
-    """The tensor's rows, of numbers or of bytes, in our order."""
+    """Reorder the rows of a tensor of the file, which hold numbers or bytes, to our order."""
     if not part.turned:
         return rows
     ordered = np.empty_like(rows)
@@ -222,13 +236,16 @@ def _our_rows(part: _Part, rows: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 def _require_tensors(file: File, config: GPTConfig, turns: bool, where: str) -> None:
-    """Exactly the tensors of the model, each in its shape. Those of the scaling of positions have been read already."""
+    """Raise GGUFError unless the file has exactly the tensors of the model, each with its shape.
+
+    The tensor of Llama 3.1's scaling is left out, because `read_config` has checked it.
+    """
     tensors = {name: tensor for name, tensor in file.tensors.items() if name != ROPE_FREQUENCIES}
     per_layer = sum(map(len, _parts_of_layer(config, 0, turns).values()))
     count = config.layers * per_layer + (2 if config.tied_embeddings else 3)
-    if len(tensors) != count:  # before so many are listed
+    if len(tensors) != count:  # checked first, because a damaged count of layers would make a huge list below
         raise GGUFError(
-            f"{where} has {len(tensors)} tensors: expected {count}, for {config.layers} layers; it is of another "
+            f"{where} has {len(tensors)} tensors: expected {count} for {config.layers} layers; the file holds another "
             "kind of model"
         )
     with torch.device("meta"):
@@ -236,6 +253,6 @@ def _require_tensors(file: File, config: GPTConfig, turns: bool, where: str) -> 
     for name, shape in shapes.items():
         if name not in tensors:
             unknown = sorted(tensors.keys() - shapes.keys())
-            raise GGUFError(f"{where} has no tensor {name}, but {unknown[0]}: it is of another kind of model")
+            raise GGUFError(f"{where} lacks the tensor {name} and has {unknown[0]}: it holds another kind of model")
         if tensors[name].shape != shape:
-            raise GGUFError(f"{where}: {name} has shape {tensors[name].shape}: expected {shape} for its sizes")
+            raise GGUFError(f"{where}: {name} has shape {tensors[name].shape}: expected {shape} according to its sizes")

@@ -1,8 +1,9 @@
-"""What a GGUF file says about a model beside its tensors: the architecture and the keys that make a `GPTConfig`.
+"""Conversion between a `GPTConfig` and the metadata of a GGUF file: its architecture and that architecture's keys.
 
-llama.cpp reads only the keys that it knows for an architecture, and computes on with defaults. Here every key of the
-architecture is read, known to change nothing, or refused by name: a model that ignores one gives wrong answers without
-an error. (Source: `llama_model::load_hparams` and `llama_context` in llama.cpp.)
+llama.cpp reads only the keys that it knows for an architecture and uses defaults for the rest. This module handles
+every key of the architecture in one of three ways. It reads the key, skips a key known to change nothing, or raises an
+error that names the key. Ignoring an unknown key could give wrong answers without an error. (Source:
+`llama_model::load_hparams` and `llama_context` in llama.cpp.)
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ __all__ = ["ROPE_FREQUENCIES", "architecture", "metadata_of", "read_config", "re
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FREQUENCIES = "rope_freqs.weight"
-"""The tensor by whose elements llama.cpp divides the frequencies of rotary positions: that of Llama 3.1's scaling."""
+"""The name of the tensor that holds Llama 3.1's scaling. llama.cpp divides the rotary frequencies by its elements."""
 
 _SIZES = {
     "vocabulary_size": "vocab_size",
@@ -49,30 +50,36 @@ _NEUTRAL: dict[str, tuple[Value, ...]] = {
     "rope.scaling.yarn_attn_factor": (1.0,),
     "rope.scaling.yarn_log_multiplier": (0.0,),
 }
-"""Keys whose named values change nothing. llama.cpp takes the last five from the file in other architectures only."""
+"""Keys that are accepted only with these values, which change nothing.
+
+For the last five, llama.cpp uses the value in the file only in other architectures.
+"""
 _WITHOUT_EFFECT = ("tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length")
-_LONGEST = 2**24  # positions, of which each has a row of cosines and sines
+_LONGEST = 2**24  # positions; each needs a row of cosines and sines
 
 
 def architecture(config: GPTConfig) -> str:
-    """llama.cpp's name of the architecture. Raises ValueError for a model that none of them computes."""
+    """Return llama.cpp's name of the architecture. Raises ValueError if no architecture computes the model."""
     if config.qk_norm and config.qkv_bias:
-        raise ValueError("qk_norm with qkv_bias: llama.cpp has no such architecture; publish it as a folder")
+        raise ValueError("qk_norm with qkv_bias: llama.cpp has no such architecture; publish the model as a folder")
     if config.sliding_window is not None and config.sliding_window < config.max_sequence:
         raise ValueError(
             f"sliding_window = {config.sliding_window}: llama.cpp attends to all tokens in models of this shape, so a "
-            "GGUF file would give other answers; publish it as a folder"
+            "GGUF file would give other answers; publish the model as a folder"
         )
     if config.qkv_bias and config.heads * config.head_dim != config.width:
         raise ValueError(
             f"head_dim = {config.head_dim} with qkv_bias: llama.cpp's 'qwen2' expects width / heads = "
-            f"{config.width / config.heads:g}; publish it as a folder"
+            f"{config.width / config.heads:g}; publish the model as a folder"
         )
     return "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
 
 
 def metadata_of(config: GPTConfig) -> dict[str, Value]:
-    """The architecture and its keys. Raises ValueError naming what a file cannot say."""
+    """Describe a configuration by the architecture and its keys.
+
+    Raises ValueError naming the field that a GGUF file cannot describe.
+    """
     name = architecture(config)
     values: dict[str, Value] = {key: getattr(config, field) for field, key in _SIZES.items()}
     values["attention.value_length"] = values["rope.dimension_count"] = config.head_dim
@@ -103,31 +110,32 @@ def _describe(scaling: RopeScaling | None, name: str) -> dict[str, Value]:
 
 
 def _require_usual(scaling: RopeScaling, usual: RopeScaling) -> None:
-    """llama.cpp takes some of a scaling's numbers from no file."""
+    """Raise ValueError if a number differs from the constant that llama.cpp uses for it regardless of the file."""
     for field in dataclasses.fields(usual):
         value, expected = getattr(scaling, field.name), getattr(usual, field.name)
         if value != expected:
             raise ValueError(
                 f"{field.name} = {value} in {type(scaling).__name__}: llama.cpp computes with {expected}, whatever the "
-                "file says; publish it as a folder"
+                "file says; publish the model as a folder"
             )
 
 
 def read_config(file: File, where: str) -> GPTConfig:
-    """The configuration of a file called `where`. A key for which llama.cpp has a default may be missing.
+    """Read the configuration of a file, which errors call `where`.
 
-    Raises GGUFError naming the key that is missing, or that changes what the model computes.
+    A missing key gets llama.cpp's default if there is one. Raises GGUFError naming a required key that is missing, or a
+    key that asks for a computation that the library does not support.
     """
     name = file.metadata.get("general.architecture")
     if name not in _ARCHITECTURES:
         raise GGUFError(
             f"{where} has general.architecture = {name!r}: expected one of {', '.join(map(repr, _ARCHITECTURES))}, "
-            "those that this model computes"
+            "the architectures that the library supports"
         )
     if file.metadata.get("split.count", 1) != 1:
         raise GGUFError(
-            f"{where} is one of split.count = {file.metadata['split.count']} files: expected a whole model; join them "
-            "with llama-gguf-split --merge"
+            f"{where} is one of split.count = {file.metadata['split.count']} files: expected a whole model; join the "
+            "files with llama-gguf-split --merge"
         )
     values = {key.removeprefix(f"{name}."): v for key, v in file.metadata.items() if key.startswith(f"{name}.")}
     if (embedding := file.tensors.get("token_embd.weight")) is not None:
@@ -138,7 +146,7 @@ def read_config(file: File, where: str) -> GPTConfig:
     sizes: dict[str, Any] = {}
     for field, key in _SIZES.items():
         if key not in values:
-            raise GGUFError(f"{where} has no {name}.{key}: expected one for the model's {field}; convert it again")
+            raise GGUFError(f"{where} has no {name}.{key}: expected the model's {field}; convert the model again")
         sizes[field] = _number(values[key])
     try:
         config = GPTConfig(
@@ -151,7 +159,7 @@ def read_config(file: File, where: str) -> GPTConfig:
     except GGUFError:
         raise
     except (ValueError, TypeError) as error:
-        raise GGUFError(f"{where} is not a model of this shape: {error}") from None
+        raise GGUFError(f"{where} describes a model that cannot be built: {error}") from None
     _require_nothing_else(values, config, where, name)
     if (factors := file.tensors.get(ROPE_FREQUENCIES)) is not None:
         found = decode(factors.data, factors.type).ravel()
@@ -160,17 +168,17 @@ def read_config(file: File, where: str) -> GPTConfig:
 
 
 def _number(value: Value) -> Any:
-    """A float32 as the shortest decimal that is stored as the same: 1e-6, and not 9.99999997e-07."""
+    """Round a float to the shortest decimal with the same float32: 1e-6 instead of 9.99999997e-07."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _scaling(values: dict[str, Value], file: File, where: str, name: str) -> RopeScaling | None:
-    """The scaling that keys describe. Without a type, llama.cpp takes a factor for a linear one."""
+    """Read the scaling of rotary positions from the keys. Without a type, a factor means linear scaling."""
     kind = values.get("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn"):
         raise GGUFError(
-            f"{where} has {name}.rope.scaling.type = {kind!r}: expected 'none', 'linear' or 'yarn'; this model scales "
-            "rotary positions in no other way"
+            f"{where} has {name}.rope.scaling.type = {kind!r}: expected 'none', 'linear' or 'yarn'; the library does "
+            "not support other scalings"
         )
     factor = _number(values.get("rope.scaling.factor", values.get("rope.scale_linear", 0.0))) or 1.0
     attention = _number(values.get("rope.scaling.attn_factor", 1.0))
@@ -182,8 +190,8 @@ def _scaling(values: dict[str, Value], file: File, where: str, name: str) -> Rop
         )
     if attention != 1:
         raise GGUFError(
-            f"{where} has {name}.rope.scaling.attn_factor = {attention} without yarn: expected 1; this model does not "
-            "scale its attention"
+            f"{where} has {name}.rope.scaling.attn_factor = {attention}: expected 1; without yarn, or with a factor "
+            "of 1, attn_factor must be 1"
         )
     if kind == "none" or factor == 1:
         return None
@@ -193,8 +201,11 @@ def _scaling(values: dict[str, Value], file: File, where: str, name: str) -> Rop
 
 
 def _llama3(factors: np.ndarray, values: dict[str, Value], config: GPTConfig, where: str) -> Llama3Scaling:
-    """Llama 3.1's scaling, if it is what the file's factors stand for; all of its published models differ in one of
-    the numbers only."""
+    """Recover Llama 3.1's scaling from the factors in a file.
+
+    Only `factor` has to be recovered, because all published models share the other numbers. Raises GGUFError if the
+    factors come from a different scaling.
+    """
     plain = [config.rope_base ** (-2 * pair / config.head_dim) for pair in range(config.head_dim // 2)]
     length = values.get("rope.scaling.original_context_length", 8192)
     try:
@@ -203,10 +214,10 @@ def _llama3(factors: np.ndarray, values: dict[str, Value], config: GPTConfig, wh
         if np.allclose(factors, expected, rtol=1e-4):
             return scaling
     except ValueError:
-        pass  # not a positive factor or length, or another number of factors
+        pass  # a factor or length that is not positive, or a wrong number of factors
     raise GGUFError(
-        f"{where}: {ROPE_FREQUENCIES} divides the frequencies of rotary positions by other factors than Llama 3.1 with "
-        f"{length} original positions: expected those; this model scales rotary positions in no other way"
+        f"{where}: {ROPE_FREQUENCIES} divides the rotary frequencies by factors other than Llama 3.1's for {length} "
+        "original positions: expected Llama 3.1's factors; the library does not support others"
     )
 
 
@@ -217,7 +228,7 @@ def _require_nothing_else(values: dict[str, Value], config: GPTConfig, where: st
     if turned != config.head_dim or config.max_sequence > _LONGEST:
         raise GGUFError(
             f"{where} rotates {turned} dimensions of {config.head_dim}, for {config.max_sequence} positions: expected "
-            f"all, for at most {_LONGEST}"
+            f"all {config.head_dim} dimensions, for at most {_LONGEST} positions"
         )
     if (length := values.get("attention.value_length", config.head_dim)) != config.head_dim:
         raise GGUFError(
@@ -227,26 +238,28 @@ def _require_nothing_else(values: dict[str, Value], config: GPTConfig, where: st
     if not isinstance(window, int) or 0 < window < config.max_sequence:
         raise GGUFError(
             f"{where} has {name}.attention.sliding_window = {window}: expected none; llama.cpp ignores it in this "
-            "architecture, so it is not clear what the file computes"
+            "architecture, so programs disagree about this file"
         )
     for key, value in values.items():
         if key not in known and value not in _NEUTRAL.get(key, ()):
-            expected = f"expected {_NEUTRAL[key][-1]}" if key in _NEUTRAL else "expected no such key"
-            raise GGUFError(f"{where} has {name}.{key} = {value!r}: {expected}; this model computes without it")
+            expected = "expected no such key; the library would ignore it"
+            if key in _NEUTRAL:
+                expected = f"expected {_NEUTRAL[key][-1]}; the library always uses {_NEUTRAL[key][-1]}"
+            raise GGUFError(f"{where} has {name}.{key} = {value!r}: {expected}")
 
 
 def require_same(found: GPTConfig, config: GPTConfig, where: str) -> None:
-    """Raises GGUFError naming the first field in which a file's configuration differs from the one expected."""
+    """Raise GGUFError naming the first field in which a file's configuration differs from the expected one."""
     for field in dataclasses.fields(GPTConfig):
         theirs, ours = getattr(found, field.name), getattr(config, field.name)
         if field.name == "sliding_window" and (ours or math.inf) >= config.max_sequence:
             continue
         if field.name != "kernels" and not _equal(theirs, ours):
-            raise GGUFError(f"{where} has {field.name} = {theirs}: expected {ours}; it is of another model")
+            raise GGUFError(f"{where} has {field.name} = {theirs}: expected {ours}; the file belongs to another model")
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Equal but for the rounding of a float to float32."""
+    """Compare two values. Floats may differ by their rounding to float32."""
     if dataclasses.is_dataclass(one) and type(one) is type(other):
         return all(_equal(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one))
     if isinstance(one, float | int) and isinstance(other, float | int):

@@ -1,8 +1,9 @@
-"""The vocabulary in a GGUF file: without one, llama.cpp's server does not start.
+"""The vocabulary of a GGUF file. Without a vocabulary, llama.cpp's server does not start.
 
-llama.cpp knows byte-level BPE as "gpt2". It writes each byte as a printable character, the space as Ġ for example, cuts
-text by a regular expression that it knows by name ("pre"), and then merges pairs. A model whose tokens are bytes is the
-case without merges. (Source: `llama_vocab::impl::load` in llama.cpp, and get_vocab_base in its converter.)
+llama.cpp calls byte-level BPE "gpt2". It writes each byte as a printable character: the space is Ġ, for example. It
+cuts text with a regular expression, whose name is the key "pre", and then merges pairs. If the tokens of a model are
+bytes, its list of merges is empty. (Source: `llama_vocab::impl::load` in llama.cpp, and get_vocab_base in its
+converter.)
 """
 
 import json
@@ -19,7 +20,7 @@ __all__ = ["TokenType", "Vocabulary", "byte_vocabulary", "expression_of", "numbe
 
 
 class TokenType(IntEnum):
-    """llama.cpp's numbers."""
+    """The types of tokens, with llama.cpp's numbers."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -30,10 +31,11 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens in the order of their numbers, each with its type, and how text becomes tokens.
+    """A list of tokens in the order of their numbers, with the rules that turn text into tokens.
 
-    `pre` is llama.cpp's name of the regular expression that cuts text first. `end` is the token that ends a text,
-    `begin` the one before it, which is added to prompts if `add_begin` is set.
+    `pre` is llama.cpp's name of the regular expression that cuts text before pairs are merged. `end` is the number of
+    the token that ends a text. `begin` is the number of the token that starts one. llama.cpp adds `begin` to prompts if
+    `add_begin` is set.
     """
 
     tokens: Sequence[str]
@@ -46,15 +48,15 @@ class Vocabulary:
     chat_template: str | None = None
 
     def metadata(self, size: int) -> dict[str, Value]:
-        """The file's keys, for a model of `size` tokens; those beyond the vocabulary are marked as unused.
+        """Return the keys of the file for a model with `size` tokens. Tokens beyond the vocabulary are marked unused.
 
-        Raises ValueError if the vocabulary is larger than the model's.
+        Raises ValueError if the vocabulary has more than `size` tokens.
         """
         unused = range(len(self.tokens), size)
         if len(self.tokens) > size:
             raise ValueError(
                 f"the vocabulary has {len(self.tokens)} tokens: expected at most {size}, the model's vocabulary_size; "
-                "is it the tokenizer of this model?"
+                "pass the tokenizer of this model"
             )
         found: dict[str, Value] = {
             "tokenizer.ggml.model": "gpt2",
@@ -70,17 +72,17 @@ class Vocabulary:
 
 
 def byte_vocabulary() -> Vocabulary:
-    """256 tokens, each a byte, as in the course's models; a zero byte ends a text."""
+    """Make the vocabulary of the course's models: 256 tokens, one per byte. A zero byte ends a text."""
     return Vocabulary(_printable_bytes(), [TokenType.NORMAL] * 256, end=SEPARATOR)
 
 
 def numbered_vocabulary(size: int) -> Vocabulary:
-    """Tokens of which nothing but the number is known: 17 is written <17>. Text cannot become such tokens."""
+    """Make a vocabulary for a model without a known tokenizer. Token 17 is written <17>. It cannot encode text."""
     return Vocabulary([f"<{number}>" for number in range(size)], [TokenType.NORMAL] * size, end=0)
 
 
 def _printable_bytes() -> list[str]:
-    """Every byte as a character of its own: itself if it is printable, else the next one from U+0100 (GPT-2)."""
+    """List GPT-2's character for every byte. Printable bytes stay; the others get the characters from U+0100 on."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
@@ -92,18 +94,20 @@ _PRE = {
     _CONTRACTIONS + r"\p{N}{1,3}" + _REST: "llama-bpe",
     _CONTRACTIONS + r"\p{N}" + _REST: "qwen2",
 }
-"""llama.cpp's names of the expressions that Llama 3 and Qwen2 cut text by."""
+"""The regular expressions with which Llama 3 and Qwen2 cut text, and llama.cpp's names of them."""
 
 
 def expression_of(pre: str) -> str | None:
-    """The regular expression that llama.cpp knows by this name; None if it is not one of Llama 3's and Qwen2's."""
+    """Return the regular expression that llama.cpp calls `pre`, or None for others than Llama 3's and Qwen2's."""
     return next((expression for expression, name in _PRE.items() if name == pre), None)
 
 
 def read_tokenizer(folder: Path) -> Vocabulary:
-    """The vocabulary of a published model: its tokenizer.json, and tokenizer_config.json where there is one.
+    """Read the vocabulary of a published model from tokenizer.json, and from tokenizer_config.json if it exists.
 
-    Raises FileNotFoundError without a tokenizer.json, and ValueError naming what llama.cpp's "gpt2" does not do.
+    Raises:
+        FileNotFoundError: the folder has no tokenizer.json.
+        ValueError: the tokenizer differs from llama.cpp's "gpt2", or names no token that ends a text.
     """
     described = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     settings = _json_of(folder / "tokenizer_config.json")
@@ -119,9 +123,11 @@ def read_tokenizer(folder: Path) -> Vocabulary:
     begin = ids.get(first or _text(settings.get("bos_token")) or "")
     end = ids.get(_text(settings.get("eos_token")) or "")
     if end is None:
+        path = folder / "tokenizer_config.json"
+        found = f"{path} has eos_token = {settings.get('eos_token')!r}" if path.exists() else f"{path} is missing"
         raise ValueError(
-            f"{folder / 'tokenizer_config.json'} has eos_token = {settings.get('eos_token')!r}: expected a token of "
-            "tokenizer.json; without one, llama.cpp takes token 11 for the end of a text"
+            f"{found}: expected an eos_token that is in tokenizer.json; without one, llama.cpp takes token 11 for the "
+            "end of a text"
         )
     template = folder / "chat_template.jinja"
     return Vocabulary(
@@ -137,7 +143,10 @@ def read_tokenizer(folder: Path) -> Vocabulary:
 
 
 def _pre_of(described: Mapping[str, Any], folder: Path) -> str:
-    """llama.cpp's name of how the tokenizer cuts text, if all of it is what llama.cpp does under that name."""
+    """Return llama.cpp's name of the way in which a tokenizer cuts text.
+
+    Raises ValueError if llama.cpp would turn text into tokens differently.
+    """
     model, steps = described["model"], _steps(described.get("pre_tokenizer"), "pretokenizers")
     normalizers = [step["type"] for step in _steps(described.get("normalizer"), "normalizers")]
     kinds = [step["type"] for step in steps]
@@ -158,20 +167,20 @@ def _pre_of(described: Mapping[str, Any], folder: Path) -> str:
             value = {"model": kind, "ignore_merges": True}.get(name, described.get(name))
             raise ValueError(
                 f"{folder / 'tokenizer.json'} has {name} = {json.dumps(value, ensure_ascii=False)}: expected "
-                "byte-level BPE as in GPT-2, Llama 3 or Qwen2; export without a vocabulary, and give llama.cpp tokens"
+                "byte-level BPE as in GPT-2, Llama 3 or Qwen2; export without a vocabulary, and send llama.cpp tokens"
             )
     return str(pre)
 
 
 def _steps(described: Mapping[str, Any] | None, parts: str) -> list[Mapping[str, Any]]:
-    """One step, or those of a sequence."""
+    """List the steps of a part of tokenizer.json, which is a single step or a sequence."""
     if described is None:
         return []
     return list(described[parts]) if described["type"] == "Sequence" else [described]
 
 
 def _first_token(processor: Mapping[str, Any] | None) -> str | None:
-    """The token that the tokenizer puts before every text, if there is one."""
+    """Return the token that the tokenizer puts before every text, or None."""
     for step in _steps(processor, "processors"):
         if step["type"] == "TemplateProcessing" and "SpecialToken" in step["single"][0]:
             return str(step["single"][0]["SpecialToken"]["id"])
@@ -179,7 +188,7 @@ def _first_token(processor: Mapping[str, Any] | None) -> str | None:
 
 
 def _text(token: Any) -> str | None:
-    """A special token is written as text, or as an object with its `content`."""
+    """Return the text of a special token, which is stored as text or as an object with `content`."""
     return token["content"] if isinstance(token, dict) else token
 
 

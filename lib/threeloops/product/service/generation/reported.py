@@ -1,4 +1,4 @@
-"""How likely tokens were, as OpenAI's two kinds of answers say it."""
+"""Report the log-probabilities of tokens in the formats of OpenAI's completions and chat completions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +12,10 @@ _Piece = Callable[[int], bytes]
 
 
 def chat_logprobs(tokens: _Tokens, piece: _Piece) -> dict[str, Any]:
-    """Of a chat completion: for each token its bytes, its log-probability, and those of the likeliest."""
+    """Return the `logprobs` object of a chat completion.
+
+    It lists the text, bytes and log-probability of each token, and of the likeliest tokens at its position.
+    """
     return {
         "content": [
             _described(piece(token), found.logprob)
@@ -24,9 +27,10 @@ def chat_logprobs(tokens: _Tokens, piece: _Piece) -> dict[str, Any]:
 
 
 def completion_logprobs(tokens: _Tokens, piece: _Piece, asked: int, start: int) -> dict[str, Any]:
-    """Of a completion: lists with a place for each token. `start` is how many characters were before the first.
+    """Return the `logprobs` object of a completion: lists with one element for each token.
 
-    The token itself is among the likeliest, also if it is none of the `asked` (OpenAI's and vLLM's do so too).
+    `asked` is how many of the likeliest tokens the client wants. The token itself is always listed with them, as in
+    the answers of OpenAI and vLLM. `start` is the number of characters before the first token.
     """
     offsets, text = [], b""
     for token, _ in tokens:
@@ -50,7 +54,11 @@ def _described(text: bytes, logprob: float) -> dict[str, Any]:
 
 
 def _shown(text: bytes) -> str:
-    """The text of a token; bytes that are none alone as OpenAI shows them, so that two of them differ."""
+    """Return a token as text.
+
+    Bytes that are not UTF-8 on their own are written in OpenAI's way, such as "bytes:\\xe2". So different tokens have
+    different texts.
+    """
     try:
         return text.decode()
     except UnicodeDecodeError:

@@ -130,7 +130,10 @@ def test_tokenizers_that_llama_cpp_does_not_know_as_byte_level_bpe_are_named(tmp
 
 def test_a_tokenizer_without_an_end_of_text_is_refused(tmp_path):
     tokenizer("gpt-2", tmp_path, eos_token=None)
-    with pytest.raises(ValueError, match="has eos_token = None: expected a token of tokenizer.json"):
+    with pytest.raises(ValueError, match="has eos_token = None: expected an eos_token that is in tokenizer.json"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(ValueError, match="tokenizer_config.json is missing: expected an eos_token"):
         read_tokenizer(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Records system calls, so that native code is seen too."""
+"""Recording of system calls with strace, which sees native code too."""
 
 from threeloops.training.checkpoint.crash.strace.run import record_save, strace_works
 

@@ -1,4 +1,4 @@
-"""What system calls did to a folder, as the operations of a record."""
+"""Conversion of system calls to the operations that they performed on a folder."""
 
 import os
 import re
@@ -35,7 +35,7 @@ _WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2")
 
 
 class Kernel(Processes):
-    """Follows calls: which file each concerns, and at which offset."""
+    """Tracker of a folder's files, which turns each system call into operations of a record."""
 
     def __init__(self, folder: str, start: list[Entry], working_directory: str) -> None:
         super().__init__(folder, working_directory)
@@ -132,7 +132,7 @@ class Kernel(Processes):
 
     def _splice(self, call: Call, process: Process) -> None:
         if self._began and any(self._inside(path) for _, path, _ in call.descriptors[1:]):
-            raise Escaped("the save wrote by splice, whose data no system call shows")
+            raise Escaped("the save wrote with splice, whose data strace does not show")
 
     def _copy(
         self, call: Call, process: Process, out: int, source: int, source_offset: int | None, offset: int | None
@@ -198,8 +198,7 @@ class Kernel(Processes):
     _io_submit = _io_uring_enter
 
     def _add_mapped(self, mapped: Mapped) -> None:
-        """The bytes that were written through a memory map are those of the file at the end. The save may have written
-        them as late as the file's time says: only an msync after that made them durable."""
+        """Record writes through a memory map. Only an msync later than the file's mtime makes them durable."""
         path = next((path for path, number in self._names.items() if number == mapped.number), None)
         if path is None:
             return
@@ -228,7 +227,7 @@ class Kernel(Processes):
         sync = Sync(number, NAMELESS if deleted else inside or "", data_only=call.name == "fdatasync")
         at = call.begun.position if call.begun else len(self.operations)
         if any(_concerns(operation, number, inside or "") for operation in self.operations[at:]):
-            self.operations.insert(at, sync)  # what was done meanwhile may have come too late
+            self.operations.insert(at, sync)  # changes during the fsync may have come too late for it
         else:
             self._add(sync)
 
@@ -251,13 +250,15 @@ class Kernel(Processes):
         if old is None and new is not None:
             self._move_in(call, process, new)
             return
-        if old not in self._names or (new is None and isinstance(self._disk.inodes[self._names[old]].latest, dict)):
-            raise Escaped(f"the save moved `{old}` out of the folder, which cannot be replayed")
+        if old not in self._names:
+            raise Escaped(f"the save moved `{old}`, which the record does not know, so this cannot be replayed")
+        if new is None and isinstance(self._disk.inodes[self._names[old]].latest, dict):
+            raise Escaped(f"the save moved the folder `{old}` out of the recorded folder, which cannot be replayed")
         if new is None:
             self._gone[old] = self._names.pop(old)
             self._add(Remove(old))
             return
-        if self._names.get(new) != self._names[old]:  # or else two names of one file stay as they are
+        if self._names.get(new) != self._names[old]:  # renaming between two names of one file does nothing
             if new in self._names:
                 self._gone[new] = self._names[new]
             for path in [each for each in self._names if (each + "/").startswith(old + "/")]:
@@ -265,11 +266,11 @@ class Kernel(Processes):
         self._add(Rename(old, new))
 
     def _move_in(self, call: Call, process: Process, new: str) -> None:
-        """A file from outside of the folder. In the record it is made beside its new name and then renamed: it is as
-        durable as the fsync that it had outside."""
+        """Record a move of a file into the folder as a new file that is written beside its new name and then renamed.
+        The new file is synced in the record if the save synced the old one outside of the folder."""
         full, beside = os.path.join(self.folder, new), f"{new}.moved-in"
         if not os.path.isfile(full):
-            raise Escaped(f"the save moved `{new}` into the folder, and it is no file at the end")
+            raise Escaped(f"the save moved `{new}` into the folder, but it is not a file at the end")
         number = self._number()
         self._add(Create(number, beside))
         self._add(Write(number, beside, 0, Path(full).read_bytes()))
@@ -313,7 +314,7 @@ class Kernel(Processes):
             self._names[path] = self._number()
             self._add(MakeFolder(self._names[path], path))
 
-    # What they share
+    # Helpers
 
     def _add(self, operation: Operation) -> None:
         self.operations.append(operation)
@@ -335,7 +336,7 @@ class Kernel(Processes):
         return None if number is None else (number, name)
 
     def _target(self, call: Call, process: Process) -> tuple[Open | None, tuple[int, str] | None]:
-        """The open file that a call's first descriptor stands for, and its number and path if it is in the folder."""
+        """Return the open file of a call's first descriptor, and its number and path if it is in the folder."""
         if not call.descriptors:
             return process.files.get(call.number(0)), None
         number, path, deleted = call.descriptors[0]

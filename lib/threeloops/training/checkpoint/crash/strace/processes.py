@@ -1,4 +1,4 @@
-"""The processes of a trace: where each is, and which files it has open at which offset."""
+"""The processes of a trace, with their working directories, open files and offsets."""
 
 import os
 import re
@@ -13,7 +13,7 @@ FORKS = ("clone", "clone3", "fork", "vfork")
 
 @dataclass
 class Open:
-    """An open file description, which copies of a descriptor share."""
+    """An open file with its flags and offset, which all copies of a descriptor share."""
 
     flags: str
     offset: int = 0
@@ -21,13 +21,15 @@ class Open:
 
 @dataclass
 class Process:
+    """A process or thread, with its working directory and its open files by descriptor."""
+
     folder: str
     files: dict[int, Open] = field(default_factory=dict)
 
 
 @dataclass
 class Mapped:
-    """A file that is mapped into memory and shared."""
+    """A file that is mapped into shared memory. `synced_at` is the time of its last msync."""
 
     number: int
     path: str
@@ -35,7 +37,7 @@ class Mapped:
 
 
 class Processes:
-    """Follows calls that make processes and descriptors."""
+    """Tracker of processes and descriptors, which follows the calls that change them."""
 
     def __init__(self, folder: str, working_directory: str) -> None:
         self.folder = folder
@@ -105,7 +107,7 @@ class Processes:
         return path[len(self.folder) + 1 :] if path.startswith(self.folder + "/") else None
 
     def _paths(self, call: Call, process: Process) -> list[str | None]:
-        """The paths among the arguments, in the folder, or None."""
+        """List the paths among the arguments, relative to the folder. A path outside of the folder is None."""
         return [self._inside(path) for path in self._full_paths(call, process)]
 
     def _full_paths(self, call: Call, process: Process) -> list[str]:

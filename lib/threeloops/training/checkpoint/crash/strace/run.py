@@ -1,10 +1,10 @@
-"""Records the system calls of a save with strace: of Python, C++ and Rust, of all threads and child processes.
+"""Recording of a save with strace, which sees Python, C++ and Rust, all threads and all child processes.
 
 >>> record = record_save(folder, save, state)
 >>> report = check(record, load)
 
-The save runs in a child process. Where strace is not installed, or not allowed to trace, `recording` records it in this
-process instead, and raises `Escaped` for native code.
+The save runs in a child process. If strace is not installed or not allowed to trace, the save runs in this process and
+`recording` records it. `recording` raises `Escaped` if native code changed the folder.
 """
 
 import functools
@@ -34,19 +34,22 @@ __all__ = ["record_save", "strace_works"]
 
 _OPTIONS = ["-f", "-y", "-qq", "-xx", "-ttt", "-s", str(MOST_BYTES), "--seccomp-bpf", "-e", "signal=none"]
 _RAW = "read,readv"
-"""Calls whose data do not matter."""
+"""Calls whose data strace does not print, because only the number of bytes matters."""
 
 
 def record_save(folder: str | os.PathLike[str], save: Callable, *arguments: Any) -> Record:
-    """Run `save(folder, *arguments)` in a child process and record what it asks of the file system.
+    """Run `save(folder, *arguments)` in a child process and record its changes to the folder.
 
-    `save` may be a generator function. What it does up to its first `yield` comes before the record. At each later
-    `yield`, and at its end, a save has returned. It must be a function of a module or of the script that runs; the
-    arguments are pickled.
+    `save` may be a generator function. The record begins at its first `yield`. Each later `yield`, and the end of the
+    function, means that a save has returned. `save` must be a function of a module or of the script that runs. The
+    arguments are pickled. Without strace, the save runs in this process, and its errors are raised as they are.
 
     Raises:
-        Escaped: the folder holds what no recorded call explains, or the save used io_uring or the like.
-        RuntimeError: the save failed; the message ends with what it wrote to stderr.
+        Escaped: no recorded call explains the folder's contents, or the save used a call that cannot be replayed, such
+            as those of io_uring.
+        RuntimeError: the save failed under strace. The message ends with its output to stderr.
+        ValueError: strace works, but a child process cannot import `save`, because `save` is a lambda or a function
+            within a function.
     """
     folder = Path(os.path.realpath(folder))
     if not strace_works():
@@ -70,7 +73,7 @@ def record_save(folder: str | os.PathLike[str], save: Callable, *arguments: Any)
 
 @functools.cache
 def strace_works() -> bool:
-    """Whether strace is installed and may trace a child."""
+    """Check whether strace is installed and may trace a child process."""
     if not shutil.which("strace"):
         return False
     command = ["strace", "-f", "-y", "-qq", "--seccomp-bpf", "-e", "trace=fsync", "-o", os.devnull, "true"]
@@ -115,7 +118,7 @@ def _mark(what: str) -> None:
 
 
 def _address(save: Callable) -> tuple[str, str | None, str]:
-    """Module, file of a script, and name of a function."""
+    """Return the module of a function, the path of its script if it is in one, and its name."""
     module = sys.modules[save.__module__]
     if "<" in save.__qualname__:
         raise ValueError(

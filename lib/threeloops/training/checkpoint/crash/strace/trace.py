@@ -1,4 +1,4 @@
-"""The calls in what `strace -f -y -xx -ttt` wrote."""
+"""Parser for the output of `strace -f -y -xx -ttt`."""
 
 import os
 import re
@@ -18,35 +18,38 @@ CALLS = (
 )  # fmt: skip
 
 MARK = "/dev/null/threeloops-"
-"""Opening this fails and changes nothing, and strace sees it."""
+"""The beginning of paths that mark a moment. Opening such a path fails and changes nothing, but strace shows it."""
 DESCRIPTOR = r"(?:AT_FDCWD|-?\d+)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?"
 STRING = r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?'
 
 
 @dataclass
 class Call:
-    """A line of strace: its arguments as text, and what stands behind its result."""
+    """A system call in a line of strace. `arguments` is the text in parentheses, `behind` the text after the result."""
 
     process: int
     time: float
     name: str
     arguments: str
     result: int | None
-    """None where the call has begun and not returned."""
+    """The result, or None if the call has begun and not returned yet."""
     behind: str
     begun: "Call | None"
-    """The same call when it began, where that is a line of its own."""
+    """The line in which this call began, if strace wrote one."""
     position: int = 0
-    """How many operations there were when it began."""
+    """The number of operations recorded before the call began."""
 
     def number(self, place: int) -> int:
-        """An argument by its place, counted from the end where negative."""
+        """Return the number at an argument's place. A negative place counts from the end."""
         words = re.sub(r'"[^"]*"|\[[^\]]*\]|\{[^}]*\}', "", self.arguments).split(", ")
         return int(words[place].split("<")[0], 0)
 
     @property
     def descriptors(self) -> list[tuple[int, str, bool]]:
-        """Number (-1 for the working directory), path, and whether it was deleted."""
+        """List the number, the path and whether the file is deleted, for each descriptor among the arguments.
+
+        The number of the working directory is -1.
+        """
         pattern = r"(AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?"
         found = re.findall(pattern, self.arguments)
         return [
@@ -55,10 +58,10 @@ class Call:
 
     @property
     def data(self) -> bytes:
-        """What its strings hold."""
+        """Return the bytes of all strings among the arguments."""
         strings = re.findall(STRING, self.arguments)
         if any(more for _, more in strings):
-            raise Escaped(f"strace shows only a part of what a {self.name} wrote, so the save cannot be replayed")
+            raise Escaped(f"strace shows only part of the data of a {self.name}, so the save cannot be replayed")
         return b"".join(plain_bytes(each) for each, _ in strings)
 
 
@@ -74,8 +77,11 @@ _NAME = re.compile(r"(\w+)\(")
 
 
 def calls(lines: Iterable[str]) -> Iterator[Call]:
-    """The calls of a trace in the order in which they returned. A call that took a while comes twice: when it began,
-    without a result, and when it returned."""
+    """Yield the calls of a trace in the order of its lines.
+
+    If another process interrupts a call, strace writes two lines for the call. It then comes twice: when it begins,
+    without a result, and when it returns.
+    """
     begun: dict[int, _Begun] = {}
     for line in lines:
         head = _LINE.match(line.rstrip("\n"))
@@ -102,7 +108,7 @@ def calls(lines: Iterable[str]) -> Iterator[Call]:
 
 
 def plain_bytes(text: str) -> bytes:
-    """What strace wrote with -xx."""
+    """Decode text that strace wrote with -xx, which shows every byte in hexadecimal."""
     return bytes.fromhex(text.replace("\\x", ""))
 
 

@@ -217,7 +217,7 @@ def test_what_cannot_be_recorded_is_an_error(tmp_path):
     (tmp_path / "in" / "d").mkdir()
     with pytest.raises(RuntimeError, match="fails failed in its child process(.|\n)*no save today"):
         record_save(tmp_path / "in", fails)
-    with pytest.raises(Escaped, match="moved `d` out of the folder"):
+    with pytest.raises(Escaped, match="moved the folder `d` out of the recorded folder"):
         record_save(tmp_path / "in", moves_a_folder_out)
     with pytest.raises(ValueError, match="expected a function of a module"):
         record_save(tmp_path / "in", lambda folder: None)
