@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 import math
 import os
 import signal
@@ -16,6 +17,7 @@ from threeloops.product.service.engine import EngineClient, EngineSpec, EngineSt
 from threeloops.product.service.engine.messages import Ready
 from threeloops.simulation import event_loop as virtual
 from threeloops.simulation.event_loop import now
+from trained_tokenizer import qwen2_folder
 
 TINY = EngineSpec("tiny", blocks=64, threads=1, window=8)
 
@@ -304,6 +306,17 @@ def test_a_model_that_gives_no_numbers_is_not_served(tmp_path):
         save_file(tensors, file, {"format": "pt"})
         with pytest.raises(EngineStopped, match="cannot generate: .* not finite"):
             await Supervisor(EngineSpec(str(folder), threads=1)).open()
+
+    run(main())
+
+
+def test_a_model_whose_texts_end_with_a_token_that_it_lacks_is_not_served(tmp_path):
+    async def main():
+        qwen2_folder(tmp_path / "small")
+        settings = tmp_path / "small/generation_config.json"
+        settings.write_text(json.dumps({"eos_token_id": [2, 5000]}))
+        with pytest.raises(EngineStopped, match="ends a text, and its number 5000 is not one of the model's, 0 to"):
+            await Supervisor(EngineSpec(str(tmp_path / "small"), threads=1)).open()
 
     run(main())
 
