@@ -274,7 +274,8 @@ class Answer(Response):
 
     def _usage(self) -> dict[str, Any]:
         tokens = sum(choice.tokens for choice in self._choices)
-        return usage(self._job.prompt_tokens, tokens, sum(choice.cached_tokens for choice in self._choices))
+        cached = sum(choice.cached_tokens for choice in self._choices[:: self._job.asked.n])  # the first of each prompt
+        return usage(self._job.prompt_tokens, tokens, cached)
 
 
 async def _merged(texts: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:

@@ -71,6 +71,20 @@ def test_choices_are_streamed_side_by_side(client, kind):
     assert streamed == texts and sorted(ended) == [0, 1, 2]
 
 
+def test_a_prompt_is_cached_once_whatever_its_answers_are(client):
+    """A block has 16 tokens, so a prompt of 37 has two that can be found again."""
+    prompts = ["a prompt of thirty-seven characters..", "another one of thirty-seven signs...."]
+    assert {len(prompt) for prompt in prompts} == {37}
+    first, *again = (
+        ask(client, prompt=prompts, **changes).usage
+        for changes in ({"n": 4}, {"n": 4}, {"stop": answer_of(prompts[0], 12)[3:6]})
+    )
+    assert first.prompt_tokens_details.cached_tokens == 0
+    assert [each.prompt_tokens_details.cached_tokens for each in again] == [2 * 32] * 2
+    *_, last = ask(client, prompt=prompts, n=4, stream=True, stream_options={"include_usage": True})
+    assert (last.usage.prompt_tokens, last.usage.prompt_tokens_details.cached_tokens) == (2 * 37, 2 * 32)
+
+
 def test_one_choice_that_stops_early_lets_the_others_go_on(client):
     answer = ask(client, prompt=[PROMPT, "import "], stop=[answer_of(PROMPT, 12)[3:6]])
     assert [choice.finish_reason for choice in answer.choices] == ["stop", "length"]

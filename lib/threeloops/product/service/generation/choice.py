@@ -98,6 +98,7 @@ class Choice:
             async with aclosing(engine.generate(request)) as tokens:
                 async for token in tokens:
                     self._note_token()
+                    self.cached_tokens = request.cached_first or 0
                     if token in request.sampling.stop:
                         continue  # it ends the text and is not in it
                     given = text.push((token,), may_stop=self.tokens > request.sampling.min_tokens)
@@ -111,7 +112,6 @@ class Choice:
                         break
             parts.append(text.end())
             self.reason = "stop" if text.stopped or request.finish is Finish.STOP else "length"
-            self.cached_tokens = min(request.cached, len(self._prompt))
         except ValueError as error:  # the engine's: a version with less room has come meanwhile
             self.reason = "error"
             raise Refused(400, "context_length_exceeded", str(error)) from error
