@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from threeloops.product.request import TokenLogprobs
 from threeloops.product.service.admission import Admission, Refused
 from threeloops.product.service.engine import Supervisor
 from threeloops.product.service.generation import (
@@ -26,6 +25,7 @@ from threeloops.product.service.generation import (
     Choice,
     Job,
     Piece,
+    Reported,
     chat_logprobs,
     completion_logprobs,
     event,
@@ -200,7 +200,7 @@ class Answer(Response):
             message = {"message": {"role": "assistant", "content": text, "refusal": None}}
             said = message if self._job.is_chat else {"text": text}
             tokens = [token for part in own for token in part.logprobs]
-            choices.append(_choice(index, said, own[-1].reason, self._logprobs(tokens, 0)))
+            choices.append(_choice(index, said, own[-1].reason, self._logprobs(tokens)))
         body = _json({**self._head("chat.completion"), "choices": choices, "usage": self._usage()})
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await self._start(send, headers)
@@ -212,7 +212,6 @@ class Answer(Response):
         is_counted = has_usage and options is not None and options.continuous_usage_stats
         head: dict[str, Any] = {}
         around: dict[int, list[bytes]] = {}  # what stands around each text of a choice: only the text is encoded anew
-        characters = [0] * self._job.choices
         async with aclosing(self._pieces()) as pieces:
             async for index, text, reason, tokens in pieces:
                 parts = []
@@ -226,14 +225,13 @@ class Answer(Response):
                     if self._job.is_chat:
                         parts.append(self._chunk(head, index, {"delta": {"role": "assistant", "content": ""}}))
                 if is_counted or tokens:
-                    logprobs = self._logprobs(tokens, characters[index]) if tokens else None
+                    logprobs = self._logprobs(tokens) if tokens else None
                     parts.append(self._chunk(head, index, self._said(text), None, logprobs))
                 elif text:
                     before, after = around[index]
                     parts.append(before + json.dumps(text, ensure_ascii=False).encode() + after)
                 if reason is not None:
                     parts.append(self._chunk(head, index, {"delta": {}} if self._job.is_chat else {"text": ""}, reason))
-                characters[index] += len(text)
                 await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
         last = event(_json({**head, "choices": [], "usage": self._usage()})) if has_usage else b""
         await send({"type": "http.response.body", "body": last + DONE, "more_body": False})
@@ -255,12 +253,12 @@ class Answer(Response):
     def _said(self, text: str) -> dict[str, Any]:
         return {"delta": {"content": text}} if self._job.is_chat else {"text": text}
 
-    def _logprobs(self, tokens: Sequence[tuple[int, TokenLogprobs]], start: int) -> dict[str, Any] | None:
-        """Of tokens before which a choice has `start` characters; None if they were not asked for."""
+    def _logprobs(self, tokens: Sequence[Reported]) -> dict[str, Any] | None:
+        """None if they were not asked for."""
         if (asked := self._job.asked.most_logprobs) is None:
             return None
-        piece = self._job.tokenizer.piece
-        return chat_logprobs(tokens, piece) if self._job.is_chat else completion_logprobs(tokens, piece, asked, start)
+        tokenizer = self._job.tokenizer
+        return chat_logprobs(tokens, tokenizer) if self._job.is_chat else completion_logprobs(tokens, tokenizer, asked)
 
     def _chunk(
         self,

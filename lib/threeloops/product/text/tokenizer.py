@@ -34,6 +34,10 @@ class Tokenizer(Protocol):
         """The bytes that a token adds to a text, often part of a character; none for special and unknown tokens."""
         ...
 
+    def special(self, token: int) -> str:
+        """The token's own text if it is special, which it does not add to a text; "" if it is not."""
+        ...
+
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         """A decoder for the tokens that the model generates. With `continues`, they go on in the middle of a text."""
         ...
@@ -62,6 +66,9 @@ class ByteTokenizer:
 
     def piece(self, token: int) -> bytes:
         return bytes((token,)) if token < self.vocabulary else b""
+
+    def special(self, token: int) -> str:
+        return ""
 
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         return TextDecoder(self.piece)

@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
-from threeloops.product.request import Finish, Request, Sampling, TokenLogprobs
+from threeloops.product.request import Finish, Request, Sampling
 from threeloops.product.service.admission import Refused
 from threeloops.product.service.engine import Supervisor
 from threeloops.product.service.generation.job import Job
+from threeloops.product.service.generation.reported import Reported
 from threeloops.product.service.generation.text_stream import TextStream
 from threeloops.product.service.observability import RequestMetrics, ServiceMetrics
 
@@ -23,7 +24,7 @@ class Piece(NamedTuple):
     choice: int
     text: str
     reason: str | None = None
-    logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
+    logprobs: tuple[Reported, ...] = ()
 
 
 class _Cache(Protocol):
@@ -101,11 +102,13 @@ class Choice:
                     self.cached_tokens = request.cached_first or 0
                     if token in request.sampling.stop:
                         continue  # it ends the text and is not in it
+                    place = text.place(token)
                     given = text.push((token,), may_stop=self.tokens > request.sampling.min_tokens)
                     if given:
                         parts.append(given)
                     if wants_logprobs:
-                        yield Piece(self.index, given, None, ((token, request.logprobs[self.tokens - 1]),))
+                        reported = Reported(token, request.logprobs[self.tokens - 1], place)
+                        yield Piece(self.index, given, None, (reported,))
                     elif given:
                         yield Piece(self.index, given)
                     if text.stopped:

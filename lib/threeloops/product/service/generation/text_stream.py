@@ -41,6 +41,10 @@ class TextStream:
         it."""
         return self._take(self._decoder.push(tokens), may_stop)
 
+    def place(self, token: int) -> int:
+        """How many characters of the text, those that are held back included, are before `token`, which comes next."""
+        return self._decoder.place(token)
+
     def end(self) -> str:
         """No more tokens will come: what was held back, an incomplete character as a replacement character."""
         text = self._take(self._decoder.end())
