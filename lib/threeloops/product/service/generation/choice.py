@@ -87,9 +87,8 @@ class Choice:
         request = self._request()
         self._key = self._cache_key(engine, request)
         try:
-            if self._job.echo:
-                decoder = job.tokenizer.decoder()
-                yield Piece(self.index, decoder.push(self._prompt) + decoder.end())
+            if (echoed := job.echoed(self.index // job.asked.n)) is not None:
+                yield Piece(self.index, echoed)
             if (known := await self._cached(self._key)) is not None:
                 yield Piece(self.index, known["text"], self.reason)
                 return

@@ -47,9 +47,14 @@ class Job:
     def is_chat(self) -> bool:
         return isinstance(self.asked, ChatRequest)
 
-    @property
-    def echo(self) -> bool:
-        return isinstance(self.asked, CompletionRequest) and self.asked.echo
+    def echoed(self, prompt: int) -> str | None:
+        """The text of a prompt, by its place, if answers begin with it: as it was sent, or that of its tokens."""
+        if not isinstance(self.asked, CompletionRequest) or not self.asked.echo:
+            return None
+        if isinstance(sent := self.asked.each[prompt], str):
+            return sent
+        decoder = self.tokenizer.decoder()
+        return decoder.push(sent) + decoder.end()
 
     @property
     def choices(self) -> int:

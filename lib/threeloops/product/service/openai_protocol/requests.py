@@ -159,14 +159,17 @@ class CompletionRequest(_Generation):
         return self.logprobs
 
     @property
+    def each(self) -> list[str | list[int]]:
+        """The prompts one by one."""
+        given: Any = self.prompt
+        return [given] if isinstance(given, str) or isinstance(given[0], int) else given
+
+    @property
     def characters(self) -> int:
-        texts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        return sum(len(text) for text in texts if isinstance(text, str))
+        return sum(len(one) for one in self.each if isinstance(one, str))
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-        given: Any = self.prompt
-        each = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-        found = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in each)
+        found = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in self.each)
         if not all(found):
             raise ValueError("the prompt is empty: expected at least one character")
         return found
