@@ -80,7 +80,7 @@ class Answer(Response):
         job, name = self._job, self._service.settings.name
         request_id = scope["state"]["request_id"]
         self._id = f"{'chatcmpl' if self._job.is_chat else 'cmpl'}-{request_id}"
-        self._log = scope["state"]["log"]
+        self._state, self._log = scope["state"], scope["state"]["log"]
         self._log |= {"client": job.client.name, "stream": job.asked.stream, "prompt_tokens": job.prompt_tokens}
         parent = dict(scope["headers"]).get(b"traceparent", b"").decode("latin-1")
         span = request_span(
@@ -151,8 +151,6 @@ class Answer(Response):
                     choice.fail()
                 raise
             finally:
-                for choice in self._choices:
-                    choice.left()
                 self._note_end()
         yield piece
         for choice in self._choices:
@@ -166,8 +164,6 @@ class Answer(Response):
             await stack.enter_async_context(place)
         except asyncio.CancelledError:
             if not self._cut:  # the client has left; one that the service cuts is counted as refused
-                for choice in self._choices:
-                    choice.left()
                 self._note_end()
             raise
         finally:
@@ -184,6 +180,13 @@ class Answer(Response):
             self._log["ttft_seconds"] = round(seconds, 4)
 
     def _note_end(self) -> None:
+        """It is counted by how it ended, and so it is not refused, whatever its client is told."""
+        self._state["has_ended"] = True
+        is_late = self._timeout is not None and self._timeout.expired() and not self._cut
+        for choice in self._choices:
+            if is_late:
+                choice.fail()
+            choice.left()
         reasons, tokens = {choice.reason for choice in self._choices}, sum(choice.tokens for choice in self._choices)
         self._span.finished(reason := ",".join(sorted(reasons)), tokens)
         self._log |= {"finish_reason": reason, "completion_tokens": tokens}

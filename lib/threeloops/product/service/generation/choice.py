@@ -121,7 +121,8 @@ class Choice:
             self.reason = "error"
             raise
         finally:
-            self._seen.finished(self.reason)
+            if self.reason != "cancelled":  # why it is cancelled, `left` is told
+                self._seen.finished(self.reason)
         self._text = "".join(parts)
         yield Piece(self.index, parts[-1], self.reason)
 
