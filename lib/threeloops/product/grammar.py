@@ -1,7 +1,7 @@
-"""Grammars that an answer can be made to follow: a JSON schema, a regular expression, or a choice of texts.
+"""Make answers follow a grammar: a JSON schema, a regular expression, or a choice of texts.
 
-The library `llguidance` compiles them and says after each token which may come next. Whoever asks writes a grammar as
-text; an engine that knows the bytes of its tokens follows it.
+A request carries its grammar as text. The engine follows it with the library `llguidance`, which compiles the grammar
+and computes after each token which tokens may come next. For that it needs the bytes of the model's tokens.
 """
 
 import json
@@ -15,29 +15,30 @@ _MOST_COMPILED = 64
 
 
 def grammar_of_schema(schema: Mapping[str, Any]) -> str:
-    """JSON that is valid by a schema, without white space: a small model would write nothing else.
+    """Return the grammar of JSON that fits a schema.
 
-    Raises ValueError for what is not a schema.
+    It allows no white space, because a small model may otherwise write white space without end. Raises ValueError if
+    `schema` is not a valid schema.
     """
     try:
         return _matcher_class().grammar_from_json_schema(json.dumps(schema), defaults={"whitespace_flexible": False})
     except RecursionError:
-        raise ValueError("the schema has too many objects within each other: expected some dozens") from None
+        raise ValueError("the schema nests objects too deeply: expected a few dozen levels") from None
 
 
 def grammar_of_regex(regex: str) -> str:
-    """Texts that a regular expression matches as a whole."""
+    """Return the grammar of the texts that a regular expression matches as a whole."""
     return _matcher_class().grammar_from_regex(regex)
 
 
 def grammar_of_choice(choice: Sequence[str]) -> str:
-    """One of these texts."""
+    """Return the grammar that allows exactly one of the texts in `choice`."""
     rules = " | ".join(json.dumps(text) for text in choice)
     return _matcher_class().grammar_from_lark(f"start: {rules}")
 
 
 class Grammars:
-    """Grammars for one vocabulary: `tokens` are the bytes of each token, and one of `ends` ends a text."""
+    """Compiled grammars for one vocabulary. `tokens` are the bytes of each token; any token of `ends` ends a text."""
 
     def __init__(self, tokens: Sequence[bytes], ends: Sequence[int]) -> None:
         self._tokens, self._ends = tokens, ends
@@ -45,11 +46,11 @@ class Grammars:
         self._compiled = lru_cache(_MOST_COMPILED)(self._compile)
 
     def check(self, grammar: str) -> None:
-        """Raises ValueError, with llguidance's own words, for a grammar that cannot be followed."""
+        """Check that a grammar can be followed. Raises ValueError, with the message of llguidance, if not."""
         self._compiled(grammar)
 
     def matcher(self, grammar: str) -> Any:
-        """An `llguidance.LLMatcher` at the beginning of a text."""
+        """Return an `llguidance.LLMatcher` for a text that begins now."""
         return self._compiled(grammar).deep_copy()
 
     def _compile(self, grammar: str) -> Any:
@@ -66,8 +67,11 @@ class Grammars:
 
 
 class _Vocabulary:
-    """What llguidance asks of a tokenizer. It encodes only bytes that the grammar leaves no choice about, and any
-    tokens that spell them will do: here the longest at each place."""
+    """The tokenizer that llguidance needs.
+
+    llguidance encodes only bytes that the grammar prescribes, and accepts any tokens that spell them. This tokenizer
+    takes the longest token at each position.
+    """
 
     bos_token_id = None
 
@@ -84,7 +88,7 @@ class _Vocabulary:
                 if (token := self._numbers.get(text[start:end])) is not None:
                     break
             else:
-                break  # no token begins here: llguidance takes the rest token by token
+                break  # no token matches here, so llguidance handles the rest token by token
             found.append(token)
             start = end
         return found

@@ -1,4 +1,6 @@
-"""Text to tokens and back: bytes for the course's own models, and the tokenizer that a published model brings along.
+"""Convert text to tokens and back.
+
+The course's own models take bytes as tokens. A published model brings its own tokenizer.
 
 >>> tokenizer = load_tokenizer("models/qwen")                 # tokenizer.json and the chat template beside the weights
 >>> prompt = tokenizer.encode_chat([{"role": "user", "content": "Hello"}])

@@ -1,6 +1,7 @@
-"""Chat templates as transformers runs them: Jinja in a sandbox, with its extras and without the rest.
+"""Run chat templates in a Jinja sandbox, with the filters, functions and tags that transformers adds.
 
-A template is a program from whoever published the model, so it runs where it can neither change nor reach anything.
+A template is a program written by the publisher of the model. The sandbox gives it no access to files or to Python
+objects. It does not limit how much time or memory the template takes.
 """
 
 import json
@@ -12,12 +13,13 @@ __all__ = ["ChatTemplate"]
 
 
 class ChatTemplate:
-    """Writes a conversation as the text that the model was trained on."""
+    """Writes a conversation as text in the format that the model was trained on."""
 
     def __init__(self, source: str, where: str, special: Mapping[str, str]) -> None:
-        """`special` are the texts of the special tokens by their names, such as `bos_token`.
+        """Compile the template `source`, which was read from the file `where`.
 
-        Raises ValueError, with the line, if `source`, from the file `where`, is not a template.
+        `special` maps the names of special tokens, such as `bos_token`, to their texts. Raises ValueError, with the
+        line, if `source` is not a valid template.
         """
         from jinja2 import TemplateSyntaxError
 
@@ -30,15 +32,15 @@ class ChatTemplate:
         self._special = dict(special)
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The conversation, and the beginning of the assistant's next message.
+        """Return the conversation as text, followed by the beginning of the assistant's next message.
 
-        Raises ValueError if the template fails or refuses, such as for a role that the model does not know.
+        Raises ValueError if the template fails, for example because the model does not know a role.
         """
         given = {"messages": [dict(message) for message in messages], "tools": None, "documents": None}
         try:
             return self._template.render(**self._special, **given, add_generation_prompt=True)
         except Exception as error:  # a template may raise anything
-            raise ValueError(f"the model's chat template refuses this conversation: {str(error)[:500]}") from None
+            raise ValueError(f"the model's chat template failed on this conversation: {str(error)[:500]}") from None
 
 
 def _environment() -> Any:
@@ -54,7 +56,10 @@ def _environment() -> Any:
 
 
 def _generation() -> Any:
-    """The tag {% generation %}, by which trainers mark the assistant's words; here it changes nothing."""
+    """Make the extension for the tag {% generation %}.
+
+    Training programs use the tag to find the assistant's words. It does not change the text.
+    """
     from jinja2.ext import Extension
 
     class Generation(Extension):
@@ -70,7 +75,7 @@ def _generation() -> Any:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Jinja's own filter also escapes for HTML, which no model was trained on."""
+    """Replace Jinja's own filter `tojson`, which also escapes HTML: models were trained on plain JSON."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

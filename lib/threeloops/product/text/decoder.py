@@ -1,4 +1,4 @@
-"""Tokens in, text out: only characters that are complete."""
+"""Decode tokens into text as they arrive, one complete character at a time."""
 
 import codecs
 from collections.abc import Callable, Sequence
@@ -7,35 +7,40 @@ __all__ = ["TextDecoder"]
 
 
 class TextDecoder:
-    """Decodes a text while its tokens arrive. A character whose last byte is still to come is held back.
+    """Decodes a text while its tokens arrive. An incomplete character is held back until its last byte has come.
 
-    Bytes that are not UTF-8 become replacement characters, as `bytes.decode(errors="replace")` makes them.
+    Bytes that are not UTF-8 become replacement characters, as with `bytes.decode(errors="replace")`.
     """
 
     def __init__(self, piece: Callable[[int], bytes], first: Callable[[int], bytes] | None = None) -> None:
-        """`piece` gives the bytes of a token; `first`, if given, those of the first token that has any."""
+        """Start a text. `piece` returns the bytes of a token.
+
+        `first`, if given, is called instead of `piece` for the first token that has any bytes.
+        """
         self._piece, self._first = piece, first
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._characters = 0
 
     def push(self, tokens: Sequence[int]) -> str:
-        """Take tokens, and return the characters that are complete now."""
+        """Add tokens, and return the characters that they complete."""
         text = self._decoder.decode(b"".join(map(self._bytes, tokens)))
         self._characters += len(text)
         return text
 
     def place(self, token: int) -> int:
-        """Return how many characters are before those of `token`, which comes next. A character that it only completes
-        is its own."""
+        """Return the number of characters before those of `token`, which comes next.
+
+        A character that the token only completes counts as its own.
+        """
         held, _ = self._decoder.getstate()
         try:
             codecs.getincrementaldecoder("utf-8")().decode(held + self._piece(token)[:1])
         except UnicodeDecodeError:
-            return self._characters + bool(held)  # nothing completes what was held back
+            return self._characters + bool(held)  # what is held becomes a replacement character
         return self._characters
 
     def end(self) -> str:
-        """Return what was held back: an incomplete character as a replacement character."""
+        """Return a replacement character if the text ends with an incomplete character, and otherwise nothing."""
         return self._decoder.decode(b"", final=True)
 
     def _bytes(self, token: int) -> bytes:

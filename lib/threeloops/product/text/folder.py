@@ -1,7 +1,7 @@
-"""The tokenizer of a published model: `tokenizer.json`, run by the `tokenizers` library, and the files around it.
+"""Read the tokenizer of a published model from its `tokenizer.json` and the files beside it.
 
-Everything follows transformers: which special tokens there are, whether one is put before or after a text, what user
-text may mean, and which chat template applies.
+The `tokenizers` library runs it. The rules are those of transformers: which special tokens exist, whether one is put
+before or after a text, whether user text may contain special tokens, and which chat template applies.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ _FILES = (
 
 
 def read_folder(folder: Path) -> LibraryTokenizer:
-    """The tokenizer of a folder with a `tokenizer.json`. Raises ValueError for a file that cannot be used."""
+    """Return the tokenizer of a folder that has a `tokenizer.json`. Raises ValueError if a file is not usable."""
     from tokenizers import Tokenizer
 
     file = folder / "tokenizer.json"
     try:
         library = Tokenizer.from_file(str(file))
-    except Exception as error:  # its own, without a type
+    except Exception as error:  # the library raises plain `Exception`
         raise ValueError(f"{file} cannot be read as a tokenizer ({error}): download it again") from None
     settings = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
     _add_special_tokens(library, settings)
@@ -48,7 +48,10 @@ def read_folder(folder: Path) -> LibraryTokenizer:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object of a file; an empty one if there is no such file. Raises ValueError for anything else."""
+    """Return the JSON object in a file, or an empty one if the file does not exist.
+
+    Raises ValueError if the file holds anything else.
+    """
     try:
         found = json.loads(file.read_bytes())
     except FileNotFoundError:
@@ -61,12 +64,12 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def _text(token: Any) -> str | None:
-    """A token's text: it may be written as such, or with how it matches."""
+    """Return the text of a token, which the settings give as a string or as an object with a `content`."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def _add_special_tokens(library: Any, settings: Mapping[str, Any]) -> None:
-    """Make the tokens that the settings name special, where `tokenizer.json` does not say what they are."""
+    """Add the tokens that the settings describe and `tokenizer.json` lacks, or describes differently."""
     from tokenizers import AddedToken
 
     known = library.get_added_tokens_decoder()
@@ -89,9 +92,10 @@ def _add_special_tokens(library: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _place_special_tokens(library: Any, settings: Mapping[str, Any], named: Mapping[str, str]) -> None:
-    """Put the special tokens of `add_bos_token` and `add_eos_token` around a text if `tokenizer.json` says nothing.
+    """Follow the settings `add_bos_token` and `add_eos_token` if `tokenizer.json` has no post-processor.
 
-    If it has a post-processor, that one decides, as in transformers 5: the settings are often older than the file.
+    If the file has a post-processor, it alone decides which special tokens are put around a text. transformers 5 does
+    the same, because the settings are often older than the file.
     """
     if library.post_processor is None:
         bos, eos = (
@@ -101,7 +105,10 @@ def _place_special_tokens(library: Any, settings: Mapping[str, Any], named: Mapp
 
 
 def _end_tokens(folder: Path, library: Any, named: Mapping[str, str]) -> set[int]:
-    """Those of generation_config.json or else of config.json, and the tokenizer's own."""
+    """Return the tokens that end a text: the tokenizer's own, and those of `generation_config.json`.
+
+    `config.json` is read if `generation_config.json` names none.
+    """
     found = read_object(folder / "generation_config.json").get("eos_token_id")
     if found is None:
         found = read_object(folder / "config.json").get("eos_token_id")
@@ -110,12 +117,15 @@ def _end_tokens(folder: Path, library: Any, named: Mapping[str, str]) -> set[int
         numbers = [*numbers, own]
     for number in numbers:
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise ValueError(f"{folder}: eos_token_id = {found!r}: expected a token or a list of tokens")
+            raise ValueError(f"{folder}: eos_token_id = {found!r}: expected the number of a token, or a list of them")
     return set(numbers)
 
 
 def _template(folder: Path, settings: Mapping[str, Any], named: Mapping[str, str]) -> ChatTemplate | None:
-    """chat_template.jinja, or else the template of the settings; of several, the one with the name "default"."""
+    """Return the template in `chat_template.jinja`, or else the one in the settings.
+
+    If the settings have several templates, the one named "default" applies.
+    """
     where, found = folder / "chat_template.jinja", None
     if where.is_file():
         try:
@@ -128,6 +138,6 @@ def _template(folder: Path, settings: Mapping[str, Any], named: Mapping[str, str
     if isinstance(found, list):
         templates = {each["name"]: each["template"] for each in found}
         if "default" not in templates:
-            raise ValueError(f"{where}: chat_template has {', '.join(templates)}: expected one with the name 'default'")
+            raise ValueError(f"{where}: chat_template has {', '.join(templates)}: expected one named 'default'")
         found = templates["default"]
     return None if found is None else ChatTemplate(found, str(where), named)

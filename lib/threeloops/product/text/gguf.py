@@ -1,7 +1,7 @@
-"""The tokenizer in a GGUF file, as the `tokenizers` library runs it.
+"""Read the tokenizer in a GGUF file, and build it for the `tokenizers` library.
 
-llama.cpp knows byte-level BPE as "gpt2", with its merges, and SentencePiece's as "llama", with a score per token from
-which the merges follow. A file of the course's own has one token per byte.
+GGUF files call byte-level BPE "gpt2" and list its merges. They call SentencePiece's BPE "llama" and give each token a
+score, from which the merges follow. The course's own files have one token per byte.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ __all__ = ["read_gguf"]
 
 _PREFIX = "tokenizer.ggml."
 _ADDED = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
-"""Types of tokens that are found in a text before it is cut; the first two are special."""
+"""Types of tokens that are matched in a text before it is split. The first two types are special."""
 _BEGINS = ("llama-bpe",)
-"""Names of expressions whose models begin a text with a token unless the file says otherwise."""
+"""Values of `tokenizer.ggml.pre` for which a text begins with the BOS token unless the file says otherwise."""
 
 
 def read_gguf(path: Path) -> Tokenizer:
-    """The tokenizer of a file. Raises ValueError if it has none that this service runs."""
+    """Return the tokenizer of a GGUF file. Raises ValueError if the file has none, or one that is not supported."""
     file = read_file(path)
     keys: dict[str, Any] = {
         key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)
@@ -34,9 +34,10 @@ def read_gguf(path: Path) -> Tokenizer:
     if tokens == byte_vocabulary().tokens or (kind == "none" and _rows(file) == ByteTokenizer.vocabulary):
         return ByteTokenizer()
     if kind not in ("gpt2", "llama"):
+        has = f"tokenizer.ggml.model = {kind!r}" if "model" in keys else "no tokenizer.ggml.model"
         raise ValueError(
-            f"{path} has tokenizer.ggml.model = {kind!r}: expected 'gpt2' (byte-level BPE), 'llama' (SentencePiece's "
-            f"BPE), or a model of {ByteTokenizer.vocabulary} tokens, which are bytes"
+            f"{path} has {has}: expected 'gpt2' (byte-level BPE), 'llama' (SentencePiece's BPE), or a model whose "
+            f"vocabulary is the {ByteTokenizer.vocabulary} bytes"
         )
     library = _byte_level(keys, path) if kind == "gpt2" else _sentencepiece(keys)
     _add_tokens(library, tokens, keys.get("token_type", []))
@@ -71,11 +72,13 @@ def _byte_level(keys: Mapping[str, Any], path: Path) -> Any:
     expression = expression_of(pre)
     if expression is None and pre != "gpt-2":
         raise ValueError(
-            f"{path} has tokenizer.ggml.pre = {pre!r}: expected 'gpt-2', 'llama-bpe' or 'qwen2', whose expressions "
-            "this service knows; serve the folder that the file was made of"
+            f"{path} has tokenizer.ggml.pre = {pre!r}: expected 'gpt-2', 'llama-bpe' or 'qwen2', whose rules "
+            "for splitting text are supported; serve the folder that the file was converted from"
         )
     if not set(byte_vocabulary().tokens) <= set(tokens):
-        raise ValueError(f"{path}: its vocabulary has no token for some bytes, so it cannot hold every text")
+        raise ValueError(
+            f"{path}: the vocabulary has no token for some bytes, so it cannot encode every text; convert it again"
+        )
     merges = [tuple(merge.split(" ")) for merge in keys.get("merges", [])]
     made = Tokenizer(models.BPE(_numbers(keys), merges, ignore_merges=pre == "llama-bpe"))
     if pre == "qwen2":
@@ -107,14 +110,14 @@ def _sentencepiece(keys: Mapping[str, Any]) -> Any:
 
 
 def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
-    """The tokens that are in use: others only fill the rows of the embedding."""
+    """Return the number of every token in use. Unused tokens only fill rows of the embedding."""
     tokens = keys["tokens"]
     types = keys.get("token_type", [TokenType.NORMAL] * len(tokens))
     return {token: at for at, token in enumerate(tokens) if types[at] != TokenType.UNUSED}
 
 
 def _merges(numbers: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way to make a token of two others, the token with the highest score first."""
+    """Return every pair of tokens that form a third, ordered by the score of the third, highest first."""
     found = [
         (-scores[number], number, token[:at], token[at:])
         for token, number in numbers.items()

@@ -1,4 +1,4 @@
-"""A tokenizer that the `tokenizers` library runs, wherever its description comes from."""
+"""Run a tokenizer with the `tokenizers` library, whichever file describes it."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ __all__ = ["LibraryTokenizer", "put_around"]
 
 
 class LibraryTokenizer:
-    """A tokenizer that the `tokenizers` library runs. Text may contain special tokens, as with transformers."""
+    """A tokenizer that the `tokenizers` library runs. Text may contain special tokens, as in transformers."""
 
     def __init__(
         self,
@@ -24,7 +24,10 @@ class LibraryTokenizer:
         fingerprint: str,
         template: ChatTemplate | None,
     ) -> None:
-        """`library` is a `tokenizers.Tokenizer`. Raises ValueError if its decoder does not work token by token."""
+        """Wrap `library`, a `tokenizers.Tokenizer` that was read from the file or folder `where`.
+
+        Raises ValueError if its decoder does not work token by token.
+        """
         self._library, self._where, self._template = library, where, template
         library.no_truncation()
         library.no_padding()
@@ -50,7 +53,7 @@ class LibraryTokenizer:
             )
         tokens = self._encoded(self._template.render(messages), add_special_tokens=False)
         if not tokens:
-            raise ValueError("the model's chat template writes nothing for this conversation")
+            raise ValueError("the model's chat template gives an empty text for this conversation")
         return tokens
 
     def piece(self, token: int) -> bytes:
@@ -63,13 +66,13 @@ class LibraryTokenizer:
         return TextDecoder(self.piece, None if continues else self._pieces.first)
 
     def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        # one text as a batch: that lets other threads run meanwhile, and `encode` does not
+        # `encode_batch` lets other threads run meanwhile, and `encode` does not
         (encoded,) = self._library.encode_batch([checked(text)], add_special_tokens=add_special_tokens)
         return tuple(encoded.ids)
 
 
 def put_around(library: Any, bos: str | None, eos: str | None) -> None:
-    """Put these special tokens before and after every text that is not a conversation."""
+    """Put the special tokens `bos` and `eos` before and after every text that is not a conversation."""
     from tokenizers.processors import TemplateProcessing
 
     library.post_processor = TemplateProcessing(

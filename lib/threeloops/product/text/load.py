@@ -1,4 +1,4 @@
-"""Which tokenizer belongs to a model."""
+"""Find the tokenizer of a model."""
 
 from pathlib import Path
 
@@ -9,16 +9,17 @@ __all__ = ["load_tokenizer"]
 
 
 def load_tokenizer(model: str) -> Tokenizer:
-    """The tokenizer in a model's folder or GGUF file; "" stands for a model of the course, which takes bytes.
+    """Return the tokenizer of `model`: a folder, a GGUF file, or "" for a model of the course, whose tokens are bytes.
 
-    A folder or file without a tokenizer is one of bytes if its vocabulary has 256 tokens. Raises ValueError for another
-    vocabulary, and for files that cannot be used.
+    A folder without a `tokenizer.json` gets the byte tokenizer if its `config.json` states a vocabulary of 256 tokens,
+    or none. A GGUF file without a tokenizer gets it if its embedding has 256 rows. Raises ValueError if a model of
+    another size has no tokenizer, and for files that are not usable.
     """
     if not model:
         return ByteTokenizer()
     path = Path(model)
     if path.is_file():
-        from threeloops.product.text.gguf import read_gguf  # PyTorch with it, which the service itself does without
+        from threeloops.product.text.gguf import read_gguf  # imports PyTorch, which the service otherwise does not need
 
         return read_gguf(path)
     if (path / "tokenizer.json").exists():
@@ -28,8 +29,8 @@ def load_tokenizer(model: str) -> Tokenizer:
         old = [name for name in ("tokenizer.model", "vocab.json") if (path / name).exists()]
         has = f"has {old[0]} and no tokenizer.json" if old else "has no tokenizer.json"
         raise ValueError(
-            f"{model} {has}, and its vocabulary has {size} tokens: expected a tokenizer.json beside the weights, as "
-            "transformers' AutoTokenizer.from_pretrained(folder).save_pretrained(folder) writes it, or "
-            f"{ByteTokenizer.vocabulary} tokens for a model of bytes"
+            f"{model} {has}, and its vocabulary has {size} tokens: expected a tokenizer.json beside the weights (write "
+            "it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)), or a vocabulary of "
+            f"{ByteTokenizer.vocabulary} tokens, which are bytes"
         )
     return ByteTokenizer()

@@ -1,8 +1,8 @@
-"""The bytes that each token of a `tokenizer.json` adds to a text, by the decoder that the file describes.
+"""Work out which bytes each token adds to a text, from the decoder that `tokenizer.json` describes.
 
-`tokenizers` decodes a whole list of tokens. A stream needs more: which bytes one token adds, so that a character can be
-held back until it is complete, and nothing that was sent changes later. The decoders of Llama, Mistral and Qwen work
-token by token, except for one space at the beginning of a text.
+`tokenizers` decodes a whole list of tokens. A stream needs the bytes of each single token, so that it can hold back a
+character until it is complete and never has to change text that it has sent. The decoders of Llama, Mistral and Qwen
+work token by token, except for one space at the beginning of a text.
 """
 
 import re
@@ -12,39 +12,42 @@ from typing import Any
 __all__ = ["Pieces"]
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_KNOWN = "ByteLevel, Metaspace, Replace, ByteFallback, Fuse or Strip"
+_KNOWN = "ByteLevel, Metaspace, ByteFallback, Fuse, Replace with a string, or Strip of one leading space"
 
 
 class Pieces:
-    """Bytes by token. Two tokens of a byte fallback that are not UTF-8 together are decoded as any such bytes are;
-    `tokenizers` also replaces the complete characters around them.
+    """The bytes of every token.
 
-    Raises ValueError for a decoder that does not work token by token.
+    If the byte tokens of a byte fallback do not form UTF-8, only the invalid bytes become replacement characters.
+    `tokenizers` also replaces the complete characters around them.
     """
 
     def __init__(
         self, text_of: Callable[[int], str | None], skipped: frozenset[int], decoder: Mapping[str, Any]
     ) -> None:
-        """`text_of` gives a token as it stands in the vocabulary; `skipped` are special tokens, which add no text."""
+        """Follow the decoder described by `decoder`. Raises ValueError if it does not work token by token.
+
+        `text_of` returns a token as it stands in the vocabulary. `skipped` are special tokens, which add no text.
+        """
         self._text_of, self._skipped = text_of, skipped
         self._known: dict[int, bytes] = {}
         self._steps: list[Callable[[str | bytes], str | bytes]] = []
         self._space = ""
-        """What stands for a space in the first token of a text and is dropped there."""
+        """The character that stands for a space. It is dropped from the first token of a text; "" drops nothing."""
         self._strips = False
         parts = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
         for part in parts:
             self._add(part)
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token within a text."""
+        """Return the bytes of a token within a text."""
         if (known := self._known.get(token)) is None:
             text = None if token in self._skipped else self._text_of(token)
             known = self._known[token] = b"" if text is None else self._decoded(text)
         return known
 
     def first(self, token: int) -> bytes:
-        """The bytes of a token at the beginning of a text."""
+        """Return the bytes of a token at the beginning of a text."""
         text = self._text_of(token) or ""
         data = self._decoded(text.replace(self._space, "")) if self._space else self.piece(token)
         return data.removeprefix(b" ") if self._strips else data
@@ -70,7 +73,10 @@ class Pieces:
         elif kind == "Strip" and (part["content"], part["start"], part["stop"]) == (" ", 1, 0):
             self._strips = True
         elif kind != "Fuse":
-            raise ValueError(f"its decoder has a part {dict(part)}: expected {_KNOWN}, which decode token by token")
+            raise ValueError(
+                f"the decoder contains {dict(part)}, which may not decode token by token: expected only {_KNOWN}; "
+                "serve a model with such a tokenizer"
+            )
 
 
 def _replacing(old: str, new: str) -> Callable[[str | bytes], str | bytes]:
@@ -78,13 +84,16 @@ def _replacing(old: str, new: str) -> Callable[[str | bytes], str | bytes]:
 
 
 def _of_byte_fallback(text: str | bytes) -> str | bytes:
-    """ "<0xE4>" is the byte E4."""
+    """Turn a token such as "<0xE4>" into the byte E4, and leave other tokens as they are."""
     found = _BYTE.fullmatch(text) if isinstance(text, str) else None
     return bytes((int(found[1], 16),)) if found else text
 
 
 def _byte_characters() -> dict[str, int]:
-    """The character for each byte in a byte-level vocabulary: itself if it can be printed, else one from 256 on."""
+    """Return the byte for each character of a byte-level vocabulary.
+
+    A printable byte is written as its own character, and any other as a character from 256 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
@@ -94,7 +103,7 @@ _BYTES = _byte_characters()
 
 
 def _of_byte_level(text: str | bytes) -> str | bytes:
-    """Its bytes, if every character stands for one. Added tokens may hold others, and are text as they stand."""
+    """Turn the characters of a byte-level token into bytes. An added token with other characters stays as it is."""
     if isinstance(text, str) and all(character in _BYTES for character in text):
         return bytes(_BYTES[character] for character in text)
     return text

@@ -1,4 +1,4 @@
-"""What every tokenizer here can do, and the simplest one: a byte is a token."""
+"""The interface of all tokenizers, and the simplest tokenizer: every byte is a token."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -12,39 +12,48 @@ class Tokenizer(Protocol):
     """Turns text into tokens and tokens into text, and knows which tokens end a text."""
 
     vocabulary: int
-    """The number of tokens that `encode` may give: all are below it."""
+    """The size of the vocabulary: every token that `encode` returns is below it."""
     end_tokens: frozenset[int]
-    """Tokens after which the model has finished its text."""
+    """Tokens with which the model ends its text."""
     fingerprint: str
-    """Differs between tokenizers that give different tokens or texts."""
+    """A string that differs between tokenizers that give different tokens or texts."""
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text to continue. Raises ValueError for a string that is not text."""
+        """Return the tokens of a text that the model will continue.
+
+        Raises ValueError if the string contains half of a surrogate pair.
+        """
         ...
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """The tokens of a conversation, up to where the assistant's next message begins.
+        """Return the tokens of a conversation, followed by the beginning of the assistant's next message.
 
-        A message has a `role` and a `content`. Raises ValueError if the model has no chat template, or if its template
-        refuses the conversation.
+        A message has a `role` and a `content`. Raises ValueError if the model has no chat template, or if the template
+        fails on the conversation.
         """
         ...
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token adds to a text, often part of a character; none for special and unknown tokens."""
+        """Return the bytes that a token adds to a text. They may be only part of a character.
+
+        Special and unknown tokens add none.
+        """
         ...
 
     def special(self, token: int) -> str:
-        """The token's own text if it is special, which it does not add to a text; "" if it is not."""
+        """Return the name of a special token, which adds no text, or "" for any other token."""
         ...
 
     def decoder(self, *, continues: bool = False) -> TextDecoder:
-        """A decoder for the tokens that the model generates. With `continues`, they go on in the middle of a text."""
+        """Return a decoder for the tokens that the model generates.
+
+        With `continues`, the tokens continue a text that has already begun.
+        """
         ...
 
 
 class ByteTokenizer:
-    """Takes the bytes of UTF-8 as tokens, as the course's models do."""
+    """A tokenizer whose tokens are the bytes of UTF-8. The course's own models use it."""
 
     vocabulary = 256
     end_tokens = frozenset({0})
@@ -55,11 +64,10 @@ class ByteTokenizer:
         return tuple(checked(text).encode())
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """The conversation as one text: "user: " and so on before each message, a line break after it, and at the end
-        "assistant: " for the model to go on from.
+        """Return the tokens of the conversation, written as one line "role: content" per message and "assistant: ".
 
-        The course's models were trained on program text and know no roles, so this template has no meaning to them. A
-        message may also contain "user: ", and nothing tells that from a turn.
+        A message with a `name` has the name in place of the role. The course's models were trained on program text, so
+        these roles mean nothing to them. A message that contains a line "user: " looks like two messages.
         """
         turns = [f"{message.get('name') or message['role']}: {message['content']}\n" for message in messages]
         return self.encode("".join(turns) + "assistant: ")
@@ -75,7 +83,7 @@ class ByteTokenizer:
 
 
 def checked(text: str) -> str:
-    """The text itself. Raises ValueError if a character is half of a surrogate pair, which JSON can hold."""
+    """Return the text unchanged. Raises ValueError if it contains half of a surrogate pair, which JSON allows."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -184,8 +184,8 @@ def test_logprobs_are_the_models_own(count):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"logit_bias": ((VOCABULARY, 1.0),)}, "logit_bias: token 12 is not one of the model's, 0 to 11"),
-        ({"grammar": "start: /a/"}, "grammar: this engine was given no `grammars`"),
+        ({"logit_bias": ((VOCABULARY, 1.0),)}, "logit_bias: token 12 is not in the model's vocabulary of 12 tokens"),
+        ({"grammar": "start: /a/"}, "grammar: this engine cannot follow grammars: pass `grammars=Grammars"),
     ],
 )
 def test_what_cannot_be_adjusted_is_refused_before_it_joins(wrong, told):

@@ -245,7 +245,7 @@ def test_a_body_that_is_no_request_is_a_400(http, body, code):
 @pytest.mark.parametrize(
     ("headers", "code", "told"),
     [
-        ({}, "unsupported_media_type", "there is no Content-Type: expected application/json"),
+        ({}, "unsupported_media_type", "the header Content-Type is missing: expected application/json"),
         (
             {"content-type": "application/x-www-form-urlencoded"},
             "unsupported_media_type",
@@ -276,7 +276,7 @@ def test_json_has_many_names(http, kind):
     ("body", "told"),
     [
         (b'{"model": "\xff"}', "the body is not UTF-8: byte 11 is 0xff"),
-        (b"[" * 5000, "the body has too many arrays or objects within each other: expected some dozens"),
+        (b"[" * 5000, "the body nests arrays or objects too deeply: expected a few dozen levels"),
         (b"{} {}", "the body is not JSON: Extra data"),
         (b"9" * 5000, "the body cannot be read as JSON: Exceeds the limit (4300 digits) for integer string conversion"),
     ],

@@ -156,12 +156,12 @@ def test_an_answer_may_be_sent_back_as_clients_keep_it(more):
         (
             {"role": "tool", "content": "4", "tool_call_id": "1"},
             "messages[1].role",
-            "messages[1].role: this service calls no tools, and this message is of a tool: leave it out",
+            "messages[1].role: this service calls no tools, and this message has the role 'tool': leave it out",
         ),
         (
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]},
             "messages[1].content[1].type",
-            "messages[1].content[1].type: this service reads text only, and this part is 'image_url': leave it out",
+            "messages[1].content[1].type: this service reads text only, and this is 'image_url': leave it out",
         ),
         ({"role": "assistant", "content": None}, "messages", "messages[1].content: input should be a valid string"),
         ({"role": "user", "content": "a", "x": 1}, "messages[1].x", "there is no parameter 'messages[1].x'"),

@@ -121,7 +121,7 @@ def test_a_prompt_of_tokens_is_taken_as_it_is_and_must_be_of_the_models_vocabula
 def test_a_long_prompt_is_encoded_while_others_are_answered_and_refused_by_its_tokens(served):
     client, _, model, tokenizer = served
     prompt = "serve " * 20_000
-    with pytest.raises(BadRequestError, match=rf"prompt \({len(tokenizer.encode(prompt))} tokens\) and max_tokens"):
+    with pytest.raises(BadRequestError, match=rf"the prompt \({len(tokenizer.encode(prompt))} tokens\) leaves no room"):
         client.completions.create(model="small-qwen", prompt=prompt)
 
 

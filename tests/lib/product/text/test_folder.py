@@ -169,7 +169,7 @@ def test_tokenizers_with_other_settings_have_other_fingerprints(tmp_path):
         ("tokenizer.json", "{", "tokenizer.json cannot be read as a tokenizer .*: download it again"),
         ("tokenizer_config.json", "[]", "tokenizer_config.json holds a list: expected an object"),
         ("generation_config.json", "nothing", "generation_config.json is not JSON"),
-        ("config.json", '{"eos_token_id": "</s>"}', "eos_token_id = '</s>': expected a token or a list of tokens"),
+        ("config.json", '{"eos_token_id": "</s>"}', "eos_token_id = '</s>': expected the number of a token"),
         ("chat_template.jinja", "a\n{% if %}", "chat_template.jinja: the chat template is not valid in line 2"),
     ],
 )
@@ -184,5 +184,5 @@ def test_a_decoder_that_looks_at_more_than_a_token_is_refused_by_name(tmp_path):
     described = json.loads(byte_level())
     described["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
     write_tokenizer(tmp_path, json.dumps(described))
-    with pytest.raises(ValueError, match="its decoder has a part .*WordPiece.*: expected ByteLevel"):
+    with pytest.raises(ValueError, match="the decoder contains .*WordPiece.*: expected only ByteLevel"):
         load_tokenizer(str(tmp_path))

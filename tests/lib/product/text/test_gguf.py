@@ -79,9 +79,10 @@ def test_a_file_of_the_courses_own_takes_bytes(tmp_path, vocabulary):
     ("keys", "sentence"),
     [
         ({"model": "bert", "tokens": ["a"]}, "tokenizer.ggml.model = 'bert': expected 'gpt2'"),
+        ({}, "has no tokenizer.ggml.model: expected 'gpt2'"),
         ({"model": "none"}, "tokenizer.ggml.model = 'none': expected 'gpt2'"),
         ({"model": "gpt2", "pre": "falcon", "tokens": ["a"]}, "tokenizer.ggml.pre = 'falcon': expected 'gpt-2'"),
-        ({"model": "gpt2", "pre": "qwen2", "tokens": ["a"]}, "its vocabulary has no token for some bytes"),
+        ({"model": "gpt2", "pre": "qwen2", "tokens": ["a"]}, "the vocabulary has no token for some bytes"),
     ],
 )
 def test_a_vocabulary_that_would_give_other_tokens_is_refused_by_name(tmp_path, keys, sentence):

@@ -1,5 +1,7 @@
-"""From logits to the next token: `adjusting.py` changes logits by what a request asks for, `draws.py` draws from them,
-and `logprobs.py` reports how likely the tokens were.
+"""Choose the next token from logits.
+
+`adjusting.py` changes the logits as a request demands, `draws.py` draws a token from them, and `logprobs.py` records
+how likely the token was.
 """
 
 from threeloops.product.decode.sampling.adjusting import Adjuster

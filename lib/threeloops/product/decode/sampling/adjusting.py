@@ -1,8 +1,8 @@
-"""What a request changes about its logits before a token is chosen: a grammar, a bias, penalties.
+"""Adjust the logits of a request before a token is chosen: apply its grammar, its biases and its penalties.
 
-In vLLM's order: tokens that the grammar does not allow are ruled out, and tokens that end the text while it is too
-short; then biases are added, and penalties taken. All of it depends only on the request's own tokens, so a preempted
-request goes on as it was.
+The order is that of vLLM. First, tokens that the grammar does not allow are excluded, and so are tokens that would end
+a text that is still too short. Then biases are added, and then penalties are applied. The adjustments depend only on
+the request's settings and tokens, so a preempted request continues with the same adjustments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,34 +21,40 @@ __all__ = ["Adjuster"]
 
 @dataclass(eq=False)
 class _State:
-    """What is remembered of a request from step to step: its tokens up to `taken` of the output."""
+    """The state of a request between steps, which includes the first `taken` tokens of its output."""
 
-    in_prompt: Tensor  # (vocabulary,): whether a token stands in the prompt
-    counts: Tensor  # (vocabulary,): how often it stands in the output
+    in_prompt: Tensor  # (vocabulary,): whether a token occurs in the prompt
+    counts: Tensor  # (vocabulary,): how often a token occurs in the output
     matcher: Any
     taken: int = 0
 
 
 class Adjuster:
-    """Adjusts logits. `grammars` are those of the model's vocabulary, if requests may have any."""
+    """Adjusts the logits of requests. `grammars`, for the model's vocabulary, lets requests have a grammar."""
 
     def __init__(self, grammars: Grammars | None = None) -> None:
         self._grammars = grammars
         self._states: WeakKeyDictionary[Request, _State] = WeakKeyDictionary()
 
     def check(self, request: Request, vocabulary: int) -> None:
-        """Raises ValueError for a request whose adjustments cannot be made."""
+        """Check that a request can be adjusted. Raises ValueError for a bad token in `logit_bias` or a bad grammar."""
         for token, _ in request.sampling.logit_bias:
             if not 0 <= token < vocabulary:
-                raise ValueError(f"logit_bias: token {token} is not one of the model's, 0 to {vocabulary - 1}")
+                raise ValueError(f"logit_bias: token {token} is not in the model's vocabulary of {vocabulary} tokens")
         if request.sampling.grammar:
             if self._grammars is None:
-                raise ValueError("grammar: this engine was given no `grammars`, the texts of its tokens")
+                raise ValueError(
+                    "grammar: this engine cannot follow grammars: pass `grammars=Grammars(…)`, with the bytes of each "
+                    "token, to ModelRunner"
+                )
             self._grammars.check(request.sampling.grammar)
 
     def adjusted(self, logits: Tensor, rows: Mapping[int, Request]) -> tuple[Tensor, dict[int, Exception]]:
-        """A copy of `logits`, (rows, vocabulary), in float32 or wider, in which each of `rows` is as its request wants
-        it; and the rows that cannot be, with the reason."""
+        """Return an adjusted copy of `logits`, (rows, vocabulary), in float32 or wider.
+
+        `rows` maps the number of a row to its request. The second result has the error of each row that could not be
+        adjusted.
+        """
         adjusted = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
         failures: dict[int, Exception] = {}
         for row, request in rows.items():
@@ -75,7 +81,7 @@ class Adjuster:
             logits -= sampling.presence_penalty * (state.counts > 0).to(logits.dtype)
 
     def _state(self, request: Request, like: Tensor) -> _State:
-        """What is remembered, brought up to date."""
+        """Return the state of a request, updated with its new tokens."""
         if (state := self._states.get(request)) is None:
             grammar = request.sampling.grammar
             matcher = self._grammars.matcher(grammar) if grammar and self._grammars is not None else None
@@ -99,12 +105,12 @@ def _consume(matcher: Any, tokens: Sequence[int]) -> None:
 
 def _check(matcher: Any) -> None:
     if matcher.is_error():
-        said = matcher.get_error().partition("\n")[0]  # the rest is the parser's state
+        said = matcher.get_error().partition("\n")[0]  # the other lines show the state of the parser
         raise ValueError(f"the grammar cannot be followed any further: {said}")
 
 
 def _allowed(matcher: Any, like: Tensor) -> Tensor:
-    """(vocabulary,): whether a token may come next."""
+    """Return whether each token may come next, as (vocabulary,)."""
     mask = matcher.compute_bitmask()
     _check(matcher)
     octets = torch.frombuffer(bytearray(mask), dtype=torch.uint8)

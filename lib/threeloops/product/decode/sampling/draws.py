@@ -1,9 +1,10 @@
-"""The next token from the logits: temperature, min-p, top-k, top-p, and noise that depends on nothing but the request.
+"""Draw the next token from logits, with a temperature, min-p, top-k and top-p.
 
 A token is drawn as argmax(log p + Gumbel noise), which is a draw from p (Gumbel 1954; Maddison et al. 2014). The noise
 is a hash of the request's seed, the token's position and the token itself: a counter-based generator (Salmon et al.
-2011, "Parallel Random Numbers: As Easy as 1, 2, 3") with the mixing function of SplitMix64 (Steele et al. 2014). So a
-request gives the same tokens whatever it is batched with, and after it was preempted: there is no state to lose.
+2011, "Parallel Random Numbers: As Easy as 1, 2, 3") with the mixing function of SplitMix64 (Steele et al. 2014). So,
+given the same logits, the draw does not depend on the other requests in the batch. The generator has no state, so a
+preempted request continues with the same noise.
 """
 
 import math
@@ -19,9 +20,10 @@ __all__ = ["choose", "draw", "probabilities", "uniforms"]
 
 
 def choose(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int], *, stream: int = 0) -> Tensor:
-    """The next token of each row of `logits`, (rows, vocabulary), as (rows,); `positions` are those of the new tokens.
+    """Choose the next token of each row of `logits`, (rows, vocabulary), and return the tokens as (rows,).
 
-    Rows that are not finite give no meaningful token: the caller looks for them. `stream`: see `draw`.
+    `positions` are the positions of the new tokens. For `stream`, see `draw`. A row with numbers that are not finite
+    gets a meaningless token, so the caller has to check for such rows.
     """
     random = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0]
     if not random:
@@ -35,11 +37,11 @@ def choose(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[in
 
 
 def probabilities(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """What the token of each row is drawn from, (rows, vocabulary) in float32 or wider.
+    """Return the probabilities from which the token of each row is drawn, (rows, vocabulary) in float32 or wider.
 
-    First the temperature, then min-p, then top-k, then top-p of what is left, as vLLM does (and transformers, but for
-    min-p, which comes last there). Of equal logits at the border of top-k all are kept. At temperature 0 the likeliest,
-    the first of equals, has all of it.
+    The temperature is applied first, then min-p, then top-k, and then top-p to the remaining tokens. This is vLLM's
+    order; transformers applies min-p last. Top-k keeps every token whose logit equals the smallest one kept. At
+    temperature 0 the likeliest token has probability 1; among equals it is the first.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     alike = defaultdict(list)
@@ -55,25 +57,29 @@ def probabilities(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 
 
 def draw(chances: Tensor, seeds: Sequence[int], positions: Sequence[int], *, stream: int = 0) -> Tensor:
-    """One token from each row of `chances`, (rows, vocabulary), which need not add up to 1, as (rows,).
+    """Draw one token from each row of `chances`, (rows, vocabulary), and return the tokens as (rows,).
 
-    Draws with another seed, position or `stream` are independent; the same give the same.
+    A row need not add up to 1. Draws that differ in seed, position or `stream` are independent. Draws that agree in all
+    three use the same noise.
     """
     noise = -(-_uniforms(seeds, positions, chances.shape[-1], stream, chances.device).log()).log()
     return (chances.double().log() + noise).argmax(-1)
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int], *, stream: int, device: torch.device) -> Tensor:
-    """A number between 0 and 1 for each pair, (rows,) in float64, independent as those of `draw` are."""
+    """Return a random number between 0 and 1 for each seed and position, (rows,) in float64.
+
+    Numbers that differ in seed, position or `stream` are independent, as in `draw`.
+    """
     return _uniforms(seeds, positions, 1, stream, device)[:, 0]
 
 
 def _filtered(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
     if temperature == 0:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-    # Relative to the largest, and by a temperature that is not rounded to 0: neither ∞ − ∞ nor 0 / 0 can arise.
+    # Subtracting the largest logit and keeping the temperature above 0 avoids ∞ − ∞ and 0 / 0.
     logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
-    if min_p > 0:  # logits are logarithms of shares of the likeliest one's chance
+    if min_p > 0:  # a logit is now the log of the ratio to the largest probability
         logits = logits.masked_fill(logits < math.log(min_p), -torch.inf)
     if 0 < top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
@@ -81,7 +87,7 @@ def _filtered(logits: Tensor, temperature: float, top_k: int, top_p: float, min_
     if top_p < 1:
         ordered, places = chances.sort(descending=True, stable=True)
         beyond = ordered.cumsum(-1) - ordered >= top_p  # the token that crosses top_p is still kept
-        beyond[:, 0] = False  # also where float32 rounds top_p to 0
+        beyond[:, 0] = False  # even if float32 rounds top_p to 0
         chances = chances.masked_fill(torch.zeros_like(beyond).scatter_(-1, places, beyond), 0.0)
         chances = chances / chances.sum(-1, keepdim=True)
     return chances
@@ -90,7 +96,7 @@ def _filtered(logits: Tensor, temperature: float, top_k: int, top_p: float, min_
 def _uniforms(
     seeds: Sequence[int], positions: Sequence[int], columns: int, stream: int, device: torch.device
 ) -> Tensor:
-    """(rows, columns) in float64, strictly between 0 and 1, of 52 random bits."""
+    """Return random numbers strictly between 0 and 1, (rows, columns) in float64, each made of 52 random bits."""
     keys = [
         _mix_one(_mix_one(_mix_one(seed) ^ position) ^ stream) for seed, position in zip(seeds, positions, strict=True)
     ]
@@ -107,7 +113,7 @@ _ALL = 2**64 - 1
 
 
 def _mix_one(number: int) -> int:
-    """SplitMix64's step for one whole number, of which the last 64 bits count."""
+    """Apply one step of SplitMix64 to an integer, of which only the last 64 bits count."""
     number = (number + _GOLDEN) & _ALL
     number = ((number ^ number >> 30) * _FIRST) & _ALL
     number = ((number ^ number >> 27) * _SECOND) & _ALL
@@ -115,12 +121,15 @@ def _mix_one(number: int) -> int:
 
 
 def _mix(numbers: Tensor) -> Tensor:
-    """The same without the first addition, for int64, whose products wrap as unsigned ones do."""
+    """Apply the step of `_mix_one`, without its first addition, to int64 numbers.
+
+    Products of int64 wrap around in the same way as unsigned products.
+    """
     numbers = (numbers ^ _shifted(numbers, 30)) * (_FIRST - 2**64)
     numbers = (numbers ^ _shifted(numbers, 27)) * (_SECOND - 2**64)
     return numbers ^ _shifted(numbers, 31)
 
 
 def _shifted(numbers: Tensor, bits: int) -> Tensor:
-    """To the right with zeros from the left, as unsigned numbers are; int64's own shift repeats the sign."""
+    """Shift int64 numbers to the right as if they were unsigned. PyTorch's own shift repeats the sign bit."""
     return (numbers >> bits) & (2 ** (64 - bits) - 1)

@@ -1,5 +1,7 @@
-"""What one request asks of the engine: its job, the choices that are generated for it, their texts, and how likely
-their tokens were.
+"""Generate the answer to one request.
+
+`job.py` checks the request, `choice.py` generates one of its choices, `text_stream.py` turns tokens into text, and
+`reported.py` reports the log-probabilities of tokens.
 """
 
 from threeloops.product.service.generation.choice import Choice, Piece

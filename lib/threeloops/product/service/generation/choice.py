@@ -1,4 +1,4 @@
-"""One answer to one prompt, while it is generated."""
+"""Generate one answer to one prompt."""
 
 import json
 import time
@@ -18,8 +18,11 @@ __all__ = ["Choice", "Piece"]
 
 
 class Piece(NamedTuple):
-    """Text of choice `choice` that is certain now, and the reason of its end in the last one. `logprobs` are of its
-    tokens, if the request asks for them."""
+    """The next part of the text of choice number `choice`.
+
+    The last piece also has the reason why the text ended. `logprobs` are those of the piece's tokens, if the request
+    asks for them.
+    """
 
     choice: int
     text: str
@@ -28,7 +31,7 @@ class Piece(NamedTuple):
 
 
 class _Cache(Protocol):
-    """A `ResponseCache`."""
+    """The part of a `ResponseCache` that a choice uses."""
 
     def key(self, model_version: str, prompt: Sequence[int], sampling: Sampling, also: str) -> str | None: ...
     async def get(self, key: str | None) -> bytes | None: ...
@@ -36,6 +39,8 @@ class _Cache(Protocol):
 
 
 class _Service(Protocol):
+    """The part of the service that a choice uses."""
+
     metrics: ServiceMetrics
 
     @property
@@ -43,12 +48,12 @@ class _Service(Protocol):
 
 
 class Choice:
-    """Choice `index` of a job: of the n answers to the first prompt, then of those to the second."""
+    """Choice `index` of a job. The n answers to the first prompt come first, then those to the second."""
 
     def __init__(
         self, service: _Service, job: Job, index: int, request_id: str, first_token: Callable[[float], None]
     ) -> None:
-        """`first_token` is told, once, how many seconds the first token took."""
+        """Start the clock. `first_token` is called once, with the seconds that the first token took."""
         self.index = index
         self.tokens = self.cached_tokens = 0
         self._arrived, self._first_token = time.monotonic(), first_token
@@ -62,27 +67,30 @@ class Choice:
         self._seen: RequestMetrics = service.metrics.started(len(self._prompt))
 
     def admitted(self) -> None:
-        """It has left the queue."""
+        """Record that the choice has left the queue."""
         self._seen.admitted()
 
     def fail(self) -> None:
-        """It cannot go on. If it has ended, it stays as it is."""
+        """Record that the choice failed, unless it has already ended."""
         if self.reason == "cancelled":
             self.reason = "error"
 
     def left(self) -> None:
-        """Nobody reads it any further."""
+        """Record that the client no longer reads the choice."""
         self._seen.finished(self.reason)
 
     async def keep(self) -> None:
-        """Store its text, once it is complete, for the next request that must get the same."""
+        """Store the complete text in the cache, for later requests that must get the same text."""
         if self._key is not None and self._service.cache is not None and not self.is_cached:
             answer = {"text": self._text, "reason": self.reason, "tokens": self.tokens}
             await self._service.cache.put(self._key, json.dumps(answer, ensure_ascii=False).encode())
 
     async def pieces(self, engine: Supervisor, job: Job) -> AsyncGenerator[Piece, None]:
-        """Its text piece by piece. The last piece, which may be empty, has the reason of the end. `job` is for the
-        engine's model, which may be another than when the request came."""
+        """Generate the text of the choice, piece by piece.
+
+        The last piece, which may be empty, has the reason why the text ended. `job` was made for the model that the
+        engine serves now, which may differ from the model at the time the request came.
+        """
         self._job, self._prompt = job, job.prompts[self.index // job.asked.n]
         request = self._request()
         self._key = self._cache_key(engine, request)
@@ -100,7 +108,7 @@ class Choice:
                     self._note_token()
                     self.cached_tokens = request.cached_first or 0
                     if token in request.sampling.stop:
-                        continue  # it ends the text and is not in it
+                        continue  # this token ends the text and is not part of it
                     place = text.place(token)
                     given = text.push((token,), may_stop=self.tokens > request.sampling.min_tokens)
                     if given:
@@ -114,7 +122,7 @@ class Choice:
                         break
             parts.append(text.end())
             self.reason = "stop" if text.stopped or request.finish is Finish.STOP else "length"
-        except ValueError as error:  # the engine's: a version with less room has come meanwhile
+        except ValueError as error:  # the engine now serves a version whose context is too short for the request
             self.reason = "error"
             raise Refused(400, "context_length_exceeded", str(error)) from error
         except Exception:
@@ -140,7 +148,10 @@ class Choice:
             self._first_token(time.monotonic() - self._arrived)
 
     def _cache_key(self, engine: Supervisor, request: Request) -> str | None:
-        """None without a cache, and for an answer that depends on chance or has more to it than its text."""
+        """Return the key of the answer in the cache, or None if there is no cache or the answer must not be cached.
+
+        An answer is not cached if it is drawn at random, or if it has log-probabilities besides its text.
+        """
         if self._service.cache is None or engine.model is None or request.sampling.logprobs is not None:
             return None
         job = self._job

@@ -1,4 +1,4 @@
-"""What a client asked for, checked against what the model and the service can do."""
+"""Check a request against the limits of the model and of the service."""
 
 import asyncio
 import time
@@ -15,11 +15,11 @@ from threeloops.product.text import ByteTokenizer, Tokenizer
 __all__ = ["Job", "job_of"]
 
 _LONG_TEXT = 10_000
-"""Characters. To encode more would keep all other requests waiting, so it is done in a thread."""
+"""A number of characters. A longer text is encoded in a thread, so that other requests do not have to wait."""
 
 
 class _Limits(Protocol):
-    """What the service's settings say of one request."""
+    """The settings of the service that limit a request."""
 
     @property
     def name(self) -> str: ...
@@ -33,7 +33,7 @@ class _Limits(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What was asked for, checked. `grammar` is "" for any text."""
+    """A request that has been checked. `grammar` is "" if the answer may be any text."""
 
     asked: CompletionRequest | ChatRequest
     client: Client
@@ -48,7 +48,10 @@ class Job:
         return isinstance(self.asked, ChatRequest)
 
     def echoed(self, prompt: int) -> str | None:
-        """The text of a prompt, by its place, if answers begin with it: as it was sent, or that of its tokens."""
+        """Return the text of a prompt, by its index, or None if answers do not begin with it.
+
+        A text is returned as it was sent, and tokens are decoded.
+        """
         if not isinstance(self.asked, CompletionRequest) or not self.asked.echo:
             return None
         if isinstance(sent := self.asked.each[prompt], str):
@@ -66,12 +69,12 @@ class Job:
 
     @property
     def most_tokens(self) -> int:
-        """Tokens of all choices, their prompts included."""
+        """The largest number of tokens that all choices can have together, including their prompts."""
         return self.asked.n * (self.prompt_tokens + len(self.prompts) * self.max_tokens)
 
 
 async def job_of(asked: CompletionRequest | ChatRequest, client: Client, settings: _Limits, model: ServedModel) -> Job:
-    """Raises Refused for what can never be answered."""
+    """Check a request and return its job. Raises Refused if the request can never be answered."""
     if asked.model != settings.name:
         raise Refused(
             404, "model_not_found", f"there is no model {asked.model!r}: this is {settings.name!r}", param="model"
@@ -90,14 +93,16 @@ async def job_of(asked: CompletionRequest | ChatRequest, client: Client, setting
     if choices > settings.max_running:
         raise _invalid(
             "n" if asked.n > 1 else "prompt",
-            f"{len(prompts)} prompts with n = {asked.n} answers each are {choices} answers at once, and this service "
-            f"computes {settings.max_running}: send several requests",
+            f"{len(prompts)} prompts with n = {asked.n} answers each make {choices} answers: expected at most "
+            f"{settings.max_running} in one request; send several requests",
         )
     if (largest := max(map(int, asked.logit_bias), default=-1)) >= model.vocabulary:
-        raise _invalid("logit_bias", f"token {largest} is not one of the model's, 0 to {model.vocabulary - 1}")
+        raise _invalid("logit_bias", f"token {largest} is not in the model's vocabulary of {model.vocabulary} tokens")
     max_tokens = _max_tokens(asked, name, max(map(len, prompts)), settings, model.longest)
     if asked.min_tokens > max_tokens:
-        raise _invalid("min_tokens", f"{asked.min_tokens} is more than max_tokens, {max_tokens}: lower it")
+        raise _invalid(
+            "min_tokens", f"{asked.min_tokens} is more than the answer's limit of {max_tokens} tokens: lower it"
+        )
     return Job(asked, client, model.tokenizer, prompts, max_tokens, await _grammar(asked))
 
 
@@ -106,31 +111,37 @@ def _invalid(name: str, said: str) -> Refused:
 
 
 def _max_tokens(asked: CompletionRequest | ChatRequest, name: str, prompt: int, settings: _Limits, longest: int) -> int:
-    wanted = asked.max_tokens
+    wanted, limit = asked.max_tokens, "max_tokens"
     if isinstance(asked, ChatRequest) and asked.max_completion_tokens is not None:
-        wanted = asked.max_completion_tokens
+        wanted, limit = asked.max_completion_tokens, "max_completion_tokens"
     if wanted is not None and wanted > settings.largest_max_tokens:
-        raise _invalid("max_tokens", f"{wanted} is more than this service gives, {settings.largest_max_tokens}")
+        raise _invalid(
+            limit, f"{wanted} is more than this service's limit of {settings.largest_max_tokens} tokens: lower it"
+        )
     room = longest - prompt
     if room < (wanted or 1):
-        raise Refused(
-            400,
-            "context_length_exceeded",
-            f"{name} ({prompt} tokens) and max_tokens ({wanted or 1}) together are more than this model's "
-            f"{longest} tokens: shorten the {name}, or lower max_tokens",
-            param=name,
-        )
+        if wanted is None or room < 1:
+            problem = f"leaves no room for an answer in this model's {longest} tokens: shorten it"
+        else:
+            problem = (
+                f"and {limit} = {wanted} are together more than this model's {longest} tokens: shorten the prompt, or "
+                f"lower {limit}"
+            )
+        raise Refused(400, "context_length_exceeded", f"the prompt ({prompt} tokens) {problem}", param=name)
     return wanted or min(settings.default_max_tokens, settings.largest_max_tokens, room)
 
 
 async def _grammar(asked: CompletionRequest | ChatRequest) -> str:
-    """What an answer must follow; "" if it may be any text. A thread compiles it, since that may take a while."""
+    """Return the grammar that the answer must follow, or "" if the answer may be any text.
+
+    A thread compiles the grammar, since that may take a while.
+    """
     if (field := asked.structure) is None:
         return ""
     try:
         return await asyncio.to_thread(_checked, asked)
     except ValueError as error:
-        raise _invalid(field, f"it cannot be followed: {error}") from None
+        raise _invalid(field, f"an answer cannot be made to follow this form: {error}") from None
     except ImportError as error:
         raise Refused(400, "unsupported_parameter", f"{field}: {error}", param=field) from None
 
@@ -143,5 +154,8 @@ def _checked(asked: CompletionRequest | ChatRequest) -> str:
 
 @cache
 def _bytes_grammars() -> Grammars:
-    """Whether a grammar can be followed depends on the bytes of texts, and not on how tokens divide them."""
+    """Return the grammars of a vocabulary of bytes, which are enough to check any grammar.
+
+    Whether a grammar can be followed does not depend on how tokens divide a text.
+    """
     return Grammars([bytes([byte]) for byte in range(256)], sorted(ByteTokenizer.end_tokens))

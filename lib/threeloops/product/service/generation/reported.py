@@ -1,4 +1,4 @@
-"""How likely tokens were, as OpenAI's two kinds of answers say it."""
+"""Report the log-probabilities of tokens in the formats of OpenAI's completions and chat completions."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ __all__ = ["Reported", "chat_logprobs", "completion_logprobs"]
 
 
 class Reported(NamedTuple):
-    """A token of an answer, before whose own characters the text has `place` others."""
+    """A token of an answer. `place` is the number of characters in the text before those of the token."""
 
     token: int
     logprobs: TokenLogprobs
@@ -18,7 +18,10 @@ class Reported(NamedTuple):
 
 
 def chat_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Of a chat completion: for each token its bytes, its log-probability, and those of the likeliest."""
+    """Return the `logprobs` object of a chat completion.
+
+    It lists the text, bytes and log-probability of each token, and of the likeliest tokens at its position.
+    """
     return {
         "content": [
             _described(tokenizer, token, found.logprob)
@@ -30,9 +33,10 @@ def chat_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer) -> dict[str,
 
 
 def completion_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer, asked: int) -> dict[str, Any]:
-    """Of a completion: lists with a place for each token.
+    """Return the `logprobs` object of a completion: lists with one element for each token.
 
-    The token itself is among the likeliest, also if it is none of the `asked` (OpenAI's and vLLM's do so too).
+    `asked` is how many of the likeliest tokens the client wants. The token itself is always listed with them, as in
+    the answers of OpenAI and vLLM.
     """
     return {
         "tokens": [_shown(tokenizer, token) for token, _, _ in tokens],
@@ -48,13 +52,16 @@ def completion_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer, asked:
 
 
 def _described(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
-    """The bytes are those that it adds to the text: none of a special token."""
+    """Describe a token. Its bytes are those that it adds to the text; a special token adds none."""
     return {"token": _shown(tokenizer, token), "logprob": logprob, "bytes": list(tokenizer.piece(token))}
 
 
 def _shown(tokenizer: Tokenizer, token: int) -> str:
-    """The text of a token. Bytes that are none alone are as OpenAI shows them, and a token without any text is its
-    number, so that two of them differ."""
+    """Return a token as text.
+
+    Bytes that are not UTF-8 on their own are written in OpenAI's way, such as "bytes:\\xe2". A special token is its own
+    text, and an unknown one is its number. So different tokens have different texts.
+    """
     if not (text := tokenizer.piece(token)):
         return tokenizer.special(token) or f"token_id:{token}"
     try:

@@ -1,7 +1,7 @@
-"""From tokens to the text that a client may see by now, and its framing as server-sent events.
+"""Turn tokens into text that is safe to send, and write server-sent events.
 
-A character may be incomplete, and a stop string may be half here. Neither is sent before it is certain: what was sent
-cannot be taken back.
+Text that was sent cannot be taken back. So an incomplete character is held back, and so is text that may turn out to be
+the beginning of a stop string.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from threeloops.product.text import TextDecoder
 __all__ = ["DONE", "TextStream", "event"]
 
 DONE = b"data: [DONE]\n\n"
-"""The last event of a stream that has told everything."""
+"""The last event of a complete stream."""
 
 
 def event(data: bytes) -> bytes:
-    """A server-sent event. `data` is JSON, which has no line breaks."""
+    """Return a server-sent event. `data` must be JSON on one line."""
     return b"data: " + data + b"\n\n"
 
 
 class TextStream:
-    """Tokens in, text out, up to the first stop string.
+    """Turns tokens into text, up to the first stop string.
 
-    The stop string that is complete first ends the text, in front of it; of those that are complete with the same
-    character, the longest. How the text was cut into tokens makes no difference.
+    The text ends before the stop string that is completed first. If the same character completes several, it ends
+    before the longest of them. The result does not depend on how the text was divided into tokens.
     """
 
     def __init__(self, decoder: TextDecoder, stop: Sequence[str] = ()) -> None:
@@ -34,19 +34,24 @@ class TextStream:
         self._decoder = decoder
         self._held = ""
         self.stopped = False
-        """Whether a stop string has ended the text: no more tokens are needed."""
+        """Whether a stop string has ended the text, so that no more tokens are needed."""
 
     def push(self, tokens: Sequence[int], *, may_stop: bool = True) -> str:
-        """The text that is certain now and was not before; often none. `may_stop`: whether a stop string may begin in
-        it."""
+        """Add tokens, and return the text that is now safe to send, which is often empty.
+
+        If `may_stop` is false, stop strings are not looked for, and no text is held back for them.
+        """
         return self._take(self._decoder.push(tokens), may_stop)
 
     def place(self, token: int) -> int:
-        """How many characters of the text, those that are held back included, are before `token`, which comes next."""
+        """Return the number of characters before those of `token`, which comes next. Text that is held back counts."""
         return self._decoder.place(token)
 
     def end(self) -> str:
-        """No more tokens will come: what was held back, an incomplete character as a replacement character."""
+        """End the text, and return the text that was held back.
+
+        An incomplete character becomes a replacement character.
+        """
         text = self._take(self._decoder.end())
         rest, self._held = self._held, ""
         return text if self.stopped else text + rest
@@ -68,7 +73,7 @@ class TextStream:
         return given
 
     def _may_become_a_stop(self) -> int:
-        """Characters at the end that begin a stop string; the longest such end."""
+        """Return how many characters at the end of the held text may be the beginning of a stop string."""
         for length in range(min(self._longest - 1, len(self._held)), 0, -1):
             end = self._held[-length:]
             if any(stop.startswith(end) for stop in self._stop):

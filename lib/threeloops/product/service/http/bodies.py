@@ -1,4 +1,4 @@
-"""What a body must be before anything reads it as JSON, and why one cannot be read."""
+"""Check the body of a request before it is read as JSON, and explain why a body is not readable."""
 
 import re
 from collections.abc import Mapping
@@ -11,11 +11,12 @@ _JSON = re.compile(rb"application/(?:[a-z0-9.+-]*\+)?json\s*(?:;.*)?", re.IGNORE
 
 
 def has_body(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether the headers announce a body."""
     return headers.get(b"content-length", b"").strip(b"0") != b"" or b"transfer-encoding" in headers
 
 
 def check_kind(headers: Mapping[bytes, bytes]) -> None:
-    """Raises Refused, 415, for a body that its headers say is compressed, or is not JSON."""
+    """Check that the headers announce JSON that is not compressed. Raises Refused, status 415, if they do not."""
     if not has_body(headers):
         return
     coding = headers.get(b"content-encoding", b"identity").strip().lower()
@@ -26,7 +27,7 @@ def check_kind(headers: Mapping[bytes, bytes]) -> None:
             f"the body is compressed (Content-Encoding: {_shown(coding)}): send it as it is, without Content-Encoding",
         )
     if (kind := headers.get(b"content-type")) is None:
-        raise Refused(415, "unsupported_media_type", "there is no Content-Type: expected application/json")
+        raise Refused(415, "unsupported_media_type", "the header Content-Type is missing: expected application/json")
     if not _JSON.fullmatch(kind.strip()):
         raise Refused(
             415,
@@ -37,7 +38,7 @@ def check_kind(headers: Mapping[bytes, bytes]) -> None:
 
 
 def check_body(body: bytes) -> None:
-    """Raises Refused, 400, for bytes that are not UTF-8."""
+    """Check that a body is UTF-8. Raises Refused, status 400, if it is not."""
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -47,10 +48,10 @@ def check_body(body: bytes) -> None:
 
 
 def unreadable(cause: BaseException | None) -> Refused:
-    """What is told of a body that the JSON reader could not read for another reason than a mistake in its syntax."""
+    """Make the error for a body that the JSON reader cannot read for a reason other than its syntax."""
     if isinstance(cause, RecursionError):
         return Refused(
-            400, "nested_too_deeply", "the body has too many arrays or objects within each other: expected some dozens"
+            400, "nested_too_deeply", "the body nests arrays or objects too deeply: expected a few dozen levels"
         )
     return Refused(400, "invalid_json", f"the body cannot be read as JSON: {str(cause).partition(';')[0]}")
 

@@ -1,7 +1,8 @@
-"""What goes over the wire: OpenAI's completions, chat completions and models, as far as this service has them.
+"""The messages of OpenAI's HTTP API that this service reads and writes: completions, chat completions and models.
 
-`requests.py` is what clients ask for, `answers.py` what they get, and `fields.py` lists what this service does not have
-and refuses by name.
+`requests.py` defines the requests, and `structure.py` the fields with which a request sets the form of its answer.
+`answers.py` defines the answers. `fields.py` has the rules for all messages, and lists the fields that the service
+does not support.
 """
 
 from threeloops.product.service.openai_protocol.answers import (

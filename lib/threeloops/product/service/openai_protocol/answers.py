@@ -1,4 +1,4 @@
-"""What the service answers: completions, chat completions and models, as OpenAI's clients read them."""
+"""The service's answers, in the format of OpenAI's API: completions, chat completions and models."""
 
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ class Usage(Wire):
 
 
 def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
-    """`Usage` as plain data."""
+    """Return the fields of a `Usage` as a dictionary, from numbers of tokens."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -39,7 +39,7 @@ class _Choice(Wire):
 
 
 class CompletionLogprobs(Wire):
-    """Lists with a place for each token."""
+    """Lists that have one element for each token."""
 
     tokens: list[str]
     token_logprobs: list[float]

@@ -1,7 +1,8 @@
-"""What all messages on the wire have in common, and the fields that this service does not have.
+"""The rules for all messages, and the fields of OpenAI and vLLM that this service does not support.
 
-A request may name such a field with a value that asks for nothing, as clients do that send every field they know. Any
-other value is refused by name and at its own place, since an answer that ignores it would be wrong without saying so.
+The service rejects a field that it does not support and names it, unless the value is the default or the field cannot
+change the answer. If it ignored the field, the client would get a wrong answer without knowing. Default values are
+allowed because some clients send every field they know.
 """
 
 from collections.abc import Mapping
@@ -21,19 +22,19 @@ _NOTHING: tuple[Any, ...] = (None, False, 0, "", [], {})
 
 
 class Absent:
-    """A field that this service does not have: why, and the values that ask for nothing."""
+    """A field that this service does not support, the reason, and the values that change nothing (`neutral`)."""
 
-    def __init__(self, *neutral: Any, why: str = "this service does not have it", also: tuple[Any, ...] = _NOTHING):
+    def __init__(self, *neutral: Any, why: str = "this service does not support it", also: tuple[Any, ...] = _NOTHING):
         self.neutral, self.why = (*also, *neutral), why
 
 
 def _only(*neutral: Any) -> Absent:
-    """False or 0 ask for something here."""
+    """Return an `Absent` that allows only null and `neutral`, for a field in which False or 0 has a meaning."""
     return Absent(*neutral, also=(None,))
 
 
 UNSUPPORTED: Mapping[str, Absent] = {
-    # OpenAI's
+    # fields of OpenAI
     "audio": Absent(why=_TEXT),
     "best_of": Absent(1),
     "function_call": Absent("none", "auto", why=_TOOLS),
@@ -46,7 +47,7 @@ UNSUPPORTED: Mapping[str, Absent] = {
     "tools": Absent(why=_TOOLS),
     "verbosity": Absent(),
     "web_search_options": Absent(why=_TOOLS),
-    # vLLM's
+    # fields of vLLM
     "add_generation_prompt": _only(True),
     "add_special_tokens": Absent(True),
     "allowed_token_ids": Absent(),
@@ -87,18 +88,20 @@ UNSUPPORTED_IN_A_MESSAGE: Mapping[str, Absent] = {
     "tool_call_id": Absent(why=_TOOLS),
     "tool_calls": Absent(why=_TOOLS),
 }
-"""OpenAI's clients send a message of ours back as they read it, with null for what it has not."""
+"""Clients of OpenAI send the service's own messages back, with null for each field that was missing."""
 
 _IGNORED = {
     "guided_decoding_backend", "include_reasoning", "metadata", "parallel_tool_calls", "parsed", "prompt_cache_key",
     "prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "store", "user",
 }  # fmt: skip
-"""Fields that change no answer of this service."""
+"""Fields that cannot change an answer of this service."""
 
 
 def without(data: Mapping[str, Any], unsupported: Mapping[str, Absent]) -> dict[str, Any]:
-    """`data` without what changes nothing. Raises PydanticCustomError for the first field that asks for something that
-    this service does not have."""
+    """Return `data` without the fields that change nothing.
+
+    Raises PydanticCustomError for the first of the `unsupported` fields whose value is not neutral.
+    """
     for name in data:
         if (absent := unsupported.get(name)) is not None and data[name] not in absent.neutral:
             raise refused(name, absent.why)
@@ -106,16 +109,18 @@ def without(data: Mapping[str, Any], unsupported: Mapping[str, Absent]) -> dict[
 
 
 def refused(name: str, why: str) -> PydanticCustomError:
-    """For a field `name` of the object that is being validated."""
+    """Make the error for an unsupported field `name` of the object that is being validated."""
     return PydanticCustomError("unsupported", "{why}: leave it out", {"param": name, "why": why})
 
 
 def unfit(name: str, why: str) -> PydanticCustomError:
-    """For a value of field `name`, of the object that is being validated, that another field makes impossible."""
+    """Make the error for a field `name`, of the object being validated, whose value contradicts another field."""
     return PydanticCustomError("unfit", "{why}", {"param": name, "why": why})
 
 
 class Wire(BaseModel):
+    """A message, or an object within one. Its types are strict, and fields it does not define are errors."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -126,7 +131,7 @@ def _with_null(schema: dict[str, Any]) -> None:
 
 
 class Sent(Wire):
-    """What clients send. OpenAI's send null for what was not set, so null stands for the default."""
+    """An object that clients send. Null stands for the default, since OpenAI's clients send it for unset fields."""
 
     model_config = ConfigDict(json_schema_extra=_with_null)
 

@@ -1,5 +1,6 @@
-"""What clients ask for: OpenAI's completions and chat completions, as far as this service has them, with some fields of
-vLLM's (`top_k`, `ignore_eos`, `cache_salt`, …).
+"""The requests that clients send: OpenAI's completions and chat completions, with some fields of vLLM.
+
+Fields of vLLM are `top_k`, `ignore_eos` and `cache_salt`, for example.
 """
 
 import secrets
@@ -33,45 +34,58 @@ _MOST_FIELDS = 64
 
 class _StreamOptions(Sent):
     include_usage: bool = False
-    continuous_usage_stats: bool = Field(False, description="as vLLM's: the usage so far, in every event")
+    continuous_usage_stats: bool = Field(False, description="a field of vLLM: send the usage so far in every event")
     include_obfuscation: bool = False
 
 
 class _Generation(Structured):
-    """What both kinds of requests say."""
+    """The fields that both kinds of requests have."""
 
     unsupported: ClassVar[Mapping[str, Absent]]
 
     model: str = Field(max_length=200)
-    max_tokens: int | None = Field(None, ge=1, description="tokens of the answer at most")
-    temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token")
+    max_tokens: int | None = Field(None, ge=1, description="the largest number of tokens in the answer")
+    temperature: float = Field(1.0, ge=0, le=2, description="0 always takes the likeliest token")
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1, lt=2**31, description="as vLLM's: 0 and -1 keep the whole vocabulary")
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="the same seed gives the same answer")
+    top_k: int = Field(
+        0, ge=-1, lt=2**31, description="a field of vLLM: only the k likeliest tokens are drawn; 0 and -1 turn it off"
+    )
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="the same seed gives the same random numbers")
     stop: _Stop | Annotated[list[_Stop], Field(fail_fast=True)] | None = Field(
-        None, description="a string that ends the answer, or up to four"
+        None, description="a string that ends the answer, or up to four of them"
     )
     stream: bool = False
     stream_options: _StreamOptions | None = None
-    n: int = Field(1, ge=1, le=128, description="answers to each prompt")
+    n: int = Field(1, ge=1, le=128, description="the number of answers to each prompt")
     presence_penalty: _Penalty = 0.0
     frequency_penalty: _Penalty = 0.0
-    repetition_penalty: float = Field(1.0, gt=0, le=100, description="as vLLM's: 1 is none")
-    min_p: float = Field(0.0, ge=0, le=1, description="as vLLM's: 0 keeps the whole vocabulary")
-    min_tokens: int = Field(0, ge=0, description="as vLLM's: before a stop string or the end of a text ends it")
-    logit_bias: Annotated[dict[str, _Bias], Field(max_length=1024)] = Field(
-        {}, description="what is added to the logits of tokens, by their numbers"
+    repetition_penalty: float = Field(
+        1.0, gt=0, le=100, description="a field of vLLM: values above 1 make repetition less likely; 1 turns it off"
     )
-    ignore_eos: bool = Field(False, description="as vLLM's: go on after the end of a text")
-    cache_salt: str | None = Field(None, max_length=128, description="as vLLM's: whoever shares it shares prefixes")
+    min_p: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="a field of vLLM: the least probability, relative to the likeliest token; 0 turns it off",
+    )
+    min_tokens: int = Field(
+        0, ge=0, description="a field of vLLM: the answer does not end before it has this many tokens"
+    )
+    logit_bias: Annotated[dict[str, _Bias], Field(max_length=1024)] = Field(
+        {}, description="maps numbers of tokens to biases, which are added to the tokens' logits"
+    )
+    ignore_eos: bool = Field(False, description="a field of vLLM: continue after a token that ends a text")
+    cache_salt: str | None = Field(
+        None, max_length=128, description="a field of vLLM: only requests with the same salt share cached prefixes"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _asks_for_what_there_is(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if len(data) > _MOST_FIELDS:  # an error for each would keep everybody else waiting
-            raise ValueError(f"{len(data)} fields: expected at most {_MOST_FIELDS}")
+        if len(data) > _MOST_FIELDS:  # reporting an error for each would delay all other requests
+            raise ValueError(f"the request has {len(data)} fields: expected at most {_MOST_FIELDS}")
         if data.get("best_of") == data.get("n"):
             data = {name: value for name, value in data.items() if name != "best_of"}
         return without(data, cls.unsupported)
@@ -87,7 +101,7 @@ class _Generation(Structured):
     @model_validator(mode="after")
     def _ends_where_its_form_does(self) -> "_Generation":
         if self.min_tokens and (form := self.structure) is not None:
-            raise unfit("min_tokens", f"an answer ends where {form} says: leave one of the two out")
+            raise unfit("min_tokens", f"{form} alone decides where the answer ends: leave one of the two out")
         return self
 
     @field_validator("stop")
@@ -102,9 +116,12 @@ class _Generation(Structured):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def sampling(self, max_tokens: int, end_tokens: frozenset[int], *, answer: int = 0, grammar: str = "") -> Sampling:
-        """Of one of the n answers. A request without a seed gets one that nobody can guess."""
+        """Return the sampling settings of answer number `answer` of the n answers.
+
+        A request without a seed gets a random one that nobody can guess.
+        """
         seed = secrets.randbits(63) if self.seed is None else (self.seed + answer) % 2**63
-        goes_on = self.ignore_eos and not grammar  # after the end of what a grammar describes, nothing may follow
+        goes_on = self.ignore_eos and not grammar  # a grammar allows no tokens after the end of the text
         return Sampling(
             max_tokens,
             self.temperature,
@@ -124,34 +141,36 @@ class _Generation(Structured):
 
     @property
     def most_logprobs(self) -> int | None:
-        """How many of the likeliest tokens to report at each place; None reports nothing."""
+        """How many of the likeliest tokens to report at each position. None reports no log-probabilities."""
         raise NotImplementedError
 
     @property
     def characters(self) -> int:
-        """Of the text to encode."""
+        """The number of characters of text to encode."""
         raise NotImplementedError
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-        """What is to be continued, in tokens. Raises ValueError for an empty prompt."""
+        """Return the tokens of each prompt. Raises ValueError if a prompt is empty."""
         raise NotImplementedError
 
 
 class CompletionRequest(_Generation):
-    """POST /v1/completions. A prompt is text, or a list of tokens; or there is a list of prompts."""
+    """The body of POST /v1/completions. `prompt` is a text, a list of tokens, or a list of either."""
 
     unsupported: ClassVar[Mapping[str, Absent]] = {**UNSUPPORTED, "top_logprobs": Absent()}
 
     prompt: str | _Tokens | Annotated[list[str], _Some] | Annotated[list[_Tokens], _Some] = Field(
-        description="text, a list of tokens, or a list of these"
+        description="a text, a list of tokens, or a list of either"
     )
-    echo: bool = Field(False, description="begin with the prompt")
-    logprobs: int | None = Field(None, ge=0, le=20, description="how many of the likeliest tokens to report each time")
+    echo: bool = Field(False, description="begin the answer with the prompt")
+    logprobs: int | None = Field(
+        None, ge=0, le=20, description="how many of the likeliest tokens to report at each position"
+    )
 
     @model_validator(mode="after")
     def _echoes_text_only(self) -> "CompletionRequest":
         if self.echo and self.logprobs is not None:
-            raise unfit("echo", "this service reports logprobs of new tokens only: leave one of the two out")
+            raise unfit("echo", "this service reports logprobs of new tokens only: leave out echo or logprobs")
         return self
 
     @property
@@ -160,7 +179,7 @@ class CompletionRequest(_Generation):
 
     @property
     def each(self) -> list[str | list[int]]:
-        """The prompts one by one."""
+        """The list of prompts, also if the request has only one."""
         given: Any = self.prompt
         return [given] if isinstance(given, str) or isinstance(given[0], int) else given
 
@@ -183,7 +202,7 @@ class TextPart(Sent):
     @classmethod
     def _is_text(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(kind := data.get("type"), str) and kind != "text":
-            raise refused("type", f"this service reads text only, and this part is {kind[:64]!r}")
+            raise refused("type", f"this service reads text only, and this is {kind[:64]!r}")
         return data
 
 
@@ -198,7 +217,7 @@ class Message(Sent):
         if not isinstance(data, dict):
             return data
         if data.get("role") in ("tool", "function"):
-            raise refused("role", f"this service calls no tools, and this message is of a {data['role']}")
+            raise refused("role", f"this service calls no tools, and this message has the role {data['role']!r}")
         return without(data, UNSUPPORTED_IN_A_MESSAGE)
 
     @property
@@ -207,20 +226,22 @@ class Message(Sent):
 
 
 class ChatRequest(_Generation):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     unsupported: ClassVar[Mapping[str, Absent]] = {**UNSUPPORTED, "echo": Absent()}
 
     messages: list[Message] = Field(min_length=1, fail_fast=True)
-    max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens")
+    max_completion_tokens: int | None = Field(
+        None, ge=1, description="OpenAI's newer name for max_tokens, which it overrides"
+    )
 
     logprobs: bool = Field(False, description="report how likely each token was")
-    top_logprobs: int = Field(0, ge=0, le=20, description="how many of the likeliest tokens to report each time")
+    top_logprobs: int = Field(0, ge=0, le=20, description="how many of the likeliest tokens to report at each position")
 
     @model_validator(mode="after")
     def _asks_for_both(self) -> "ChatRequest":
         if self.top_logprobs and not self.logprobs:
-            raise unfit("top_logprobs", "expected logprobs = true with it")
+            raise unfit("top_logprobs", "it requires logprobs = true: add that, or leave top_logprobs out")
         return self
 
     @property
@@ -232,7 +253,10 @@ class ChatRequest(_Generation):
         return sum(len(message.text) for message in self.messages)
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-        """Raises ValueError if the model's chat template refuses the conversation, or there is none."""
+        """Return the tokens of the conversation, as the only prompt.
+
+        Raises ValueError if the model has no chat template, or if the template fails on the conversation.
+        """
         turns = [{"role": message.role, "content": message.text, "name": message.name} for message in self.messages]
         said = [{key: text for key, text in turn.items() if text is not None} for turn in turns]
         return (tokenizer.encode_chat(said),)

@@ -1,4 +1,4 @@
-"""What form a client wants its answer to have: OpenAI's `response_format`, and vLLM's fields for the same."""
+"""The fields with which a request sets the form of its answer: OpenAI's `response_format`, and those of vLLM."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ class _JsonSchema(Sent):
     name: str = Field(min_length=1, max_length=64)
     described: dict[str, Any] = Field(alias="schema")
     description: str | None = None
-    strict: bool = Field(False, description="every schema is followed strictly")
+    strict: bool = Field(False, description="true changes nothing: every schema is followed strictly")
 
 
 class _ResponseFormat(Sent):
@@ -29,7 +29,7 @@ class _ResponseFormat(Sent):
     @model_validator(mode="after")
     def _has_its_schema(self) -> "_ResponseFormat":
         if (self.json_schema is not None) != (self.type == "json_schema"):
-            raise unfit("json_schema", "expected with the type json_schema, and only with it")
+            raise unfit("json_schema", "expected if type is 'json_schema', and only then")
         return self
 
 
@@ -41,27 +41,29 @@ class _StructuredOutputs(Sent):
 
 
 class Structured(Sent):
-    """A request whose answer may have to have a form. At most one of the fields may ask for one."""
+    """A request that may set the form of its answer, with at most one of these fields."""
 
     response_format: _ResponseFormat | None = None
-    guided_json: _Schema | None = Field(None, description="as vLLM's: a JSON schema")
-    guided_regex: _Regex | None = Field(None, description="as vLLM's: the answer matches it as a whole")
-    guided_choice: _Choice | None = Field(None, description="as vLLM's: the answer is one of these")
-    structured_outputs: _StructuredOutputs | None = Field(None, description="as vLLM's: one of these forms")
+    guided_json: _Schema | None = Field(None, description="a field of vLLM: the answer is JSON that fits this schema")
+    guided_regex: _Regex | None = Field(None, description="a field of vLLM: the whole answer matches it")
+    guided_choice: _Choice | None = Field(None, description="a field of vLLM: the answer is one of these texts")
+    structured_outputs: _StructuredOutputs | None = Field(
+        None, description="a field of vLLM: one of these four ways to set the form"
+    )
 
     @model_validator(mode="after")
     def _asks_for_one_form(self) -> "Structured":
         if len(forms := self._forms()) > 1:
-            raise unfit(forms[1][0], f"{forms[0][0]} asks for a form of the answer already: expected one of them")
+            raise unfit(forms[1][0], f"{forms[0][0]} already sets a form for the answer: expected at most one form")
         return self
 
     @property
     def structure(self) -> str | None:
-        """The field that asks for a form; None if the answer may be any text."""
+        """The name of the field that sets the form of the answer, or None if the answer may be any text."""
         return next((name for name, _, _ in self._forms()), None)
 
     def grammar(self) -> str:
-        """Of the form. Raises ValueError for one that cannot be described."""
+        """Return the grammar of the form that the request sets. Raises ValueError if the form is not valid."""
         ((_, kind, form),) = self._forms()
         if kind == "choice":
             return grammar_of_choice(form)
@@ -75,7 +77,7 @@ class Structured(Sent):
         return grammar_of_schema(form)
 
     def _forms(self) -> list[tuple[str, str, Any]]:
-        """(field, kind, form)"""
+        """List the forms that the request sets, each as (field, kind, form)."""
         wanted, more = self.response_format, self.structured_outputs
         found: list[tuple[str, str, Any]] = []
         if wanted is not None and wanted.type != "text":
