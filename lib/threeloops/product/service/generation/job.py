@@ -81,10 +81,10 @@ async def job_of(asked: CompletionRequest | ChatRequest, client: Client, setting
         )
     name = "messages" if isinstance(asked, ChatRequest) else "prompt"
     try:
-        if asked.characters < _LONG_TEXT:
+        if isinstance(asked, CompletionRequest) and asked.characters < _LONG_TEXT:
             prompts = asked.prompts(model.tokenizer)
         else:
-            prompts = await asyncio.to_thread(asked.prompts, model.tokenizer)
+            prompts = await asyncio.to_thread(asked.prompts, model.tokenizer)  # a chat template may take any time
         if (largest := max(map(max, prompts))) >= model.vocabulary:
             raise ValueError(f"token {largest} is not in the model's vocabulary of {model.vocabulary} tokens")
     except ValueError as error:

@@ -144,11 +144,6 @@ class _Generation(Structured):
         """How many of the likeliest tokens to report at each position. None reports no log-probabilities."""
         raise NotImplementedError
 
-    @property
-    def characters(self) -> int:
-        """The number of characters of text to encode."""
-        raise NotImplementedError
-
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of each prompt. Raises ValueError if a prompt is empty."""
         raise NotImplementedError
@@ -185,6 +180,7 @@ class CompletionRequest(_Generation):
 
     @property
     def characters(self) -> int:
+        """The number of characters of text to encode."""
         return sum(len(one) for one in self.each if isinstance(one, str))
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
@@ -247,10 +243,6 @@ class ChatRequest(_Generation):
     @property
     def most_logprobs(self) -> int | None:
         return self.top_logprobs if self.logprobs else None
-
-    @property
-    def characters(self) -> int:
-        return sum(len(message.text) for message in self.messages)
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of the conversation, as the only prompt.
