@@ -125,6 +125,7 @@ class Request:
     block_table: list[int] = field(default_factory=list)
     computed: int = 0  # tokens whose keys and values are in the cache
     cached: int = 0  # of these, taken from the prefix cache at the latest admission
+    cached_first: int | None = None  # the same at the first admission; None before it
     preemptions: int = 0
     running: bool = False
     block_keys: list[bytes] = field(default_factory=list)  # of the full blocks of its tokens, for the prefix cache

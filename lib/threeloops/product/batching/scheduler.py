@@ -59,9 +59,7 @@ class Scheduler:
             blocks = -(-shared // self.blocks.block_size)
             request.block_table = self.blocks.fork(of.block_table[:blocks])
             request.computed = request.cached = shared
-            request.running = True
-            self.waiting.remove(request)
-            self.running.append(request)
+            self._seat(request)
 
     def schedule(self, now: float) -> Batch:
         """The next step. Preempts from the end of the order where blocks run out; the first of all always runs."""
@@ -163,12 +161,17 @@ class Scheduler:
                 return
             self.blocks.grow(request.block_table, request.computed + tokens)
             self._counters.admit(request.client, 0 if request.preemptions else len(request.prompt) - request.cached)
-            request.running = True
-            self.waiting.remove(request)
-            self.running.append(request)
+            self._seat(request)
             chunks.append(Chunk(request, tokens))
             budget -= tokens
             self._seats -= 1
+
+    def _seat(self, request: Request) -> None:
+        if request.cached_first is None:
+            request.cached_first = request.cached
+        request.running = True
+        self.waiting.remove(request)
+        self.running.append(request)
 
     def _next_in_line(self) -> Request:
         """The first in order; if the policy is fair, of the client who was served least."""

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from threeloops.product.request import TokenLogprobs
 from threeloops.product.service.admission import Admission, Refused
 from threeloops.product.service.engine import Supervisor
 from threeloops.product.service.generation import (
@@ -26,6 +25,7 @@ from threeloops.product.service.generation import (
     Choice,
     Job,
     Piece,
+    Reported,
     chat_logprobs,
     completion_logprobs,
     event,
@@ -80,7 +80,7 @@ class Answer(Response):
         job, name = self._job, self._service.settings.name
         request_id = scope["state"]["request_id"]
         self._id = f"{'chatcmpl' if self._job.is_chat else 'cmpl'}-{request_id}"
-        self._log = scope["state"]["log"]
+        self._state, self._log = scope["state"], scope["state"]["log"]
         self._log |= {"client": job.client.name, "stream": job.asked.stream, "prompt_tokens": job.prompt_tokens}
         parent = dict(scope["headers"]).get(b"traceparent", b"").decode("latin-1")
         span = request_span(
@@ -151,8 +151,6 @@ class Answer(Response):
                     choice.fail()
                 raise
             finally:
-                for choice in self._choices:
-                    choice.left()
                 self._note_end()
         yield piece
         for choice in self._choices:
@@ -166,8 +164,6 @@ class Answer(Response):
             await stack.enter_async_context(place)
         except asyncio.CancelledError:
             if not self._cut:  # the client has left; one that the service cuts is counted as refused
-                for choice in self._choices:
-                    choice.left()
                 self._note_end()
             raise
         finally:
@@ -184,6 +180,13 @@ class Answer(Response):
             self._log["ttft_seconds"] = round(seconds, 4)
 
     def _note_end(self) -> None:
+        """It is counted by how it ended, and so it is not refused, whatever its client is told."""
+        self._state["has_ended"] = True
+        is_late = self._timeout is not None and self._timeout.expired() and not self._cut
+        for choice in self._choices:
+            if is_late:
+                choice.fail()
+            choice.left()
         reasons, tokens = {choice.reason for choice in self._choices}, sum(choice.tokens for choice in self._choices)
         self._span.finished(reason := ",".join(sorted(reasons)), tokens)
         self._log |= {"finish_reason": reason, "completion_tokens": tokens}
@@ -200,7 +203,7 @@ class Answer(Response):
             message = {"message": {"role": "assistant", "content": text, "refusal": None}}
             said = message if self._job.is_chat else {"text": text}
             tokens = [token for part in own for token in part.logprobs]
-            choices.append(_choice(index, said, own[-1].reason, self._logprobs(tokens, 0)))
+            choices.append(_choice(index, said, own[-1].reason, self._logprobs(tokens)))
         body = _json({**self._head("chat.completion"), "choices": choices, "usage": self._usage()})
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await self._start(send, headers)
@@ -212,7 +215,6 @@ class Answer(Response):
         is_counted = has_usage and options is not None and options.continuous_usage_stats
         head: dict[str, Any] = {}
         around: dict[int, list[bytes]] = {}  # what stands around each text of a choice: only the text is encoded anew
-        characters = [0] * self._job.choices
         async with aclosing(self._pieces()) as pieces:
             async for index, text, reason, tokens in pieces:
                 parts = []
@@ -226,14 +228,13 @@ class Answer(Response):
                     if self._job.is_chat:
                         parts.append(self._chunk(head, index, {"delta": {"role": "assistant", "content": ""}}))
                 if is_counted or tokens:
-                    logprobs = self._logprobs(tokens, characters[index]) if tokens else None
+                    logprobs = self._logprobs(tokens) if tokens else None
                     parts.append(self._chunk(head, index, self._said(text), None, logprobs))
                 elif text:
                     before, after = around[index]
                     parts.append(before + json.dumps(text, ensure_ascii=False).encode() + after)
                 if reason is not None:
                     parts.append(self._chunk(head, index, {"delta": {}} if self._job.is_chat else {"text": ""}, reason))
-                characters[index] += len(text)
                 await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
         last = event(_json({**head, "choices": [], "usage": self._usage()})) if has_usage else b""
         await send({"type": "http.response.body", "body": last + DONE, "more_body": False})
@@ -255,12 +256,12 @@ class Answer(Response):
     def _said(self, text: str) -> dict[str, Any]:
         return {"delta": {"content": text}} if self._job.is_chat else {"text": text}
 
-    def _logprobs(self, tokens: Sequence[tuple[int, TokenLogprobs]], start: int) -> dict[str, Any] | None:
-        """Of tokens before which a choice has `start` characters; None if they were not asked for."""
+    def _logprobs(self, tokens: Sequence[Reported]) -> dict[str, Any] | None:
+        """None if they were not asked for."""
         if (asked := self._job.asked.most_logprobs) is None:
             return None
-        piece = self._job.tokenizer.piece
-        return chat_logprobs(tokens, piece) if self._job.is_chat else completion_logprobs(tokens, piece, asked, start)
+        tokenizer = self._job.tokenizer
+        return chat_logprobs(tokens, tokenizer) if self._job.is_chat else completion_logprobs(tokens, tokenizer, asked)
 
     def _chunk(
         self,
@@ -274,7 +275,8 @@ class Answer(Response):
 
     def _usage(self) -> dict[str, Any]:
         tokens = sum(choice.tokens for choice in self._choices)
-        return usage(self._job.prompt_tokens, tokens, sum(choice.cached_tokens for choice in self._choices))
+        cached = sum(choice.cached_tokens for choice in self._choices[:: self._job.asked.n])  # the first of each prompt
+        return usage(self._job.prompt_tokens, tokens, cached)
 
 
 async def _merged(texts: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:

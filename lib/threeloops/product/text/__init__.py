@@ -12,6 +12,6 @@ The course's own models take bytes as tokens. A published model brings its own t
 
 from threeloops.product.text.decoder import TextDecoder
 from threeloops.product.text.load import load_tokenizer
-from threeloops.product.text.tokenizer import ByteTokenizer, Tokenizer
+from threeloops.product.text.tokenizer import ByteTokenizer, Tokenizer, checked
 
-__all__ = ["ByteTokenizer", "TextDecoder", "Tokenizer", "load_tokenizer"]
+__all__ = ["ByteTokenizer", "TextDecoder", "Tokenizer", "checked", "load_tokenizer"]

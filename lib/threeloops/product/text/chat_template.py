@@ -1,7 +1,7 @@
 """Run chat templates in a Jinja sandbox, with the filters, functions and tags that transformers adds.
 
 A template is a program written by the publisher of the model. The sandbox gives it no access to files or to Python
-objects. It does not limit how much time or memory the template takes.
+objects. The length of the text is limited, but not the time or memory that the template takes until it writes some.
 """
 
 import json
@@ -10,6 +10,10 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 __all__ = ["ChatTemplate"]
+
+_MOST_CHARACTERS, _MOST_PER_MESSAGE, _MOST_PER_CHARACTER = 1_000_000, 100, 10
+"""A template may write this many characters: in all, for each message besides, and for each character of the messages.
+Published templates write far fewer."""
 
 
 class ChatTemplate:
@@ -34,11 +38,19 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Return the conversation as text, followed by the beginning of the assistant's next message.
 
-        Raises ValueError if the template fails, for example because the model does not know a role.
+        Raises ValueError if the template fails, for example because the model does not know a role, and if it writes
+        far more than the conversation.
         """
         given = {"messages": [dict(message) for message in messages], "tools": None, "documents": None}
+        own = sum(len(text) for message in messages for text in message.values())
+        most = _MOST_CHARACTERS + _MOST_PER_MESSAGE * len(messages) + _MOST_PER_CHARACTER * own
+        parts, written = [], 0
         try:
-            return self._template.render(**self._special, **given, add_generation_prompt=True)
+            for part in self._template.generate(**self._special, **given, add_generation_prompt=True):
+                parts.append(part)
+                if (written := written + len(part)) > most:
+                    raise ValueError(f"it wrote more than {most} characters for {own} characters of messages")
+            return "".join(parts)
         except Exception as error:  # a template may raise anything
             raise ValueError(f"the model's chat template failed on this conversation: {str(error)[:500]}") from None
 

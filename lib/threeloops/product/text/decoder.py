@@ -19,10 +19,25 @@ class TextDecoder:
         """
         self._piece, self._first = piece, first
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._characters = 0
 
     def push(self, tokens: Sequence[int]) -> str:
         """Add tokens, and return the characters that they complete."""
-        return self._decoder.decode(b"".join(map(self._bytes, tokens)))
+        text = self._decoder.decode(b"".join(map(self._bytes, tokens)))
+        self._characters += len(text)
+        return text
+
+    def place(self, token: int) -> int:
+        """Return the number of characters before those of `token`, which comes next.
+
+        A character that the token only completes counts as its own.
+        """
+        held, _ = self._decoder.getstate()
+        try:
+            codecs.getincrementaldecoder("utf-8")().decode(held + self._piece(token)[:1])
+        except UnicodeDecodeError:
+            return self._characters + bool(held)  # what is held becomes a replacement character
+        return self._characters
 
     def end(self) -> str:
         """Return a replacement character if the text ends with an incomplete character, and otherwise nothing."""

@@ -33,11 +33,12 @@ class LibraryTokenizer:
         library.no_padding()
         self.vocabulary: int = max(library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.end_tokens, self.fingerprint = frozenset(end_tokens), fingerprint
-        special = frozenset(token for token, added in library.get_added_tokens_decoder().items() if added.special)
+        added = library.get_added_tokens_decoder()
+        self._special = {token: known.content for token, known in added.items() if known.special}
         decoder = library.decoder
         described = json.loads(decoder.__getstate__()) if decoder is not None else {"type": None}
         try:
-            self._pieces = Pieces(library.id_to_token, special, described)
+            self._pieces = Pieces(library.id_to_token, frozenset(self._special), described)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
@@ -60,6 +61,9 @@ class LibraryTokenizer:
 
     def name(self, token: int) -> str:
         return repr(self._library.id_to_token(token) or "")
+
+    def special(self, token: int) -> str:
+        return self._special.get(token, "")
 
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         return TextDecoder(self.piece, None if continues else self._pieces.first)

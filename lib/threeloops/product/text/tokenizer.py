@@ -44,6 +44,10 @@ class Tokenizer(Protocol):
         """The token as its vocabulary spells it, for messages."""
         ...
 
+    def special(self, token: int) -> str:
+        """Return the name of a special token, which adds no text, or "" for any other token."""
+        ...
+
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         """Return a decoder for the tokens that the model generates.
 
@@ -77,6 +81,9 @@ class ByteTokenizer:
 
     def name(self, token: int) -> str:
         return repr(self.piece(token))
+
+    def special(self, token: int) -> str:
+        return ""
 
     def decoder(self, *, continues: bool = False) -> TextDecoder:
         return TextDecoder(self.piece)

@@ -228,6 +228,15 @@ def test_equal_prefixes_are_computed_once_and_the_last_token_always():
     assert [each.cached for each in (same, longer, other)] == [4, 8, 0]
 
 
+def test_what_the_cache_had_of_a_prompt_is_what_it_had_at_the_first_admission():
+    """A request that was preempted finds its own blocks again, which were not cached before it came."""
+    engine = engine_of(block_size=4, blocks=8)
+    requests = [request(name, prompt=tuple(range(start, start + 8)), tokens=16) for name, start in (("a", 0), ("b", 8))]
+    engine.run(requests)
+    late = requests[1]
+    assert late.preemptions and late.cached > 0 and late.cached_first == 0
+
+
 def test_sampling_has_no_part_in_a_prefix_and_salt_has():
     engine = engine_of(block_size=4)
     engine.run([request("a", prompt=tuple(range(8)), tokens=1)])

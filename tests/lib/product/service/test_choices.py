@@ -10,9 +10,10 @@ import pytest
 import torch
 from real_service import PATIENCE, answer_of, event_data
 from threeloops.product.request import TokenLogprobs
-from threeloops.product.service.generation import completion_logprobs
-from threeloops.product.text import ByteTokenizer
+from threeloops.product.service.generation import Reported, chat_logprobs, completion_logprobs
+from threeloops.product.text import ByteTokenizer, load_tokenizer
 from threeloops.product.trained import encode, trained
+from trained_tokenizer import SIZE, byte_level, write_tokenizer
 
 PROMPT = "def main("
 
@@ -71,6 +72,20 @@ def test_choices_are_streamed_side_by_side(client, kind):
     assert streamed == texts and sorted(ended) == [0, 1, 2]
 
 
+def test_a_prompt_is_cached_once_whatever_its_answers_are(client):
+    """A block has 16 tokens, so a prompt of 37 has two that can be found again."""
+    prompts = ["a prompt of thirty-seven characters..", "another one of thirty-seven signs...."]
+    assert {len(prompt) for prompt in prompts} == {37}
+    first, *again = (
+        ask(client, prompt=prompts, **changes).usage
+        for changes in ({"n": 4}, {"n": 4}, {"stop": answer_of(prompts[0], 12)[3:6]})
+    )
+    assert first.prompt_tokens_details.cached_tokens == 0
+    assert [each.prompt_tokens_details.cached_tokens for each in again] == [2 * 32] * 2
+    *_, last = ask(client, prompt=prompts, n=4, stream=True, stream_options={"include_usage": True})
+    assert (last.usage.prompt_tokens, last.usage.prompt_tokens_details.cached_tokens) == (2 * 37, 2 * 32)
+
+
 def test_one_choice_that_stops_early_lets_the_others_go_on(client):
     answer = ask(client, prompt=[PROMPT, "import "], stop=[answer_of(PROMPT, 12)[3:6]])
     assert [choice.finish_reason for choice in answer.choices] == ["stop", "length"]
@@ -125,10 +140,37 @@ def test_a_conversation_says_how_likely_its_tokens_were(client, is_stream):
 
 
 def test_bytes_that_are_no_text_alone_are_told_apart():
-    tokens = [(0xC3, TokenLogprobs(-1.0, ((0xC3, -1.0), (0xC2, -2.0)))), (0xA9, TokenLogprobs(-0.5))]
-    told = completion_logprobs(tokens, ByteTokenizer().piece, 2, 4)
+    first = TokenLogprobs(-1.0, ((0xC3, -1.0), (0xC2, -2.0)))
+    told = completion_logprobs([Reported(0xC3, first, 4), Reported(0xA9, TokenLogprobs(-0.5), 4)], ByteTokenizer(), 2)
     assert told["tokens"] == ["bytes:\\xc3", "bytes:\\xa9"] and len(told["top_logprobs"][0]) == 2
     assert told["text_offset"] == [4, 4]
+
+
+def test_tokens_that_add_no_text_are_told_by_their_own(tmp_path):
+    """A special token by its text, and one that only fills the embedding by its number."""
+    tokenizer = load_tokenizer(str(write_tokenizer(tmp_path, byte_level())))
+    (start,), (end,) = map(tokenizer.encode, ("<|im_start|>", "<|im_end|>"))
+    found = TokenLogprobs(-1.0, ((end, -1.0), (start, -2.0), (SIZE + 1, -3.0), (SIZE + 2, -4.0)))
+    told = completion_logprobs([Reported(end, found, 0)], tokenizer, 4)
+    names = ["<|im_end|>", "<|im_start|>", f"token_id:{SIZE + 1}", f"token_id:{SIZE + 2}"]
+    assert told["tokens"] == names[:1] and list(told["top_logprobs"][0]) == names
+    (likely,) = chat_logprobs([Reported(end, found, 0)], tokenizer)["content"]
+    assert [each["token"] for each in likely["top_logprobs"]] == names and likely["bytes"] == []
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("letters", [{0xE4: 100, 0x41: 90, 0xFF: 100}, {0x41: 100, 0x42: 100}], ids=["no text", "text"])
+def test_offsets_index_the_text_streamed_or_not(client, letters, is_stream):
+    """Bytes of no character are replacement characters in it, and a stop string that may begin holds text back."""
+    drawn = {"logit_bias": {str(token): bias for token, bias in letters.items()}, "frequency_penalty": 2.0}
+    answer = ask(client, **drawn, logprobs=0, stop="AB" * 12, temperature=1, seed=5, stream=is_stream)
+    choices = [each.choices[0] for each in (answer if is_stream else [answer])]
+    text = "".join(choice.text for choice in choices)
+    told = [choice.logprobs for choice in choices if choice.logprobs]
+    offsets = [offset for each in told for offset in each.text_offset]
+    shown = [token for each in told for token in each.tokens]
+    assert offsets == list(range(12)) and len(text) == 12
+    assert [token if len(token) == 1 else "\ufffd" for token in shown] == list(text) and len(set(shown)) > 1
 
 
 SCHEMA = {

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from threeloops.product.service.admission import Admission, Client, Refused
 from threeloops.product.service.completions import Answer
-from threeloops.product.service.engine import ServedModel
+from threeloops.product.service.engine import RequestFailed, ServedModel
 from threeloops.product.service.generation import job_of
+from threeloops.product.service.http.observed import Observed
 from threeloops.product.service.observability import ServiceMetrics
 from threeloops.product.service.openai_protocol import CompletionRequest
 from threeloops.product.service.settings import Settings
@@ -56,9 +57,9 @@ class Service:
         async def receive():
             await asyncio.Event().wait()
 
-        scope = {"type": "http", "headers": [], "state": {"request_id": "r", "log": {}}}
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
         job = await job_of(asked, Client("c"), self.settings, self.served)
-        await Answer(self, job)(scope, receive, send)
+        await Observed(Answer(self, job), self.metrics.refused)(scope, receive, send)
         start, *bodies = sent
         return start["status"], dict(start["headers"]), b"".join(each["body"] for each in bodies), now()
 
@@ -128,6 +129,38 @@ def test_an_answer_that_still_queues_may_be_cut():
         status, _, body, when = await answering
         assert (status, code_of(body), when) == (503, "draining", 1)
         assert aborted(service) == [0, 0, 0], "it counts as refused, and its client did not leave"
+        await queue
+
+    run(main)
+
+
+class Failing(Service):
+    async def generate(self, request):
+        yield 97
+        raise RequestFailed("the logits are not finite")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "busy", "answer", "counted"),
+    [
+        (Service, 0, (200, None), "length"), (Failing, 0, (500, "generation_failed"), "error"),
+        (Service, 0, (504, "deadline_exceeded"), "error"), (Service, 12, (503, "deadline_exceeded"), None),
+    ],
+    ids=["answered", "failed", "late", "never admitted"],
+)  # fmt: skip
+def test_a_request_is_counted_once_by_how_it_ended_or_as_refused(is_stream, kind, busy, answer, counted):
+    async def main():
+        service = kind()
+        queue = asyncio.create_task(service.busy(busy))
+        await asyncio.sleep(0)
+        status, _, body, _ = await service.answer(tokens=100 if answer[0] == 504 else 5, stream=is_stream)
+        code = answer[1]
+        assert (status, code is None or code in body.decode()) == (200 if is_stream and counted else answer[0], True)
+        samples = [each for family in service.metrics.registry.collect() for each in family.samples if each.value]
+        ended = [each.labels["finished_reason"] for each in samples if each.name == "vllm:request_success_total"]
+        refused = [each.labels["code"] for each in samples if each.name == "threeloops:requests_refused_total"]
+        assert (ended, refused) == (([counted], []) if counted else ([], [code]))
         await queue
 
     run(main)

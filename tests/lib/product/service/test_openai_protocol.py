@@ -56,7 +56,7 @@ def test_null_is_as_good_as_nothing_where_there_is_a_default():
     """OpenAI's clients send it for parameters that were not set."""
     defaults = [name for name, field in CompletionRequest.model_fields.items() if not field.is_required()]
     assert completion(**dict.fromkeys([*defaults, "logprobs", "user", "best_of"])) == completion()
-    assert completion(stream_options={"include_usage": None}).stream_options.include_usage is False
+    assert completion(stream=True, stream_options={"include_usage": None}).stream_options.include_usage is False
     turn = {"role": "user", "content": "a", "name": None}
     assert ChatRequest.model_validate({"model": "tiny", "messages": [turn], "top_p": None}).top_p == 1
     for name in ("model", "prompt", "unheard_of"):
@@ -118,7 +118,7 @@ def test_what_the_service_does_not_have_is_refused_by_name(name, value):
         {"stop_token_ids": []}, {"bad_words": []}, {"chat_template_kwargs": {}}, {"allowed_token_ids": None},
         {"detokenize": True}, {"add_generation_prompt": True}, {"include_stop_str_in_output": False},
         {"return_tokens_as_token_ids": False}, {"request_id": "7"}, {"guided_decoding_backend": "xgrammar"},
-        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     ],
 )  # fmt: skip
 def test_vllms_fields_pass_with_values_that_ask_for_nothing(changes):
@@ -129,8 +129,40 @@ def message_refused(message):
     """What a client is told of a conversation with this message at its end: (param, message)."""
     with pytest.raises(ValidationError) as refused:
         ChatRequest.model_validate({"model": "tiny", "messages": [{"role": "user", "content": "a"}, message]})
-    told = refusal_of(RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in refused.value.errors()]))
+    return refusal(refused.value)
+
+
+def refusal(error):
+    told = refusal_of(RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in error.errors()]))
     return told.param, told.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "told"),
+    [
+        ({"prompt": ["a", 5]}, "prompt", "prompt[1]: input should be a valid string"),
+        ({"prompt": [5, "a"]}, "prompt", "prompt[1]: input should be a valid integer"),
+        ({"prompt": [[1, 2], [3, "a"]]}, "prompt", "prompt[1][1]: input should be a valid integer"),
+        ({"logit_bias": {"a b": 101}}, "logit_bias", "logit_bias: 'a b': expected the number of a token, such as '65'"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias", "logit_bias: '-1': expected the number of a token, such as '65'"),
+        ({"logit_bias": {"7": 101}}, "logit_bias", "logit_bias[7]: input should be less than or equal to 100"),
+        (
+            {"logit_bias": {"01": 1, "1": 2}},
+            "logit_bias",
+            "logit_bias: '01' and '1' are the same token: leave one of the two out",
+        ),
+        (
+            {"stream_options": {"include_usage": True}},
+            "stream_options",
+            "stream_options: it requires stream = true: add that, or leave stream_options out",
+        ),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_a_field_that_is_refused_is_refused_at_its_own_place(fields, param, told):
+    with pytest.raises(ValidationError) as refused:
+        completion(**fields)
+    assert refusal(refused.value) == (param, told)
 
 
 NULLS = dict.fromkeys(["refusal", "annotations", "audio", "function_call", "tool_calls", "name", "reasoning_content"])
@@ -171,8 +203,28 @@ def test_an_answer_may_be_sent_back_as_clients_keep_it(more):
             "messages",
             "messages[1].content[0].text: input should be a valid string",
         ),
+        (
+            {"role": "user", "content": "a\ud800"},
+            "messages",
+            "messages[1].content: character 1 is half of a surrogate pair, which is not text",
+        ),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "\udfff"}]},
+            "messages",
+            "messages[1].content[1].text: character 0 is half of a surrogate pair, which is not text",
+        ),
     ],
-    ids=["tool calls", "a tool's message", "an image", "no content", "a field", "nothing", "a number"],
+    ids=[
+        "tool calls",
+        "a tool's message",
+        "an image",
+        "no content",
+        "a field",
+        "nothing",
+        "a number",
+        "no text",
+        "a part that is no text",
+    ],
 )
 def test_a_message_that_is_refused_is_refused_at_its_own_place(message, param, told):
     assert message_refused(message) == (param, told)

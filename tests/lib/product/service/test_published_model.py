@@ -150,7 +150,7 @@ def test_an_answer_with_a_form_is_spelled_in_the_models_own_tokens(served, choic
     assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == (choice, "stop")
 
 
-def test_logprobs_name_the_models_own_tokens_and_an_echo_begins_with_the_prompt(served):
+def test_logprobs_name_the_models_own_tokens(served):
     client, _, model, tokenizer = served
     text, made = generated(model, tokenizer, tokenizer.encode(PROMPTS[1]), 8)
     asked = {"model": "small-qwen", "prompt": PROMPTS[1], "max_tokens": 8, "temperature": 0}
@@ -158,4 +158,15 @@ def test_logprobs_name_the_models_own_tokens_and_an_echo_begins_with_the_prompt(
     whole = [token for token in choice.logprobs.tokens if not token.startswith("bytes:")]
     assert len(choice.logprobs.tokens) == len(made) and choice.text == text
     assert whole and whole == [word for word in map(tokenizer.decode, made) if "\ufffd" not in word]
-    assert client.completions.create(**asked, echo=True).choices[0].text == PROMPTS[1] + text
+
+
+def test_an_echo_is_the_prompt_as_it_was_sent_or_the_text_of_its_tokens(served):
+    client, _, model, tokenizer = served
+    prompt, asked = PROMPTS[-1], {"model": "small-qwen", "max_tokens": 8, "temperature": 0, "echo": True}
+    tokens = tokenizer.encode(prompt)
+    text, _ = generated(model, tokenizer, tokens, 8)
+    assert client.completions.create(prompt=prompt, **asked).choices[0].text == prompt + text
+    plain = tokenizer.decode(tokens, skip_special_tokens=True)
+    assert (
+        "<|im_start|>" in prompt and client.completions.create(prompt=tokens, **asked).choices[0].text == plain + text
+    )

@@ -46,6 +46,22 @@ def test_a_conversation_has_the_tokens_that_transformers_gives_it(tmp_path, temp
     assert prompt_of(ours, messages) == theirs.encode(wanted, add_special_tokens=False)
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for _ in range(90000) %}{% for _ in range(90000) %}{{ messages[0].content }}{% endfor %}{% endfor %}",
+        "{{ messages[0].content * 50000 }}",
+    ],
+    ids=["many pieces", "one piece"],
+)
+def test_a_text_without_bound_is_refused(tmp_path, template):
+    ours, _ = both(tmp_path, chat_template=template)
+    own = len("user") + len(TURN[0]["content"])
+    most = 1_000_000 + 100 + 10 * own
+    with pytest.raises(ValueError, match=f"it wrote more than {most} characters for {own} characters of messages"):
+        ours.encode_chat(TURN)
+
+
 def test_a_template_may_lie_in_a_file_of_its_own_which_comes_first(tmp_path):
     (tmp_path / "chat_template.jinja").write_text(CHATML)
     ours, theirs = both(tmp_path, chat_template="not this")

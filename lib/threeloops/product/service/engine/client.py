@@ -200,6 +200,9 @@ class EngineClient:
                 for number, logprobs in message.logprobs.items():
                     if (reader := self._readers.get(number)) is not None:
                         reader.request.logprobs.extend(logprobs)
+                for number, cached in message.cached.items():
+                    if (reader := self._readers.get(number)) is not None:
+                        reader.request.cached_first = cached
             case Finished():
                 if (reader := self._readers.get(message.number)) is not None:
                     self._finish(reader, message)
@@ -214,7 +217,6 @@ class EngineClient:
                 self._reason = message.reason
 
     def _finish(self, reader: _Reader, finished: Finished) -> None:
-        reader.request.cached = finished.cached
         if finished.outcome in (Finish.STOP.value, Finish.LENGTH.value):
             reader.request.finish = Finish(finished.outcome)
         else:

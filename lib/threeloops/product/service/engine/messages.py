@@ -109,10 +109,12 @@ class Failed(msgspec.Struct, tag=True):
 
 class Tokens(msgspec.Struct, tag=True, omit_defaults=True):
     """New tokens by request: those of one step, if the front keeps up. `logprobs` are of the requests that ask for
-    them, one for each of their tokens."""
+    them, one for each of their tokens. `cached` says how many tokens of the prompt the prefix cache had, with the first
+    tokens of a request."""
 
     tokens: dict[int, list[int]]
     logprobs: dict[int, list[TokenLogprobs]] = {}
+    cached: dict[int, int] = {}
 
 
 class Finished(msgspec.Struct, tag=True):
@@ -122,7 +124,6 @@ class Finished(msgspec.Struct, tag=True):
     number: int
     outcome: str
     message: str = ""
-    cached: int = 0  # tokens of the prompt that the prefix cache had
 
 
 class Stats(msgspec.Struct, tag=True):

@@ -187,6 +187,7 @@ class _Server:
         """What a step gave: tokens of all streams in one message, and the ends of those that have ended."""
         tokens: dict[int, list[int]] = {}
         logprobs: dict[int, list[TokenLogprobs]] = {}
+        cached: dict[int, int] = {}
         ends: list[FromEngine] = []
         for chunk in batch.chunks:
             request = chunk.request
@@ -195,6 +196,8 @@ class _Server:
                 continue
             if len(request.output) > stream.sent:
                 tokens[number] = request.output[stream.sent :]
+                if not stream.sent:
+                    cached[number] = request.cached_first or 0
                 if request.logprobs:
                     logprobs[number] = request.logprobs[stream.sent :]
                 stream.sent = len(request.output)
@@ -202,12 +205,12 @@ class _Server:
                 outcome = request.finish.value
                 if request.finish is Finish.ERROR:
                     outcome = "ungrammatical" if request.is_grammar_at_fault else "failed"
-                ends.append(Finished(number, outcome, request.error, request.cached))
+                ends.append(Finished(number, outcome, request.error))
                 del self._streams[number]
             elif stream.sent - stream.taken >= self._window:
                 self._engine.scheduler.pause(request)
                 stream.paused = True
-        return [*([Tokens(tokens, logprobs)] if tokens else []), *ends]
+        return [*([Tokens(tokens, logprobs, cached)] if tokens else []), *ends]
 
 
 def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:

@@ -7,10 +7,11 @@ from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
 from threeloops.product.grammar import GrammarError
-from threeloops.product.request import Finish, Request, Sampling, TokenLogprobs
+from threeloops.product.request import Finish, Request, Sampling
 from threeloops.product.service.admission import Refused
 from threeloops.product.service.engine import Supervisor
 from threeloops.product.service.generation.job import Job
+from threeloops.product.service.generation.reported import Reported
 from threeloops.product.service.generation.text_stream import TextStream
 from threeloops.product.service.observability import RequestMetrics, ServiceMetrics
 
@@ -27,7 +28,7 @@ class Piece(NamedTuple):
     choice: int
     text: str
     reason: str | None = None
-    logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
+    logprobs: tuple[Reported, ...] = ()
 
 
 class _Cache(Protocol):
@@ -95,9 +96,8 @@ class Choice:
         request = self._request()
         self._key = self._cache_key(engine, request)
         try:
-            if self._job.echo:
-                decoder = job.tokenizer.decoder()
-                yield Piece(self.index, decoder.push(self._prompt) + decoder.end())
+            if (echoed := job.echoed(self.index // job.asked.n)) is not None:
+                yield Piece(self.index, echoed)
             if (known := await self._cached(self._key)) is not None:
                 yield Piece(self.index, known["text"], self.reason)
                 return
@@ -107,20 +107,22 @@ class Choice:
             async with aclosing(engine.generate(request)) as tokens:
                 async for token in tokens:
                     self._note_token()
+                    self.cached_tokens = request.cached_first or 0
                     if token in request.sampling.stop:
                         continue  # this token ends the text and is not part of it
+                    place = text.place(token)
                     given = text.push((token,), may_stop=self.tokens > request.sampling.min_tokens)
                     if given:
                         parts.append(given)
                     if wants_logprobs:
-                        yield Piece(self.index, given, None, ((token, request.logprobs[self.tokens - 1]),))
+                        reported = Reported(token, request.logprobs[self.tokens - 1], place)
+                        yield Piece(self.index, given, None, (reported,))
                     elif given:
                         yield Piece(self.index, given)
                     if text.stopped:
                         break
             parts.append(text.end())
             self.reason = "stop" if text.stopped or request.finish is Finish.STOP else "length"
-            self.cached_tokens = min(request.cached, len(self._prompt))
         except GrammarError as error:
             self.reason = "error"
             field = job.asked.structure
@@ -135,7 +137,8 @@ class Choice:
             self.reason = "error"
             raise
         finally:
-            self._seen.finished(self.reason)
+            if self.reason != "cancelled":  # why it is cancelled, `left` is told
+                self._seen.finished(self.reason)
         self._text = "".join(parts)
         yield Piece(self.index, parts[-1], self.reason)
 

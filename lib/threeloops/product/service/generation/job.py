@@ -47,9 +47,17 @@ class Job:
     def is_chat(self) -> bool:
         return isinstance(self.asked, ChatRequest)
 
-    @property
-    def echo(self) -> bool:
-        return isinstance(self.asked, CompletionRequest) and self.asked.echo
+    def echoed(self, prompt: int) -> str | None:
+        """Return the text of a prompt, by its index, or None if answers do not begin with it.
+
+        A text is returned as it was sent, and tokens are decoded.
+        """
+        if not isinstance(self.asked, CompletionRequest) or not self.asked.echo:
+            return None
+        if isinstance(sent := self.asked.each[prompt], str):
+            return sent
+        decoder = self.tokenizer.decoder()
+        return decoder.push(sent) + decoder.end()
 
     @property
     def choices(self) -> int:
@@ -73,10 +81,10 @@ async def job_of(asked: CompletionRequest | ChatRequest, client: Client, setting
         )
     name = "messages" if isinstance(asked, ChatRequest) else "prompt"
     try:
-        if asked.characters < _LONG_TEXT:
+        if isinstance(asked, CompletionRequest) and asked.characters < _LONG_TEXT:
             prompts = asked.prompts(model.tokenizer)
         else:
-            prompts = await asyncio.to_thread(asked.prompts, model.tokenizer)
+            prompts = await asyncio.to_thread(asked.prompts, model.tokenizer)  # a chat template may take any time
         if (largest := max(map(max, prompts))) >= model.vocabulary:
             raise ValueError(f"token {largest} is not in the model's vocabulary of {model.vocabulary} tokens")
     except ValueError as error:

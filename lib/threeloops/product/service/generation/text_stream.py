@@ -43,6 +43,10 @@ class TextStream:
         """
         return self._take(self._decoder.push(tokens), may_stop)
 
+    def place(self, token: int) -> int:
+        """Return the number of characters before those of `token`, which comes next. Text that is held back counts."""
+        return self._decoder.place(token)
+
     def end(self) -> str:
         """End the text, and return the text that was held back.
 

@@ -131,7 +131,7 @@ def _of_validation(error: RequestValidationError) -> Refused:
     # Errors of one field are together, and each begins with its path; those of another field say nothing of it.
     alternatives = [each for each in errors if _path(_place(each)).startswith(_path(_place(first)))]
     fitting = [each for each in alternatives if not each["type"].endswith("_type")]
-    telling = fitting[0] if fitting else max(alternatives, key=lambda each: len(each["loc"]))
+    telling = fitting[0] if fitting else max(alternatives, key=_depth)
     place = _place(telling)
     if telling["type"] == "extra_forbidden":
         param = ".".join([parent, place[-1]] if (parent := _path(place[:-1])) else place[-1:])
@@ -139,6 +139,12 @@ def _of_validation(error: RequestValidationError) -> Refused:
     said = "is missing" if telling["type"] == "missing" else _words(telling)
     name = _path(place) or "the body"
     return Refused(400, "invalid_value", f"{name}: {said}", param=place[0] if place else None)
+
+
+def _depth(error: Mapping[str, Any]) -> tuple[list[int], int]:
+    """How far the value was read as one of the kinds that it may be of: the kind that reads it the furthest is the one
+    that was meant."""
+    return [part for part in error["loc"] if isinstance(part, int)], len(error["loc"])
 
 
 def _place(error: Mapping[str, Any]) -> list[str]:

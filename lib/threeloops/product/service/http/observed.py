@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 class Observed:
-    """ASGI middleware. `refused` is told the code of every refusal.
+    """ASGI middleware. `refused` is told the code of every refusal. It is not told of a request that was taken on and
+    has failed: for that, the application puts "has_ended" into scope["state"].
 
     Each request has an id: the client's X-Request-Id if it is plain, or a new one. It stands in the answer's header of
     that name, and in scope["state"]["request_id"]. What is to be in the line besides, the application puts into
@@ -63,7 +64,7 @@ class Observed:
             is_failure, status = True, 500
             raise
         finally:
-            if "code" in noted:
+            if "code" in noted and "has_ended" not in scope["state"]:
                 self._refused(str(noted["code"]))
             line = {"request_id": name.decode(), "method": scope["method"], "path": scope["path"], "status": status}
             level = logging.ERROR if is_failure else logging.DEBUG if scope["path"] in _PROBES else logging.INFO

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from threeloops.product.request import Sampling
 from threeloops.product.service.openai_protocol.fields import (
@@ -20,10 +20,11 @@ from threeloops.product.service.openai_protocol.fields import (
     without,
 )
 from threeloops.product.service.openai_protocol.structure import Structured
-from threeloops.product.text import Tokenizer
+from threeloops.product.text import Tokenizer, checked
 
 __all__ = ["ChatRequest", "CompletionRequest", "Message", "TextPart"]
 
+_Text = Annotated[str, AfterValidator(checked)]
 _Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 _Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
 _Some = Field(min_length=1, max_length=1024, fail_fast=True)
@@ -90,13 +91,22 @@ class _Generation(Structured):
             data = {name: value for name, value in data.items() if name != "best_of"}
         return without(data, cls.unsupported)
 
-    @field_validator("logit_bias")
+    @field_validator("logit_bias", mode="before")
     @classmethod
-    def _are_of_tokens(cls, biases: dict[str, float]) -> dict[str, float]:
-        for name in biases:
+    def _are_of_tokens(cls, biases: Any) -> Any:
+        names: dict[int, str] = {}
+        for name in map(str, biases) if isinstance(biases, dict) else ():
             if not (name.isascii() and name.isdecimal() and len(name) < 10):
                 raise ValueError(f"{name[:64]!r}: expected the number of a token, such as '65'")
+            if (other := names.setdefault(int(name), name)) != name:
+                raise ValueError(f"{other!r} and {name!r} are the same token: leave one of the two out")
         return biases
+
+    @model_validator(mode="after")
+    def _has_a_stream_for_its_options(self) -> "_Generation":
+        if self.stream_options is not None and not self.stream:
+            raise unfit("stream_options", "it requires stream = true: add that, or leave stream_options out")
+        return self
 
     @model_validator(mode="after")
     def _ends_where_its_form_does(self) -> "_Generation":
@@ -144,11 +154,6 @@ class _Generation(Structured):
         """How many of the likeliest tokens to report at each position. None reports no log-probabilities."""
         raise NotImplementedError
 
-    @property
-    def characters(self) -> int:
-        """The number of characters of text to encode."""
-        raise NotImplementedError
-
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of each prompt. Raises ValueError if a prompt is empty."""
         raise NotImplementedError
@@ -178,14 +183,18 @@ class CompletionRequest(_Generation):
         return self.logprobs
 
     @property
+    def each(self) -> list[str | list[int]]:
+        """The list of prompts, also if the request has only one."""
+        given: Any = self.prompt
+        return [given] if isinstance(given, str) or isinstance(given[0], int) else given
+
+    @property
     def characters(self) -> int:
-        texts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        return sum(len(text) for text in texts if isinstance(text, str))
+        """The number of characters of text to encode."""
+        return sum(len(one) for one in self.each if isinstance(one, str))
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-        given: Any = self.prompt
-        each = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-        found = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in each)
+        found = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in self.each)
         if not all(found):
             raise ValueError("the prompt is empty: expected at least one character")
         return found
@@ -193,7 +202,7 @@ class CompletionRequest(_Generation):
 
 class TextPart(Sent):
     type: Literal["text"]
-    text: str
+    text: _Text
 
     @model_validator(mode="before")
     @classmethod
@@ -205,7 +214,7 @@ class TextPart(Sent):
 
 class Message(Sent):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: _Text | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = Field(None, max_length=64)
 
     @model_validator(mode="before")
@@ -244,10 +253,6 @@ class ChatRequest(_Generation):
     @property
     def most_logprobs(self) -> int | None:
         return self.top_logprobs if self.logprobs else None
-
-    @property
-    def characters(self) -> int:
-        return sum(len(message.text) for message in self.messages)
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of the conversation, as the only prompt.

@@ -1,6 +1,7 @@
 """A request that asks for too much is told which of its fields to change."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,24 @@ MODEL = ServedModel(ByteTokenizer(), 256, longest=50)
 
 def completion(prompt, **fields):
     return CompletionRequest.model_validate({"model": "tiny", "prompt": prompt, **fields})
+
+
+class Threads(ByteTokenizer):
+    """Notes in which thread a conversation is rendered."""
+
+    def __init__(self):
+        self.seen = []
+
+    def encode_chat(self, messages):
+        self.seen.append(threading.current_thread())
+        return super().encode_chat(messages)
+
+
+def test_a_conversation_is_rendered_outside_of_the_event_loop_however_short_it_is():
+    tokenizer = Threads()
+    asyncio.run(job_of(chat(), Client("alice"), SETTINGS, ServedModel(tokenizer, 256, longest=50)))
+    (thread,) = tokenizer.seen
+    assert thread is not threading.main_thread()
 
 
 def chat(**fields):

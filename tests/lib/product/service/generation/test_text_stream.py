@@ -42,6 +42,25 @@ def test_the_text_is_that_of_all_bytes_up_to_the_first_stop_string(text, stop, p
     assert ("".join(sent), stopped) == expected(text, stop)
 
 
+_PARTS = st.sampled_from(["a", "é", "你", "😀"]).map(str.encode) | st.binary(max_size=2)
+
+
+@given(st.lists(_PARTS, max_size=8), STOPS)
+@example([b"\xe4", b"a"], [])
+@example([b"abc"], ["abd"])
+def test_the_place_of_a_token_is_where_the_text_goes_on_with_it(parts, stop):
+    """Bytes of no character count as replacement characters, and so does what is held back for a stop string."""
+    text = b"".join(parts)
+    whole, stream, sent = text.decode(errors="replace"), TextStream(ByteTokenizer().decoder(), stop), ""
+    for at, byte in enumerate(text):
+        before, place = text[:at].decode(errors="replace"), stream.place(byte)
+        completes = not whole.startswith(before) or text[: at + 1].decode(errors="replace") == before
+        assert place == len(before) - completes >= len(sent)
+        sent += stream.push((byte,))
+        if stream.stopped:
+            return
+
+
 @given(LETTERS, STOPS)
 def test_nothing_is_sent_that_a_stop_string_could_still_take_back(text, stop):
     """After every byte, what was sent is the beginning of what every continuation of the text would send."""
