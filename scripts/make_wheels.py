@@ -19,12 +19,12 @@ from grader.machine.installed import closure
 
 BROUGHT = (
     "torch", "triton", "numpy", "matplotlib", "cycler", "pillow", "fonttools", "psutil", "packaging", "rich", "typer",
-    "pytest", "hypothesis",
+    "pytest", "hypothesis", "jinja2",
 )  # fmt: skip
 """What such an image has installed, in versions that may be older than those here."""
 CARRIED = (
     "papermill", "jupytext", "ipykernel", "ipywidgets", "cloudpickle", "jaxtyping", "msgspec", "fsspec", "safetensors",
-    "fastapi", "uvicorn", "httpx", "prometheus_client", "opentelemetry-sdk", "redis",
+    "fastapi", "uvicorn", "httpx", "prometheus_client", "opentelemetry-sdk", "redis", "tokenizers", "llguidance",
     "python-docx", "XlsxWriter", "fpdf2", "python-pptx",
 )  # fmt: skip
 """What the labs and the evidence need besides, with what those need: labs 17 and 18 serve, lab 19 writes documents."""
