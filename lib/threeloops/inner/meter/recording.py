@@ -76,7 +76,7 @@ class _Tiles:
         self.largest = 0
         self.most_held = 0
         self._held = [0]
-        """What the running program holds. A list, so that each handle can keep that of its own program."""
+        """The state of the running program. It is a list, so that each handle can keep that of its own program."""
         self.paused = False
 
     def next_program(self) -> None:

@@ -72,7 +72,7 @@ class Event:
 
     @property
     def device(self) -> int | str:
-        """Of work on a device: which one. Kineto's process of such an event is the device too."""
+        """The number of the device that did the work. Kineto also uses it as the process of such an event."""
         return self.args.get("device", self.process)
 
 
@@ -132,7 +132,7 @@ def _require_understood(known: list[tuple[dict, str]], unknown: Counter[str]) ->
 
 
 def _malformed(raw: dict, category: str) -> str:
-    """Which field of an event is malformed, and what was expected; "" if none is."""
+    """Name the malformed field of an event and the expected value. Return "" if no field is malformed."""
     start: Any = raw.get("ts")
     duration: Any = raw.get("dur", 0.0)
     args = raw.get("args", {})

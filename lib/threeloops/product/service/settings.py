@@ -24,7 +24,7 @@ __all__ = ["Settings", "SettingsError", "add_flags", "load_settings"]
 
 _PREFIX = "THREELOOPS_SERVE_"
 _PLACEHOLDERS: dict[Any, str] = {int: "N", Path | None: "PATH"}
-"""What stands for a value of a type in the list of flags."""
+"""The placeholder for a value of each type in the list of flags."""
 
 
 class SettingsError(ValueError):

@@ -59,9 +59,6 @@ class LibraryTokenizer:
     def piece(self, token: int) -> bytes:
         return self._pieces.piece(token)
 
-    def name(self, token: int) -> str:
-        return repr(self._library.id_to_token(token) or "")
-
     def special(self, token: int) -> str:
         return self._special.get(token, "")
 

@@ -40,10 +40,6 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def name(self, token: int) -> str:
-        """The token as its vocabulary spells it, for messages."""
-        ...
-
     def special(self, token: int) -> str:
         """Return the name of a special token, which adds no text, or "" for any other token."""
         ...
@@ -78,9 +74,6 @@ class ByteTokenizer:
 
     def piece(self, token: int) -> bytes:
         return bytes((token,)) if token < self.vocabulary else b""
-
-    def name(self, token: int) -> str:
-        return repr(self.piece(token))
 
     def special(self, token: int) -> str:
         return ""

@@ -336,12 +336,12 @@ def _whole(manifest: Manifest) -> dict[str, Tensor]:
 
 
 def _mistake(error: Exception) -> str:
-    """What is wrong with a state or a template; of an error that we did not foresee also what it is."""
+    """Describe what is wrong with a state or a template. For an unforeseen error, the type is named too."""
     return str(error) if isinstance(error, TypeError | ValueError) else repr(error)
 
 
 def _damage(error: Exception) -> str:
-    """What is wrong with a checkpoint; of a store's own errors also what they are."""
+    """Describe what is wrong with a checkpoint. For an error of a store, the type is named too."""
     return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
 
 

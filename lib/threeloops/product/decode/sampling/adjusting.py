@@ -79,8 +79,9 @@ class Adjuster:
             logits.masked_fill_(~_allowed(state.matcher, logits), -torch.inf)
         if len(request.output) < sampling.min_tokens and sampling.stop:
             logits[sorted(token for token in sampling.stop if 0 <= token < len(logits))] = -torch.inf
-        for token, bias in sampling.logit_bias:
-            logits[token] += bias
+        if sampling.logit_bias:
+            tokens, biases = zip(*sampling.logit_bias, strict=True)
+            logits.index_add_(0, torch.tensor(tokens, device=logits.device), logits.new_tensor(biases))
         if (penalty := sampling.repetition_penalty) != 1:
             punished = torch.where(logits > 0, logits / penalty, logits * penalty)
             logits.copy_(torch.where(state.in_prompt | (state.counts > 0), punished, logits))

@@ -34,7 +34,7 @@ __all__ = ["EngineClient"]
 
 _STATS_SECONDS = 2.0
 _ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": GrammarError}
-"""What readers get for an outcome; RequestFailed for others."""
+"""The error that readers get for an outcome. Outcomes that are not listed give RequestFailed."""
 _END_SECONDS = 5.0
 """For a process to end by itself whose socket was closed."""
 

@@ -1,4 +1,4 @@
-"""From what an operator names to a model that computes: its files, its dtype, and how many bits its weights have."""
+"""Load the model that an operator names: find its files, and set its dtype and the bits of its weights."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ __all__ = ["check_tokens", "files_of", "load_model"]
 
 
 def files_of(name: str) -> str:
-    """The folder or file of a model that an operator names; "" for a model of the course.
+    """Return the folder or file of a model that an operator names, or "" for a model of the course.
 
     Raises FileNotFoundError if there is none, and ValueError, before any weight is read, if its tokenizer cannot be
     used.
@@ -30,7 +30,7 @@ def files_of(name: str) -> str:
 
 
 def load_model(spec: EngineSpec, files: str) -> GPT:
-    """The model of a spec, from its files, on its device. Raises FileNotFoundError, and ValueError for wrong files."""
+    """Return the model of a spec, from its files, on its device. Raises FileNotFoundError, and ValueError for wrong files."""
     device = spec.device if spec.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if not files:
         model = trained(spec.model)
@@ -53,8 +53,9 @@ def check_tokens(tokenizer: Tokenizer, vocabulary: int) -> None:
     for role, tokens in (("ends a text", tokenizer.end_tokens), ("is put around every text", tokenizer.encode("a"))):
         for token in sorted(tokens):
             if token >= vocabulary:
+                text = tokenizer.special(token) or tokenizer.piece(token).decode(errors="replace")
                 raise ValueError(
-                    f"the token {tokenizer.name(token)} {role}, and its number {token} is not one of the model's, 0 to "
+                    f"the token {text!r} {role}, and its number {token} is not one of the model's, 0 to "
                     f"{vocabulary - 1}: correct the folder's tokenizer files and eos_token_id, or resize the model's "
                     "embeddings for it"
                 )

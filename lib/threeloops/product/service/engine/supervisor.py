@@ -20,13 +20,13 @@ _LOAD_SECONDS, _STEP_SECONDS = 600.0, 60.0
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a request must know of the model that will answer it."""
+    """The properties of the served model that requests are checked against."""
 
     tokenizer: Tokenizer
     vocabulary: int
-    """Tokens that the model has weights for; all are below it."""
+    """The number of tokens that the model has weights for. Every valid token is below it."""
     longest: int
-    """Tokens that a request may have in all, its answer included."""
+    """The largest number of tokens of a request, including its answer."""
 
 
 class Supervisor:

@@ -142,8 +142,7 @@ def _of_validation(error: RequestValidationError) -> Refused:
 
 
 def _depth(error: Mapping[str, Any]) -> tuple[list[int], int]:
-    """How far the value was read as one of the kinds that it may be of: the kind that reads it the furthest is the one
-    that was meant."""
+    """Measure how far the value was read as one of its allowed kinds. The client meant the kind that reads furthest."""
     return [part for part in error["loc"] if isinstance(part, int)], len(error["loc"])
 
 

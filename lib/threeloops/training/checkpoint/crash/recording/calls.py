@@ -58,7 +58,7 @@ class Notes(Protocol):
         """A file is about to lose this name: its other names are not known."""
 
     def target(self, path: str, target: str) -> str:
-        """What a symbolic link at a path says, in a copy of the folder."""
+        """Return the target of a symbolic link, as it must read in a copy of the folder."""
 
     def expect(self, *statuses: os.stat_result) -> None:
         """These files and folders changed in ways that are written down, or that matter to no crash."""
