@@ -43,8 +43,8 @@ def next_tick() -> int:
 
 
 def changed_since(path: str, moment: int) -> bool:
-    """Whether a file, or anything in a folder, changed since then."""
-    return any(os.lstat(each).st_ctime_ns >= moment for each in _tree(path))
+    """Check whether a file, or anything in a folder, changed since then. A path that leads nowhere did not change."""
+    return os.path.lexists(path) and any(os.lstat(each).st_ctime_ns >= moment for each in _tree(path))
 
 
 def _tree(path: str) -> Iterator[str]:

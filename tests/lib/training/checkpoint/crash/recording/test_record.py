@@ -524,6 +524,11 @@ def test_a_link_to_data_outside_of_the_folder_that_changed_escaped(folder, tmp_p
         recorded(folder, lambda folder: (tmp_path / "data" / "f").write_bytes(b"2"))
 
 
+def test_a_link_that_leads_nowhere_outside_of_the_folder_is_a_link(folder, tmp_path):
+    found = recorded(folder, lambda folder: os.symlink(tmp_path / "missing", folder / "link"))
+    assert found == [f"symlink link → {tmp_path / 'missing'}"]
+
+
 def test_a_link_by_an_absolute_path_leads_into_the_copy_and_not_to_the_original(folder, tmp_path):
     """Else each state would load from the original, which is whole."""
     (tmp_path / "alias").symlink_to(folder)
