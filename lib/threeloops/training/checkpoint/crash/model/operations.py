@@ -27,6 +27,7 @@ __all__ = [
     "SyncAll",
     "Truncate",
     "Write",
+    "paths",
 ]
 
 ROOT = 0
@@ -161,6 +162,11 @@ Operation = (
 )
 
 
+def paths(operation: "Operation | Entry") -> list[str]:
+    """List the paths that an operation or an entry names."""
+    return [path for name in ("path", "old", "new") if (path := getattr(operation, name, None))]
+
+
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """What a folder held before the record, under one name: a file's `data`, a symbolic link's `target`, or neither
     in a folder. Hard links have the same `inode`."""
@@ -199,9 +205,8 @@ class Record(msgspec.Struct, array_like=True):
         if count > _MOST_OPERATIONS:
             raise BadRecord(f"{count} operations and entries: expected at most {_MOST_OPERATIONS}")
         for each in (*record.start, *record.operations):
-            for name in ("path", "old", "new"):
-                path = getattr(each, name, None)
-                if path and not _is_inside(path):
+            for path in paths(each):
+                if not _is_inside(path):
                     raise BadRecord(f"the path {path!r}: expected names inside the folder, with single / between them")
         return record
 

@@ -20,7 +20,15 @@ from threeloops.training.checkpoint.crash.model.contents import (
     some,
 )
 from threeloops.training.checkpoint.crash.model.disk import Disk, Inode, NameChange, changed_content
-from threeloops.training.checkpoint.crash.model.operations import Operation, Record, Saved, Sync, SyncAll, Truncate
+from threeloops.training.checkpoint.crash.model.operations import (
+    Operation,
+    Record,
+    Saved,
+    Sync,
+    SyncAll,
+    Truncate,
+    paths,
+)
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 
 __all__ = ["CrashStates", "DirtyFile", "Files", "State", "crash_states", "files_after", "states_after", "visible"]
@@ -95,7 +103,7 @@ class State:
                 came = f"; its fsync, operation {early}, came too early" if early >= 0 else ""
                 causes.append(f"no fsync of `{each.inode.name}` after it was written (operation {last}){came}")
         for change in self.missing:
-            folders = sorted({_parent(path) for path in _paths(change.operation)})
+            folders = sorted({_parent(path) for path in paths(change.operation)})
             causes.append(
                 f"no fsync of {' or '.join(folders)} after `{change.operation}` (operation {change.position})"
             )
@@ -283,10 +291,6 @@ def visible(content: Any) -> bytes | str | None:
     if isinstance(content, dict):
         return None
     return content if isinstance(content, str | bytes) else bytes(content)
-
-
-def _paths(operation: Operation) -> list[str]:
-    return [path for name in ("path", "old", "new") if (path := getattr(operation, name, None))]
 
 
 def _parent(path: str) -> str:

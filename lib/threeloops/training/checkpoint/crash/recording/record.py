@@ -26,6 +26,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
     Sync,
     Truncate,
     Write,
+    paths,
 )
 from threeloops.training.checkpoint.crash.model.states import Files, visible
 from threeloops.training.checkpoint.crash.recording.calls import installed
@@ -111,7 +112,7 @@ class Recorder:
             )
         self.record.operations.append(operation)
         if not isinstance(operation, Write | Truncate | Sync):
-            for path in filter(None, (getattr(operation, name, None) for name in ("path", "old", "new"))):
+            for path in paths(operation):
                 full = os.path.join(self.folder, path)
                 self.expect(*(os.lstat(each) for each in (full, os.path.dirname(full)) if os.path.lexists(each)))
 
@@ -214,7 +215,7 @@ def files_in(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str |
 
 
 def link_target(folder: str, path: str, target: str) -> str:
-    """Return the target of a symbolic link without the folder's own path, so that a copy does not lead to the original."""
+    """Return the target of a symbolic link without the folder's path, so that a copy does not lead to the original."""
     if not os.path.isabs(target):
         return target
     parent, name = os.path.split(target.rstrip("/"))

@@ -23,6 +23,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
     SyncAll,
     Truncate,
     Write,
+    paths,
 )
 from threeloops.training.checkpoint.crash.recording.calls import NAMELESS
 from threeloops.training.checkpoint.crash.recording.record import Escaped, link_target
@@ -30,8 +31,6 @@ from threeloops.training.checkpoint.crash.strace.processes import FORKS, Mapped,
 from threeloops.training.checkpoint.crash.strace.trace import STRING, Call, plain_bytes
 
 __all__ = ["Kernel"]
-
-_WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2")
 
 
 class Kernel(Processes):
@@ -52,10 +51,12 @@ class Kernel(Processes):
     def record(self, calls: Iterable[Call]) -> Record:
         for call in calls:
             self._follow(call)
-        if not self._began:
-            raise Escaped("the traced process ended before the save began")
+        if not self._returns():
+            raise Escaped("the traced process ended before the save returned")
         for mapped in {each.number: each for each in self._mapped.values()}.values():
             self._add_mapped(mapped)
+        if self._returns()[-1] - 1 in self._returns():  # the function ended at once after the `yield` of its last save
+            del self.operations[self._returns()[-1]]
         return Record(self.start, self.operations)
 
     def _follow(self, call: Call) -> None:
@@ -65,13 +66,12 @@ class Kernel(Processes):
             if call.name in FORKS:
                 self._forking.append(call)
             return
-        if call.name in ("begin", "saved"):
-            if call.name == "saved":
-                self._add(Saved())
+        if call.name == "begin":
             self._began = True
+        elif call.name == "saved":
+            self._add(Saved())
         elif call.result >= 0:
-            name = "write" if call.name in _WRITES else call.name
-            if method := getattr(self, f"_{name.removesuffix('at2').removesuffix('at')}", None):
+            if method := getattr(self, f"_{call.kind}", None):
                 method(call, process)
             elif call.name in FORKS:
                 self._fork(call, process)
@@ -93,8 +93,6 @@ class Kernel(Processes):
                 self._add(Create(self._names[inside], inside))
         elif ("O_TRUNC" in flags or call.name == "creat") and self._size(self._names[inside]):
             self._add(Truncate(self._names[inside], inside, 0))
-
-    _creat = _open
 
     # Contents
 
@@ -152,7 +150,7 @@ class Kernel(Processes):
         if target is None or not count or not self._began:
             return
         known = self._file(*descriptors[source][1:])
-        content = self._disk.inodes[known[0]].latest if known else Path(descriptors[source][1]).read_bytes()
+        content = self._disk.inodes[known[0]].latest if known else _read(descriptors[source][1])
         self._wrote(call, target, written, at, bytes(content[start : start + count]))
 
     def _truncate(self, call: Call, process: Process) -> None:
@@ -195,8 +193,6 @@ class Kernel(Processes):
         if self._began:
             raise Escaped(f"the save called {call.name}, whose operations strace does not show")
 
-    _io_submit = _io_uring_enter
-
     def _add_mapped(self, mapped: Mapped) -> None:
         """Record writes through a memory map. Only an msync later than the file's mtime makes them durable."""
         path = next((path for path, number in self._names.items() if number == mapped.number), None)
@@ -209,9 +205,8 @@ class Kernel(Processes):
         changed = [i for i in range(len(after)) if after[i] != before[i]]
         write = Write(mapped.number, path, changed[0], after[changed[0] : changed[-1] + 1])
         synced = [i for i, o in enumerate(self.operations) if isinstance(o, Sync) and o.inode == mapped.number]
-        saved = [i for i, o in enumerate(self.operations) if isinstance(o, Saved)]
         in_time = mapped.synced_at and os.stat(full).st_mtime <= mapped.synced_at
-        self.operations.insert(synced[-1] if in_time else saved[-1], write)
+        self.operations.insert(synced[-1] if in_time else self._returns()[-1], write)
 
     # Syncs
 
@@ -231,22 +226,18 @@ class Kernel(Processes):
         else:
             self._add(sync)
 
-    _fdatasync = _fsync
-
     def _sync(self, call: Call, process: Process) -> None:
         if self._began:
             self._add(SyncAll())
-
-    _syncfs = _sync
 
     # Names
 
     def _rename(self, call: Call, process: Process) -> None:
         old, new = self._paths(call, process)
-        if "RENAME_EXCHANGE" in call.arguments and None not in (old, new):
-            raise Escaped("the save exchanged two names, which cannot be replayed")
         if not self._began or (old is None and new is None) or old == new:
             return
+        if "RENAME_EXCHANGE" in call.arguments and None not in (old, new):
+            raise Escaped("the save exchanged two names, which cannot be replayed")
         if old is None and new is not None:
             self._move_in(call, process, new)
             return
@@ -306,8 +297,6 @@ class Kernel(Processes):
             folder = "AT_REMOVEDIR" in call.arguments or call.name == "rmdir"
             self._add(RemoveFolder(path) if folder else Remove(path))
 
-    _rmdir = _unlink
-
     def _mkdir(self, call: Call, process: Process) -> None:
         path = self._paths(call, process)[0]
         if self._began and path is not None:
@@ -319,6 +308,9 @@ class Kernel(Processes):
     def _add(self, operation: Operation) -> None:
         self.operations.append(operation)
         self._disk.apply(operation)
+
+    def _returns(self) -> list[int]:
+        return [i for i, operation in enumerate(self.operations) if isinstance(operation, Saved)]
 
     def _number(self) -> int:
         self._next += 1
@@ -346,5 +338,11 @@ class Kernel(Processes):
 def _concerns(operation: Operation, number: int, path: str) -> bool:
     if isinstance(operation, Write | Truncate | Create):
         return operation.file == number
-    names = (getattr(operation, name, None) for name in ("path", "old", "new"))
-    return not isinstance(operation, Sync) and any(os.path.dirname(name) == path for name in names if name)
+    return not isinstance(operation, Sync) and any(os.path.dirname(each) == path for each in paths(operation))
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        raise Escaped(f"the save copied {path}, which is no longer there: keep it until the record is made") from None

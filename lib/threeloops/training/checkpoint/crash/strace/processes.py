@@ -75,8 +75,6 @@ class Processes:
         if old := process.files.get(call.number(0)):
             process.files[call.result] = old  # type: ignore[index]
 
-    _dup2 = _dup3 = _dup
-
     def _fcntl(self, call: Call, process: Process) -> None:
         if "F_DUPFD" in call.arguments:
             self._dup(call, process)
@@ -90,8 +88,6 @@ class Processes:
     def _read(self, call: Call, process: Process) -> None:
         if file := process.files.get(call.number(0)):
             file.offset += call.result or 0
-
-    _readv = _read
 
     def _chdir(self, call: Call, process: Process) -> None:
         process.folder = os.path.join(process.folder, os.fsdecode(call.data))
@@ -113,9 +109,9 @@ class Processes:
     def _full_paths(self, call: Call, process: Process) -> list[str]:
         found: list[str] = []
         folder: list[str] = []
-        for descriptor, _, text, _ in re.findall(f"{DESCRIPTOR}|{STRING}", call.arguments):
+        for descriptor, path, _, text, _ in re.findall(f"{DESCRIPTOR}|{STRING}", call.arguments):
             if descriptor:
-                folder = [os.fsdecode(plain_bytes(descriptor))]
+                folder = [os.fsdecode(plain_bytes(path))]
             else:
                 found.append(self._path(process, folder, os.fsdecode(plain_bytes(text))))
                 folder = []

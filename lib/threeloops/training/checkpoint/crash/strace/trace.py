@@ -13,13 +13,20 @@ CALLS = (
     "open", "openat", "openat2", "creat", "close", "dup", "dup2", "dup3", "fcntl", "lseek", "read", "readv", "clone",
     "clone3", "fork", "vfork", "chdir", "fchdir", "write", "writev", "pwrite64", "pwritev", "pwritev2", "sendfile",
     "copy_file_range", "splice", "truncate", "ftruncate", "fallocate", "fsync", "fdatasync", "sync", "syncfs",
-    "sync_file_range", "rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat", "unlink",
-    "unlinkat", "mkdir", "mkdirat", "rmdir", "mmap", "munmap", "msync", "io_uring_enter", "io_submit",
+    "rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat", "unlink",
+    "unlinkat", "mkdir", "mkdirat", "rmdir", "mmap", "msync", "io_uring_enter", "io_submit",
 )  # fmt: skip
+
+_VARIANTS = {
+    "creat": "open", "readv": "read", "writev": "write", "pwrite64": "write", "pwritev": "write", "pwritev2": "write",
+    "dup2": "dup", "dup3": "dup", "fdatasync": "fsync", "syncfs": "sync", "rmdir": "unlink",
+    "io_submit": "io_uring_enter",
+}  # fmt: skip
+"""Variants of a call, besides those whose names end in "at" or "at2"."""
 
 MARK = "/dev/null/threeloops-"
 """The beginning of paths that mark a moment. Opening such a path fails and changes nothing, but strace shows it."""
-DESCRIPTOR = r"(?:AT_FDCWD|-?\d+)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?"
+DESCRIPTOR = r"(AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?"
 STRING = r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?'
 
 
@@ -39,6 +46,11 @@ class Call:
     position: int = 0
     """The number of operations recorded before the call began."""
 
+    @property
+    def kind(self) -> str:
+        """Return the name of the call that this one is a variant of."""
+        return _VARIANTS.get(self.name) or re.sub("at2?$", "", self.name)
+
     def number(self, place: int) -> int:
         """Return the number at an argument's place. A negative place counts from the end."""
         words = re.sub(r'"[^"]*"|\[[^\]]*\]|\{[^}]*\}', "", self.arguments).split(", ")
@@ -50,8 +62,7 @@ class Call:
 
         The number of the working directory is -1.
         """
-        pattern = r"(AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?"
-        found = re.findall(pattern, self.arguments)
+        found = re.findall(DESCRIPTOR, self.arguments)
         return [
             (-1 if n == "AT_FDCWD" else int(n), os.fsdecode(plain_bytes(path)), bool(gone)) for n, path, gone in found
         ]

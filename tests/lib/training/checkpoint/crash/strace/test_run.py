@@ -1,5 +1,6 @@
 """Records of system calls: those of the Python recorder where that sees everything, and of native code too."""
 
+import ctypes
 import mmap
 import os
 import re
@@ -13,6 +14,8 @@ import pytest
 import safetensors.torch
 import torch
 from threeloops.training.checkpoint.crash import Escaped, check, record_save, recording, strace_works
+from threeloops.training.checkpoint.crash.strace import run
+from threeloops.training.checkpoint.crash.strace.kernel import Kernel
 from threeloops.training.checkpoint.crash.strace.trace import calls
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recording"))
@@ -183,6 +186,81 @@ def test_a_generator_begins_at_its_first_yield_and_a_save_returns_at_each_later_
     assert words(record) == one * 2
 
 
+def yields_behind_each_save(folder):
+    yield
+    for step in range(2):
+        (folder / str(step)).mkdir()
+        yield
+
+
+def without_yields(folder):
+    (folder / "0").mkdir()
+
+
+@pytest.mark.parametrize("with_strace", [False, True])
+@pytest.mark.parametrize(("save", "count"), [(yields_behind_each_save, 2), (without_yields, 1)])
+def test_a_generator_may_yield_behind_its_last_save_too(tmp_path, monkeypatch, with_strace, save, count):
+    monkeypatch.setattr(run, "strace_works", lambda: with_strace)
+    expected = [word for step in range(count) for word in (f"mkdir {step}", "the save returned")]
+    assert words(record_save(tmp_path, save)) == expected
+
+
+def map_behind_a_yield(folder):
+    yield
+    (folder / "d").mkdir()
+    yield
+    map_without_sync(folder)
+
+
+def test_what_a_later_save_maps_belongs_to_that_save(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(100))
+    returned = "the save returned"
+    expected = ["mkdir d", returned, "write 4 bytes of f at 10", returned]
+    assert words(record_save(tmp_path, map_behind_a_yield)) == expected
+
+
+def ends_without_returning(folder):
+    os._exit(0)
+
+
+def exchanges(folder):
+    names = [os.fsencode(folder / name) for name in "ab"]
+    assert ctypes.CDLL(None).renameat2(-100, names[0], -100, names[1], 2) == 0
+
+
+def exchanges_before_the_record(folder):
+    exchanges(folder)
+    yield
+    (folder / "c").touch()
+
+
+def test_two_names_may_be_exchanged_before_the_record_begins(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    record = record_save(tmp_path, exchanges_before_the_record)
+    assert [entry.data for entry in record.start] == [b"b", b"a"] and words(record)[0] == "create c"
+    with pytest.raises(Escaped, match="exchanged two names"):
+        record_save(tmp_path, exchanges)
+
+
+def copies_and_removes_the_source(folder, removes):
+    source = folder.parent / "source"
+    source.write_text("abc")
+    with open(source, "rb") as old, open(folder / "f", "wb") as new:
+        os.sendfile(new.fileno(), old.fileno(), 0, 3)
+    if removes:
+        source.unlink()
+
+
+def test_a_copy_from_outside_is_recorded_if_its_source_stays(tmp_path):
+    (tmp_path / "in").mkdir()
+    record = record_save(tmp_path / "in", copies_and_removes_the_source, False)
+    assert words(record)[:2] == ["create f", "write 3 bytes of f at 0"]
+    (tmp_path / "in" / "f").unlink()
+    with pytest.raises(Escaped, match=r"copied .*/source, which is no longer there: keep it until the record is made"):
+        record_save(tmp_path / "in", copies_and_removes_the_source, True)
+
+
 def fails(folder):
     raise ArithmeticError("no save today")
 
@@ -219,6 +297,8 @@ def test_what_cannot_be_recorded_is_an_error(tmp_path):
         record_save(tmp_path / "in", fails)
     with pytest.raises(Escaped, match="moved the folder `d` out of the recorded folder"):
         record_save(tmp_path / "in", moves_a_folder_out)
+    with pytest.raises(Escaped, match="ended before the save returned"):
+        record_save(tmp_path / "in", ends_without_returning)
     with pytest.raises(ValueError, match="expected a function of a module"):
         record_save(tmp_path / "in", lambda folder: None)
 
@@ -234,3 +314,19 @@ def test_a_call_that_was_interrupted_is_one_call_with_both_moments():
     assert (write.name, write.result, write.data) == ("write", 1, b"a")
     assert (done.name, done.result, done.time, done.begun) == ("fsync", 0, 6.0, begun)
     assert done.descriptors == [(3, "/", False)]
+
+
+def hexadecimal(text):
+    return "".join(f"\\x{byte:02x}" for byte in text.encode())
+
+
+def marked(what):
+    return f'1 1.0 open("{hexadecimal("/dev/null/threeloops-" + what)}", O_RDONLY) = -1 ENOTDIR (Not a directory)'
+
+
+def test_creat_is_an_open_that_cuts_the_file():
+    path = hexadecimal("/in/f")
+    made = f'1 1.0 creat("{path}", 0666) = 3<{path}>'
+    lines = [marked("begin"), made, f'1 1.0 write(3<{path}>, "\\x61", 1) = 1', made, marked("saved")]
+    record = Kernel("/in", [], "/").record(calls(lines))
+    assert words(record) == ["create f", "write 1 bytes of f at 0", "truncate f to 0 bytes", "the save returned"]
