@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
-from threeloops.inner.profiling.trace import MEMORY, Call, Event
+from threeloops.inner.profiling.trace import ALLOCATION, MEMORY, Call, Event
 
 __all__ = ["compulsory_bytes", "flops", "memory_events"]
 
@@ -98,7 +98,7 @@ def _outliving_bytes(event: Event, memory: Sequence[Event]) -> int:
 
 def memory_events(events: Iterable[Event], device: str) -> list[Event]:
     """Allocations (Bytes > 0) and frees (Bytes < 0) on "cpu" or on the GPU, in the order of their time."""
-    changes = [event for event in events if event.category == MEMORY and event.name == "[memory]"]
+    changes = [event for event in events if event.category == MEMORY and event.name == ALLOCATION]
     there = [event for event in changes if (event.args.get("Device Type", 0) == 0) == (device == "cpu")]
     return sorted(there, key=lambda event: event.start_us)
 

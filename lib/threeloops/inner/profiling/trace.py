@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
-    "ANNOTATION", "Call", "CallTree", "Event", "LAUNCH", "MEMORY", "ON_DEVICE", "PYTHON", "from_chrome", "is_operator",
-    "is_python", "launches", "python_place", "to_chrome",
+    "ALLOCATION", "ANNOTATION", "Call", "CallTree", "Event", "LAUNCH", "MEMORY", "ON_DEVICE", "PYTHON", "from_chrome",
+    "is_operator", "is_python", "launches", "python_place", "to_chrome",
 ]  # fmt: skip
 
 _OPERATOR = "cpu_op"
 ANNOTATION = "user_annotation"
 MEMORY = "cpu_instant_event"
+ALLOCATION = "[memory]"
+"""The name of the events of MEMORY that are allocations and frees. "[OutOfMemory]" events have no address."""
 PYTHON = "python_function"
 LAUNCH = ("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver")
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -155,7 +157,8 @@ def _malformed(raw: dict, category: str) -> str:
         return f"Input Dims = {args['Input Dims']!r}: expected the lengths of each input"
     if not all(isinstance(kind, str) for kind in args.get("Input type", [])):
         return f"Input type = {args['Input type']!r}: expected names of types"
-    if category == MEMORY and (lacking := [name for name in ("Addr", "Bytes") if name not in args]):
+    allocates = category == MEMORY and raw["name"] == ALLOCATION
+    if allocates and (lacking := [name for name in ("Addr", "Bytes") if name not in args]):
         return f"it has no {lacking[0]!r}: expected those of an allocation"
     return ""
 

@@ -116,12 +116,18 @@ BYTES = event("[memory]", "cpu_instant_event", 1, 0, Addr=1, Bytes=8)
         ({"args": {"Input Dims": 4}}, "Input Dims = 4: expected a list"),
         ({"args": {"Input Dims": [["a"]]}}, "Input Dims = .*: expected the lengths of each input"),
         ({"args": {"Input type": [[]]}}, "Input type = .*: expected names of types"),
-        ({"cat": "cpu_instant_event", "args": {"Bytes": 1}}, "it has no 'Addr'"),
+        ({"name": "[memory]", "cat": "cpu_instant_event", "args": {"Bytes": 1}}, "it has no 'Addr'"),
+        ({"name": "[memory]", "cat": "cpu_instant_event", "args": {"Addr": 1}}, "it has no 'Bytes'"),
     ],
 )
 def test_a_malformed_event_is_named_with_its_number_and_field(change, says):
     with pytest.raises(ValueError, match=rf"event 1 \(.*\): {says}"):
         read(BYTES, event("aten::mm", "cpu_op", 0, 5) | change)
+
+
+def test_an_allocation_that_failed_has_no_address():
+    failed = event("[OutOfMemory]", "cpu_instant_event", 2, 0, Bytes=1 << 40)
+    assert [each.name for each in read(BYTES, failed).events] == ["[memory]", "[OutOfMemory]"]
 
 
 @pytest.mark.parametrize("field", ["ts", "name"])
