@@ -5,6 +5,7 @@ shards on the web end in .tar.gz.
 """
 
 import gzip
+import re
 import zlib
 from typing import Any, BinaryIO, cast
 
@@ -14,12 +15,13 @@ __all__ = ["uncompressed"]
 
 _GZIP = b"\x1f\x8b"
 _OTHERS = {
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
-    b"BZh": ("bzip2", "bunzip2"),
-    b"\xfd7zXZ\0": ("xz", "unxz"),
-    b"\x04\x22\x4d\x18": ("lz4", "lz4 -d"),
-    b"PK\x03\x04": ("zip", "unzip, and tar"),
+    rb"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
+    rb"BZh[1-9]1A": ("bzip2", "bunzip2"),  # with the first bytes of a block, because a tar may begin with a name BZh…
+    rb"\xfd7zXZ\0": ("xz", "unxz"),
+    rb"\x04\x22\x4d\x18": ("lz4", "lz4 -d"),
+    rb"PK\x03\x04": ("zip", "unzip, and tar"),
 }
+"""The name of each format and the command that decompresses it, by a pattern of its first bytes."""
 _LONGEST = 6
 
 
@@ -35,7 +37,7 @@ def uncompressed(file: BinaryIO, shard: str) -> BinaryIO:
     if head.startswith(_GZIP):
         return cast(BinaryIO, _Gunzipped(whole, shard))
     for magic, (name, command) in _OTHERS.items():
-        if head.startswith(magic):
+        if re.match(magic, head):
             raise CorruptData(
                 shard, "byte 0", f"compressed with {name}, expected gzip or none: decompress the shard with {command}"
             )

@@ -39,6 +39,10 @@ def numpy_array(folder):
     np.save(folder / "tokens.npy", TOKENS)
 
 
+def numpy_int64(folder):
+    np.save(folder / "it's tokens.npy", TOKENS.astype("<i8").reshape(10, 100))
+
+
 def arrow(folder):
     (folder / "data-00000-of-00001.arrow").write_bytes(b"\xff\xff\xff\xff" + bytes(100))
 
@@ -47,13 +51,12 @@ def parquet(folder):
     (folder / "0000.parquet").write_bytes(b"PAR1" + bytes(100))
 
 
-@pytest.mark.parametrize("write", [nanogpt, llm_c, llm_c_llama, megatron, megatron_int32, numpy_array])
-def test_the_line_of_the_error_imports_the_tokens(tmp_path, write, monkeypatch):
+@pytest.mark.parametrize("write", [nanogpt, llm_c, llm_c_llama, megatron, megatron_int32, numpy_array, numpy_int64])
+def test_the_line_of_the_error_imports_the_tokens(tmp_path, write):
     write(tmp_path)
     with pytest.raises(MissingIndex) as caught:
         TokenShards(tmp_path)
     line = re.fullmatch(r".*index\.json: missing; .* Import it with: (.*)", str(caught.value))[1]
-    monkeypatch.chdir(tmp_path)
     exec(line, {"new_folder": tmp_path / "ours"})
     assert np.array_equal(TokenShards(tmp_path / "ours").window(0, 1000), TOKENS)
 
@@ -89,5 +92,7 @@ def test_a_foreign_shard_in_a_corpus_is_named(tmp_path):
 
 def test_what_is_not_known_is_not_guessed(tmp_path):
     (tmp_path / "notes.bin").write_bytes(bytes(9))
+    np.save(tmp_path / "weights.npy", np.zeros(9))
+    np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
     with pytest.raises(MissingIndex, match="nobody knows which shards"):
         TokenShards(tmp_path)

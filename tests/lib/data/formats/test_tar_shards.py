@@ -397,6 +397,11 @@ def test_another_compression_is_named(magic, said):
         read(magic + bytes(600))
 
 
+def test_a_name_that_begins_like_bzip2_is_no_compression():
+    samples = [Sample("BZh91", {"txt": b"abc"})]
+    assert read(b"".join(shard_bytes(samples))) == samples
+
+
 def corrupt(index):
     raise CorruptData("shard-000003.tar", "byte 512", "a cut shard")
 
