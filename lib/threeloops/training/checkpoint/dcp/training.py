@@ -6,7 +6,7 @@ same with `flatten_optimizer_state_dict=True`, as torchtitan has it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,10 @@ def training_from_dcp(
     """
     flat = read_dcp(folder)
     weights = {name: value for name, value in _below(flat, model).items() if isinstance(value, Tensor)}
-    for wrapper in _WRAPPERS:
-        if all(name.startswith(wrapper) for name in weights):
-            weights = {name.removeprefix(wrapper): value for name, value in weights.items()}
     names = {id(held.tensor): list(held.place(held.tensor.detach())) for held in held_by_model(training.model)}
     expected = {name for all_names in names.values() for name in all_names}
+    while weights and not expected <= weights.keys() and (wrapper := _wrapper(weights)):
+        weights = {name.removeprefix(wrapper): value for name, value in weights.items()}
     if not model:  # what is beside the model has other names
         weights = {name: value for name, value in weights.items() if name in expected}
     if wrong := sorted(expected ^ weights.keys()):
@@ -71,6 +70,11 @@ def training_from_dcp(
     return found | {"optimizer groups": options}
 
 
+def _wrapper(names: Iterable[str]) -> str:
+    """Return the prefix of a wrapper that all names have. Return "" if there is none."""
+    return next((wrapper for wrapper in _WRAPPERS if all(name.startswith(wrapper) for name in names)), "")
+
+
 def _below(flat: Mapping[str, Any], place: str) -> dict[str, Any]:
     prefix = f"{place}." if place else ""
     found = {name.removeprefix(prefix): value for name, value in flat.items() if name.startswith(prefix)}
@@ -89,6 +93,7 @@ def _optimizer(flat: Mapping[str, Any], groups: list[list[str]]) -> tuple[_State
     states: _States = {}
     options: list[dict[str, Any]] = [{} for _ in groups]
     order = [name for group in groups for name in group]
+    of_each: _States = {}
     numbered = any(isinstance(each, int) for key, value in flat.items() if key.endswith(".params") for each in value)
     for path, value in flat.items():
         kind, _, rest = path.partition(".")
@@ -98,9 +103,7 @@ def _optimizer(flat: Mapping[str, Any], groups: list[list[str]]) -> tuple[_State
                 owner = order[int(owner)]
             states.setdefault(owner, {})[key] = value
         elif kind == "param_groups" and flattened:
-            for number, group in enumerate(groups):
-                if group and owner == group[0]:
-                    options[number][key] = _number(value)
+            of_each.setdefault(owner, {})[key] = _number(value)
         elif kind == "param_groups" and (match := re.fullmatch(r"(\d+)\.(\w+)", rest)):
             if (number := int(match[1])) >= len(groups):
                 raise ValueError(f"{number + 1} groups of parameters were saved: expected {len(groups)}")
@@ -108,9 +111,23 @@ def _optimizer(flat: Mapping[str, Any], groups: list[list[str]]) -> tuple[_State
                 options[number][match[2]] = _number(value)
             elif value != groups[number] and value != [order.index(name) for name in groups[number]]:
                 raise ValueError(f"group {number} has {value}: expected {groups[number]}, those that are trained here")
+    for number, group in enumerate(groups if flattened else ()):
+        options[number] = _common_options(number, [(name, of_each.get(name, {})) for name in group])
     if lacking := [number for number, group in enumerate(options) if not group and groups[number]]:
         raise ValueError(f"there are no options of group {lacking[0]}: is the optimizer's place right?")
     return states, options
+
+
+def _common_options(number: int, options: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the options of a group. Raises ValueError if those of its parameters differ."""
+    first, expected = options[0] if options else ("", {})
+    for name, found in options:
+        if wrong := [key for key in expected | found if expected.get(key) != found.get(key)]:
+            raise ValueError(
+                f"group {number}: {first!r} was saved with {wrong[0]} = {expected.get(wrong[0])} and {name!r} with "
+                f"{wrong[0]} = {found.get(wrong[0])}: expected the same within a group; give the groups that were saved"
+            )
+    return expected
 
 
 def _number(value: Any) -> Any:

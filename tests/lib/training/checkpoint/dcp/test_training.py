@@ -68,13 +68,18 @@ def compiled(model, optimizer):
     return {"model": {f"_orig_mod.{n}": v for n, v in model.state_dict().items()}, "optim": optimizer.state_dict()}, {}
 
 
+def compiled_ddp(model, optimizer):
+    weights = {f"_orig_mod.module.{name}": value for name, value in model.state_dict().items()}
+    return {"model": weights, "optim": optimizer.state_dict()}, {}
+
+
 def written(folder, form, model, optimizer):
     state, places = form(model, optimizer)
     dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
     return places
 
 
-@pytest.mark.parametrize("form", [plain, by_name, flattened, compiled])
+@pytest.mark.parametrize("form", [plain, by_name, flattened, compiled, compiled_ddp])
 def test_the_run_goes_on_bit_for_bit(tmp_path, form):
     model, optimizer = run(0)
     train(model, optimizer)
@@ -113,6 +118,12 @@ def test_a_state_without_an_optimizer_takes_the_model_alone(tmp_path):
     assert found.keys() == {f"model.{name}" for name in model.state_dict()}
 
 
+def test_a_model_may_have_the_names_that_wrappers_give(tmp_path):
+    model = nn.ModuleDict({"module": nn.Linear(2, 2)})
+    written(tmp_path, plain, model, torch.optim.SGD(model.parameters()))
+    assert training_from_dcp(tmp_path, TrainingState(model)).keys() == {"model.module.weight", "model.module.bias"}
+
+
 def other_groups(model):
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
 
@@ -123,11 +134,38 @@ def other_groups(model):
         (lambda: run(0), {"model": "net"}, "nothing at 'net': expected one of 'epoch', 'model', 'optim'"),
         (lambda: run(0), {"optimizer": "adam"}, "nothing at 'adam'"),
         (lambda: run(0), {"optimizer": "model"}, "no options of group 0: is the optimizer's place right"),
+        (lambda: (nn.Linear(3, 3), None), {"model": "optim.param_groups"}, "'bias' and .* in the model only"),
         (lambda: (nn.Linear(3, 3), None), {}, "'bias' and .* in the model only"),
-        (lambda: (model := Tied(), other_groups(model)), {}, r"group 0 has \[.*\]: expected \[.*'first.weight'"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, made, places, says):
     written(tmp_path, plain, *run(0))
     with pytest.raises(ValueError, match=says):
         training_from_dcp(tmp_path, TrainingState(*made()), **places)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        (plain, r"group 0 has \[.*\]: expected \[.*'first.weight'"),
+        (by_name, r"group 0 has \[.*\]: expected \[.*'first.weight'"),
+        (
+            flattened,
+            r"group 0: 'first.weight' was saved with lr = 0.1 and 'first.bias' with lr = 0.01: expected the same",
+        ),
+    ],
+)
+def test_parameters_of_other_groups_are_refused(tmp_path, form, says):
+    places, model = written(tmp_path, form, *run(0)), Tied()
+    with pytest.raises(ValueError, match=says):
+        training_from_dcp(tmp_path, TrainingState(model, other_groups(model)), **places)
+
+
+def test_flattened_groups_of_the_same_options_may_be_joined(tmp_path):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW([{"params": [each]} for each in model.parameters()], lr=0.3)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    places = written(tmp_path, flattened, model, optimizer)
+    found = training_from_dcp(tmp_path, TrainingState(model, torch.optim.AdamW(model.parameters())), **places)
+    assert [group["lr"] for group in found["optimizer groups"]] == [0.3]
