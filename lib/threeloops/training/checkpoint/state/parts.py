@@ -42,14 +42,16 @@ def taken_apart(part: str, rank: int, state: Any) -> tuple[Any, dict[str, Tensor
 
 
 def put_together(state: Any, tensors: Mapping[str, Any]) -> Any:
-    """What `taken_apart` was given."""
+    """Return the state that `taken_apart` was given. The marked state stays as it is."""
     if type(state) in (list, tuple):
         return type(state)(put_together(each, tensors) for each in state)
     if type(state) in (dict, OrderedDict):
         if state.keys() == {_MARK}:
             return tensors[state[_MARK]]
+        found = copy.copy(state)  # with its attributes
         for key, each in state.items():
-            state[key] = put_together(each, tensors)
+            found[key] = put_together(each, tensors)
+        return found
     return state
 
 

@@ -74,6 +74,18 @@ def test_tensors_anywhere_in_a_part_come_back_in_their_places(tmp_path):
     assert torch.equal(alone.state, torch.ones(2))
 
 
+def test_what_was_loaded_stays_as_it_is_when_its_parts_are_restored(tmp_path):
+    saved(tmp_path, p=Part({"rows": [torch.ones(2)], "steps": 4}))
+    again = Part()
+    state = TrainingState(nn.Linear(2, 2), p=again)
+    loaded = Checkpointer(LocalStore(tmp_path)).load(state.template)
+    before = repr(loaded.state)
+    for _ in range(2):
+        state.restore(loaded)
+        assert repr(loaded.state) == before
+        assert torch.equal(again.state["rows"][0], torch.ones(2))
+
+
 def test_another_optimizer_is_a_part(tmp_path):
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)
