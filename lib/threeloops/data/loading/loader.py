@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from threeloops.data.loading.prefetch import prefetch
-from threeloops.data.loading.sampler import SamplerState, advanced, batches, step_sizes
+from threeloops.data.loading.sampler import SamplerState, advanced, batches, check_rank, step_sizes
 
 __all__ = ["Loader"]
 
@@ -38,8 +38,7 @@ class Loader:
     ) -> None:
         if samples < 1 or batch < 1:
             raise ValueError(f"samples = {samples}, batch = {batch}: expected at least 1 of each")
-        if not 0 <= rank < ranks:
-            raise ValueError(f"rank = {rank}, ranks = {ranks}: expected a rank from 0 to ranks - 1")
+        check_rank(rank, ranks)
         self.rank, self.ranks = rank, ranks
         self.load, self.samples, self.batch, self.state = load, samples, batch, state
         self.workers, self.ahead, self.kind = workers, ahead, kind

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SamplerState", "advanced", "batches", "epoch_order", "remaining", "step_sizes"]
+__all__ = ["SamplerState", "advanced", "batches", "check_rank", "epoch_order", "remaining", "step_sizes"]
 
 
 @dataclass(frozen=True)
@@ -50,35 +50,52 @@ def batches(state: SamplerState, samples: int, batch: int, rank: int = 0, ranks:
 
     Raises ValueError as `remaining` does, and for a rank that does not exist.
     """
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank = {rank}, ranks = {ranks}: expected a rank from 0 to ranks - 1")
+    check_rank(rank, ranks)
     ends = np.cumsum(step_sizes(state, samples, batch, ranks))
     steps = np.split(remaining(state, samples), ends)[:-1]  # without those that no step has
     return [np.array_split(step, ranks)[rank] for step in steps]
 
 
 def step_sizes(state: SamplerState, samples: int, batch: int, ranks: int = 1) -> list[int]:
-    """How many samples all ranks together use in each step of the rest of the epoch."""
+    """List how many samples all ranks together use in each step of the rest of the epoch."""
     if batch < 1:
         raise ValueError(f"batch = {batch}: expected at least 1")
+    check_rank(0, ranks)
     steps, short = divmod(samples - _checked_position(state, samples), batch * ranks)
     return [batch * ranks] * steps + ([short] if short >= ranks else [])
 
 
 def advanced(state: SamplerState, samples: int, used: int, ranks: int = 1) -> SamplerState:
-    """The state after `used` more samples, of all ranks together. A finished epoch begins the next one at position 0:
-    that is one with fewer samples left than ranks.
+    """Return the state after `used` more samples, of all ranks together.
 
-    Raises ValueError for a position that the data set does not have, and for fewer samples than ranks.
+    An epoch is finished if fewer samples than ranks are left, and the next one begins at position 0. So several ranks
+    may use different numbers of samples in each epoch, and with them `used` has to lie within this epoch.
+
+    Raises ValueError for a position that the data set does not have, for fewer samples than ranks, and for more samples
+    than are left of this epoch if there are several ranks.
     """
     if samples < 1 or used < 0:
         raise ValueError(f"samples = {samples}, used = {used}: expected a data set that is not empty, and used ≥ 0")
     if not 1 <= ranks <= samples:
         raise ValueError(f"ranks = {ranks}: expected 1 to {samples}, since each needs one of the {samples} samples")
-    epochs, position = divmod(_checked_position(state, samples) + used, samples)
+    end = _checked_position(state, samples) + used
+    if ranks > 1 and end > samples:
+        raise ValueError(
+            f"used = {used}, ranks = {ranks}: expected at most {samples - state.position}, which are left within this "
+            "epoch; advance by the sizes of its steps, as step_sizes lists them"
+        )
+    epochs, position = divmod(end, samples)
     if samples - position < ranks:
         epochs, position = epochs + 1, 0
     return replace(state, epoch=state.epoch + epochs, position=position)
+
+
+def check_rank(rank: int, ranks: int) -> None:
+    """Raise ValueError for a rank that does not exist."""
+    if ranks < 1:
+        raise ValueError(f"ranks = {ranks}: expected at least 1")
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank = {rank}, ranks = {ranks}: expected a rank from 0 to ranks - 1")
 
 
 def _checked_position(state: SamplerState, samples: int) -> int:

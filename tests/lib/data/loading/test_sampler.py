@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.data.formats.token_shards import TokenShards, write_token_shards
 from threeloops.data.loading.loader import Loader
-from threeloops.data.loading.sampler import SamplerState, advanced, batches, epoch_order, remaining
+from threeloops.data.loading.sampler import SamplerState, advanced, batches, epoch_order, remaining, step_sizes
 
 SIZES, WORKERS, BATCHES = st.integers(1, 60), st.integers(1, 7), st.integers(1, 9)
 
@@ -79,6 +79,12 @@ def test_advancing_twice_is_advancing_once(samples, first, second):
         (lambda: advanced(SamplerState(0), 5, -1), "used = -1"),
         (lambda: batches(SamplerState(0), 10, 1, 2, 2), "rank = 2, ranks = 2"),
         (lambda: Loader(np.copy, 10, 1, SamplerState(0), rank=-1), "rank = -1, ranks = 1"),
+        (lambda: step_sizes(SamplerState(0), 10, 1, 0), "ranks = 0: expected at least 1"),
+        (lambda: step_sizes(SamplerState(0), 10, 1, -1), "ranks = -1: expected at least 1"),
+        (
+            lambda: advanced(SamplerState(0, 0, 4), 10, 7, 3),
+            "used = 7, ranks = 3: expected at most 6, .* within this epoch",
+        ),
         (lambda: Loader(np.copy, 3, 1, SamplerState(0), ranks=4), "ranks = 4: expected 1 to 3, since each needs one"),
     ],
 )
@@ -91,6 +97,13 @@ def test_a_finished_epoch_has_nothing_left_and_the_next_begins():
     assert len(remaining(SamplerState(0, 0, 10), 10)) == 0
     assert advanced(SamplerState(0, 4, 9), 10, 1) == SamplerState(0, 5, 0)
     assert isinstance(epoch_order(3, 0, 0), np.ndarray)
+
+
+def test_several_ranks_may_advance_to_the_end_of_an_epoch():
+    assert (
+        advanced(SamplerState(0, 0, 4), 10, 6, 3) == advanced(SamplerState(0, 0, 4), 10, 4, 3) == SamplerState(0, 1, 0)
+    )
+    assert advanced(SamplerState(0, 0, 4), 10, 17) == SamplerState(0, 2, 1)
 
 
 def test_a_loader_at_the_end_of_an_epoch_begins_the_next_one():
