@@ -213,13 +213,14 @@ def _retain(store: Store, newest: str, old: frozenset[str], keep: int, milestone
         CheckpointError: there is one of a newer release, or another job has removed what this one needs.
     """
     places = {name: place for name in store.directories() if (place := step_of(name))}
-    if newest not in places or any(file.directory not in places for file in decode(store.manifest(newest)).files):
+    newest_files = decode(store.manifest(newest)).files if newest in places else ()
+    if newest not in places or any(file.directory not in places for file in newest_files):
         raise CorruptCheckpointError(f"{newest}, or what it refers to, was removed: is another job saving here?")
     needed, seen, left = {newest}, set[int](), keep
     for name in sorted(places, key=lambda name: (name != newest, -places[name][0], -places[name][1])):
         step = places[name][0]
         try:
-            files = decode(store.manifest(name)).files
+            files = newest_files if name == newest else decode(store.manifest(name)).files
         except NewerCheckpointError as error:
             raise NewerCheckpointError(
                 f"{name}: {error}. It may refer to all that are there: remove it if it is not needed"

@@ -290,6 +290,25 @@ def test_the_newest_checkpoint_is_never_removed(tmp_path):
     assert checkpoints(tmp_path) == ["latest", "step-00000001", "step-00000002"]
 
 
+class CountingReads(LocalStore):
+    """A store that lists the manifests that are read from it."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.read = []
+
+    def manifest(self, directory):
+        self.read.append(directory)
+        return super().manifest(directory)
+
+
+def test_keeping_and_removing_reads_each_manifest_once(tmp_path):
+    saved(tmp_path, 1, 2)
+    store = CountingReads(tmp_path)
+    saving._retain(store, "step-00000002", frozenset(["step-00000001"]), keep=2, milestones=0)
+    assert sorted(store.read) == ["step-00000001", "step-00000002"]
+
+
 # Disks that fail
 
 
