@@ -17,7 +17,7 @@ __all__ = ["SamplerState", "advanced", "batches", "check_rank", "epoch_order", "
 
 @dataclass(frozen=True)
 class SamplerState:
-    """For a checkpoint: `position` samples of `epoch`, shuffled by `seed`, have been used, by all ranks together."""
+    """Progress for a checkpoint: all ranks together have used `position` samples of `epoch`, shuffled by `seed`."""
 
     seed: int
     epoch: int = 0

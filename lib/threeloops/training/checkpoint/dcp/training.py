@@ -20,9 +20,9 @@ from threeloops.training.checkpoint.state.layouts import held_by_model
 __all__ = ["training_from_dcp"]
 
 _WRAPPERS = ("module.", "_orig_mod.")
-"""What DDP and `torch.compile` put before the names of a model."""
+"""The prefixes that DDP and `torch.compile` put before the names of a model."""
 _States = dict[str, dict[str, Any]]
-"""By parameter and key."""
+"""Values of the optimizer by parameter and key."""
 
 
 def training_from_dcp(

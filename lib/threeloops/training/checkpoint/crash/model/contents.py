@@ -1,4 +1,4 @@
-"""What a file may hold after a crash: its sectors, each as it was at a time of its own, up to a size that it once had.
+"""Contents that a file may have after a crash: sectors, each as it was at its own time, up to a size that it once had.
 
 The kernel writes dirty pages back whenever it likes, so each sector is at one of its versions since the last sync,
 whatever the others are. Sizes are those that the file had, and any whole number of sectors on the way. A cut is the
@@ -56,7 +56,7 @@ class Contents:
 class _Size:
     length: int
     written: int
-    """How far the file had been written, in bytes."""
+    """The number of bytes up to which the file had been written."""
     position: int
 
 
@@ -64,18 +64,18 @@ class _Size:
 class _Generation:
     sector: int
     position: int
-    """Of the cut with which it starts, -1 for the durable content."""
+    """The position of the cut with which it starts, -1 for the durable content."""
     base: bytes
     floor: int
     """Bytes that were there before the file grew."""
     sizes: list[_Size]
     versions: dict[int, list[int]] = field(default_factory=dict)
-    """By number of a sector that was written, its versions as rows of the table below, the oldest first. Row 0 stands
+    """The versions of each written sector, by its number, as rows of the table below, the oldest first. Row 0 stands
     for the content in `base`."""
     rows: list[bytes] = field(default_factory=list)
     """The table, a sector or several in each piece."""
     ends: list[int] = field(default_factory=lambda: [0])
-    """By row, how far the file had been written, in bytes, when the sector was last like this."""
+    """The number of bytes up to which the file had been written when a sector was last as in this row, by row."""
     positions: list[int] = field(default_factory=lambda: [-1])
     base_ends: dict[int, int] = field(default_factory=dict)
     """The same for row 0, which all sectors share."""
@@ -214,7 +214,7 @@ def _cut(now: _Generation, position: int, size: int, written: int) -> _Generatio
 
 
 def _count(generations: list[_Generation], most: int) -> int:
-    """How many choices there are; where they are more than `most`, some number above it."""
+    """Count the choices. If there are more than `most`, the result is some number above it."""
     count = sum(len(each.sizes) for each in generations)
     for generation in generations if count <= most else ():
         for size in generation.sizes:
@@ -229,7 +229,7 @@ def _count(generations: list[_Generation], most: int) -> int:
 
 
 def _oldest_legal(generation: _Generation, rules: Rules, size: _Size) -> dict[int, int]:
-    """By sector, the oldest version that may be on disk together with this size."""
+    """Return the oldest version of each sector that may be on disk together with this size."""
     needed: dict[int, int] = {}
     if rules.growth == "any":
         return needed

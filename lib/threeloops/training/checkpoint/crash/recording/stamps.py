@@ -1,4 +1,4 @@
-"""When each file last changed, by the kernel's clock, so that a change that the recorder did not see is noticed.
+"""Times at which files last changed, by the kernel's clock. They show changes that the recorder did not see.
 
 Contents cannot tell: native code may write the bytes that were there before, and they are unsynced all the same.
 """
