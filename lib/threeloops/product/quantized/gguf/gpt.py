@@ -16,6 +16,7 @@ import torch
 
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.llama_folder import require_whole
 from threeloops.models.rope_scaling import Llama3Scaling
 from threeloops.product.quantized.gguf.blocks import TensorType, decode, encode, to_quantized_weight, weights_per_block
 from threeloops.product.quantized.gguf.container import File, StoredTensor, read_file, write_file
@@ -75,8 +76,8 @@ def export_gguf(
             f"{quantized[0]} is quantised: expected a model in full precision; export the model from before its "
             f"quantisation, with type = {type.name}"
         )
+    require_whole(model)
     config = model.config
-    _require_whole(model)
     if vocabulary is None:
         vocabulary = byte_vocabulary() if config.vocabulary_size == 256 else numbered_vocabulary(config.vocabulary_size)
     metadata = metadata_of(config) | {
@@ -90,28 +91,6 @@ def export_gguf(
     if isinstance(config.rope_scaling, Llama3Scaling):
         tensors.append(_frequency_factors(config, config.rope_scaling))
     write_file(path, metadata, tensors)
-
-
-def _require_whole(model: GPT) -> None:
-    """Raise ValueError unless the model has exactly the tensors of its configuration.
-
-    A model that is split over ranks or has a changed layer does not.
-    """
-    with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in GPT(model.config).state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for name in {**found, **expected}:
-        if found.get(name) != expected.get(name):
-            raise ValueError(
-                f"{name} {f'has shape {found[name]}' if name in found else 'is missing'}: expected "
-                f"{f'shape {expected[name]}' if name in expected else 'no such tensor'} according to the model's "
-                "configuration; export a whole model"
-            )
-    if model.config.tied_embeddings and not torch.equal(model.head.weight, model.embedding.weight):
-        raise ValueError(
-            "head.weight differs from embedding.weight in a model with tied_embeddings: expected one matrix; set "
-            "tied_embeddings=False in its configuration"
-        )
 
 
 def _frequency_factors(config: GPTConfig, scaling: Llama3Scaling) -> StoredTensor:
