@@ -154,7 +154,7 @@ def read_config(file: File, where: str) -> GPTConfig:
             tied_embeddings="output.weight" not in file.tensors,
             qkv_bias="blk.0.attn_q.bias" in file.tensors,
             qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
-            rope_scaling=_scaling(values, file, where, name),
+            rope_scaling=_scaling(values, where, name),
         )
     except GGUFError:
         raise
@@ -162,6 +162,8 @@ def read_config(file: File, where: str) -> GPTConfig:
         raise GGUFError(f"{where} describes a model that cannot be built: {error}") from None
     _require_nothing_else(values, config, where, name)
     if (factors := file.tensors.get(ROPE_FREQUENCIES)) is not None:
+        if config.rope_scaling is not None:
+            raise GGUFError(f"{where} has {name}.rope.scaling.factor and {ROPE_FREQUENCIES}: expected one of them")
         found = decode(factors.data, factors.type).ravel()
         config = dataclasses.replace(config, rope_scaling=_llama3(found, values, config, where))
     return config
@@ -172,7 +174,7 @@ def _number(value: Value) -> Any:
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
-def _scaling(values: dict[str, Value], file: File, where: str, name: str) -> RopeScaling | None:
+def _scaling(values: dict[str, Value], where: str, name: str) -> RopeScaling | None:
     """Read the scaling of rotary positions from the keys. Without a type, a factor means linear scaling."""
     kind = values.get("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn"):
@@ -193,11 +195,7 @@ def _scaling(values: dict[str, Value], file: File, where: str, name: str) -> Rop
             f"{where} has {name}.rope.scaling.attn_factor = {attention}: expected 1; without yarn, or with a factor "
             "of 1, attn_factor must be 1"
         )
-    if kind == "none" or factor == 1:
-        return None
-    if ROPE_FREQUENCIES in file.tensors:
-        raise GGUFError(f"{where} has {name}.rope.scaling.factor and {ROPE_FREQUENCIES}: expected one of them")
-    return LinearScaling(factor)
+    return None if kind == "none" or factor == 1 else LinearScaling(factor)
 
 
 def _llama3(factors: np.ndarray, values: dict[str, Value], config: GPTConfig, where: str) -> Llama3Scaling:
