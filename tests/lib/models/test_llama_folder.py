@@ -231,6 +231,26 @@ def test_values_of_another_type_are_refused(folder, changes, message):
         load_llama_folder(folder)
 
 
+@pytest.mark.parametrize("changes", [{"attention_bias": True}, {"max_window_layers": None}], ids=str)
+def test_a_key_that_qwen2_does_not_use_changes_nothing(tmp_path, changes):
+    """Without use_sliding_window, no layer has a window."""
+    folder = Path(shutil.copytree(PUBLISHED / "qwen2", tmp_path / "qwen2"))
+    expected = load_llama_folder(folder)
+    change(folder, use_sliding_window=False, **changes)
+    assert load_llama_folder(folder).config == expected.config
+    if changes.get("attention_bias"):
+        from transformers import AutoModelForCausalLM
+
+        names = {name for name, _ in AutoModelForCausalLM.from_pretrained(folder).named_parameters()}
+        assert not [name for name in names if name.endswith("o_proj.bias")]
+
+
+def test_a_window_needs_the_number_of_layers_without_it(folder):
+    change(folder, model_type="qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=None)
+    with pytest.raises(ValueError, match="max_window_layers = None in config.json: expected a whole number"):
+        load_llama_folder(folder)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
 def test_a_configuration_that_is_no_object_is_refused(folder, text):
     (folder / "config.json").write_text(text)
