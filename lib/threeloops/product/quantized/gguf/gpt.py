@@ -24,6 +24,7 @@ from threeloops.product.quantized.gguf.errors import GGUFError
 from threeloops.product.quantized.gguf.metadata import (
     ROPE_FREQUENCIES,
     architecture,
+    frequency_factors,
     metadata_of,
     read_config,
     require_same,
@@ -89,14 +90,10 @@ def export_gguf(
     turns = architecture(config) in _TURNING
     tensors = [_stored(part, rows, type, config.head_dim) for part, rows in _weights(model, turns)]
     if isinstance(config.rope_scaling, Llama3Scaling):
-        tensors.append(_frequency_factors(config, config.rope_scaling))
+        factors = frequency_factors(config, config.rope_scaling).astype(np.float32)
+        data = encode(factors[None], TensorType.F32)
+        tensors.append(StoredTensor(ROPE_FREQUENCIES, factors.shape, TensorType.F32, data))
     write_file(path, metadata, tensors)
-
-
-def _frequency_factors(config: GPTConfig, scaling: Llama3Scaling) -> StoredTensor:
-    plain = [config.rope_base ** (-2 * pair / config.head_dim) for pair in range(config.head_dim // 2)]
-    factors = np.divide(plain, scaling.frequencies(plain, config.rope_base)).astype(np.float32)
-    return StoredTensor(ROPE_FREQUENCIES, factors.shape, TensorType.F32, encode(factors[None], TensorType.F32))
 
 
 def _weights(model: GPT, turns: bool) -> Iterator[tuple["_Part", torch.Tensor]]:

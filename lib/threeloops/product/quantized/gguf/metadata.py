@@ -13,12 +13,21 @@ from typing import Any
 import numpy as np
 
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling, yarn_amplitude
+from threeloops.models.rope_scaling import (
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    YarnScaling,
+    plain_frequencies,
+    yarn_amplitude,
+)
 from threeloops.product.quantized.gguf.blocks import decode
 from threeloops.product.quantized.gguf.container import File, Value
 from threeloops.product.quantized.gguf.errors import GGUFError
 
-__all__ = ["ROPE_FREQUENCIES", "architecture", "metadata_of", "read_config", "require_same"]
+__all__ = [
+    "ROPE_FREQUENCIES", "architecture", "frequency_factors", "metadata_of", "read_config", "require_same",
+]  # fmt: skip
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FREQUENCIES = "rope_freqs.weight"
@@ -107,6 +116,12 @@ def _describe(scaling: RopeScaling | None, name: str) -> dict[str, Value]:
                 "rope.scaling.original_context_length": length,
                 "rope.scaling.attn_factor": scaling.amplitude / yarn_amplitude(factor),
             }
+
+
+def frequency_factors(config: GPTConfig, scaling: RopeScaling) -> np.ndarray:
+    """Return the numbers by which llama.cpp divides the plain rotary frequencies to get the scaled ones."""
+    plain = plain_frequencies(config.head_dim, config.rope_base)
+    return np.divide(plain, scaling.frequencies(plain, config.rope_base))
 
 
 def _require_usual(scaling: RopeScaling, usual: RopeScaling) -> None:
@@ -204,12 +219,10 @@ def _llama3(factors: np.ndarray, values: dict[str, Value], config: GPTConfig, wh
     Only `factor` has to be recovered, because all published models share the other numbers. Raises GGUFError if the
     factors come from a different scaling.
     """
-    plain = [config.rope_base ** (-2 * pair / config.head_dim) for pair in range(config.head_dim // 2)]
     length = values.get("rope.scaling.original_context_length", 8192)
     try:
         scaling = Llama3Scaling(_number(float(factors.max())), length)  # type: ignore[arg-type]
-        expected = np.divide(plain, scaling.frequencies(plain, config.rope_base))
-        if np.allclose(factors, expected, rtol=1e-4):
+        if np.allclose(factors, frequency_factors(config, scaling), rtol=1e-4):
             return scaling
     except ValueError:
         pass  # a factor or length that is not positive, or a wrong number of factors
