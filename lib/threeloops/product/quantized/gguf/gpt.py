@@ -63,13 +63,13 @@ def export_gguf(
     embedding and the head are Q8_0. A matrix whose rows are not whole blocks of 32 is F16.
 
     Without a `vocabulary`, each token of a model with 256 tokens is a byte. A model with another number of tokens gets
-    tokens that are written as their numbers, such as <17>, so llama.cpp runs it on tokens but not on text.
+    tokens that are written as their numbers, such as <17>, so llama.cpp runs it on tokens but not on text. In both
+    cases the file says that token 0 ends a text.
 
     Raises:
         AlreadyQuantizedError: the model is already quantised.
-        ValueError: a GGUF file cannot hold the model, because of a tensor that its configuration lacks, a feature that
-            llama.cpp does not compute, or a number that `type` cannot hold. The message
-            names it.
+        ValueError: a GGUF file cannot hold the model. The reason may be a tensor that its configuration lacks, a
+            feature that llama.cpp does not compute, or a number that `type` cannot hold. The message names it.
     """
     quantized = [where for where, module in model.named_modules() if isinstance(module, QuantizedLinear)]
     if quantized:

@@ -77,7 +77,10 @@ def byte_vocabulary() -> Vocabulary:
 
 
 def numbered_vocabulary(size: int) -> Vocabulary:
-    """Make a vocabulary for a model without a known tokenizer. Token 17 is written <17>. It cannot encode text."""
+    """Make a vocabulary for a model without a known tokenizer. Token 17 is written <17>. It cannot encode text.
+
+    A file must name a token that ends a text. It is token 0, whatever that token means to the model.
+    """
     return Vocabulary([f"<{number}>" for number in range(size)], [TokenType.NORMAL] * size, end=0)
 
 
