@@ -214,7 +214,7 @@ def files_in(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str |
 
 
 def link_target(folder: str, path: str, target: str) -> str:
-    """Return the target of a symbolic link without the folder's own path, so that a copy does not lead to the original."""
+    """Return the target of a symbolic link without the folder's path, so that a copy does not lead to the original."""
     if not os.path.isabs(target):
         return target
     parent, name = os.path.split(target.rstrip("/"))
