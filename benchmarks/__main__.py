@@ -61,14 +61,16 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.names) - BENCHMARKS.keys() - {REPORT}):
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join([*BENCHMARKS, REPORT])}")
+    if options.peers and "kernels" not in options.names:
+        parser.error("--peers belongs to kernels: expected `python -m benchmarks kernels --peers`")
     console = Console()
+    if options.savers:
+        return _savers(parser, options, console)
     if not options.names:
         for name, what in BENCHMARKS.items():
             console.print(f"[bold]{name}[/]  {what}", highlight=False)
         console.print(f"[bold]{REPORT}[/]  write README.md and GPU.md from the evidence (a second)", highlight=False)
         return 0
-    if options.savers:
-        return _savers(parser, options, console)
     names = ["liger" if name == "kernels" and options.peers else name for name in options.names]
     failed = False
     for name in [name for name in names if name != REPORT]:

@@ -21,7 +21,7 @@ from threeloops.training.checkpoint.crash import EXT4, POSIX, check, recording
 
 from benchmarks.result import Series
 
-__all__ = ["Saver", "crash_rows", "errors_in_a_file"]
+__all__ = ["Saver", "crash_rows", "dcp_load", "errors_in_a_file", "state_of", "torch_load"]
 
 State = dict[str, torch.Tensor]
 _ELEMENTS = 300
@@ -76,14 +76,15 @@ def errors_in_a_file() -> Iterator[Path]:
 def _explored(saver: Saver, rules, most: int) -> tuple[int, int, int]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        saver.save(folder, _state(1), 1)
+        saver.save(folder, state_of(1), 1)
         with recording(folder) as recorder:
-            saver.save(folder, _state(2), 2)
+            saver.save(folder, state_of(2), 2)
         report = check(recorder.record, saver.load, rules, most=most)
     return report.states, report.count("broken"), report.count("lost")
 
 
-def _state(step: int) -> State:
+def state_of(step: int) -> State:
+    """Make the small state that a step saves."""
     return {name: torch.full((_ELEMENTS,), float(step)) for name in ("weight", "momentum")}
 
 
@@ -108,23 +109,25 @@ def _dcp_steps(folder: Path, state: State, step: int) -> None:
     os.replace(folder / "latest.tmp", folder / "latest")
 
 
-def _torch_load(folder: Path) -> State:
+def torch_load(folder: Path) -> State:
+    """Load the state that torch.save wrote into `model.pt`."""
     return torch.load(folder / "model.pt", weights_only=True)
 
 
-def _dcp_load(folder: Path) -> State:
+def dcp_load(folder: Path) -> State:
+    """Load the state that DCP saved in a folder."""
     state = {name: torch.zeros(_ELEMENTS) for name in ("weight", "momentum")}
     dcp.load(state, checkpoint_id=folder, no_dist=True)
     return state
 
 
 _PEERS = (
-    Saver("torch.save in place", _in_place, _torch_load),
-    Saver("torch.save, os.replace, no fsync", _replaced, _torch_load),
-    Saver("torch DCP in place", _dcp_in_place, lambda folder: _dcp_load(folder / "checkpoint")),
+    Saver("torch.save in place", _in_place, torch_load),
+    Saver("torch.save, os.replace, no fsync", _replaced, torch_load),
+    Saver("torch DCP in place", _dcp_in_place, lambda folder: dcp_load(folder / "checkpoint")),
     Saver(
         "torch DCP step folders, pointer",
         _dcp_steps,
-        lambda folder: _dcp_load(folder / (folder / "latest").read_text()),
+        lambda folder: dcp_load(folder / (folder / "latest").read_text()),
     ),
 )

@@ -27,6 +27,7 @@ import torch.distributed.checkpoint as dcp
 from threeloops.training.checkpoint import Checkpointer, LocalStore
 from threeloops.training.checkpoint.crash import EXT4, POSIX, XFS, Escaped, Report, check, record_save, strace_works
 
+from benchmarks.checkpoint_crash import dcp_load, state_of, torch_load
 from benchmarks.result import Unmeasured
 
 __all__ = ["SAVERS", "Saver", "page", "verdict"]
@@ -89,19 +90,22 @@ def page(say: Callable[[str], None], *, savers: tuple[Saver, ...] | None = None,
     """
     if not strace_works():
         raise Unmeasured("strace is not installed, or may not trace a process here: apt-get install strace")
+    rows: list[str] = []
+    left_out: list[str] = []
     logging.disable(logging.CRITICAL)
-    rows, left_out = [], []
-    for saver in SAVERS if savers is None else savers:
-        try:
-            for package in saver.needs:
-                metadata.version(package)
-            cells, detail = _row(saver, most)
-        except metadata.PackageNotFoundError as error:
-            left_out.append(f"{saver.name} ({error.name})")
-            continue
-        rows.append(f"| {saver.name} | {saver.loader} | {' | '.join(cells)} |")
-        say("\n".join([rows[-1], *detail]))
-    logging.disable(logging.NOTSET)
+    try:
+        for saver in SAVERS if savers is None else savers:
+            try:
+                for package in saver.needs:
+                    metadata.version(package)
+                cells, detail = _row(saver, most)
+            except metadata.PackageNotFoundError as error:
+                left_out.append(f"{saver.name} ({error.name})")
+                continue
+            rows.append(f"| {saver.name} | {saver.loader} | {' | '.join(cells)} |")
+            say("\n".join([rows[-1], *detail]))
+    finally:
+        logging.disable(logging.NOTSET)
     missing = f"\nLeft out, because a package is not installed: {', '.join(left_out)}.\n" if left_out else ""
     head = _HEAD.format(
         versions=_versions(), rules=" | ".join(rules.name for rules in RULES), lines=" | ".join("---" for _ in RULES)
@@ -152,27 +156,23 @@ def _versions() -> str:
 # The savers. Each runs in a child process under strace.
 
 
-def _state(step: int) -> dict[str, torch.Tensor]:
-    return {name: torch.full((300,), float(step)) for name in ("weight", "momentum")}
-
-
 def torch_by_path(folder: Path) -> Iterator[None]:
-    torch.save(_state(1), folder / "model.pt")
+    torch.save(state_of(1), folder / "model.pt")
     yield
-    torch.save(_state(2), folder / "model.pt")
+    torch.save(state_of(2), folder / "model.pt")
 
 
 def torch_by_file(folder: Path) -> Iterator[None]:
     for step in (1, 2):
         with open(folder / "model.pt", "wb") as file:
-            torch.save(_state(step), file)
+            torch.save(state_of(step), file)
         if step == 1:
             yield
 
 
 def torch_replaced(folder: Path) -> Iterator[None]:
     for step in (1, 2):
-        torch.save(_state(step), folder / "model.pt.tmp")
+        torch.save(state_of(step), folder / "model.pt.tmp")
         os.replace(folder / "model.pt.tmp", folder / "model.pt")
         if step == 1:
             yield
@@ -181,7 +181,7 @@ def torch_replaced(folder: Path) -> Iterator[None]:
 def torch_synced(folder: Path) -> Iterator[None]:
     for step in (1, 2):
         with open(folder / "model.pt.tmp", "wb") as file:
-            torch.save(_state(step), file)
+            torch.save(state_of(step), file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(folder / "model.pt.tmp", folder / "model.pt")
@@ -195,9 +195,9 @@ def torch_synced(folder: Path) -> Iterator[None]:
 def by_safetensors(folder: Path) -> Iterator[None]:
     from safetensors.torch import save_file
 
-    save_file(_state(1), folder / "model.safetensors")
+    save_file(state_of(1), folder / "model.safetensors")
     yield
-    save_file(_state(2), folder / "model.safetensors")
+    save_file(state_of(2), folder / "model.safetensors")
 
 
 def by_numpy(folder: Path) -> Iterator[None]:
@@ -224,20 +224,20 @@ def save_pretrained(folder: Path) -> Iterator[None]:
 
 
 def dcp_same_folder(folder: Path) -> Iterator[None]:
-    dcp.save(_state(1), checkpoint_id=folder / "checkpoint", no_dist=True)
+    dcp.save(state_of(1), checkpoint_id=folder / "checkpoint", no_dist=True)
     yield
-    dcp.save(_state(2), checkpoint_id=folder / "checkpoint", no_dist=True)
+    dcp.save(state_of(2), checkpoint_id=folder / "checkpoint", no_dist=True)
 
 
 def dcp_step_folders(folder: Path) -> Iterator[None]:
-    dcp.save(_state(1), checkpoint_id=folder / "1", no_dist=True)
+    dcp.save(state_of(1), checkpoint_id=folder / "1", no_dist=True)
     yield
-    dcp.save(_state(2), checkpoint_id=folder / "2", no_dist=True)
+    dcp.save(state_of(2), checkpoint_id=folder / "2", no_dist=True)
 
 
 def dcp_async(folder: Path) -> Iterator[None]:
     for step in (1, 2):
-        response: Any = dcp.async_save(_state(step), checkpoint_id=folder / str(step), no_dist=True)
+        response: Any = dcp.async_save(state_of(step), checkpoint_id=folder / str(step), no_dist=True)
         (response if hasattr(response, "result") else response.upload_completion).result()
         if step == 1:
             yield
@@ -273,9 +273,9 @@ def sqlite_extra(folder: Path) -> Iterator[None]:
 
 
 def ours(folder: Path) -> Iterator[None]:
-    Checkpointer(LocalStore(folder)).save(1, _state(1))
+    Checkpointer(LocalStore(folder)).save(1, state_of(1))
     yield
-    Checkpointer(LocalStore(folder)).save(2, _state(2))
+    Checkpointer(LocalStore(folder)).save(2, state_of(2))
 
 
 def accelerate_state(folder: Path) -> Iterator[None]:
@@ -327,10 +327,6 @@ def trainer_rotation(folder: Path) -> Iterator[None]:
 # The loaders
 
 
-def _torch_load(folder: Path) -> Any:
-    return torch.load(folder / "model.pt", weights_only=True)
-
-
 def _safetensors_load(folder: Path) -> Any:
     from safetensors.torch import load
 
@@ -343,16 +339,10 @@ def _pretrained(folder: Path) -> Any:
     return dict(AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).state_dict())
 
 
-def _dcp_load(folder: Path) -> Any:
-    state = {name: torch.zeros(300) for name in ("weight", "momentum")}
-    dcp.load(state, checkpoint_id=folder, no_dist=True)
-    return state
-
-
 def _newest_dcp(folder: Path) -> Any:
     """The newest folder that has `.metadata`, which DCP writes last."""
     steps = sorted(path for path in folder.iterdir() if (path / ".metadata").exists())
-    return _dcp_load(steps[-1])
+    return dcp_load(steps[-1])
 
 
 def _joblib_load(folder: Path) -> Any:
@@ -399,16 +389,16 @@ def _trainer_load(folder: Path) -> Any:
 
 SAVERS = (
     Saver("threeloops `Checkpointer.save`", ours, "`Checkpointer.load`", _ours_load),
-    Saver("`torch.save(state, path)`", torch_by_path, "`torch.load`", _torch_load),
-    Saver("`torch.save(state, file)`", torch_by_file, "`torch.load`", _torch_load),
-    Saver("`torch.save`, `os.replace`", torch_replaced, "`torch.load`", _torch_load),
-    Saver("`torch.save`, fsync, `os.replace`, fsync of the folder", torch_synced, "`torch.load`", _torch_load),
+    Saver("`torch.save(state, path)`", torch_by_path, "`torch.load`", torch_load),
+    Saver("`torch.save(state, file)`", torch_by_file, "`torch.load`", torch_load),
+    Saver("`torch.save`, `os.replace`", torch_replaced, "`torch.load`", torch_load),
+    Saver("`torch.save`, fsync, `os.replace`, fsync of the folder", torch_synced, "`torch.load`", torch_load),
     Saver("`safetensors.torch.save_file`", by_safetensors, "`safetensors.torch.load`", _safetensors_load),
     Saver("`numpy.save`", by_numpy, "`numpy.load`", lambda folder: np.load(folder / "model.npy")),
     Saver("`save_pretrained`, same folder", save_pretrained, "`from_pretrained`",
           lambda folder: _pretrained(folder / "model"), ("transformers",)),
     Saver("torch DCP `save`, same folder", dcp_same_folder, "`dcp.load`",
-          lambda folder: _dcp_load(folder / "checkpoint")),
+          lambda folder: dcp_load(folder / "checkpoint")),
     Saver("torch DCP `save`, a folder for each step", dcp_step_folders, "newest with `.metadata`", _newest_dcp),
     Saver("torch DCP `async_save`, a folder for each step", dcp_async, "newest with `.metadata`", _newest_dcp),
     Saver("accelerate `save_state`, same folder", accelerate_state, "`load_state`", _accelerate_load, ("accelerate",)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import Any
 
@@ -67,7 +67,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     return Result(
         "engines", about,
         {"quick": quick, "prompt": _PROMPT, "answer": answer, "rounds": rounds,
-         "parameters": {size: config.parameters_count() for size, config in MODELS.items()}},
+         "models": {size: config.parameters_count() for size, config in MODELS.items()}},
         series,
         {**facts, "not measured": list(missing)},
         notes=[
@@ -114,6 +114,13 @@ def where_a_step_goes(model: GPT, threads: int, batch: int, *, steps: int = 40) 
     """One decoding step of `batch` sequences: its time, the parts of it, and how near it is to the memory's limit."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    try:
+        return _parts_of_a_step(model, threads, batch, steps)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _parts_of_a_step(model: GPT, threads: int, batch: int, steps: int) -> dict[str, float]:
     engine = new_engine(model, batch)
     runner = engine.executor
     assert isinstance(runner, ModelRunner)
@@ -134,8 +141,6 @@ def where_a_step_goes(model: GPT, threads: int, batch: int, *, steps: int = 40) 
     config, step = model.config, median(whole)
     kept = batch * 2 * _PROMPT * 2 * config.kv_heads * config.head_dim * config.layers
     read = 4 * (config.matmul_parameters + kept)
-    bandwidth = measure_copy_bandwidth("cpu", buffer_bytes=2**27, runs=3).value
-    torch.set_num_threads(before)
     return {
         "seconds of a step": step,
         "share of the scheduler": 1 - median(executed) / step,
@@ -144,8 +149,14 @@ def where_a_step_goes(model: GPT, threads: int, batch: int, *, steps: int = 40) 
         "share of the rest of the model": (median(computed) - matrices) / step,
         "operators": counting.operators,
         "bytes of weights, keys and values": read,
-        "share of the copy bandwidth": read / step / bandwidth,
+        "share of the copy bandwidth": read / step / _bandwidth(threads),
     }
+
+
+@cache
+def _bandwidth(threads: int) -> float:
+    """Bytes per second of a copy, with PyTorch's current number of threads, which is `threads`."""
+    return measure_copy_bandwidth("cpu", buffer_bytes=2**27, runs=3).value
 
 
 def _timed(owner: Any, name: str, clock: Callable[[], float]) -> list[float]:

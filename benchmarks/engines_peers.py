@@ -6,13 +6,10 @@ without an end token. llama.cpp runs as its server does, with a slot for each pr
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -23,13 +20,14 @@ from threeloops.product.decode import BlockManager, ModelRunner
 from threeloops.product.quantized.gguf import export_gguf
 from threeloops.product.request import Request, Sampling
 
+from benchmarks.peer_packages import why_absent
 from benchmarks.result import Unmeasured
-from benchmarks.serving_transformers import PEERS
+from benchmarks.serving_transformers import STATIC, Transformers
 
 __all__ = ["CTRANSLATE2", "LLAMA_CPP", "OURS", "TRANSFORMERS", "Generate", "new_engine", "peers"]
 
 OURS, LLAMA_CPP, CTRANSLATE2 = "threeloops", "llama.cpp", "ctranslate2"
-TRANSFORMERS = "transformers, generate"
+TRANSFORMERS = STATIC
 _PACKAGES = {LLAMA_CPP: "xllamacpp", CTRANSLATE2: "ctranslate2", TRANSFORMERS: "transformers"}
 _BLOCK = 16
 
@@ -51,8 +49,8 @@ def peers(model: GPT, threads: int, batch: int) -> Iterator[tuple[dict[str, Gene
     try:
         with tempfile.TemporaryDirectory() as folder:
             for name, make in ((TRANSFORMERS, _transformers), (CTRANSLATE2, _ctranslate2), (LLAMA_CPP, _llama_cpp)):
-                if not _installed(_PACKAGES[name]):
-                    missing.append(f"{name}: {_PACKAGES[name]} is not installed; `make peers` installs it")
+                if absent := why_absent(_PACKAGES[name]):
+                    missing.append(f"{name}: {absent}")
                     continue
                 try:
                     made[name] = make(model, threads, batch, Path(folder))
@@ -70,15 +68,6 @@ def new_engine(model: GPT, batch: int) -> Engine:
     return Engine(ModelRunner(model, blocks, _BLOCK), BlockManager(blocks, _BLOCK), policy)
 
 
-@cache
-def _installed(package: str) -> bool:
-    """Here or in `.venv-peers`, whose folder goes to the end of the import path."""
-    if importlib.util.find_spec(package) is None:
-        for found in PEERS.glob(f"lib/python*/site-packages/{package}"):
-            sys.path.append(str(found.parent))
-    return importlib.util.find_spec(package) is not None
-
-
 def _ours(model: GPT, batch: int) -> Generate:
     engine = new_engine(model, batch)
 
@@ -92,13 +81,7 @@ def _ours(model: GPT, batch: int) -> Generate:
 
 def _transformers(model: GPT, threads: int, batch: int, folder: Path) -> Generate:
     """A static batch, the fastest that it has for equal lengths. It computes on PyTorch's threads."""
-    from transformers import LlamaForCausalLM
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    theirs = LlamaForCausalLM.from_pretrained(_folder(model, folder)).eval().requires_grad_(False)
-    theirs.generation_config.eos_token_id = None
+    theirs = Transformers(model).model
 
     @torch.inference_mode()
     def generate(prompts: Prompts, count: int) -> list[list[int]]:

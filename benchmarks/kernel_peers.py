@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -14,9 +12,7 @@ from threeloops.inner.kernels.catalog.rows_functions import linear_gradients, lo
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.kernel_part import LIGER, OURS, TORCH
-from grader.machine.child_process import CODE
-
-PEERS = CODE / ".venv-peers"
+from benchmarks.peer_packages import why_absent
 
 
 def torch_own(entry: Entry) -> Callable[..., Any]:
@@ -25,14 +21,8 @@ def torch_own(entry: Entry) -> Callable[..., Any]:
 
 
 def no_liger() -> str | None:
-    """Why Liger cannot be compared with here; None where it can. It may lie in `.venv-peers`, which `make peers` makes.
-
-    That folder goes to the end of the import path: torch and Triton stay those of this environment.
-    """
-    if importlib.util.find_spec("liger_kernel") is None:
-        for found in PEERS.glob("lib/python*/site-packages/liger_kernel"):
-            sys.path.append(str(found.parent))
-    return None if importlib.util.find_spec("liger_kernel") else "liger-kernel is not installed; `make peers` does"
+    """Why Liger cannot be compared with here; None if it can."""
+    return why_absent("liger_kernel", "liger-kernel")
 
 
 Party = Callable[..., Any] | str

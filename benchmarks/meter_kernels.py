@@ -7,7 +7,6 @@ thread and other processes may be busy.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import time
@@ -32,7 +31,7 @@ from threeloops.inner import interpreter
 from threeloops.inner.meter import meter
 
 from benchmarks.kernel_part import Row, Share, answer
-from grader.machine.child_process import CODE
+from benchmarks.peer_packages import why_absent
 
 PLAIN, METER, METER_L2, TRITON_VIZ = "plain interpreter", "meter", "meter, L2 of an H100", "triton-viz profiler"
 INTERPRETERS = ("the course's interpreter", "Triton's interpreter")
@@ -199,12 +198,9 @@ def with_triton_viz(case: Case) -> tuple[float, int]:
 
 
 def no_triton_viz() -> str | None:
-    """Why triton-viz cannot be compared with here; None where it can. It may lie in `.venv-peers`."""
-    if importlib.util.find_spec("triton_viz") is None:
-        for found in (CODE / ".venv-peers").glob("lib/python*/site-packages/triton_viz"):
-            sys.path.append(str(found.parent))
-    if importlib.util.find_spec("triton_viz") is None:
-        return "triton-viz is not installed; `make peers` does"
+    """Why triton-viz cannot be compared with here; None if it can."""
+    if absent := why_absent("triton_viz", "triton-viz"):
+        return absent
     try:
         import triton_viz  # noqa: F401
     except ImportError as error:

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from threeloops.models.gpt import GPT
-from threeloops.models.llama_folder import load_llama_folder, save_llama_folder
+from threeloops.models.llama_folder import save_llama_folder
 
+from benchmarks.peer_packages import why_absent
 from benchmarks.result import Unmeasured
-from grader.machine.child_process import CODE
 
 __all__ = ["CONTINUOUS", "STATIC", "Transformers", "no_transformers"]
 
 STATIC, CONTINUOUS = "transformers, generate", "transformers, continuous batching"
-PEERS = CODE / ".venv-peers"
 Batch = list[tuple[tuple[int, ...], int]]
 
 
-@cache
 def no_transformers() -> str | None:
-    """Why it cannot be compared with here; None where it can. It may lie in `.venv-peers`, which `make peers` makes.
-
-    That folder goes to the end of the import path: torch stays that of this environment.
-    """
-    if importlib.util.find_spec("transformers") is None:
-        for found in PEERS.glob("lib/python*/site-packages/transformers"):
-            sys.path.append(str(found.parent))
-    return None if importlib.util.find_spec("transformers") else "transformers is not installed; `make peers` does"
+    """Why transformers cannot be compared with here; None if it can."""
+    return why_absent("transformers")
 
 
 class Transformers:
@@ -53,12 +42,11 @@ class Transformers:
         with tempfile.TemporaryDirectory() as folder:
             save_llama_folder(model, folder)
             self.model = LlamaForCausalLM.from_pretrained(folder).eval().requires_grad_(False)
-            read = load_llama_folder(folder)
         # As a peer it generates as many tokens as it is asked for.
         self.model.generation_config.eos_token_id = None
         tokens = torch.arange(40)[None] % model.config.vocabulary_size
         with torch.inference_mode():
-            ours, theirs = read(tokens), self.model(tokens).logits
+            ours, theirs = model(tokens), self.model(tokens).logits
         if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
             raise Unmeasured(f"transformers' logits differ by up to {(ours - theirs).abs().max():.2g} from ours")
 

@@ -20,6 +20,8 @@ NOT_INSTALLABLE = ("gpu", "cgroup")
 
 STRICT = bool(os.environ.get("THREELOOPS_CI"))
 
+STARTED_IN = os.getcwd()
+
 # How long an example takes says nothing on a busy machine: tests assert no times. In CI the examples of a commit are
 # the same in every run, so that its verdict is too; everywhere else each run tries others.
 settings.register_profile("course", deadline=None, derandomize=STRICT)
@@ -63,6 +65,16 @@ def pytest_runtest_setup(item):
 
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device on this machine")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Later tests of this process start programs with `python -m`, which finds them in the current folder."""
+    found = yield
+    if (left := os.getcwd()) != STARTED_IN:
+        os.chdir(STARTED_IN)
+        pytest.fail(f"the test left this process in {left}: use monkeypatch.chdir, which goes back to {STARTED_IN}")
+    return found
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,7 +22,7 @@ def model():
 
 
 def test_without_other_engines_ours_runs_and_each_missing_one_is_named(model, monkeypatch):
-    monkeypatch.setattr(engines_peers, "_installed", lambda package: False)
+    monkeypatch.setattr(engines_peers, "why_absent", lambda package: f"{package} is not installed")
     with peers(model, 1, 2) as (parties, missing):
         assert [len(answer) for answer in parties[OURS](PROMPTS, 5)] == [5, 5]
         assert list(parties) == [OURS]
@@ -30,7 +30,7 @@ def test_without_other_engines_ours_runs_and_each_missing_one_is_named(model, mo
 
 
 def test_the_number_of_threads_is_put_back(model, monkeypatch):
-    monkeypatch.setattr(engines_peers, "_installed", lambda package: False)
+    monkeypatch.setattr(engines_peers, "why_absent", lambda package: f"{package} is not installed")
     before = torch.get_num_threads()
     with peers(model, before + 1, 2):
         assert torch.get_num_threads() == before + 1

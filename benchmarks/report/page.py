@@ -123,9 +123,7 @@ def caption(evidence: Sequence[Evidence]) -> str:
     where = "; ".join(f"{machine}, {' to '.join(sorted({min(days), max(days)}))}" for machine, days in places.items())
     quick = dict.fromkeys(f"`{each.name}`" for each in evidence if each.quick)
     form = f" Quick form only: {', '.join(quick)}." if quick else ""
-    sizes = dict.fromkeys(
-        f"{each.settings['parameters']:,}" for each in evidence if isinstance(each.settings.get("parameters"), int)
-    )
+    sizes = dict.fromkeys(f"{each.settings['parameters']:,}" for each in evidence if "parameters" in each.settings)
     models = f" The models have {' and '.join(sizes)} parameters." if sizes else ""
     return f"`python -m benchmarks {' '.join(names)}` · {where}.{form}{models}"
 

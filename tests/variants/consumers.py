@@ -206,7 +206,15 @@ def _pipeline(names):
 
 def _fsdp_losses(model) -> list[float]:
     fsdp = FSDP(model, model.blocks)
-    return _train(lambda: _backward(fsdp(*_batch())), list(fsdp.parameters()))
+    own = slice(dist.get_rank(), dist.get_rank() + 1)  # a row of the batch each, so that gradients must be averaged
+    tokens, targets = (part[own] for part in _batch())
+
+    def loss() -> float:
+        mean = torch.tensor(_backward(fsdp(tokens, targets)) / dist.get_world_size(), dtype=torch.float64)
+        dist.all_reduce(mean)
+        return mean.item()
+
+    return _train(loss, list(fsdp.parameters()))
 
 
 @_consumer("FSDP", 1e-12)

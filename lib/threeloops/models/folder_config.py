@@ -159,7 +159,8 @@ def _refuse_beyond(kind: str, known: _Published) -> None:
     beyond = {
         "quantization_config": bool(known.get("quantization_config")),
         "hidden_act": known.get("hidden_act", "silu") not in ("silu", "swish"),  # swish is another name of silu
-        "attention_bias": bool(known.get("attention_bias")),  # adds a bias to the output projection too
+        # Adds a bias to the output projection too. Qwen2's biases are fixed, and transformers ignores the key there.
+        "attention_bias": kind != "qwen2" and bool(known.get("attention_bias")),
         "mlp_bias": bool(known.get("mlp_bias")),
         "partial_rotary_factor": known.get("partial_rotary_factor") not in (None, 1),
         "sliding_window": kind == "llama" and known.get("sliding_window") is not None,  # programs disagree about it
@@ -179,7 +180,7 @@ def _window(kind: str, known: _Published) -> int | None:
     if kind in ("qwen2", "qwen3"):
         window = window if known.get("use_sliding_window") else None
         first = known["max_window_layers"]
-        if first is None:
+        if window is not None and first is None:
             raise ValueError("max_window_layers = None in config.json: expected a whole number")
     full, sliding = window is None or first > 0, window is not None and first < layers
     kinds = {name for name, used in (("full_attention", full), ("sliding_attention", sliding)) if used}

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.models.gpt_operations import OPERATIONS, Rotation
-from threeloops.models.rope_scaling import RopeScaling
+from threeloops.models.rope_scaling import RopeScaling, plain_frequencies
 
 __all__ = ["Attention", "Block", "GPT", "KeyValueCache", "MLP", "RMSNorm", "RotaryPositions"]
 
@@ -64,7 +64,7 @@ class RotaryPositions(nn.Module):
         self._make_table()
 
     def _make_table(self, device: torch.device | None = None) -> None:
-        frequencies = [self.base ** (-pair / self.head_dim) for pair in range(0, self.head_dim, 2)]
+        frequencies = plain_frequencies(self.head_dim, self.base)
         if self.scaling is not None:
             frequencies = self.scaling.frequencies(frequencies, self.base)
         positions = torch.arange(self.max_sequence, dtype=torch.float64, device=device)

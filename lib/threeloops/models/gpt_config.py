@@ -14,7 +14,8 @@ class GPTConfig:
     """Sizes of a GPT, and what distinguishes the published models that share its shape.
 
     With fewer `kv_heads` than `heads`, groups of query heads share a key and a value head. `head_dim` 0 stands for
-    width / heads. The rest is off by default:
+    width / heads. `dataclasses.replace` keeps `head_dim`, so to change the width or the heads, give `head_dim=0` too.
+    The rest is off by default:
 
     - `qkv_bias`: a bias on queries, keys and values, as in Qwen2.
     - `qk_norm`: an RMSNorm of each head's queries and keys before they are rotated, as in Qwen3.

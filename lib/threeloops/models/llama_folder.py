@@ -5,7 +5,7 @@ from config.json.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from torch import Tensor
 from threeloops.models.folder_config import gpt_config, published_config
 from threeloops.models.gpt import GPT
 
-__all__ = ["load_llama_folder", "save_llama_folder"]
+__all__ = ["load_llama_folder", "require_whole", "save_llama_folder"]
 
 _WHOLE = {"model.embed_tokens": "embedding", "model.norm": "norm", "lm_head": "head"}
 _LAYER = {
@@ -66,7 +66,6 @@ def load_llama_folder(
         config = replace(config, max_sequence=max_sequence)
     with torch.device("meta"):
         model = GPT(config)
-    wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     found: dict[str, Tensor] = {}
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in _tensors(folder):
@@ -88,14 +87,11 @@ def load_llama_folder(
                 "Programs disagree about which of the two is the head. Set tie_word_embeddings to false in config.json "
                 "to use lm_head.weight, or remove lm_head.weight to use the embedding"
             )
-    for name in [*wanted, *found]:
-        shape, expected = tuple(found[name].shape) if name in found else None, wanted.get(name)
-        if shape != expected:
-            raise ValueError(
-                f"{folder}: {name} {'is missing' if shape is None else f'has shape {shape}'}: expected "
-                f"{'no such tensor' if expected is None else f'shape {expected}'} according to config.json; check "
-                "that config.json and the safetensors files belong to the same model"
-            )
+    if (difference := _first_difference(found, model)) is not None:
+        raise ValueError(
+            f"{folder}: {difference} according to config.json; check that config.json and the safetensors files belong "
+            "to the same model"
+        )
     dtype = dtype or found["embedding.weight"].dtype
     model.to_empty(device=device)
     if config.tied_embeddings:
@@ -111,8 +107,10 @@ def save_llama_folder(model: GPT, folder: Path | str) -> None:
 
     Raises:
         FileExistsError: the folder has a config.json already.
-        ValueError: no published architecture computes the same.
+        ValueError: no published architecture computes the same, or the tensors are not those of the model's
+            configuration, for example because the model is quantised.
     """
+    require_whole(model)
     folder, config = Path(folder), model.config
     published = published_config(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,6 +134,39 @@ def save_llama_folder(model: GPT, folder: Path | str) -> None:
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     published["torch_dtype"] = str(model.head.weight.dtype).removeprefix("torch.")
     (folder / "config.json").write_text(json.dumps(published, indent=1) + "\n")
+
+
+def require_whole(model: GPT) -> None:
+    """Raise ValueError unless the model has exactly the tensors of its configuration, so that a file can hold it.
+
+    A model that is quantised, is split over ranks or has a changed layer does not.
+    """
+    config = model.config
+    with torch.device("meta"):
+        whole = GPT(config)
+    if (difference := _first_difference(model.state_dict(), whole)) is not None:
+        raise ValueError(
+            f"{difference} according to the model's configuration; pass the whole model in full precision, with "
+            "unchanged layers"
+        )
+    if config.tied_embeddings and not torch.equal(model.head.weight, model.embedding.weight):
+        raise ValueError(
+            "head.weight differs from embedding.weight in a model with tied_embeddings: expected one matrix; set "
+            "tied_embeddings=False in its configuration"
+        )
+
+
+def _first_difference(tensors: Mapping[str, Tensor], model: GPT) -> str | None:
+    """Name the first tensor whose shape is not that of `model`, and both shapes. Return None if all are the same."""
+    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in [*expected, *found]:
+        if found.get(name) != expected.get(name):
+            return (
+                f"{name} {f'has shape {found[name]}' if name in found else 'is missing'}: expected "
+                f"{f'shape {expected[name]}' if name in expected else 'no such tensor'}"
+            )
+    return None
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from threeloops.models.gpt import GPT
 
@@ -65,6 +66,8 @@ class _PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self._parameters["weight"], self._parameters["bias"]
         assert weight is not None, "a linear layer has a weight"
+        if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+            return functional.linear(x, weight, bias)  # the packed product has no gradient
         made_of, version = self._made_of
         if weight is not made_of or weight._version != version:
             # Without a batch size, oneDNN chooses a layout that suits any number of rows.

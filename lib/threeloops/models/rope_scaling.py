@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["LinearScaling", "Llama3Scaling", "RopeScaling", "YarnScaling", "yarn_amplitude"]
+__all__ = ["LinearScaling", "Llama3Scaling", "RopeScaling", "YarnScaling", "plain_frequencies", "yarn_amplitude"]
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,11 @@ class YarnScaling:
 
 
 RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
+
+
+def plain_frequencies(head_dim: int, base: float) -> list[float]:
+    """Return the frequency of every pair of dimensions without scaling, in radians per token, the fastest first."""
+    return [base ** (-dimension / head_dim) for dimension in range(0, head_dim, 2)]
 
 
 def yarn_amplitude(factor: float, weight: float = 1.0) -> float:

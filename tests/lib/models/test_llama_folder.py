@@ -11,6 +11,7 @@ from threeloops.models.folder_config import gpt_config
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.models.llama_folder import load_llama_folder, save_llama_folder
+from threeloops.product.quantized import Scheme, quantize
 
 PUBLISHED = Path(__file__).parent / "published"  # made by published/make.py
 NAMES = ["llama", "qwen2"]
@@ -230,6 +231,26 @@ def test_values_of_another_type_are_refused(folder, changes, message):
         load_llama_folder(folder)
 
 
+@pytest.mark.parametrize("changes", [{"attention_bias": True}, {"max_window_layers": None}], ids=str)
+def test_a_key_that_qwen2_does_not_use_changes_nothing(tmp_path, changes):
+    """Without use_sliding_window, no layer has a window."""
+    folder = Path(shutil.copytree(PUBLISHED / "qwen2", tmp_path / "qwen2"))
+    expected = load_llama_folder(folder)
+    change(folder, use_sliding_window=False, **changes)
+    assert load_llama_folder(folder).config == expected.config
+    if changes.get("attention_bias"):
+        from transformers import AutoModelForCausalLM
+
+        names = {name for name, _ in AutoModelForCausalLM.from_pretrained(folder).named_parameters()}
+        assert not [name for name in names if name.endswith("o_proj.bias")]
+
+
+def test_a_window_needs_the_number_of_layers_without_it(folder):
+    change(folder, model_type="qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=None)
+    with pytest.raises(ValueError, match="max_window_layers = None in config.json: expected a whole number"):
+        load_llama_folder(folder)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
 def test_a_configuration_that_is_no_object_is_refused(folder, text):
     (folder / "config.json").write_text(text)
@@ -292,6 +313,38 @@ def test_pickled_weights_are_refused(folder):
 def test_a_model_that_no_published_class_computes_is_not_saved(tmp_path):
     model = GPT(GPTConfig.tiny(qkv_bias=True, qk_norm=True))
     with pytest.raises(ValueError, match="qkv_bias and qk_norm: no published architecture has both"):
+        save_llama_folder(model, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def another_head(model):
+    model.head = torch.nn.Linear(64, 256, bias=False)
+    return model
+
+
+def an_added_bias(model):
+    model.blocks[1].mlp.up.bias = torch.nn.Parameter(torch.ones(192))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change_of", "message"),
+    [
+        (
+            another_head,
+            "head.weight differs from embedding.weight in a model with tied_embeddings: expected one matrix",
+        ),
+        (an_added_bias, r"blocks.1.mlp.up.bias has shape \(192,\): expected no such tensor according to the model's"),
+        (
+            lambda model: quantize(model, "rtn", Scheme(8, 64)),
+            "qkv.weight is missing: .*; pass the whole model in full",
+        ),
+    ],
+    ids=["another head", "an added bias", "quantised"],
+)
+def test_a_model_that_its_configuration_does_not_describe_is_not_saved(tmp_path, change_of, message):
+    model = change_of(GPT(GPTConfig.tiny(tied_embeddings=True)))
+    with pytest.raises(ValueError, match=message):
         save_llama_folder(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

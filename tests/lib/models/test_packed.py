@@ -80,3 +80,10 @@ def test_weights_whose_changes_cannot_be_seen_are_not_packed():
         copied(TOKENS)
         model.blocks[0].mlp.up.weight.mul_(2)
         assert copied(TOKENS).equal(model(TOKENS))
+
+
+def test_gradients_reach_the_weights_that_the_copy_shares(model):
+    tokens = torch.arange(8)[None]
+    model.requires_grad_(True)
+    packed(model)(tokens, tokens).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

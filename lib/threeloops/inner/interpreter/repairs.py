@@ -192,8 +192,10 @@ class _RepairedBuilder(InterpreterBuilder):
         return self.binary_op(lhs, rhs, np.fmax)
 
     def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        """Add the operations on 16-bit floats that Triton's interpreter lacks. Lanes that share an address take
-        turns."""
+        """Add the operations on floats that Triton's interpreter lacks: additions in bfloat16, minima and maxima.
+
+        Lanes that share an address take turns.
+        """
         mask = _as_mask(mask)
         combine, dtype = _missing_atomic(op, val), val.dtype.scalar
         if combine is None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from threeloops.product.quantized.gguf import File, TokenType, byte_vocabulary, expression_of, read_file
 from threeloops.product.text.chat_template import ChatTemplate
-from threeloops.product.text.library import LibraryTokenizer, put_around
+from threeloops.product.text.library import LibraryTokenizer
 from threeloops.product.text.tokenizer import ByteTokenizer, Tokenizer
+from threeloops.product.tokenizer_files import put_around
 
 __all__ = ["read_gguf"]
 

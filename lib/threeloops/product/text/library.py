@@ -9,7 +9,7 @@ from threeloops.product.text.decoder import TextDecoder
 from threeloops.product.text.pieces import Pieces
 from threeloops.product.text.tokenizer import checked
 
-__all__ = ["LibraryTokenizer", "put_around"]
+__all__ = ["LibraryTokenizer"]
 
 
 class LibraryTokenizer:
@@ -69,13 +69,3 @@ class LibraryTokenizer:
         # `encode_batch` lets other threads run meanwhile, and `encode` does not
         (encoded,) = self._library.encode_batch([checked(text)], add_special_tokens=add_special_tokens)
         return tuple(encoded.ids)
-
-
-def put_around(library: Any, bos: str | None, eos: str | None) -> None:
-    """Put the special tokens `bos` and `eos` before and after every text that is not a conversation."""
-    from tokenizers.processors import TemplateProcessing
-
-    library.post_processor = TemplateProcessing(
-        single=[part for part in (bos, "$A", eos) if part is not None],
-        special_tokens=sorted({(text, library.token_to_id(text)) for text in (bos, eos) if text is not None}),
-    )

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from threeloops.product.text.folder import read_folder, read_object
+from threeloops.product.text.folder import read_folder
 from threeloops.product.text.tokenizer import ByteTokenizer, Tokenizer
+from threeloops.product.tokenizer_files import read_object
 
 __all__ = ["load_tokenizer"]
 

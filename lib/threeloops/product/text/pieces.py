@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from threeloops.product.tokenizer_files import byte_characters
+
 __all__ = ["Pieces"]
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -89,17 +91,7 @@ def _of_byte_fallback(text: str | bytes) -> str | bytes:
     return bytes((int(found[1], 16),)) if found else text
 
 
-def _byte_characters() -> dict[str, int]:
-    """Return the byte for each character of a byte-level vocabulary.
-
-    A printable byte is written as its own character, and any other as a character from 256 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
-
-
-_BYTES = _byte_characters()
+_BYTES = byte_characters()
 
 
 def _of_byte_level(text: str | bytes) -> str | bytes:

@@ -28,9 +28,10 @@ _NOT_FINITE = (
 class _State:
     """The state of a request between steps, which includes the first `taken` tokens of its output."""
 
-    in_prompt: Tensor  # (vocabulary,): whether a token occurs in the prompt
-    counts: Tensor  # (vocabulary,): how often a token occurs in the output
     matcher: Any
+    biases: tuple[Tensor, Tensor] | None  # tokens, and what is added to their logits
+    in_prompt: Tensor | None = None  # (vocabulary,): whether a token occurs in the prompt
+    counts: Tensor | None = None  # (vocabulary,): how often a token occurs in the output; both only for penalties
     taken: int = 0
 
 
@@ -79,9 +80,10 @@ class Adjuster:
             logits.masked_fill_(~_allowed(state.matcher, logits), -torch.inf)
         if len(request.output) < sampling.min_tokens and sampling.stop:
             logits[sorted(token for token in sampling.stop if 0 <= token < len(logits))] = -torch.inf
-        if sampling.logit_bias:
-            tokens, biases = zip(*sampling.logit_bias, strict=True)
-            logits.index_add_(0, torch.tensor(tokens, device=logits.device), logits.new_tensor(biases))
+        if state.biases is not None:
+            logits.index_add_(0, *state.biases)
+        if state.in_prompt is None or state.counts is None:
+            return
         if (penalty := sampling.repetition_penalty) != 1:
             punished = torch.where(logits > 0, logits / penalty, logits * penalty)
             logits.copy_(torch.where(state.in_prompt | (state.counts > 0), punished, logits))
@@ -93,18 +95,29 @@ class Adjuster:
     def _state(self, request: Request, like: Tensor) -> _State:
         """Return the state of a request, updated with its new tokens."""
         if (state := self._states.get(request)) is None:
-            grammar = request.sampling.grammar
-            matcher = self._grammars.matcher(grammar) if grammar and self._grammars is not None else None
-            in_prompt = torch.zeros(like.shape, dtype=torch.bool, device=like.device)
-            in_prompt[list(request.prompt)] = True
-            self._states[request] = state = _State(in_prompt, torch.zeros_like(like), matcher)
+            self._states[request] = state = self._begun(request, like)
         new = request.output[state.taken :]
         if new:
-            tokens = torch.tensor(new, device=like.device)
-            state.counts.index_add_(0, tokens, torch.ones(len(new), dtype=like.dtype, device=like.device))
+            if state.counts is not None:
+                tokens = torch.tensor(new, device=like.device)
+                state.counts.index_add_(0, tokens, torch.ones(len(new), dtype=like.dtype, device=like.device))
             if state.matcher is not None:
                 _consume(state.matcher, new)
             state.taken += len(new)
+        return state
+
+    def _begun(self, request: Request, like: Tensor) -> _State:
+        sampling = request.sampling
+        matcher = self._grammars.matcher(sampling.grammar) if sampling.grammar and self._grammars is not None else None
+        biases = None
+        if sampling.logit_bias:
+            tokens, values = zip(*sampling.logit_bias, strict=True)
+            biases = torch.tensor(tokens, device=like.device), like.new_tensor(values)
+        state = _State(matcher, biases)
+        if sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty:
+            state.in_prompt = torch.zeros(like.shape, dtype=torch.bool, device=like.device)
+            state.in_prompt[list(request.prompt)] = True
+            state.counts = torch.zeros_like(like)
         return state
 
 

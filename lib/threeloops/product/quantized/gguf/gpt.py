@@ -16,6 +16,7 @@ import torch
 
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.models.llama_folder import require_whole
 from threeloops.models.rope_scaling import Llama3Scaling
 from threeloops.product.quantized.gguf.blocks import TensorType, decode, encode, to_quantized_weight, weights_per_block
 from threeloops.product.quantized.gguf.container import File, StoredTensor, read_file, write_file
@@ -23,6 +24,7 @@ from threeloops.product.quantized.gguf.errors import GGUFError
 from threeloops.product.quantized.gguf.metadata import (
     ROPE_FREQUENCIES,
     architecture,
+    frequency_factors,
     metadata_of,
     read_config,
     require_same,
@@ -61,13 +63,13 @@ def export_gguf(
     embedding and the head are Q8_0. A matrix whose rows are not whole blocks of 32 is F16.
 
     Without a `vocabulary`, each token of a model with 256 tokens is a byte. A model with another number of tokens gets
-    tokens that are written as their numbers, such as <17>, so llama.cpp runs it on tokens but not on text.
+    tokens that are written as their numbers, such as <17>, so llama.cpp runs it on tokens but not on text. In both
+    cases the file says that token 0 ends a text.
 
     Raises:
         AlreadyQuantizedError: the model is already quantised.
-        ValueError: a GGUF file cannot hold the model, because of a tensor that its configuration lacks, a feature that
-            llama.cpp does not compute, or a number that `type` cannot hold. The message
-            names it.
+        ValueError: a GGUF file cannot hold the model. The reason may be a tensor that its configuration lacks, a
+            feature that llama.cpp does not compute, or a number that `type` cannot hold. The message names it.
     """
     quantized = [where for where, module in model.named_modules() if isinstance(module, QuantizedLinear)]
     if quantized:
@@ -75,8 +77,8 @@ def export_gguf(
             f"{quantized[0]} is quantised: expected a model in full precision; export the model from before its "
             f"quantisation, with type = {type.name}"
         )
+    require_whole(model)
     config = model.config
-    _require_whole(model)
     if vocabulary is None:
         vocabulary = byte_vocabulary() if config.vocabulary_size == 256 else numbered_vocabulary(config.vocabulary_size)
     metadata = metadata_of(config) | {
@@ -88,36 +90,10 @@ def export_gguf(
     turns = architecture(config) in _TURNING
     tensors = [_stored(part, rows, type, config.head_dim) for part, rows in _weights(model, turns)]
     if isinstance(config.rope_scaling, Llama3Scaling):
-        tensors.append(_frequency_factors(config, config.rope_scaling))
+        factors = frequency_factors(config, config.rope_scaling).astype(np.float32)
+        data = encode(factors[None], TensorType.F32)
+        tensors.append(StoredTensor(ROPE_FREQUENCIES, factors.shape, TensorType.F32, data))
     write_file(path, metadata, tensors)
-
-
-def _require_whole(model: GPT) -> None:
-    """Raise ValueError unless the model has exactly the tensors of its configuration.
-
-    A model that is split over ranks or has a changed layer does not.
-    """
-    with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in GPT(model.config).state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for name in {**found, **expected}:
-        if found.get(name) != expected.get(name):
-            raise ValueError(
-                f"{name} {f'has shape {found[name]}' if name in found else 'is missing'}: expected "
-                f"{f'shape {expected[name]}' if name in expected else 'no such tensor'} according to the model's "
-                "configuration; export a whole model"
-            )
-    if model.config.tied_embeddings and not torch.equal(model.head.weight, model.embedding.weight):
-        raise ValueError(
-            "head.weight differs from embedding.weight in a model with tied_embeddings: expected one matrix; set "
-            "tied_embeddings=False in its configuration"
-        )
-
-
-def _frequency_factors(config: GPTConfig, scaling: Llama3Scaling) -> StoredTensor:
-    plain = [config.rope_base ** (-2 * pair / config.head_dim) for pair in range(config.head_dim // 2)]
-    factors = np.divide(plain, scaling.frequencies(plain, config.rope_base)).astype(np.float32)
-    return StoredTensor(ROPE_FREQUENCIES, factors.shape, TensorType.F32, encode(factors[None], TensorType.F32))
 
 
 def _weights(model: GPT, turns: bool) -> Iterator[tuple["_Part", torch.Tensor]]:

@@ -13,12 +13,21 @@ from typing import Any
 import numpy as np
 
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling, yarn_amplitude
+from threeloops.models.rope_scaling import (
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    YarnScaling,
+    plain_frequencies,
+    yarn_amplitude,
+)
 from threeloops.product.quantized.gguf.blocks import decode
 from threeloops.product.quantized.gguf.container import File, Value
 from threeloops.product.quantized.gguf.errors import GGUFError
 
-__all__ = ["ROPE_FREQUENCIES", "architecture", "metadata_of", "read_config", "require_same"]
+__all__ = [
+    "ROPE_FREQUENCIES", "architecture", "frequency_factors", "metadata_of", "read_config", "require_same",
+]  # fmt: skip
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FREQUENCIES = "rope_freqs.weight"
@@ -109,6 +118,12 @@ def _describe(scaling: RopeScaling | None, name: str) -> dict[str, Value]:
             }
 
 
+def frequency_factors(config: GPTConfig, scaling: RopeScaling) -> np.ndarray:
+    """Return the numbers by which llama.cpp divides the plain rotary frequencies to get the scaled ones."""
+    plain = plain_frequencies(config.head_dim, config.rope_base)
+    return np.divide(plain, scaling.frequencies(plain, config.rope_base))
+
+
 def _require_usual(scaling: RopeScaling, usual: RopeScaling) -> None:
     """Raise ValueError if a number differs from the constant that llama.cpp uses for it regardless of the file."""
     for field in dataclasses.fields(usual):
@@ -154,7 +169,7 @@ def read_config(file: File, where: str) -> GPTConfig:
             tied_embeddings="output.weight" not in file.tensors,
             qkv_bias="blk.0.attn_q.bias" in file.tensors,
             qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
-            rope_scaling=_scaling(values, file, where, name),
+            rope_scaling=_scaling(values, where, name),
         )
     except GGUFError:
         raise
@@ -162,6 +177,8 @@ def read_config(file: File, where: str) -> GPTConfig:
         raise GGUFError(f"{where} describes a model that cannot be built: {error}") from None
     _require_nothing_else(values, config, where, name)
     if (factors := file.tensors.get(ROPE_FREQUENCIES)) is not None:
+        if config.rope_scaling is not None:
+            raise GGUFError(f"{where} has {name}.rope.scaling.factor and {ROPE_FREQUENCIES}: expected one of them")
         found = decode(factors.data, factors.type).ravel()
         config = dataclasses.replace(config, rope_scaling=_llama3(found, values, config, where))
     return config
@@ -172,7 +189,7 @@ def _number(value: Value) -> Any:
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
-def _scaling(values: dict[str, Value], file: File, where: str, name: str) -> RopeScaling | None:
+def _scaling(values: dict[str, Value], where: str, name: str) -> RopeScaling | None:
     """Read the scaling of rotary positions from the keys. Without a type, a factor means linear scaling."""
     kind = values.get("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn"):
@@ -193,11 +210,7 @@ def _scaling(values: dict[str, Value], file: File, where: str, name: str) -> Rop
             f"{where} has {name}.rope.scaling.attn_factor = {attention}: expected 1; without yarn, or with a factor "
             "of 1, attn_factor must be 1"
         )
-    if kind == "none" or factor == 1:
-        return None
-    if ROPE_FREQUENCIES in file.tensors:
-        raise GGUFError(f"{where} has {name}.rope.scaling.factor and {ROPE_FREQUENCIES}: expected one of them")
-    return LinearScaling(factor)
+    return None if kind == "none" or factor == 1 else LinearScaling(factor)
 
 
 def _llama3(factors: np.ndarray, values: dict[str, Value], config: GPTConfig, where: str) -> Llama3Scaling:
@@ -206,12 +219,10 @@ def _llama3(factors: np.ndarray, values: dict[str, Value], config: GPTConfig, wh
     Only `factor` has to be recovered, because all published models share the other numbers. Raises GGUFError if the
     factors come from a different scaling.
     """
-    plain = [config.rope_base ** (-2 * pair / config.head_dim) for pair in range(config.head_dim // 2)]
     length = values.get("rope.scaling.original_context_length", 8192)
     try:
         scaling = Llama3Scaling(_number(float(factors.max())), length)  # type: ignore[arg-type]
-        expected = np.divide(plain, scaling.frequencies(plain, config.rope_base))
-        if np.allclose(factors, expected, rtol=1e-4):
+        if np.allclose(factors, frequency_factors(config, scaling), rtol=1e-4):
             return scaling
     except ValueError:
         pass  # a factor or length that is not positive, or a wrong number of factors

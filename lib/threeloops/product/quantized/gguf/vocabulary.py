@@ -10,13 +10,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from threeloops.product.quantized.gguf.container import Value
+from threeloops.product.tokenizer_files import byte_characters, read_files
 from threeloops.product.trained.text import SEPARATOR
 
 __all__ = ["TokenType", "Vocabulary", "byte_vocabulary", "expression_of", "numbered_vocabulary", "read_tokenizer"]
+
+_BYTES = byte_characters()
 
 
 class TokenType(IntEnum):
@@ -35,7 +39,7 @@ class Vocabulary:
 
     `pre` is llama.cpp's name of the regular expression that cuts text before pairs are merged. `end` is the number of
     the token that ends a text. `begin` is the number of the token that starts one. llama.cpp adds `begin` to prompts if
-    `add_begin` is set.
+    `add_begin` is set. It adds `end` to prompts if `add_end` is set.
     """
 
     tokens: Sequence[str]
@@ -45,6 +49,7 @@ class Vocabulary:
     merges: Sequence[str] = ()
     pre: str = "gpt-2"
     add_begin: bool = False
+    add_end: bool = False
     chat_template: str | None = None
 
     def metadata(self, size: int) -> dict[str, Value]:
@@ -67,25 +72,22 @@ class Vocabulary:
             "tokenizer.ggml.eos_token_id": self.end,
             "tokenizer.ggml.bos_token_id": self.end if self.begin is None else self.begin,
             "tokenizer.ggml.add_bos_token": self.add_begin,
+            "tokenizer.ggml.add_eos_token": self.add_end,
         }
         return found | ({} if self.chat_template is None else {"tokenizer.chat_template": self.chat_template})
 
 
 def byte_vocabulary() -> Vocabulary:
     """Make the vocabulary of the course's models: 256 tokens, one per byte. A zero byte ends a text."""
-    return Vocabulary(_printable_bytes(), [TokenType.NORMAL] * 256, end=SEPARATOR)
+    return Vocabulary(sorted(_BYTES, key=_BYTES.__getitem__), [TokenType.NORMAL] * 256, end=SEPARATOR)
 
 
 def numbered_vocabulary(size: int) -> Vocabulary:
-    """Make a vocabulary for a model without a known tokenizer. Token 17 is written <17>. It cannot encode text."""
+    """Make a vocabulary for a model without a known tokenizer. Token 17 is written <17>. It cannot encode text.
+
+    A file must name a token that ends a text. It is token 0, whatever that token means to the model.
+    """
     return Vocabulary([f"<{number}>" for number in range(size)], [TokenType.NORMAL] * size, end=0)
-
-
-def _printable_bytes() -> list[str]:
-    """List GPT-2's character for every byte. Printable bytes stay; the others get the characters from U+0100 on."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = iter(range(256, 512))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -103,42 +105,41 @@ def expression_of(pre: str) -> str | None:
 
 
 def read_tokenizer(folder: Path) -> Vocabulary:
-    """Read the vocabulary of a published model from tokenizer.json, and from tokenizer_config.json if it exists.
+    """Read the vocabulary of a published model from tokenizer.json and the files beside it, as the service reads them.
 
     Raises:
         FileNotFoundError: the folder has no tokenizer.json.
-        ValueError: the tokenizer differs from llama.cpp's "gpt2", or names no token that ends a text.
+        ValueError: the tokenizer differs from llama.cpp's "gpt2", or names no token that ends a text. Or a file is not
+            usable.
     """
-    described = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    settings = _json_of(folder / "tokenizer_config.json")
+    if not (folder / "tokenizer.json").exists():
+        raise FileNotFoundError(f"{folder} has no tokenizer.json: expected the folder of a published model")
+    files = read_files(folder)
+    described = json.loads(files.library.to_str())
     model = described["model"]
     pre = _pre_of(described, folder)
+    end = files.library.token_to_id(files.named.get("eos_token", ""))
+    if end is None:
+        raise ValueError(
+            f"{folder} names no eos_token: expected one in tokenizer_config.json or special_tokens_map.json; without "
+            "one, llama.cpp takes token 11 for the end of a text"
+        )
+    before, after = _around(described["post_processor"], end, folder)
     by_id = {number: (token, TokenType.NORMAL) for token, number in model["vocab"].items()}
-    for added in described.get("added_tokens", ()):
+    for added in described["added_tokens"]:
         kind = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
         by_id[added["id"]] = added["content"], kind
     listed = [by_id.get(number, (f"[PAD{number}]", TokenType.UNUSED)) for number in range(max(by_id) + 1)]
-    ids = {token: number for number, (token, _) in by_id.items()}
-    first = _first_token(described.get("post_processor"))
-    begin = ids.get(first or _text(settings.get("bos_token")) or "")
-    end = ids.get(_text(settings.get("eos_token")) or "")
-    if end is None:
-        path = folder / "tokenizer_config.json"
-        found = f"{path} has eos_token = {settings.get('eos_token')!r}" if path.exists() else f"{path} is missing"
-        raise ValueError(
-            f"{found}: expected an eos_token that is in tokenizer.json; without one, llama.cpp takes token 11 for the "
-            "end of a text"
-        )
-    template = folder / "chat_template.jinja"
     return Vocabulary(
         [token for token, _ in listed],
         [kind for _, kind in listed],
         end=end,
-        begin=begin,
-        merges=[merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]],
+        begin=before[0] if before else files.library.token_to_id(files.named.get("bos_token", "")),
+        merges=[" ".join(merge) for merge in model["merges"]],
         pre=pre,
-        add_begin=bool(begin is not None and (first or settings.get("add_bos_token"))),
-        chat_template=template.read_text(encoding="utf-8") if template.exists() else settings.get("chat_template"),
+        add_begin=bool(before),
+        add_end=bool(after),
+        chat_template=files.template,
     )
 
 
@@ -179,18 +180,30 @@ def _steps(described: Mapping[str, Any] | None, parts: str) -> list[Mapping[str,
     return list(described[parts]) if described["type"] == "Sequence" else [described]
 
 
-def _first_token(processor: Mapping[str, Any] | None) -> str | None:
-    """Return the token that the tokenizer puts before every text, or None."""
+def _around(processor: Mapping[str, Any] | None, end: int, folder: Path) -> tuple[list[int], list[int]]:
+    """Return the tokens that the post-processor puts before and after every text.
+
+    Raises ValueError unless llama.cpp can do the same: it puts at most one token before a text, and `end` after it.
+    """
+    before: list[int] = []
+    after: list[int] = []
+    known = True
     for step in _steps(processor, "processors"):
-        if step["type"] == "TemplateProcessing" and "SpecialToken" in step["single"][0]:
-            return str(step["single"][0]["SpecialToken"]["id"])
-    return None
-
-
-def _text(token: Any) -> str | None:
-    """Return the text of a special token, which is stored as text or as an object with `content`."""
-    return token["content"] if isinstance(token, dict) else token
-
-
-def _json_of(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        if step["type"] == "ByteLevel":  # it adds no tokens
+            continue
+        parts = step["single"] if step["type"] == "TemplateProcessing" else []
+        special = [
+            step["special_tokens"][part["SpecialToken"]["id"]]["ids"] if "SpecialToken" in part else []
+            for part in parts
+        ]
+        texts = [at for at, part in enumerate(parts) if "Sequence" in part]
+        known &= len(texts) == 1
+        at = texts[0] if texts else 0
+        before, after = [*chain(*special[:at]), *before], [*after, *chain(*special[at:])]
+    if not known or len(before) > 1 or after not in ([], [end]):
+        raise ValueError(
+            f"{folder / 'tokenizer.json'} has post_processor = {json.dumps(processor, ensure_ascii=False)}: expected "
+            f"at most one token before a text, and nothing or the eos_token, {end}, after it; export without a "
+            "vocabulary, and send llama.cpp tokens"
+        )
+    return before, after

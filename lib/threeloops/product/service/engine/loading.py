@@ -30,7 +30,10 @@ def files_of(name: str) -> str:
 
 
 def load_model(spec: EngineSpec, files: str) -> GPT:
-    """Return the model of a spec, from its files, on its device. Raises FileNotFoundError, and ValueError for wrong files."""
+    """Return the model of a spec, from its files, on its device.
+
+    Raises FileNotFoundError, and ValueError for wrong files.
+    """
     device = spec.device if spec.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if not files:
         model = trained(spec.model)

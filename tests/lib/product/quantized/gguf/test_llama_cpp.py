@@ -14,6 +14,7 @@ from threeloops.product.decode.contiguous import generate
 from threeloops.product.quantized.gguf import TensorType, byte_vocabulary, export_gguf, load_gguf, read_tokenizer
 from threeloops.product.quantized.gguf.vocabulary import _PRE, TokenType
 from threeloops.product.request import Sampling
+from threeloops.product.text import load_tokenizer
 from threeloops.product.trained import trained
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -130,10 +131,98 @@ def test_tokenizers_that_llama_cpp_does_not_know_as_byte_level_bpe_are_named(tmp
 
 def test_a_tokenizer_without_an_end_of_text_is_refused(tmp_path):
     tokenizer("gpt-2", tmp_path, eos_token=None)
-    with pytest.raises(ValueError, match="has eos_token = None: expected an eos_token that is in tokenizer.json"):
+    words = "names no eos_token: expected one in tokenizer_config.json or special_tokens_map.json; without one, llama"
+    with pytest.raises(ValueError, match=words):
         read_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
-    with pytest.raises(ValueError, match="tokenizer_config.json is missing: expected an eos_token"):
+    with pytest.raises(ValueError, match=words):
+        read_tokenizer(tmp_path)
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="has no tokenizer.json: expected the folder of a published model"):
+        read_tokenizer(tmp_path)
+
+
+def around(*parts):
+    """A post-processor that puts special tokens around a text."""
+    known = {"<|end|>": 0, "<|user|>": 1}
+    used = [(part, known[part]) for part in sorted({*parts} & {*known})]
+    return processors.TemplateProcessing(single=list(parts), special_tokens=used)
+
+
+@pytest.mark.parametrize(
+    ("processor", "settings"),
+    [
+        (None, {"add_eos_token": True}),
+        (None, {"add_bos_token": True, "add_eos_token": True}),
+        (around("$A", "<|end|>"), {}),
+        (around("<|user|>", "$A", "<|end|>"), {}),
+        (around("$A"), {"add_bos_token": True, "add_eos_token": True}),
+        (processors.ByteLevel(), {"add_bos_token": True}),
+        (processors.Sequence([processors.ByteLevel(), around("<|user|>", "$A")]), {"add_eos_token": True}),
+    ],
+    ids=["end by setting", "both by setting", "end", "both", "neither", "only bytes", "begin in a sequence"],
+)
+def test_special_tokens_around_a_text_are_those_of_the_folder(tmp_path, processor, settings):
+    made = tokenizer("gpt-2", tmp_path, bos_token="<|user|>", **settings)
+    if processor is not None:
+        made.post_processor = processor
+        made.save(str(tmp_path / "tokenizer.json"))
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny(vocabulary_size=640))
+    export_gguf(model, tmp_path / "a.gguf", vocabulary=read_tokenizer(tmp_path))
+    expected = list(load_tokenizer(str(tmp_path)).encode("hello"))
+    assert list(load_tokenizer(str(tmp_path / "a.gguf")).encode("hello")) == expected
+    assert ask(served(tmp_path / "a.gguf"), "/tokenize", content="hello", add_special=True) == {"tokens": expected}
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        around("<|user|>", "<|end|>", "$A"),
+        around("$A", "<|user|>"),
+        processors.BertProcessing(("<|end|>", 0), ("<|user|>", 1)),
+    ],
+    ids=["two before", "another after", "another kind"],
+)
+def test_special_tokens_that_llama_cpp_does_not_put_around_a_text_are_refused(tmp_path, processor):
+    made = tokenizer("gpt-2", tmp_path)
+    made.post_processor = processor
+    made.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="has post_processor = .*: expected at most one token before a text, and noth"):
+        read_tokenizer(tmp_path)
+
+
+def test_an_end_of_text_that_only_the_map_of_special_tokens_names_is_read(tmp_path):
+    tokenizer("gpt-2", tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|user|>"}}))
+    assert {read_tokenizer(tmp_path).end} == load_tokenizer(str(tmp_path)).end_tokens == {1}
+
+
+def test_a_token_that_only_the_settings_add_is_in_the_vocabulary(tmp_path):
+    made = tokenizer("gpt-2", tmp_path, eos_token="<|stop|>")
+    found = read_tokenizer(tmp_path)
+    assert found.end == made.get_vocab_size() and found.tokens[found.end] == "<|stop|>"
+    assert found.types[found.end] == TokenType.CONTROL
+
+
+def test_the_default_of_several_chat_templates_is_written(tmp_path):
+    templates = [{"name": "tools", "template": "other"}, {"name": "default", "template": "{{ messages[0].content }}"}]
+    tokenizer("gpt-2", tmp_path, chat_template=templates)
+    vocabulary = read_tokenizer(tmp_path)
+    export_gguf(GPT(GPTConfig.tiny(vocabulary_size=640)), tmp_path / "a.gguf", vocabulary=vocabulary)
+    turn = [{"role": "user", "content": "hello"}]
+    theirs = load_tokenizer(str(tmp_path)).encode_chat(turn)
+    assert load_tokenizer(str(tmp_path / "a.gguf")).encode_chat(turn) == theirs
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_file_is_named(tmp_path, name):
+    tokenizer("gpt-2", tmp_path)
+    (tmp_path / name).write_text("[")
+    with pytest.raises(ValueError, match=f"{name} (cannot be read as a tokenizer|is not JSON) .*: download it again"):
         read_tokenizer(tmp_path)
 
 

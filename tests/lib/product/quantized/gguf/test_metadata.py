@@ -126,9 +126,12 @@ def test_factors_of_another_scaling_than_llama_3s_are_refused(path, values):
         load_gguf(with_keys(path, [factors(*values)]))
 
 
-def test_factors_beside_a_linear_scaling_are_refused(path):
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_factors_beside_another_scaling_are_refused(path, kind):
+    scaling = Llama3Scaling(8.0, 64)
+    export_gguf(GPT(GPTConfig.tiny(rope_scaling=scaling)), path)
     with pytest.raises(GGUFError, match="llama.rope.scaling.factor and rope_freqs.weight: expected one of them"):
-        load_gguf(with_keys(path, [factors(*[1] * 8)], rope__scaling__factor=2.0))
+        load_gguf(with_keys(path, rope__scaling__factor=2.0, rope__scaling__type=kind))
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,8 @@ def each_in_a_folder(folder):
         save(folder / save.__name__)
 
 
-def test_the_record_is_that_of_the_python_recorder(tmp_path):
+def test_the_record_is_that_of_the_python_recorder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the save changes the folder of this process, and this brings it back
     for name in ("by_python", "by_strace"):
         (tmp_path / name).mkdir()
     with recording(tmp_path / "by_python") as recorder:
