@@ -34,10 +34,11 @@ class Stamps:
 
 
 def next_tick() -> int:
-    """Wait for the next tick of the clock that stamps files, a few milliseconds, and return its time in ns. Changes
-    after it have other stamps than changes before it."""
-    before = time.clock_gettime_ns(_COARSE)
-    while (now := time.clock_gettime_ns(_COARSE)) == before:
+    """Wait a few milliseconds, until the clock that stamps files has passed the present, and return its time in ns.
+    Changes after it have later stamps than changes before it."""
+    # not its next step: Linux 6.13 and later also stamp by the fine clock, which may be ahead of a step that is late
+    before = time.time_ns()
+    while (now := time.clock_gettime_ns(_COARSE)) <= before:
         time.sleep(0)
     return now
 
