@@ -1507,11 +1507,16 @@ class Lifecycle:
 # %% nbgrader={"grade": true, "grade_id": "Lifecycle_test_probes", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("Lifecycle", "what the probes get", part="probes", hidden="all other states"):
 
-    def answers(path, expected, why, **state):
+    def answers_all(cases, **state):
+        """Cases {path: (status, why)} for one process."""
         flags = {"loaded": True, "engine_dead": False, "draining": False, **state}
-        got = virtual(probed, Lifecycle, flags["loaded"], flags["engine_dead"], flags["draining"], [path])[0]
-        right = type(got) is int and got == expected
-        check.true(right, f"status({path!r}) with {flags} is {got!r}, expected {expected}: {why}")
+        statuses = virtual(probed, Lifecycle, flags["loaded"], flags["engine_dead"], flags["draining"], list(cases))
+        for (path, (expected, why)), got in zip(cases.items(), statuses, strict=True):
+            right = type(got) is int and got == expected
+            check.true(right, f"status({path!r}) with {flags} is {got!r}, expected {expected}: {why}")
+
+    def answers(path, expected, why, **state):
+        answers_all({path: (expected, why)}, **state)
 
     answers("/startup", 503, "it has not started yet", loaded=False)
     answers("/startup", 200, "it has started")
@@ -1533,12 +1538,11 @@ with check("Lifecycle", "what the probes get", part="probes", hidden="all other 
     for loaded in (False, True):
         for dead in (False, True):
             for draining in (False, True):
-                state = {"loaded": loaded, "engine_dead": dead, "draining": draining}
-                answers("/startup", 200 if loaded else 503, "has it started?", **state)
-                answers("/live", 503 if dead else 200, "does a restart help?", **state)
-                answers("/ready", 503 if dead or draining or not loaded else 200, "can it answer?", **state)
-                for path in ("/live/", "/", "", "ready", "/startup/x"):
-                    answers(path, 404, "there is no such path", **state)
+                cases = dict.fromkeys(("/live/", "/", "", "ready", "/startup/x"), (404, "there is no such path"))
+                cases["/startup"] = 200 if loaded else 503, "has it started?"
+                cases["/live"] = 503 if dead else 200, "does a restart help?"
+                cases["/ready"] = 503 if dead or draining or not loaded else 200, "can it answer?"
+                answers_all(cases, loaded=loaded, engine_dead=dead, draining=draining)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "Lifecycle_test_drain", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}

@@ -22,12 +22,14 @@ What the tasks here *ask* are lists as well:
 import asyncio
 import inspect
 import math
+import os
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from threeloops.affinity import keep_to
 from threeloops.simulation.event_loop import Deadlock, TimeLimit, VirtualTimeLoop, alone, cancel_all
 
 __all__ = ["BUSY", "call_now", "end", "go_on", "raise_deadlock", "raise_error", "raise_time_limit", "start"]
@@ -176,12 +178,13 @@ class _State:
     """The one loop at a time."""
 
     loop: _FollowingLoop | None = None
+    cores: set[int] = set()
 
 
-def start() -> None:
-    """Make a loop for the next program."""
+def start(core: int) -> None:
+    """Make a loop for the next program, on the core where the grader's loop runs."""
     end()
-    _State.loop = _FollowingLoop()
+    _State.cores, _State.loop = keep_to(core), _FollowingLoop()
 
 
 def go_on(grader: Callable[..., Any], moment: float, told: list[list[Any]]) -> list[Any]:
@@ -238,6 +241,9 @@ def end() -> None:
         with alone(), suppress(Exception):
             cancel_all(loop)
             loop.close()
+    if _State.cores:
+        os.sched_setaffinity(0, _State.cores)
+    _State.cores = set()
 
 
 def _loop() -> _FollowingLoop:

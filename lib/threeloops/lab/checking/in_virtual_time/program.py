@@ -5,6 +5,7 @@ from asyncio import events
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from threeloops.affinity import one_core
 from threeloops.lab.checking import wall
 from threeloops.lab.checking.in_virtual_time.leading import LeadingLoop
 from threeloops.lab.checking.in_virtual_time.remote import Remote, is_of_the_student
@@ -35,11 +36,12 @@ def in_virtual_time(program: Callable[..., Awaitable[Any]], *args: Any, seconds:
     if wall.connection is None:
         return run(program, *args, seconds=seconds, **options)
     loop = LeadingLoop(wall.connection, seconds)
-    loop.ask("start")
-    try:
-        return run_on(loop, program, *(_remote(loop, each) for each in args), **options)
-    finally:
-        loop.ask("end")
+    with one_core() as core:
+        loop.ask("start", core)
+        try:
+            return run_on(loop, program, *(_remote(loop, each) for each in args), **options)
+        finally:
+            loop.ask("end")
 
 
 def there(function: Callable[..., Any], *args: Any) -> Any:
