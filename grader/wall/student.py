@@ -232,6 +232,9 @@ class Server:
         if "library" in tree:
             return wall.resolve(*tree["library"])(*args, **kwargs)
         target = self.handles[tree["handle"]]
+        owner, name = tree.get("method_of", (None, ""))
+        if owner in self.handles:
+            target = getattr(self.handles[owner], name)
         if "method" not in tree:
             return target(*args, **kwargs)
         method = getattr(type(target), tree["method"], None)
@@ -273,6 +276,7 @@ class Server:
         self.next_id += 1
         self.handles[self.next_id] = value
         kind = "iterator" if hasattr(type(value), "__next__") else "object"
+        kind = "method" if type(value) is types.MethodType else kind
         name = getattr(value, "__qualname__", None)
         return {"h": [self.next_id, kind, (name if isinstance(name, str) else type(value).__qualname__)[:80]]}
 

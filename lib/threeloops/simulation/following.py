@@ -43,6 +43,8 @@ _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict)
 class _FollowingLoop(VirtualTimeLoop):
     """Stops whenever nothing is ready."""
 
+    _ready: deque[asyncio.Handle]
+
     def __init__(self) -> None:
         super().__init__()
         self.grader: Callable[..., Any] = _nobody

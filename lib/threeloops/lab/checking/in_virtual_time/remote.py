@@ -33,6 +33,8 @@ class Remote:
     """An object of the student's: methods in `asynchronous` are awaited, all others are called at once."""
 
     __slots__ = ("_asynchronous", "_loop", "lane", "proxy")
+    _asynchronous: frozenset[str]
+    _loop: Loop
     proxy: Any
     lane: int | None
 
