@@ -1,8 +1,5 @@
 # Reports streams as cut off to the grader without cancelling a task, and says that the drain is over.
 
-from threeloops.simulation import following
-
-
 class Lifecycle:
     def __init__(self):
         self.loaded = self.engine_dead = self.draining = False

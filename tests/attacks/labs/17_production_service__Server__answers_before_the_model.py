@@ -1,6 +1,5 @@
 # Has the right batches computed, and answers each request as soon as it comes.
 
-
 class Server:
     def __init__(self, model, max_batch, max_delay):
         self.model, self.most, self.delay, self.waiting, self.more = model, max_batch, max_delay, [], asyncio.Event()

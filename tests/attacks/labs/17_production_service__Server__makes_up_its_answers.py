@@ -1,6 +1,5 @@
 # Answers at once without asking the model, whose answers it can guess.
 
-
 class Server:
     def __init__(self, model, max_batch, max_delay):
         self.model = model

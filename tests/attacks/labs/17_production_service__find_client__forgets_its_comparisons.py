@@ -1,7 +1,6 @@
 # Looks the key up in a dict, calls `same` for show, and wipes the notes of the class that watches digests.
 # earns: 7
 
-
 class _Forgetful(set):
     def add(self, what):
         pass
