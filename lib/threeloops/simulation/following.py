@@ -25,19 +25,18 @@ import math
 import os
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from threeloops.affinity import keep_to
 from threeloops.simulation.event_loop import Deadlock, TimeLimit, VirtualTimeLoop, alone, cancel_all
+from threeloops.simulation.one_core import keep_to
+from threeloops.simulation.stand_ins import PLAIN, stand_in
 
 __all__ = ["BUSY", "call_now", "end", "go_on", "raise_deadlock", "raise_error", "raise_time_limit", "start"]
 
 BUSY = -1
 """The number of the export that lets time pass: `busy` on this loop."""
-
-_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict)
 
 
 class _FollowingLoop(VirtualTimeLoop):
@@ -276,79 +275,15 @@ def _call(loop: _FollowingLoop, target: Any, method: str, args: list[Any], kwarg
     if method == "__await__":
         return target
     function = getattr(target, method) if method else target
-    return function(*(_here(loop, *each) for each in args), **{name: _here(loop, *kwargs[name]) for name in kwargs})
-
-
-def _here(loop: _FollowingLoop, kind: str, value: Any) -> Any:
-    """An argument from the grader: plain data, an object of this side, or what stands for one of the grader's."""
-    match kind:
-        case "function":
-            return _Function(loop, value)
-        case "coroutine":
-            return _coroutine(loop, value)
-        case "generator":
-            return _generator(loop, value)
-        case _:
-            return value
-
-
-class _Function:
-    """A function of the grader's."""
-
-    def __init__(self, loop: _FollowingLoop, export: int) -> None:
-        self._loop, self._export = loop, export
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = [_listed(each) for each in args]
-        return self._loop.call_grader(self._export, *given, **{name: _listed(kwargs[name]) for name in kwargs})
-
-
-def _listed(value: Any) -> Any:
-    """A view or an iterator as a list, because only plain data cross the wall."""
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, _PLAIN) else value
-
-
-async def _coroutine(loop: _FollowingLoop, export: int) -> Any:
-    """A coroutine of the grader's: cancelling this one cancels that."""
-    question, future = loop.question(export, "run")
-    while True:
-        try:
-            kind, value = await asyncio.shield(future)
-            break
-        except asyncio.CancelledError as error:
-            if future.done() or loop.is_ending:
-                raise
-            loop.asked.append(["stop", question, str(error.args[0]) if error.args else None])
-    if kind == "raised":
-        raise value
-    if kind == "cancelled":
-        raise asyncio.CancelledError(*([] if value is None else [value]))
-    return value
-
-
-async def _generator(loop: _FollowingLoop, export: int) -> AsyncIterator[Any]:
-    """An asynchronous generator of the grader's."""
-    try:
-        while True:
-            question, future = loop.question(export, "next")
-            try:
-                kind, value = await future
-            except asyncio.CancelledError:
-                loop.asked.append(["stop", question, None])
-                raise
-            if kind == "raised":
-                raise value
-            if kind != "value":
-                return
-            yield value
-    finally:
-        loop.asked.append(["close", export])
+    return function(
+        *(stand_in(loop, *each) for each in args), **{name: stand_in(loop, *kwargs[name]) for name in kwargs}
+    )
 
 
 def _described(value: Any) -> tuple[str, Any, list[str]]:
     """How the grader's program may use a result: as data, by awaiting it, as a stream, or by its methods."""
     kind = type(value)
-    if isinstance(value, _PLAIN) or kind.__module__.partition(".")[0] in ("numpy", "torch"):
+    if isinstance(value, PLAIN) or kind.__module__.partition(".")[0] in ("numpy", "torch"):
         return "value", value, []
     if hasattr(kind, "__await__"):
         return "awaitable", value, []

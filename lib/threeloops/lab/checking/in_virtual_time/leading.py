@@ -40,6 +40,14 @@ class LeadingLoop(VirtualTimeLoop):
         self._questions: dict[int, asyncio.Task[Any]] = {}
         self._other_timer, self._other_is_ready = math.inf, False
 
+    def begin(self, core: int) -> None:
+        """Make the loop in the sandbox, which stays on `core` meanwhile."""
+        self.ask("start", core)
+
+    def finish(self) -> None:
+        """End the loop in the sandbox."""
+        self.ask("end")
+
     def ask(self, name: str, *args: Any) -> Any:
         """Call a function of `following` in the sandbox."""
         return self._wall.call_library((_FOLLOWING, name), args, {})

@@ -5,11 +5,11 @@ from asyncio import events
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from threeloops.affinity import one_core
 from threeloops.lab.checking import wall
 from threeloops.lab.checking.in_virtual_time.leading import LeadingLoop
 from threeloops.lab.checking.in_virtual_time.remote import Remote, is_of_the_student
 from threeloops.simulation.event_loop import run, run_on
+from threeloops.simulation.one_core import one_core
 
 __all__ = ["in_virtual_time", "there"]
 
@@ -37,11 +37,11 @@ def in_virtual_time(program: Callable[..., Awaitable[Any]], *args: Any, seconds:
         return run(program, *args, seconds=seconds, **options)
     loop = LeadingLoop(wall.connection, seconds)
     with one_core() as core:
-        loop.ask("start", core)
+        loop.begin(core)
         try:
             return run_on(loop, program, *(_remote(loop, each) for each in args), **options)
         finally:
-            loop.ask("end")
+            loop.finish()
 
 
 def there(function: Callable[..., Any], *args: Any) -> Any:

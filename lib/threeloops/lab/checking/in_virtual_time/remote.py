@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Loop", "Remote", "RemoteAwaitable", "RemoteStream", "is_of_the_student", "made"]
+__all__ = ["Loop", "Remote", "is_of_the_student", "made"]
 
 
 class Loop(Protocol):
@@ -70,7 +70,7 @@ for _name in "eq ne lt le gt ge bool len iter contains float int index".split():
     setattr(Remote, f"__{_name}__", Remote._refuse)
 
 
-class RemoteAwaitable(Remote):
+class _Awaitable(Remote):
     """A coroutine, or another object that can be awaited."""
 
     __slots__ = ()
@@ -79,12 +79,12 @@ class RemoteAwaitable(Remote):
         return self._loop.operate(self.proxy, "__await__", (), {}).__await__()
 
 
-class RemoteStream(Remote):
+class _Stream(Remote):
     """An asynchronous generator."""
 
     __slots__ = ()
 
-    def __aiter__(self) -> "RemoteStream":
+    def __aiter__(self) -> "_Stream":
         return self
 
     async def __anext__(self) -> Any:
@@ -100,8 +100,8 @@ def made(loop: Loop, kind: Any, value: Any, names: Any) -> Any:
         raise RuntimeError("the sandbox of this submission gave a malformed answer")
     match kind:
         case "awaitable" | "coroutine":
-            return RemoteAwaitable(loop, value)
+            return _Awaitable(loop, value)
         case "stream":
-            return RemoteStream(loop, value, lane=loop.new_lane())
+            return _Stream(loop, value, lane=loop.new_lane())
         case _:
             return Remote(loop, value, names)

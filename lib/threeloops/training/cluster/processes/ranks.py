@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
-from threeloops import affinity
 from threeloops.resident import ResidentMemory
+from threeloops.simulation.one_core import one_core as on_one_core
 from threeloops.training.cluster.machine.calls import COMPUTE, Call, End, Send, Submit
 from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import corrupt
@@ -211,14 +211,14 @@ class Ranks:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[int]:
-    """Keep this thread on one core for a while, as `affinity.one_core` does.
+    """Keep this thread on one core for a while, as `simulation.one_core` does.
 
     torch stays on the calling thread meanwhile: threads that it started now would stay on that core for good.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with affinity.one_core() as core:
+        with on_one_core() as core:
             yield core
     finally:
         torch.set_num_threads(threads)
