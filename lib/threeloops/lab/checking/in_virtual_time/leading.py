@@ -39,13 +39,23 @@ class LeadingLoop(VirtualTimeLoop):
         self._started = self._lanes = 0
         self._questions: dict[int, asyncio.Task[Any]] = {}
         self._other_timer, self._other_is_ready = math.inf, False
+        self.set_exception_handler(
+            lambda *_: None
+        )  # an error that nobody awaits is the student's, so it is not printed
+
+    def where(self) -> str:
+        """Nothing: tasks here may have failed with the student's words, and `following` names those that wait."""
+        return ""
 
     def begin(self, core: int) -> None:
         """Make the loop in the sandbox, which stays on `core` meanwhile."""
         self.ask("start", core)
 
     def finish(self) -> None:
-        """End the loop in the sandbox."""
+        """End the loop in the sandbox, and the coroutines that nobody has run."""
+        for each in self._exports:
+            if inspect.iscoroutine(each):
+                each.close()
         self.ask("end")
 
     def ask(self, name: str, *args: Any) -> Any:
