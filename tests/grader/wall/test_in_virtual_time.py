@@ -336,3 +336,22 @@ def test_a_function_of_a_test_cell_is_not_on_the_students_side(lab, sandbox):
     finally:
         side.close()
     assert not done.ok and done.error == "TypeError" and "g is not of a setup cell" in done.message, done
+
+
+def test_a_worker_that_is_free_a_nanosecond_later_is_waited_for(run):
+    """A loop runs timers of the next nanosecond early, and a job whose worker is not free yet sets another one."""
+    done = run(
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+
+        async def f():
+            loop, one = asyncio.get_running_loop(), ThreadPoolExecutor(1)
+            first = loop.run_in_executor(one, busy, 1.0 + 4e-10)
+            second = loop.run_in_executor(one, busy, 1.0)
+            await asyncio.gather(asyncio.sleep(1.0), first, second)
+            return now()
+        """,
+        "(seconds, end) = in_virtual_time(calls, f)\nassert seconds == end and abs(end - 2.0) < 1e-8, (seconds, end)",
+    )
+    assert done.ok, done

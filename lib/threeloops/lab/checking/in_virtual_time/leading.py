@@ -68,7 +68,7 @@ class LeadingLoop(VirtualTimeLoop):
         elif self._asked:
             self.count_a_turn()
             self._hear(*self._asked.popleft())
-        elif self._told or self._other_is_ready or self._other_timer <= self._now + self._clock_resolution:
+        elif self._told or self._other_is_ready or self._other_timer <= self._now:
             self.count_a_turn()
             self._take(self._exchange("go_on"))
         else:
