@@ -37,6 +37,8 @@ MAIN_TWIN = "threeloops_main"
 """Module through which the grader's pickles refer to classes of setup cells, which exist on both sides."""
 
 _SHOWN = ("text/plain", "image/png")
+_LONGEST_LINE = 200
+"""Characters of a line with a syntax error that are shown."""
 
 
 def install_main_twin(kept: Mapping[str, Any] | None = None) -> None:
@@ -332,6 +334,14 @@ def _state_of(value: Any) -> Any:
     return value.detach() if is_tensor(value) else value
 
 
+def _marked(error: SyntaxError) -> str:
+    """Return the line and the message of a syntax error, and below it the text with a caret, as Python shows it."""
+    text = (error.text or "").rstrip("\n")[:_LONGEST_LINE]
+    indent = len(text) - len(text.lstrip())
+    caret = " " * max(0, min((error.offset or 1) - 1, len(text)) - indent) + "^"
+    return f"line {error.lineno}: {error.msg}\n    {text.lstrip()}\n    {caret}"
+
+
 def _describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: the names of its classes, its message and the line that raised it."""
     trace = error.__traceback__
@@ -343,6 +353,8 @@ def _describe(error: BaseException) -> dict[str, Any]:
         message = str(error.args[0] if isinstance(error, KeyError) and len(error.args) == 1 else error)[:4000]
     except BaseException:
         message = "<an exception without a readable message>"
+    if isinstance(error, SyntaxError) and error.lineno and error.text:
+        message, where = _marked(error), ""  # the place is in the text, not where it was compiled
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
         message = f"{message}: the cell printed or wrote more than one file may hold in a graded run"
     names = [f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__ if isinstance(c, type)]
