@@ -73,9 +73,9 @@ def run(
             nb_man.cell_start(cell, at)
             hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
             outcome = redactor.redact(session.run(cell), hidden_from, of_lab=kind is not Kind.FREE)
-            outcome = allowance.spend(
-                _explained(outcome, failed.get(split_test_id(cell.id)[0])) if is_test else outcome
-            )
+            if is_test:
+                outcome = _explained(outcome, failed.get(split_test_id(cell.id)[0]))
+            outcome = allowance.spend(outcome)
             maximum = float(cell.metadata.nbgrader.points) if is_test else 0.0
             cell.outputs, cell.execution_count = outputs(outcome, maximum, at + 1, is_test=is_test), at + 1
             if is_test:

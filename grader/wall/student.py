@@ -336,10 +336,11 @@ def _state_of(value: Any) -> Any:
 
 def _marked(error: SyntaxError) -> str:
     """Return the line and the message of a syntax error, and below it the text with a caret, as Python shows it."""
+    said = "a bracket or a text is not closed" if error.msg == "incomplete input" else error.msg  # IPython's words
     text = (error.text or "").rstrip("\n")[:_LONGEST_LINE]
     indent = len(text) - len(text.lstrip())
     caret = " " * max(0, min((error.offset or 1) - 1, len(text)) - indent) + "^"
-    return f"line {error.lineno}: {error.msg}\n    {text.lstrip()}\n    {caret}"
+    return f"line {error.lineno}: {said}\n    {text.lstrip()}\n    {caret}"
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

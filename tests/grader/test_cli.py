@@ -176,12 +176,16 @@ def test_only_gives_the_points_of_a_whole_grading(toy, command, tmp_path):
     [
         (
             "def mean(values):\n    return sum(values / len(values)\n",
-            ["SyntaxError: line 2: '(' was never closed", "return sum(values / len(values)", "          ^"],
+            ["SyntaxError: line 2: a bracket or a text is not closed\n    return sum(values / len(values)\n"],
+        ),
+        (
+            "def mean(values):\n    return sum(values) / / len(values)\n",
+            ["SyntaxError: line 2: invalid syntax\n    return sum(values) / / len(values)\n" + " " * 25 + "^"],
         ),
         ("def mean(values):\nreturn 1\n", ["IndentationError: line 2: expected an indented block", "return 1"]),
         ("raise_here = 1 / 0\ndef mean(values):\n    return 1\n", ["ZeroDivisionError: division by zero"]),
     ],
-    ids=["syntax", "indentation", "another error"],
+    ids=["a bracket", "syntax", "indentation", "another error"],
 )
 def test_an_answer_whose_cell_fails_is_told_how_instead_of_a_missing_name(toy, command, tmp_path, answer, told):
     folder = tmp_path / "class" / "ada" / toy.slug

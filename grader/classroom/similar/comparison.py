@@ -65,7 +65,7 @@ def compare(lab: Lab, folder: Path, earlier: Iterable[Path] = ()) -> Findings:
     """
     trusted, faults = manifest(lab), list[str]()
     of_class = list(_submitted(folder, trusted, "", faults))
-    of_earlier = [each for at in earlier for each in _submitted(at, trusted, f"{at.name}: ", faults)]
+    of_earlier = [each for at in earlier for each in _submitted(at, trusted, f"{at}: ", faults)]
     pairs, small = list[Pair](), list[str]()
     for exercise in trusted.exercises:
         name = exercise.id
