@@ -602,9 +602,7 @@ if INTERPRETED:
 #   calls it a race, even if they write the same value.
 # - Other `bits` raise `ValueError`. These lines are given.
 #
-# In this lab the Python function only allocates, takes views and launches; kernels do the rest. What a kernel moves, and what
-# it is compiled to, counts only in a run whose values are right. Launch as many programs as there are blocks: a check
-# refuses a launch if more than 256 programs, and more than those that write, write nothing.
+# Here Python only allocates, takes views and launches. Bytes and widths count only for right values.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}

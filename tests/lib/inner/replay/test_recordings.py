@@ -103,7 +103,10 @@ def replayed(launcher, *args, l2=None, **kwargs):
     return answer_from(json.loads(json.dumps(answer)), [bytearray(buffer) for buffer in sent])
 
 
-def read(data, inputs, kernels, limits=Limits()):
+LIMITS = Limits()
+
+
+def read(data, inputs, kernels, limits=LIMITS):
     recording = decode(data)
     check(recording, inputs, kernels, limits)
     return recording
