@@ -31,8 +31,11 @@ from threeloops.inner.replay.recordings.steps import (
 
 __all__ = ["Execution", "execute", "execute_compiled"]
 
-_FAULTS = ("out-of-bounds", "write-race", "read-write-race", "store-conflict")
-"""Findings that no correct kernel has: on a GPU they are crashes, or results that change from run to run."""
+_FAULTS = (
+    "out-of-bounds", "write-race", "read-write-race", "store-conflict", "false-hint", "undefined-arithmetic",
+)  # fmt: skip
+"""Findings that no correct kernel has: on a GPU they are crashes, or results that differ from run to run or from the
+interpreter's."""
 
 _MOST_IDLE = 256
 """So many programs may have nothing to do, or almost nothing, however small the problem is: about two per SM."""
