@@ -14,7 +14,7 @@ from nbformat.v4 import new_notebook, new_output
 from papermill.engines import NotebookExecutionManager
 
 from grader.authoring.labs import Lab, Limits, find_lab
-from grader.authoring.manifest import Kind, Manifest, manifest
+from grader.authoring.manifest import SETUPS, Kind, Manifest, manifest
 from grader.authoring.regions import first_line
 from grader.grading.output_limits import Allowance
 from grader.grading.records import Test
@@ -81,7 +81,7 @@ def run(
                 report.tests.append(Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT], late))
                 if on_test:
                     on_test(report.tests[-1])
-            elif not outcome.ok and kind in (Kind.SOLUTION, Kind.SETUP):
+            elif not outcome.ok and kind in (Kind.SOLUTION, *SETUPS):
                 report.notes.append(f"{cell.id}: {outcome.reason}")
             if not outcome.ok:
                 nb_man.cell_exception(cell, at)
@@ -100,7 +100,7 @@ def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = Non
         kind = trusted.kind(cell)
         if cell.cell_type != "code" or kind is Kind.DEMO or not cell.source.strip():
             continue
-        if exercise is None or cell.id in (exercise.id, *exercise.tests) or kind in (Kind.SETUP, Kind.FREE):
+        if exercise is None or cell.id in (exercise.id, *exercise.tests) or kind in (*SETUPS, Kind.FREE):
             chosen.append((at, cell))
     return chosen
 

@@ -3,7 +3,7 @@
 Not a name of `threeloops.lab`, which imports no torch: a lab that needs it imports it from here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -19,7 +19,12 @@ _HUB = "threeloops.training.cluster.processes.hub"
 
 
 def on_cluster(
-    cluster: Cluster, program: Callable[..., Any], *arguments: Any, seconds: float = 60.0, memory: bool = False
+    cluster: Cluster,
+    program: Callable[..., Any],
+    *arguments: Any,
+    seconds: float = 60.0,
+    memory: bool = False,
+    served: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Run:
     """`cluster.run(program, *arguments)`, which behind the wall keeps the clocks where no student's code reaches.
 
@@ -32,6 +37,9 @@ def on_cluster(
             an argument. A function of a test cell exists on the grader's side only.
         seconds: of real time, for the whole run.
         memory: measure each rank's, as `Cluster.run` does.
+        served: functions of the test, which ranks call with `ask(name, …)`. They run on the grader's side and get the
+            rank first. What they hand out, and to whom, is known there; what they do not hand out, no rank has. They
+            must expect any arguments.
 
     Raises:
         TypeError: a function of a test cell is to run on the ranks.
@@ -39,7 +47,7 @@ def on_cluster(
         RankFailed, Deadlock, Mismatch, Unfinished: see `Cluster.run`.
     """
     try:
-        return _run(cluster, program, arguments, seconds, memory)
+        return _run(cluster, program, arguments, seconds, memory, served)
     except RankFailed as failure:
         if "NotImplementedError" in str(failure).splitlines():
             raise NotImplementedError from None
@@ -83,11 +91,16 @@ def _tensors_in(results: Any) -> list[torch.Tensor]:
 
 
 def _run(
-    cluster: Cluster, program: Callable[..., Any], arguments: tuple[Any, ...], seconds: float, memory: bool
+    cluster: Cluster,
+    program: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    seconds: float,
+    memory: bool,
+    served: Mapping[str, Callable[..., Any]] | None,
 ) -> Run:
     if wall.connection is None:
         try:
-            run = cluster.run(program, *arguments, seconds=seconds, memory=memory)
+            run = cluster.run(program, *arguments, seconds=seconds, memory=memory, served=served)
         except ClusterError as error:
             for note in getattr(error, "__notes__", ()):
                 print(note)
@@ -104,7 +117,11 @@ def _run(
     try:
         _call("start", cluster.topology.nodes, program, arguments, slow, seconds, memory)
         return cluster.conduct(
-            _Hub(cluster.topology.ranks), lambda rank, _: _call("result", rank), lambda: str(_call("printed")), memory
+            _Hub(cluster.topology.ranks),
+            lambda rank, _: _call("result", rank),
+            lambda: str(_call("printed")),
+            memory,
+            served,
         )
     except ClusterError as error:
         wall.connection.note_words(error)  # ranks may say in it what hidden tests hold
