@@ -48,8 +48,10 @@ from threeloops.lab import (
     show,
     term,
 )
+from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.lab.checking.on_disk import on_folders
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.training.cluster import Cluster
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
@@ -178,6 +180,22 @@ def two_calls(folder, accumulated, weights, tokens, targets, micro):
     accumulated(weights, tokens, targets, micro)
     loss, gradients = accumulated(weights, tokens, targets, micro)
     return loss.detach(), [gradient.detach().clone() for gradient in gradients]
+
+
+def loss_of_large(accumulated, batch, length, micro):
+    """The loss of a batch whose activations take far more memory than the batch."""
+    return accumulated(*a_batch(3, batch, length), micro)[0].detach()
+
+
+def require_memory_of_parts(accumulated, batch, length, micro):
+    """Measured from outside of the process that computes. A logit is a float64, and there are 29 per token."""
+    run = on_cluster(Cluster(1), loss_of_large, accumulated, batch, length, micro, memory=True)
+    mebibytes, whole = run.memory[0] / 2**20, 3 * 8 * 29 * batch * length / 2**20
+    check.true(
+        mebibytes < whole / 4,
+        f"{batch} sequences of {length:,} tokens, {micro} at a time, took {mebibytes:.0f} MiB: the activations of the "
+        f"whole batch take {whole:.0f} MiB or more, and those of a part about {2 * whole * micro / batch:.0f} MiB",
+    )
 
 
 @dataclass(frozen=True)
@@ -1116,8 +1134,8 @@ with reveal("best_segment"):
 # - `mean_loss(weights, tokens, targets)` is the mean over the targets that count among those given. Where none counts it is
 #   0/0 = NaN, and so are its gradients.
 # - Call it for `micro` sequences at a time, in order; the last part may be shorter. It raises `OutOfMemory` for more than 4
-#   sequences, and when the graphs of more than 8 are alive at once.
-# - A second call of `accumulated` with the same weights returns the same.
+#   sequences, and for graphs of more than 8 at once. Memory is measured too.
+# - A second call with the same weights returns the same.
 # - `ValueError`: `micro` below 1, as `micro = 0`; no target that counts, or shapes that differ, naming `targets`.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1221,6 +1239,7 @@ with check("accumulate", "gradients of parts, added up to those of the whole", p
     def alike(gradients, expected, scale):
         return all(torch.allclose(g, scale * e, 1e-9, 1e-13) for g, e in zip(gradients, expected, strict=True))
 
+    require_memory_of_parts(accumulated, 128, 1000, 2)
     accumulate_check(8, 11, 4, 0.0)
     accumulate_check(6, 11, 2, 0.3)
     accumulate_check(7, 11, 3, 0.3)
@@ -1265,6 +1284,7 @@ with check("accumulate", "batches that have no mean", part="errors", hidden="oth
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, accumulated, weights, tokens, targets[:3], 2, names="targets")
     check.raises(ValueError, accumulated, weights, tokens, targets, -7, names="micro = -7")
+    require_memory_of_parts(accumulated, 96, 1000, 3)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
