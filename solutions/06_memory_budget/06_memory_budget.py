@@ -182,20 +182,10 @@ def two_calls(folder, accumulated, weights, tokens, targets, micro):
     return loss.detach(), [gradient.detach().clone() for gradient in gradients]
 
 
-def loss_of_large(accumulated, batch, length, micro):
-    """The loss of a batch whose activations take far more memory than the batch."""
-    return accumulated(*a_batch(3, batch, length), micro)[0].detach()
-
-
-def require_memory_of_parts(accumulated, batch, length, micro):
-    """Measured from outside of the process that computes. A logit is a float64, and there are 29 per token."""
-    run = on_cluster(Cluster(1), loss_of_large, accumulated, batch, length, micro, memory=True)
-    mebibytes, whole = run.memory[0] / 2**20, 3 * 8 * 29 * batch * length / 2**20
-    check.true(
-        mebibytes < whole / 4,
-        f"{batch} sequences of {length:,} tokens, {micro} at a time, took {mebibytes:.0f} MiB: the activations of the "
-        f"whole batch take {whole:.0f} MiB or more, and those of a part about {2 * whole * micro / batch:.0f} MiB",
-    )
+def large_batch(accumulated, batch, length, micro):
+    """The loss and the gradients of a batch whose activations take far more memory than the batch."""
+    loss, gradients = accumulated(*a_batch(3, batch, length), micro)
+    return loss.detach(), [gradient.detach() for gradient in gradients]
 
 
 @dataclass(frozen=True)
@@ -271,6 +261,29 @@ def cause_of(got, slips, rtol):
     if not isinstance(got, numbers.Real):
         return ""
     return "; or ".join(cause for cause, value in slips.items() if math.isclose(got, value, rel_tol=rtol))
+
+
+# %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "memory_of_parts", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+def require_memory_of_parts(accumulated, batch, length, micro):
+    """Measured from outside of the process that computes. A logit is a float64, and there are 29 per token."""
+    run = on_cluster(Cluster(1), large_batch, accumulated, batch, length, micro, memory=True)
+    weights, tokens, targets = a_batch(3, batch, length)
+    total, loss = int((targets != -100).sum()), 0.0
+    for row, goal in zip(tokens[:, None], targets[:, None], strict=True):
+        share = mean_loss(weights, row, goal) * (int((goal != -100).sum()) / total)
+        share.backward()
+        loss += float(share.detach())
+    got, gradients = run.results[0]
+    what = f"{batch} sequences of {length:,} tokens, {micro} at a time"
+    check.close(got, loss, rtol=1e-9, what=f"loss of {what}")
+    expected = [weight.grad for weight in weights]
+    check.close(list(gradients), expected, rtol=1e-7, atol=1e-12, what=f"gradients of {what}")
+    mebibytes, whole = run.memory[0] / 2**20, 3 * 8 * 29 * batch * length / 2**20
+    check.true(
+        mebibytes < whole / 4,
+        f"{what}, took {mebibytes:.0f} MiB: the activations of the whole batch take {whole:.0f} MiB or more, and those of "
+        f"a part about {2 * whole * micro / batch:.0f} MiB",
+    )
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -1239,7 +1252,6 @@ with check("accumulate", "gradients of parts, added up to those of the whole", p
     def alike(gradients, expected, scale):
         return all(torch.allclose(g, scale * e, 1e-9, 1e-13) for g, e in zip(gradients, expected, strict=True))
 
-    require_memory_of_parts(accumulated, 128, 1000, 2)
     accumulate_check(8, 11, 4, 0.0)
     accumulate_check(6, 11, 2, 0.3)
     accumulate_check(7, 11, 3, 0.3)
@@ -1265,6 +1277,7 @@ with check("accumulate", "gradients of parts, added up to those of the whole", p
         if alike(answer[1], expected, 2)
         else "",
     )
+    require_memory_of_parts(accumulated, 128, 1000, 2)
     ### BEGIN HIDDEN TESTS
     for seed in range(6):
         rng = check.rng(seed)
