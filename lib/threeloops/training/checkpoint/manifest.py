@@ -188,13 +188,9 @@ def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
     if min((*entry.shape, 0)) < 0 or prod(entry.shape) * item_size(entry.dtype) >= 1 << 63:
         return f"shape {entry.shape} is not one"
     for piece in entry.pieces:
-        if piece.shape != entry.shape or any(piece.start) or len(piece.start) != len(piece.shape):
-            ends = [start + length for start, length in zip(piece.start, piece.shape, strict=False)]
-            fits = len(piece.start) == len(piece.shape) == len(entry.shape)
-            if not fits or min((*piece.start, 0)) < 0 or any(map(int.__gt__, ends, entry.shape)):
-                return f"a piece of shape {piece.shape} at {piece.start} is not inside of {entry.shape}"
-        if min((*piece.shape, 1)) < 1:
-            return f"a piece of shape {piece.shape} at {piece.start} has no elements"
+        whole = piece.shape == entry.shape and len(piece.start) == len(piece.shape) and not any(piece.start)
+        if min((*piece.shape, 1)) < 1 or not (whole or _is_inside(piece, entry.shape)):
+            return f"a piece of shape {piece.shape} at {piece.start} is not inside of {entry.shape}"
         left = prod(piece.shape) * item_size(entry.dtype)
         for block in piece.blocks:
             if not 0 <= block.file < len(files) or not 0 < block.length == min(left, BLOCK):
@@ -211,3 +207,9 @@ def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
     if len(entry.pieces) > 1 and (pair := overlapping(piece.box for piece in entry.pieces)):
         return f"the pieces at {pair[0].start} and {pair[1].start} overlap"
     return ""
+
+
+def _is_inside(piece: Piece, shape: tuple[int, ...]) -> bool:
+    if not len(piece.start) == len(piece.shape) == len(shape):
+        return False
+    return all(0 <= start <= size - length for start, length, size in zip(*piece.box, shape, strict=True))
