@@ -119,13 +119,12 @@ def _mark(what: str) -> None:
 
 def _address(save: Callable) -> tuple[str, str | None, str]:
     """Return the module of a function, the path of its script if it is in one, and its name."""
+    name = getattr(save, "__qualname__", repr(save))
+    if "<" in name:
+        raise ValueError(f"save = {name}: expected a function of a module, which a child process can import")
     module = sys.modules[save.__module__]
-    if "<" in save.__qualname__:
-        raise ValueError(
-            f"save = {save.__qualname__}: expected a function of a module, which a child process can import"
-        )
     script = getattr(module, "__file__", None) if save.__module__ == "__main__" else None
-    return save.__module__, script, save.__qualname__
+    return save.__module__, script, name
 
 
 def _found(module: str, script: str | None, name: str) -> Any:
