@@ -230,7 +230,8 @@ class Server:
         args, kwargs = decode(tree["value"], buffers, self)
         if "library" in tree:
             return wall.resolve(*tree["library"])(*args, **kwargs)
-        target = self.handles[tree["handle"]]
+        owner, name = tree.get("method_of", (None, ""))
+        target = getattr(self.handles[owner], name) if owner in self.handles else self.handles[tree["handle"]]
         if "method" not in tree:
             return target(*args, **kwargs)
         method = getattr(type(target), tree["method"], None)
@@ -271,7 +272,7 @@ class Server:
             return {"t": [inner(part) for part in tuple.__iter__(value)]}
         self.next_id += 1
         self.handles[self.next_id] = value
-        kind = "iterator" if hasattr(type(value), "__next__") else "object"
+        kind = "iterator" if hasattr(type(value), "__next__") else type(value).__name__[:80]
         name = getattr(value, "__qualname__", None)
         return {"h": [self.next_id, kind, (name if isinstance(name, str) else type(value).__qualname__)[:80]]}
 

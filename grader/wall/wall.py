@@ -230,8 +230,8 @@ class Wall:
         if isinstance(value, wall.InOut):
             message.in_place.append(value.value)
             return {"inout": encode(value.value, message.buffers, self)}
-        if self._is_callback(value):
-            self.callbacks.append(value)
+        if isinstance(value, wall.CalledBack) or self._is_callback(value):
+            self.callbacks.append(value.value if isinstance(value, wall.CalledBack) else value)
             return {"callback": len(self.callbacks) - 1}
         if isinstance(value, wall.ByValue):
             value = value.value

@@ -11,7 +11,8 @@ from types import FunctionType
 from typing import Any
 
 __all__ = [
-    "ByValue", "InOut", "arguments_after", "by_value", "connection", "inout", "name_of", "resolve", "student_side",
+    "ByValue", "CalledBack", "InOut", "arguments_after", "by_value", "connection", "inout", "name_of", "resolve",
+    "student_side",
 ]  # fmt: skip
 
 connection: Any = None
@@ -29,6 +30,13 @@ class ByValue:
     """An argument that travels as a copy, code included."""
 
     def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class CalledBack:
+    """A function of the library that the student's side calls back, as it does with functions of a test cell."""
+
+    def __init__(self, value: Callable[..., Any]) -> None:
         self.value = value
 
 
