@@ -60,13 +60,13 @@ def leaks(
     """
     from grader.machine.side_by_side import side_by_side
     from grader.proposals.known import faults
-    from grader.proposals.search import find_leaks_watched
+    from grader.proposals.search import find_leaks
 
     chosen = [find_lab(name) for name in labs] if labs else all_labs()
     require_solutions(chosen)
     started, found, earned, exercises = time.monotonic(), 0, 0.0, 0
     with _console.status("") as status:
-        searched = side_by_side(find_leaks_watched, [(lab, library) for lab in chosen], status.update, jobs)
+        searched = side_by_side(find_leaks, [(lab, library) for lab in chosen], status.update, jobs)
         for lab, leaking in searched:
             exercises, earned = exercises + len(leaking), earned + sum(leak.points for leak in leaking)
             for fault in faults(lab, leaking, "library" if library else "notebook"):

@@ -7,26 +7,26 @@ it says, or fewer, is a fault.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from grader.authoring.labs import Lab, LabError
 from grader.authoring.manifest import manifest
 from grader.proposals.search import Leak
 
-__all__ = ["SOURCES", "faults", "known_leaks"]
+__all__ = ["faults"]
 
 _LONGEST = 3000
 """Characters of an answer that a fault shows."""
 
 _FILE = "known_leaks.json"
-SOURCES = ("notebook", "library")
+_SOURCES = ("notebook", "library")
 _MENDS = {
     "notebook": "Show cases with numbers in the visible test and move the formula to a hidden one",
     "library": "Withhold the module that answers it",
 }
 
 
-def known_leaks(lab: Lab, source: str) -> dict[str, float]:
+def _known_leaks(lab: Lab, source: str) -> dict[str, float]:
     """Points that proposals from this source are known to earn, by exercise.
 
     Raises LabError if the file is not such a table, or names an exercise that the lab does not have.
@@ -39,19 +39,31 @@ def known_leaks(lab: Lab, source: str) -> dict[str, float]:
         tables = {name: {str(each): float(points) for each, points in table.items()} for name, table in known.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise LabError(f"{path}: expected tables of exercises and points, notebook and library ({error})") from None
-    if unknown := sorted(tables.keys() - set(SOURCES)):
-        raise LabError(f"{path} has a table {', '.join(unknown)}; its tables are {' and '.join(SOURCES)}")
+    if unknown := sorted(tables.keys() - set(_SOURCES)):
+        raise LabError(f"{path} has a table {', '.join(unknown)}; its tables are {' and '.join(_SOURCES)}")
     found = tables.get(source, {})
-    exercises = {each.id for each in manifest(lab).exercises}
-    if unknown := sorted(found.keys() - exercises):
-        raise LabError(f"{path} names {', '.join(unknown)}, and the lab has only {', '.join(sorted(exercises))}")
+    _require_exercises(lab, str(path), found)
     return found
+
+
+def _handed_out(lab: Lab) -> dict[str, str]:
+    """Exercises whose answer the lab gives on purpose, each with the reason. Raises LabError for one without."""
+    reasons = lab.settings.get("handed_out") or {}
+    if not isinstance(reasons, dict) or not all(isinstance(why, str) and why.strip() for why in reasons.values()):
+        raise LabError(f"lab {lab.slug}, header: handed_out is {reasons!r}, expected exercises, each with a reason")
+    _require_exercises(lab, f"lab {lab.slug}, header: handed_out", reasons)
+    return reasons
+
+
+def _require_exercises(lab: Lab, where: str, names: Iterable[str]) -> None:
+    exercises = {each.id for each in manifest(lab).exercises}
+    if unknown := sorted(set(names) - exercises):
+        raise LabError(f"{where} names {', '.join(unknown)}, and the lab has only {', '.join(sorted(exercises))}")
 
 
 def faults(lab: Lab, leaks: Sequence[Leak], source: str) -> Iterator[str]:
     """A sentence for each exercise that leaks more or fewer points than `known_leaks.json` says."""
-    known = known_leaks(lab, source)
-    handed_out = lab.settings.get("handed_out") or {}
+    known, handed_out = _known_leaks(lab, source), _handed_out(lab)
     found = {leak.exercise: leak for leak in leaks if leak.exercise not in handed_out}
     for exercise in sorted(found.keys() | known.keys()):
         before, leak = known.get(exercise, 0.0), found.get(exercise)

@@ -11,7 +11,7 @@ from grader.proposals.library import from_library
 from grader.proposals.released import Asked, Released, head
 from grader.proposals.trial import Bench, Patience
 
-__all__ = ["Leak", "find_leaks", "find_leaks_watched"]
+__all__ = ["Leak", "find_leaks"]
 
 _OF_LIBRARY = Patience(cpu_seconds=3, seconds=10)
 """Hundreds of functions are called with arguments that they were not made for."""
@@ -27,8 +27,12 @@ class Leak:
     text: str
 
 
-def find_leaks(lab: Lab, *, library: bool = False) -> list[Leak]:
-    """The best proposal of each exercise that earns anything: from the notebook, or with `library` from the library."""
+def find_leaks(
+    lab: Lab, library: bool = False, watch: Callable[[str], None] = lambda _: None
+) -> tuple[Lab, list[Leak]]:
+    """The lab, and the best proposal of each exercise that earns anything: cut from the notebook, or with `library`
+    taken from the library. `watch` gets the lab's name before its search."""
+    watch(lab.slug)
     released = Released.read(lab)
     found = []
     with Bench(released.trusted, _OF_LIBRARY if library else None) as bench:
@@ -36,13 +40,6 @@ def find_leaks(lab: Lab, *, library: bool = False) -> list[Leak]:
             exercise = released.trusted.exercise(asked.id)
             if leak := _best(bench, exercise, asked, list(_proposals(released, asked, exercise, library))):
                 found.append(leak)
-    return found
-
-
-def find_leaks_watched(lab: Lab, library: bool, watch: Callable[[str], None]) -> tuple[Lab, list[Leak]]:
-    """The same beside other labs, in a process of its own; `watch` gets the lab's name when it is done."""
-    found = find_leaks(lab, library=library)
-    watch(lab.slug)
     return lab, found
 
 

@@ -63,8 +63,12 @@ def lab_with(tmp_path, case, setup="", header=""):
     return make_course(tmp_path, source.replace("#     minutes: 5\n", f"#     minutes: 5\n{header}"))
 
 
+def leaks_of(lab, **options):
+    return find_leaks(lab, **options)[1]
+
+
 def leaking(lab, **options):
-    return {leak.exercise: leak.points for leak in find_leaks(lab, **options)}
+    return {leak.exercise: leak.points for leak in leaks_of(lab, **options)}
 
 
 @pytest.mark.parametrize("case", PLANTED.values(), ids=PLANTED.keys())
@@ -112,7 +116,7 @@ def test_a_withheld_module_that_can_be_pasted_is_found(tmp_path, monkeypatch):
     )
     use_library(monkeypatch, package)
     lab = make_course(tmp_path / "course", SOURCE.replace("threeloops.inner.roofline", "threeloops.averages"))
-    (leak,) = find_leaks(lab, library=True)
+    (leak,) = leaks_of(lab, library=True)
     assert (leak.exercise, leak.points) == ("mean", 40)
     assert "math.fsum" in leak.text  # its text, because a graded run cannot import it
 
@@ -162,7 +166,7 @@ def test_a_proposal_that_does_not_end_is_ended_and_the_next_one_is_tried(tmp_pat
 
 def test_a_leak_that_is_not_listed_is_a_fault_with_its_answer(tmp_path):
     lab = lab_with(tmp_path, PLANTED["the expected value"])
-    (fault,) = faults(lab, find_leaks(lab), "notebook")
+    (fault,) = faults(lab, leaks_of(lab), "notebook")
     assert "90_toy, mean: this answer is copied from the notebook, and earns 40 of 40 points, expected 0" in fault
     assert "expected = sum(values) / len(values)" in fault
 
@@ -170,7 +174,7 @@ def test_a_leak_that_is_not_listed_is_a_fault_with_its_answer(tmp_path):
 def test_a_leak_that_is_listed_is_no_fault_until_it_is_mended(tmp_path):
     lab = lab_with(tmp_path, PLANTED["the expected value"])
     (lab.folder / "known_leaks.json").write_text(json.dumps({"notebook": {"mean": 40}}))
-    assert list(faults(lab, find_leaks(lab), "notebook")) == []
+    assert list(faults(lab, leaks_of(lab), "notebook")) == []
     (fault,) = faults(lab, [], "notebook")
     assert "says that 40 points leak from the notebook, and now 0 do: take its line out" in fault
 
@@ -178,7 +182,17 @@ def test_a_leak_that_is_listed_is_no_fault_until_it_is_mended(tmp_path):
 def test_an_exercise_whose_answer_is_handed_out_is_no_fault(tmp_path):
     header = '#     handed_out: {mean: "the lesson is when to use it"}\n'
     lab = lab_with(tmp_path, PLANTED["the expected value"], header=header)
-    assert list(faults(lab, find_leaks(lab), "notebook")) == []
+    assert list(faults(lab, leaks_of(lab), "notebook")) == []
+
+
+@pytest.mark.parametrize(
+    ("handed_out", "words"),
+    [("{mean: ' '}", "each with a reason"), ("{median: because}", "names median"), ("[mean]", "each with a reason")],
+)
+def test_what_is_handed_out_needs_a_reason(tmp_path, handed_out, words):
+    lab = lab_with(tmp_path, CASE, header=f"#     handed_out: {handed_out}\n")
+    with pytest.raises(LabError, match=words):
+        list(faults(lab, [], "notebook"))
 
 
 @pytest.mark.parametrize(
