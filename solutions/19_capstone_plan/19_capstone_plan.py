@@ -254,13 +254,7 @@ def schedule(work: float, nodes: int, node_mtbf: float, save: float, recovery: f
 # %% nbgrader={"grade": true, "grade_id": "schedule_test_interval", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("schedule", "seconds between two saves", part="interval", hidden="other jobs"):
 
-    def saves_every(nodes, node_mtbf, save, recovery):
-        mtbf = node_mtbf / nodes
-        low, high = 0.0, 1.0
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (middle, high) if math.log1p(-middle) + middle + save / mtbf > 0 else (low, middle)
-        expected = low * mtbf
+    def saves_every(expected, nodes, node_mtbf, save, recovery):
         got = schedule(30 * DAY, nodes, node_mtbf, save, recovery)[0]
         slips = {
             "this is the best for one node: a job fails when any of its nodes does": best_interval(save, node_mtbf),
@@ -272,13 +266,22 @@ with check("schedule", "seconds between two saves", part="interval", hidden="oth
         case = f"interval in seconds for {nodes} nodes that fail every {node_mtbf:,.0f} s, save {save} s"
         check.close(got, expected, rtol=0.1, what=case, hint=cause_of(got, slips))
 
-    saves_every(1000, 3 * 365 * DAY, 60, 600)
-    saves_every(1, 3 * 365 * DAY, 60, 600)
-    saves_every(16, 100 * DAY, 300, 30)
+    saves_every(3329.534659, 1000, 3 * 365 * DAY, 60, 600)
+    saves_every(106510.2736, 1, 3 * 365 * DAY, 60, 600)
+    saves_every(17800.55803, 16, 100 * DAY, 300, 30)
     ### BEGIN HIDDEN TESTS
     for seed in range(10):
         rng = check.rng(seed)
-        saves_every(int(rng.integers(1, 3000)), float(rng.integers(300, 3000)) * DAY, int(rng.integers(5, 300)), 200)
+        nodes, node_mtbf, save = (
+            int(rng.integers(1, 3000)),
+            float(rng.integers(300, 3000)) * DAY,
+            int(rng.integers(5, 300)),
+        )
+        mtbf, low, high = node_mtbf / nodes, 0.0, 1.0
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if math.log1p(-middle) + middle + save / mtbf > 0 else (low, middle)
+        saves_every(low * mtbf, nodes, node_mtbf, save, 200)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "schedule_test_days", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
