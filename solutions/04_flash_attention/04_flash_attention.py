@@ -599,7 +599,9 @@ with check("blocks", "bytes and FLOPs of a fused kernel", part="traffic", hidden
     traffic_check(
         (163840, 33792, 16777216),
         {
-            "loaded": {98304: "that is K or V, not both"},
+            "loaded": {
+                98304: "that reads K and V once: each block of queries reads its tiles, or that is K or V, not both"
+            },
             "stored": {32768: "that is without the logsumexp, 4 bytes per query"},
             "dot_flops": {8388608: "that is one product: there are q kᵀ and p v"},
         },
