@@ -24,7 +24,7 @@ INNER = "launches precision interpreter kernels machine_models memory profiling 
 """The same within `inner`, where the modules beside them are costs, timing and roofline."""
 
 GRADER = (
-    "transport authoring machine pages release submissions sandbox wall processes grading learner author mutation "
+    "transport authoring machine pages release submissions sandbox witness wall processes grading learner author mutation "
     "classroom course doctor evidence cli"
 ).split()
 

@@ -33,11 +33,13 @@ from grader.wall.messages import (
 )
 from grader.wall.pickling import Pickler
 from grader.wall.proxy import Proxy
+from grader.witness.functions import Function, Functions
 
 if TYPE_CHECKING:
     import torch
 
     from grader.wall.replays import Replays
+    from grader.witness.folders import Folders
 
 __all__ = ["Wall"]
 
@@ -59,6 +61,8 @@ class Wall:
         self.seed: int | None = None
         self.answer = ""
         self.replays: Replays | None = None
+        self.functions: Functions
+        self.folders: Folders
         self.words: list[str] = []
         """What ranks said in this cell."""
         self._message = Message()
@@ -81,6 +85,11 @@ class Wall:
     def is_of_setup(self, function: Callable[..., Any]) -> bool:
         """Whether a setup cell defines it, so that it exists on the student's side as well."""
         return function.__name__ in self.setup_names
+
+    def offer(self, function: Callable[..., Any], *, waits: bool) -> Function:
+        """A function of the test that any thread of the student's may call, until it is withdrawn."""
+        self.folders.receive()  # the first message on the socket that the calls will use
+        return self.functions.offer(function, waits=waits)
 
     def replay(self, tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Have the kernels of the submitted cell, `answer`, executed where none of the student's processes reach."""
@@ -227,6 +236,8 @@ class Wall:
         if type(value) is Proxy:
             return {"h": value._handle}
         message = self._message
+        if isinstance(value, Function):
+            return {"function": value.number}
         if isinstance(value, wall.InOut):
             message.in_place.append(value.value)
             return {"inout": encode(value.value, message.buffers, self)}
