@@ -138,7 +138,8 @@ def _monitor(
 
 
 class _Memory:
-    """Answers the grader's questions about the memory of all processes below this one, except for `submission`."""
+    """Answers the grader's questions about memory: how that of all processes below this one has grown, except for
+    `submission`, and what that of `submission` holds."""
 
     def __init__(self, link: Link, submission: int) -> None:
         self._link, self._submission = link, submission
@@ -147,11 +148,28 @@ class _Memory:
     def answer(self) -> bool:
         """Take one question; False when there will be none any more."""
         try:
-            op = self._link.receive()[0]["op"]
-            self._link.send({"processes": self._begin()} if op == "measure" else {"bytes": self._growth()})
+            question = self._link.receive()[0]
+            if question["op"] == "read":
+                self._link.send(*self._read(question["address"], question["size"]))
+            else:
+                is_first = question["op"] == "measure"
+                self._link.send({"processes": self._begin()} if is_first else {"bytes": self._growth()})
         except LinkDead:
             return False
         return True
+
+    def _read(self, address: int, size: int) -> tuple[dict[str, Any], list[bytes]]:
+        """What is at an address; no buffer where nothing is."""
+        try:
+            memory = open(f"/proc/{self._submission}/mem", "rb", 0)  # noqa: SIM115 (errors of each step mean different things)
+        except PermissionError as error:
+            return {"refused": str(error)}, []
+        except OSError:
+            return {}, []
+        with memory, suppress(OSError, ValueError):
+            memory.seek(address)
+            return {}, [memory.read(size)]
+        return {}, []
 
     def _begin(self) -> int:
         """How many processes there are; -1 where one of them has more than its parent already."""

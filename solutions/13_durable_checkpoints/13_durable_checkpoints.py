@@ -195,10 +195,13 @@ def trains_on(saver_class, rows):
 def saves_often(saver_class, count, size):
     """Saves one after the other: how many different places in memory the written copies had."""
     with saving(saver_class, {"a": torch.zeros(size), "b": torch.zeros(3, size)}) as run:
-        run.let_go()
         for step in range(1, count + 1):
-            run.state["a"].add_(1)
+            for tensor in run.state.values():
+                tensor.add_(0.5)
             run.save(step)
+            for tensor in run.state.values():
+                tensor.add_(0.5)
+            run.let_go(step)
             run.wait()
     places = {name: len(run.places.get(name, ())) for name in ("a", "b")}
     return places, [float(written["a"][0]) for written in run.written.values()]
@@ -1078,7 +1081,7 @@ with check("BackgroundSaver", "what is written", part="copy", hidden="other stat
 
     def uses_one_copy(count, size):
         places, firsts = saves_often(BackgroundSaver, count, size)
-        check.equal(firsts, [float(n) for n in range(1, count + 1)], what=f"a[0] in each of {count} writes")
+        check.equal(firsts, [n + 0.5 for n in range(count)], what=f"a[0] in each of {count} writes")
         for name, number in places.items():
             again = "use the tensors of the first save again, with copy_"
             check.equal(number, 1, what=f"places in memory of the copy of {name}, in {count} saves", hint=again)

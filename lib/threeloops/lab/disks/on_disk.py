@@ -126,7 +126,7 @@ def _ended(fail: Failure | None, function: Callable[..., Any], *arguments: Any) 
     try:
         return function(*arguments), None
     except Exception as error:
-        if fail is None or (type(error) is NotImplementedError and not error.args):
+        if fail is None or (type(error) is NotImplementedError and not str(error)):
             raise
         return None, _nearest_builtin(error)
 
