@@ -25,7 +25,6 @@ import msgspec
 
 from threeloops.training.checkpoint.crash.model.operations import MOST_BYTES, Entry, Record
 from threeloops.training.checkpoint.crash.model.states import files_after
-from threeloops.training.checkpoint.crash.recording.failures import Failure
 from threeloops.training.checkpoint.crash.recording.record import Recorder, compare, files_in, recording
 from threeloops.training.checkpoint.crash.strace.kernel import Kernel
 from threeloops.training.checkpoint.crash.strace.trace import CALLS, MARK, calls
@@ -101,7 +100,7 @@ def _child(path: str) -> None:
     steps = save(Path(folder), *arguments) if inspect.isgeneratorfunction(save) else None
     if steps is not None:
         next(steps)
-    Path(start).write_bytes(msgspec.msgpack.encode(Recorder(Path(folder), Failure()).record.start))
+    Path(start).write_bytes(msgspec.msgpack.encode(Recorder(Path(folder)).record.start))
     _mark("begin")
     if steps is None:
         save(Path(folder), *arguments)
