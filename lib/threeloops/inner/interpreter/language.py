@@ -107,7 +107,8 @@ def _assigned(value: Any) -> Any:
 
 
 class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors."""
+    """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors, and the index of a loop
+    has no value after it."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         if len(node.targets) > 1:
@@ -128,12 +129,18 @@ class _Transformer(ast.NodeTransformer):
             node.value = _call("threeloops_assigned", node.value)
         return node
 
-    def visit_For(self, node: ast.For) -> ast.For:
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        unrolled = called is not None and ast.unparse(called).split(".")[-1] == "static_range"
         if isinstance(called, ast.Name) and called.id == "range":
             called.id = "threeloops_range"
         self.generic_visit(node)
-        return node
+        if unrolled or not isinstance(node.target, ast.Name):
+            return [node]
+        name = node.target.id  # assigned, so that it can be deleted after a loop without steps
+        made = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(0))
+        forgotten: list[ast.stmt] = [made, ast.Delete([ast.Name(name, ast.Del())])]
+        return [node, *(ast.copy_location(each, node) for each in forgotten)]
 
 
 def _call(name: str, value: ast.expr) -> ast.Call:

@@ -73,6 +73,27 @@ def error_function(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def use_an_index_after_its_loop(out, n, KIND: tl.constexpr):
+    i = 0
+    last = i
+    if KIND == "unrolled":
+        for j in tl.static_range(5):
+            last = j
+        tl.store(out, j + last)
+    elif KIND == "kept":
+        for i in range(n):
+            last = i
+        for i in tl.range(n, n):
+            last = i
+        i = last
+        tl.store(out, i)
+    else:
+        for i in range(n):
+            last = i
+        tl.store(out, i)
+
+
+@triton.jit
 def count_to(out, start, stop, step):
     for i in range(start, stop, step):
         tl.store(out + i, tl.load(out + i) + 1)
@@ -240,6 +261,17 @@ def test_tensors_are_loop_bounds():
     out = torch.zeros(10, dtype=torch.int32, device=DEVICE)
     count_to[(1,)](out, 1, 9, 3)
     assert out.tolist() == [0, 1, 0, 0, 1, 0, 0, 1, 0, 0]
+
+
+@needs_interpreter
+def test_the_index_of_a_loop_has_no_value_after_it_as_in_a_compiled_kernel():
+    out = torch.zeros(1, dtype=torch.int32)
+    for kind, value in (("unrolled", 8), ("kept", 6)):
+        use_an_index_after_its_loop[(1,)](out, 7, KIND=kind)
+        assert out.item() == value
+    for steps in (7, 0):
+        with pytest.raises(Exception, match="cannot access local variable 'i'"):
+            use_an_index_after_its_loop[(1,)](out, steps, KIND="read")
 
 
 def test_exp_of_bf16_is_refused_as_it_is_compiled():
