@@ -88,7 +88,19 @@ def _argument(arg: Any) -> Any:
 
 
 def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """`range` and `tl.range` in a kernel: the index is a tensor, as wide as the widest bound and at least int32."""
+    """`range` and `tl.range` in a kernel: the index is a tensor, as wide as the widest bound and at least int32.
+
+    Refuse what a compiled loop does differently: it counts upwards unless its step is a negative constant, and it
+    compares unsigned bounds as signed ones.
+    """
+    if isinstance(step, tl.core.tensor) and (step.handle.data <= 0).any():
+        raise ValueError(f"range with a step of {step}: a step that is not a constant must be at least 1")
+    for each in (first, second):
+        if (
+            isinstance(each, tl.core.tensor)
+            and (each.handle.data > np.iinfo(f"i{each.handle.data.itemsize}").max).any()
+        ):
+            raise ValueError(f"range with a bound of {each}: a loop compares {each.dtype} as a signed integer")
     bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
     bounds = [0, bounds[0], bounds[2]] if second is None else bounds
     semantic, dtype = interpreter.interpreter_semantic, tl.int32

@@ -303,3 +303,27 @@ def test_other_fp8_formats_are_left_to_triton():
     handle = TensorHandle(every(E4M3).view(torch.uint8).numpy(), tl.float8e4b15)
     as_before = InterpreterBuilder.create_fp_to_fp(interpreter_builder, handle, tl.float16, None)
     assert (interpreter_builder.create_fp_to_fp(handle, tl.float16, None).data == as_before.data).all()
+
+
+@triton.jit
+def count_by(out, first, bound, step, UNSIGNED: tl.constexpr):
+    low, high = (first.to(tl.uint32), bound.to(tl.uint32)) if UNSIGNED else (first, bound)
+    for _ in range(low, high, step):
+        tl.store(out, tl.load(out) + 1)
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("first", "bound", "step", "unsigned", "says"),
+    [
+        (5, 0, -1, False, "range with a step of .*-1.*: a step that is not a constant must be at least 1"),
+        (0, 5, 0, False, "range with a step of .*0.*: a step that is not a constant must be at least 1"),
+        (2**31 - 2, 2**31, 1, True, "range with a bound of .*2147483648.*: a loop compares uint32 as a signed integer"),
+    ],
+)
+def test_a_loop_that_is_compiled_to_another_is_refused(first, bound, step, unsigned, says):
+    out = torch.zeros(1, dtype=torch.int32)
+    count_by[(1,)](out, 0, 6, 2, UNSIGNED=unsigned)
+    assert out.item() == 3
+    with pytest.raises(Exception, match=says):
+        count_by[(1,)](out, first, bound, step, UNSIGNED=unsigned)
