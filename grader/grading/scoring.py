@@ -14,7 +14,7 @@ from nbformat.v4 import new_notebook, new_output
 from papermill.engines import NotebookExecutionManager
 
 from grader.authoring.labs import Lab, Limits, find_lab
-from grader.authoring.manifest import Kind, Manifest, manifest, split_test_id
+from grader.authoring.manifest import SETUPS, Kind, Manifest, manifest, split_test_id
 from grader.authoring.regions import first_line
 from grader.grading.output_limits import Allowance
 from grader.grading.records import Test
@@ -84,7 +84,7 @@ def run(
                 report.tests.append(Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT], late))
                 if on_test:
                     on_test(report.tests[-1])
-            elif not outcome.ok and kind in (Kind.SOLUTION, Kind.SETUP):
+            elif not outcome.ok and kind in (Kind.SOLUTION, *SETUPS):
                 report.notes.append(f"{cell.id}: {outcome.reason}")
                 failed[cell.id] = outcome
             if not outcome.ok:
