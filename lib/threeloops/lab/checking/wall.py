@@ -6,13 +6,14 @@ live in another process. Three words carry the difference. In JupyterLab all thr
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
 __all__ = [
-    "ByValue", "CalledBack", "InOut", "arguments_after", "by_value", "connection", "inout", "name_of", "resolve",
-    "student_side",
+    "ByValue", "CalledBack", "InOut", "arguments_after", "by_value", "connection", "inout", "name_of", "offered",
+    "resolve", "student_side", "there",
 ]  # fmt: skip
 
 connection: Any = None
@@ -53,6 +54,24 @@ def by_value(value: Any) -> Any:
     return value if connection is None else ByValue(value)
 
 
+@contextmanager
+def offered(function: Callable[..., Any], *, waits: bool = False) -> Iterator[Any]:
+    """Let any thread of the student's code call a function of the test, within the block.
+
+    What the block gets stands for the function as an argument of the student's functions. Arguments and results are
+    plain data. Behind the wall, calls are served in threads of the grader's; `waits` gives a call that may have to wait
+    a thread of its own.
+    """
+    if connection is None:
+        yield function
+        return
+    offer = connection.offer(function, waits=waits)
+    try:
+        yield offer
+    finally:
+        connection.functions.withdraw(offer)
+
+
 def student_side(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a library function that must run where the student's objects live.
 
@@ -76,6 +95,13 @@ def arguments_after(function: Callable[..., Any], *args: Any) -> list[Any]:
     """
     function(*args)
     return list(args)
+
+
+@student_side
+def there(function: Callable[..., Any], *args: Any) -> Any:
+    """What `function(*args)` returns where the student's objects live: for a function of a setup cell that needs the
+    objects themselves. Behind the wall it is the word of the student's process."""
+    return function(*args)
 
 
 def name_of(function: Callable[..., Any]) -> str:
