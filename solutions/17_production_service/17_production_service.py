@@ -1314,8 +1314,6 @@ with check("stream", "back-pressure", part="ahead", hidden="other sizes"):
         """The reader is busy for `pause` seconds from the moment of its first text on."""
         items = [(0.1, f"t{number}") for number in range(tokens)]
         seen = virtual(reads, stream, items, ahead, 60.0, slow=pause, leave=1)
-        first = [round(moment, 6) for moment, _ in seen["events"]]
-        check.equal(first, [0.1], what=f"moments (s) of the texts, ahead = {ahead}, and a token takes 0.1 s")
         made = len(seen["made"]) - 1  # one was read
         case = (
             f"ahead = {ahead}: {pause:g} s after its only text the reader has taken no other, and a token takes 0.1 s"
@@ -1328,6 +1326,8 @@ with check("stream", "back-pressure", part="ahead", hidden="other sizes"):
             made <= ahead + 2,
             f"{case}. {made} tokens wait, expected {ahead} and at most two on their way: the source must pause",
         )
+        first = [round(moment, 6) for moment, _ in seen["events"]]
+        check.equal(first, [0.1], what=f"moments (s) of the texts, ahead = {ahead}, and a token takes 0.1 s")
 
     stays_ahead(50, 4, 4.0)
     stays_ahead(50, 1, 4.0)
@@ -1344,7 +1344,8 @@ with check("stream", "readers who leave", part="leaves", hidden="other moments")
     def stops(items, case, texts, ahead=4, **reader):
         seen = virtual(reads, stream, items, ahead, 30.0, **reader)
         check.equal(seen["problems"], [], what=f"what aclose() raised, {case}")
-        check.equal(len(seen["events"]), texts, what=f"number of texts until {case}")
+        count = len(seen["events"])
+        check.true(count >= texts, f"{case}, and has got {count} texts until then, expected {texts}")
         moment, closed, tasks = seen["left"]
         check.true(len(seen["produced"]) < len(items), f"{case}: all {len(items)} tokens were computed, for nobody")
         check.true(seen["closed"] == 1, f"{case}: a minute later the source is still open")
@@ -1363,7 +1364,7 @@ with check("stream", "readers who leave", part="leaves", hidden="other moments")
     ### BEGIN HIDDEN TESTS
     stops(many, "the reader leaves after 1 text", 1, leave=1, ahead=1)
     stops(many, "the reader leaves after 50 texts", 50, leave=50, slow=0.05, ahead=3)
-    stops(many, "the reader is cancelled while it is busy", 3, disconnect=1.17, slow=0.5, ahead=2)
+    stops(many, "the reader is cancelled while it is busy", 2, disconnect=1.17, slow=0.5, ahead=2)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "stream_test_silence", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
