@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Why does every GPU keep the same copy?
 #     minutes: 220
-#     withholds: [threeloops.training.sharded, threeloops.lab.drawings]
+#     withholds: [threeloops.training.sharded, threeloops.training.tensor_parallel, threeloops.training.composition, threeloops.lab.drawings]
 #     edition: 2
 # ---
 
