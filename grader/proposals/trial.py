@@ -22,7 +22,7 @@ from typing import Any, Self
 from threeloops.lab import check
 
 from grader.authoring.labs import LabError
-from grader.authoring.manifest import Exercise, Kind, Manifest
+from grader.authoring.manifest import SETUPS, Exercise, Manifest
 from grader.authoring.names import bound, used
 from grader.machine.child_process import changed_environment
 
@@ -59,7 +59,7 @@ class Bench:
         self._open.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
         sys.modules["__main__"] = self._main
         for cell in self._trusted.master.cells:
-            if self._trusted.kind(cell) is Kind.SETUP:
+            if self._trusted.kind(cell) in SETUPS:
                 try:
                     _execute(cell.source, f"<{cell.id}>", self._setup)
                 except Exception as error:

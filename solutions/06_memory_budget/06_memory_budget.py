@@ -268,9 +268,14 @@ def cause_of(got, slips, rtol):
 
 
 # %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "memory_of_parts", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-def require_memory_of_parts(accumulated, batch, length, micro):
+def require_memory_of_parts(accumulated, batch, length, micro, exact=True):
     """Measured from outside of the process that computes. A logit is a float64, and there are 29 per token."""
-    run = on_cluster(Cluster(1), large_batch, accumulated, batch, length, micro, memory=True)
+    whole, mebibytes = 3 * 8 * 29 * batch * length / 2**20, math.inf
+    for _ in range(3):  # libraries whose pages the kernel has taken away meanwhile may count at first
+        if mebibytes >= whole / 4:
+            ALIVE.clear()  # its references mean nothing in the process of a rank
+            run = on_cluster(Cluster(1), large_batch, accumulated, batch, length, micro, memory=True)
+            mebibytes = run.memory[0] / 2**20
     weights, tokens, targets = a_batch(3, batch, length)
     total, loss = int((targets != -100).sum()), 0.0
     for row, goal in zip(tokens[:, None], targets[:, None], strict=True):
@@ -279,10 +284,10 @@ def require_memory_of_parts(accumulated, batch, length, micro):
         loss += float(share.detach())
     got, gradients = run.results[0]
     what = f"{batch} sequences of {length:,} tokens, {micro} at a time"
-    check.close(got, loss, rtol=1e-9, what=f"loss of {what}")
-    expected = [weight.grad for weight in weights]
-    check.close(list(gradients), expected, rtol=1e-7, atol=1e-12, what=f"gradients of {what}")
-    mebibytes, whole = run.memory[0] / 2**20, 3 * 8 * 29 * batch * length / 2**20
+    check.close(got, loss, rtol=1e-9 if exact else 1e-3, what=f"loss of {what}")
+    if exact:
+        expected = [weight.grad for weight in weights]
+        check.close(list(gradients), expected, rtol=1e-7, atol=1e-12, what=f"gradients of {what}")
     check.true(
         mebibytes < whole / 4,
         f"{what}, took {mebibytes:.0f} MiB: the activations of the whole batch take {whole:.0f} MiB or more, and those of "
@@ -1299,7 +1304,7 @@ with check("accumulate", "batches that have no mean", part="errors", hidden="oth
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, accumulated, weights, tokens, targets[:3], 2, names="targets")
     check.raises(ValueError, accumulated, weights, tokens, targets, -7, names="micro = -7")
-    require_memory_of_parts(accumulated, 96, 1000, 3)
+    require_memory_of_parts(accumulated, 128, 1000, 4, exact=False)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
