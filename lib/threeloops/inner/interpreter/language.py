@@ -4,7 +4,7 @@ during a launch, library functions that were decorated too early, and autotuners
 import ast
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -118,9 +118,16 @@ def _assigned(value: Any) -> Any:
     return interpreter.interpreter_semantic.to_tensor(value, False)
 
 
+def _logical(is_and: bool, left: Any, right: Callable[[], Any]) -> Any:
+    """`left and right` or `left or right`: of a number that is a tensor, a truth, as compiled, and not an operand."""
+    if not isinstance(left, tl.core.tensor) or left.handle.data.size != 1:
+        return (left and right()) if is_and else (left or right())
+    return _scalar(bool(left) and bool(right()) if is_and else bool(left) or bool(right()), tl.int1)
+
+
 class _Transformer(ast.NodeTransformer):
     """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors, and the index of a loop
-    has no value after it."""
+    has no value after it, and `and` and `or` give truths."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         if len(node.targets) > 1:
@@ -140,6 +147,14 @@ class _Transformer(ast.NodeTransformer):
         if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
             node.value = _call("threeloops_assigned", node.value)
         return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        result, nothing = node.values[-1], ast.arguments([], [], None, [], [], None, [])
+        for value in reversed(node.values[:-1]):
+            arguments = [ast.Constant(isinstance(node.op, ast.And)), value, ast.Lambda(nothing, result)]
+            result = ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, [])
+        return ast.copy_location(result, node)
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
@@ -234,5 +249,6 @@ def install() -> None:
     interpreter.FunctionRewriter.ast_transformer = _Transformer()
     # Triton gives a rewritten kernel the names of its own module.
     interpreter.threeloops_range, interpreter.threeloops_assigned = _loop, _assigned
+    interpreter.threeloops_logical = _logical
     interpreter.GridExecutor.__call__ = _call_grid
     Autotuner._bench = _first_of_all

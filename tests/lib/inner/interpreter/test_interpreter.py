@@ -327,3 +327,19 @@ def test_a_loop_that_is_compiled_to_another_is_refused(first, bound, step, unsig
     assert out.item() == 3
     with pytest.raises(Exception, match=says):
         count_by[(1,)](out, first, bound, step, UNSIGNED=unsigned)
+
+
+@triton.jit
+def logic(out, n, absent: tl.constexpr):
+    zero = 0
+    tl.store(out, (n and 6) == 6)
+    tl.store(out + 1, (zero or 5) == 1)
+    tl.store(out + 2, n > 3 and n < 10 or n > 20)
+    tl.store(out + 3, absent is not None and absent > 3)
+
+
+@needs_interpreter
+def test_and_and_or_of_numbers_are_truths_as_in_a_compiled_kernel():
+    out = torch.full((4,), -1, dtype=torch.int32)
+    logic[(1,)](out, 7, absent=None)
+    assert out.tolist() == [0, 1, 1, 0]
