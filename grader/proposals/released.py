@@ -7,6 +7,9 @@ from typing import Self
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import Kind, Manifest, manifest, split_test_id
 from grader.authoring.regions import without
+from grader.proposals.slicing import reads
+
+_RUNNERS = "threeloops.lab.checking.on_"
 
 __all__ = ["Asked", "Function", "Released", "head", "parameters"]
 
@@ -55,6 +58,28 @@ class Released:
     trusted: Manifest
     setup: ast.Module
     exercises: tuple[Asked, ...]
+
+    def reached(self, test: ast.Module) -> set[str]:
+        """Functions and classes of setup cells that a test uses, directly or by each other."""
+        defined = {node.name: node for node in self.setup.body if isinstance(node, Function | ast.ClassDef)}
+        found: set[str] = set()
+        new = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} & defined.keys()
+        while new:
+            found |= new
+            new = {name for each in new for name in reads(defined[each]) if name in defined} - found
+        return found
+
+    def runs_elsewhere(self, test: ast.Module) -> bool:
+        """Whether a test runs answers on ranks or on a recorded disk: `threeloops.lab.checking.on_…`."""
+        runners = {
+            alias.asname or alias.name
+            for node in self.setup.body
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_RUNNERS)
+            for alias in node.names
+        }
+        reached = self.reached(test)
+        used = [test, *(node for node in self.setup.body if getattr(node, "name", "") in reached)]
+        return any(reads(node) & runners for node in used)
 
     @classmethod
     def read(cls, lab: Lab) -> Self:
