@@ -2,8 +2,8 @@
 
     {"notebook": {"gpu_hours": 12}, "library": {"saxpy_bytes": 10}}
 
-are the points that proposals from these sources earn; a third one is `ranks`. The list may only shrink: an exercise that
-leaks more points than it says, or fewer, is a fault.
+are the points that proposals from these sources earn; a third one is `ranks`. The list may only shrink: an exercise
+that leaks more points than it says, or fewer, is a fault.
 """
 
 import json
