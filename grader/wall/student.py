@@ -26,6 +26,7 @@ from grader.transport.errors import described
 from grader.transport.link import Link, LinkDead, WallError
 from grader.transport.tensors import is_module, is_tensor
 from grader.transport.wire import decode, encode
+from grader.witness.calls import Calls
 
 if TYPE_CHECKING:
     import torch
@@ -137,8 +138,8 @@ class Output:
 class Server:
     """Answers one grader until it hangs up."""
 
-    def __init__(self, link: Link, shell: Any, output: Output) -> None:
-        self.link, self.shell, self.output = link, shell, output
+    def __init__(self, link: Link, calls: Calls, shell: Any, output: Output) -> None:
+        self.link, self.calls, self.shell, self.output = link, calls, shell, output
         self.setup_types: set[type] = set()
         self.setup_names = _SetupNames()
         install_main_twin(self.setup_names)
@@ -230,7 +231,8 @@ class Server:
         args, kwargs = decode(tree["value"], buffers, self)
         if "library" in tree:
             return wall.resolve(*tree["library"])(*args, **kwargs)
-        target = self.handles[tree["handle"]]
+        owner, name = tree.get("method_of", (None, ""))
+        target = getattr(self.handles[owner], name) if owner in self.handles else self.handles[tree["handle"]]
         if "method" not in tree:
             return target(*args, **kwargs)
         method = getattr(type(target), tree["method"], None)
@@ -271,7 +273,7 @@ class Server:
             return {"t": [inner(part) for part in tuple.__iter__(value)]}
         self.next_id += 1
         self.handles[self.next_id] = value
-        kind = "iterator" if hasattr(type(value), "__next__") else "object"
+        kind = "iterator" if hasattr(type(value), "__next__") else type(value).__name__[:80]
         name = getattr(value, "__qualname__", None)
         return {"h": [self.next_id, kind, (name if isinstance(name, str) else type(value).__qualname__)[:80]]}
 
@@ -290,6 +292,8 @@ class Server:
             return self.handles[value]
         if tag == "callback":
             return lambda *args, **kwargs: self.call_back(value, args, kwargs)
+        if tag == "function":
+            return self.calls.function(value)
         if tag == "pickled":
             return self._by_value(*value)
         if tag == "inout":
@@ -301,8 +305,7 @@ class Server:
     def _by_value(self, index: int, leaves: list[int]) -> Any:
         value = self.by_value[index]
         if is_module(value) and self.tape is not None:
-            parameters = [p for p in value.parameters() if p.requires_grad]
-            self.tape.inputs.update(zip(leaves, parameters, strict=True))
+            self.tape.inputs.update(zip(leaves, (p for p in value.parameters() if p.requires_grad), strict=True))
         return value
 
     def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -317,8 +320,7 @@ class Server:
                 self.tape, self.leaves, self.in_place, self.by_value = state
                 continue
             if "error" in tree:
-                kind = getattr(__import__("builtins"), tree["error"][0], RuntimeError)
-                raise kind(tree["error"][1])
+                raise getattr(builtins, tree["error"][0], RuntimeError)(tree["error"][1])
             if "pickle" in tree:
                 self.by_value = pickle.loads(buffers[tree["pickle"]])
             return decode(tree["value"], buffers, self)

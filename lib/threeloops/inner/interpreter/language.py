@@ -88,7 +88,19 @@ def _argument(arg: Any) -> Any:
 
 
 def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """`range` and `tl.range` in a kernel: the index is a tensor, as wide as the widest bound and at least int32."""
+    """`range` and `tl.range` in a kernel: the index is a tensor, as wide as the widest bound and at least int32.
+
+    Refuse what a compiled loop does differently: it counts upwards unless its step is a negative constant, and it
+    compares unsigned bounds as signed ones.
+    """
+    if isinstance(step, tl.core.tensor) and (step.handle.data <= 0).any():
+        raise ValueError(f"range with a step of {step}: a step that is not a constant must be at least 1")
+    for each in (first, second):
+        if (
+            isinstance(each, tl.core.tensor)
+            and (each.handle.data > np.iinfo(f"i{each.handle.data.itemsize}").max).any()
+        ):
+            raise ValueError(f"range with a bound of {each}: a loop compares {each.dtype} as a signed integer")
     bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
     bounds = [0, bounds[0], bounds[2]] if second is None else bounds
     semantic, dtype = interpreter.interpreter_semantic, tl.int32
@@ -107,7 +119,8 @@ def _assigned(value: Any) -> Any:
 
 
 class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors."""
+    """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors, and the index of a loop
+    has no value after it."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         if len(node.targets) > 1:
@@ -128,12 +141,18 @@ class _Transformer(ast.NodeTransformer):
             node.value = _call("threeloops_assigned", node.value)
         return node
 
-    def visit_For(self, node: ast.For) -> ast.For:
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        unrolled = called is not None and ast.unparse(called).split(".")[-1] == "static_range"
         if isinstance(called, ast.Name) and called.id == "range":
             called.id = "threeloops_range"
         self.generic_visit(node)
-        return node
+        if unrolled or not isinstance(node.target, ast.Name):
+            return [node]
+        name = node.target.id  # assigned, so that it can be deleted after a loop without steps
+        made = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(0))
+        forgotten: list[ast.stmt] = [made, ast.Delete([ast.Name(name, ast.Del())])]
+        return [node, *(ast.copy_location(each, node) for each in forgotten)]
 
 
 def _call(name: str, value: ast.expr) -> ast.Call:

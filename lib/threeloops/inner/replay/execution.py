@@ -183,13 +183,15 @@ class _Run:
 
 
 def _said(error: BaseException) -> str:
-    """A kernel's exception in words, with the fix for three slips that the interpreter's message leaves unexplained."""
+    """A kernel's exception in words, with the fix for slips that the interpreter's message leaves unexplained."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     said = str(error) or (last[0].line if last else "") or type(error).__name__  # of a bare assertion, its own text
     if cast := _CAST.fullmatch(said):  # the interpreter prints every element of the tile
         said = f"cannot cast a value to {cast[1]}"
         if "pointer<" in cast[1]:
             said += ": if x is a pointer, x.dtype is the pointer's type, and that of its elements is x.dtype.element_ty"
+    elif isinstance(error, UnboundLocalError):
+        said += ": a loop's index has no value after the loop, and what only one branch sets has none in the other"
     elif said.startswith("assert acc.type"):
         said = "the accumulator of tl.dot needs the shape and type of the product: float32 unless out_dtype is set"
     elif said.endswith("not iterable") and last and last[0].name == "__getitem__":

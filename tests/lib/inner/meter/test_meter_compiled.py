@@ -17,6 +17,11 @@ def hinted(x, out, n, HINT: tl.constexpr, BLOCK: tl.constexpr):
         at = tl.multiple_of(at, BLOCK)
     elif HINT == "wrapped around at the end":
         at = tl.max_contiguous(tl.multiple_of(at % n, BLOCK), BLOCK)
+    elif HINT == "replaced by 0 at the end":
+        rows = at + n - 24
+        tl.max_contiguous(tl.multiple_of(tl.where(rows + 8 < n, rows + 8, 0), 16), 16)
+    elif HINT == "wrapped around inside a tile":
+        tl.max_contiguous((at + 5) % 16, 16)
     elif HINT == "pointers":
         x = tl.max_contiguous(tl.multiple_of(x + at, 16), BLOCK) - at
     elif HINT == "rows of a tile":
@@ -52,8 +57,8 @@ def faults(hint, programs):
 @pytest.mark.parametrize(
     "hint",
     [
-        "the first of neighbours", "wrapped around at the end", "pointers", "rows of a tile", "equal in fours",
-        "a loop's index",
+        "the first of neighbours", "wrapped around at the end", "replaced by 0 at the end",
+        "wrapped around inside a tile", "pointers", "rows of a tile", "equal in fours", "a loop's index",
     ],
 )  # fmt: skip
 def test_a_true_hint_is_no_fault(hint):

@@ -61,7 +61,8 @@ class Compiled:
 def _against(attribute: str, value: int, data: np.ndarray, step: int) -> int:
     """How many elements contradict a hint for the last axis. `step`: between neighbours, in bytes for pointers.
 
-    Of elements that follow each other, only the first has to be a multiple, as the compiler understands it.
+    Of elements that follow each other, only the first has to be a multiple, as the compiler understands it. A row of
+    neighbours may break off once: at the end of a matrix, kernels wrap offsets around or replace them with 0.
     """
     differences = np.diff(data.astype(np.int64), axis=-1)
     if attribute == "tt.divisibility":
@@ -69,7 +70,11 @@ def _against(attribute: str, value: int, data: np.ndarray, step: int) -> int:
         begins[..., 1:] = differences != step
         return int(np.count_nonzero(begins & (data % data.dtype.type(value) != 0)))
     within = np.arange(1, data.shape[-1]) % value != 0
-    return int(np.count_nonzero(within & (differences != (step if attribute == "tt.contiguity" else 0))))
+    if attribute == "tt.constancy":
+        return int(np.count_nonzero(within & (differences != 0)))
+    same_to_the_end = np.logical_and.accumulate((differences == 0)[..., ::-1], axis=-1)[..., ::-1]
+    breaks = within & (differences != step) & ~same_to_the_end
+    return int(np.count_nonzero(breaks & (np.count_nonzero(breaks, axis=-1, keepdims=True) > 1)))
 
 
 def _undefined_quotients(dividend: Any, divisor: Any) -> tuple[int, str]:

@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from threeloops.resident import ResidentMemory
+from threeloops.simulation.one_core import one_core as on_one_core
 from threeloops.training.cluster.machine.calls import COMPUTE, MOST_SAID, Ask, Call, End, Send, Submit
 from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import corrupt
@@ -229,27 +230,14 @@ class Ranks:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[int]:
-    """Keep this thread on one core for a while; yields which, or -1 where a system cannot do this.
+    """Keep this thread on one core for a while, as `simulation.one_core` does.
 
-    Router and ranks take turns, and to wake up a process on another core takes several times as long. torch stays on
-    the calling thread meanwhile: threads that it started now would stay on that core for good.
+    torch stays on the calling thread meanwhile: threads that it started now would stay on that core for good.
     """
-    threads, core = torch.get_num_threads(), -1
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    if affinity := hasattr(os, "sched_setaffinity"):
-        before = os.sched_getaffinity(0)
-        current = _current_core()
-        core = current if current in before else min(before)
-        os.sched_setaffinity(0, {core})
     try:
-        yield core
+        with on_one_core() as core:
+            yield core
     finally:
-        if affinity:
-            os.sched_setaffinity(0, before)
         torch.set_num_threads(threads)
-
-
-def _current_core() -> int:
-    """On which core this process ran last."""
-    with open("/proc/self/stat") as file:
-        return int(file.read().rsplit(")", 1)[1].split()[36])
