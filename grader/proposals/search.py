@@ -66,7 +66,7 @@ def _proposals(released: Released, asked: Asked, exercise: Exercise, source: Sou
     if source == "library":
         yield from from_library(released, asked, kernels=kernels)
     elif not kernels:  # no kernel can be cut from a notebook whose kernels are all to be written
-        yield from formulas(released, asked)
+        yield from (f"{released.oracle}\n\n{text}" if released.oracle else text for text in formulas(released, asked))
 
 
 def _best(bench: Bench, exercise: Exercise, asked: Asked, texts: list[str]) -> Leak | None:
