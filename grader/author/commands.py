@@ -1,7 +1,7 @@
 """The author's commands: `threeloops new · test · leaks`."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -50,7 +50,10 @@ def test(lab: Annotated[str, typer.Argument(help="Number or name of the lab.")])
 
 def leaks(
     labs: Annotated[list[str] | None, typer.Argument(help="Labs; all of them if none is named.")] = None,
-    library: Annotated[bool, typer.Option("--library", help="Try the library's functions instead.")] = False,
+    source: Annotated[
+        Literal["notebook", "ranks", "library"],
+        typer.Option(help="ranks: parts that run on ranks or a recorded disk; library: functions of the library."),
+    ] = "notebook",
     jobs: Annotated[int, typer.Option(min=1, help="Labs searched at a time.")] = 2,
 ) -> None:
     """Propose answers cut from the released notebooks, or taken from the library, and fail if one earns points.
@@ -66,10 +69,10 @@ def leaks(
     require_solutions(chosen)
     started, found, earned, exercises = time.monotonic(), 0, 0.0, 0
     with _console.status("") as status:
-        searched = side_by_side(find_leaks, [(lab, library) for lab in chosen], status.update, jobs)
+        searched = side_by_side(find_leaks, [(lab, source) for lab in chosen], status.update, jobs)
         for lab, leaking in searched:
             exercises, earned = exercises + len(leaking), earned + sum(leak.points for leak in leaking)
-            for fault in faults(lab, leaking, "library" if library else "notebook"):
+            for fault in faults(lab, leaking, source):
                 found += 1
                 _console.print(f"✗ {fault}", markup=False, highlight=False, soft_wrap=True)
     _console.print(

@@ -63,22 +63,12 @@ def _bodies(lab: Released, exercise: Asked, function: Function) -> Iterator[str]
 
 def _calls(lab: Released, test: ast.Module, function: Function) -> Iterator[_Call]:
     """Calls in a visible test, and in helpers that it hands the function to as an argument."""
-    named = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    reached = lab.reached(test)
     for scope in scopes(test):
         yield from _calls_in(scope, {function.name} | _called(scope), function)
     for scope in scopes(lab.setup):
-        if scope.name and {scope.name, *(each.name for each in scope.around)} & _reached(lab, named):
+        if scope.name and {scope.name, *(each.name for each in scope.around)} & reached:
             yield from _calls_in(scope, _called(scope), function)
-
-
-def _reached(lab: Released, names: set[str]) -> set[str]:
-    """Functions of setup cells that are used where `names` are, directly or by each other."""
-    defined = {node.name: node for node in lab.setup.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    found, new = set(), names & defined.keys()
-    while new:
-        found |= new
-        new = {name for each in new for name in reads(defined[each]) if name in defined} - found
-    return found
 
 
 def _called(scope: Scope) -> set[str]:
@@ -94,12 +84,10 @@ def _calls_in(scope: Scope, stands_for: set[str], function: Function) -> Iterato
         if isinstance(node.func, ast.Name) and node.func.id in stands_for:
             arguments = node.args
         else:
-            position = next(
-                (i for i, a in enumerate(node.args) if isinstance(a, ast.Name) and a.id in stands_for), None
-            )
-            if position is None or not node.args[position + 1 :]:
+            handed = [isinstance(each, ast.Name) and each.id in stands_for for each in node.args]
+            arguments = node.args[handed.index(True) + 1 :] if any(handed) and not _compares(node) else []
+            if not arguments:
                 continue
-            arguments = node.args[position + 1 :]
         call = _Call(scope, node)
         if len(arguments) == 1 and isinstance(arguments[0], ast.Starred) and isinstance(arguments[0].value, ast.Name):
             yield _Call(scope, node, spread=arguments[0].value.id)
@@ -115,6 +103,14 @@ def _calls_in(scope: Scope, stands_for: set[str], function: Function) -> Iterato
                 call.parts[ast.unparse(plain)] = str(parameter)
         if call.names or call.parts:
             yield call
+
+
+def _compares(node: ast.Call) -> bool:
+    """Whether this is `check.close(value, …)` or another check of values, not of a function."""
+    match node.func:
+        case ast.Attribute(value=ast.Name(id="check"), attr=name):
+            return name != "returns"
+    return False
 
 
 def _plain(argument: ast.expr) -> ast.expr:

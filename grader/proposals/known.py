@@ -2,8 +2,8 @@
 
     {"notebook": {"gpu_hours": 12}, "library": {"saxpy_bytes": 10}}
 
-are the points that proposals from either source earn. The list may only shrink: an exercise that leaks more points than
-it says, or fewer, is a fault.
+are the points that proposals from these sources earn; a third one is `ranks`. The list may only shrink: an exercise
+that leaks more points than it says, or fewer, is a fault.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from grader.authoring.labs import Lab, LabError
 from grader.authoring.manifest import manifest
-from grader.proposals.search import Leak
+from grader.proposals.search import Leak, Source
 
 __all__ = ["faults"]
 
@@ -19,14 +19,15 @@ _LONGEST = 3000
 """Characters of an answer that a fault shows."""
 
 _FILE = "known_leaks.json"
-_SOURCES = ("notebook", "library")
-_MENDS = {
-    "notebook": "Show cases with numbers in the visible test and move the formula to a hidden one",
+_COPY = "Show cases with numbers in the visible test and move the formula to a hidden one"
+_MENDS: dict[Source, str] = {
+    "notebook": _COPY,
+    "ranks": _COPY,
     "library": "Withhold the module that answers it",
 }
 
 
-def _known_leaks(lab: Lab, source: str) -> dict[str, float]:
+def _known_leaks(lab: Lab, source: Source) -> dict[str, float]:
     """Points that proposals from this source are known to earn, by exercise.
 
     Raises LabError if the file is not such a table, or names an exercise that the lab does not have.
@@ -38,9 +39,9 @@ def _known_leaks(lab: Lab, source: str) -> dict[str, float]:
         known = json.loads(path.read_text(encoding="utf-8"))
         tables = {name: {str(each): float(points) for each, points in table.items()} for name, table in known.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise LabError(f"{path}: expected tables of exercises and points, notebook and library ({error})") from None
-    if unknown := sorted(tables.keys() - set(_SOURCES)):
-        raise LabError(f"{path} has a table {', '.join(unknown)}; its tables are {' and '.join(_SOURCES)}")
+        raise LabError(f"{path}: expected tables of exercises and points, such as notebook ({error})") from None
+    if unknown := sorted(tables.keys() - set(_MENDS)):
+        raise LabError(f"{path} has a table {', '.join(unknown)}; its tables are {', '.join(_MENDS)}")
     found = tables.get(source, {})
     _require_exercises(lab, str(path), found)
     return found
@@ -61,7 +62,7 @@ def _require_exercises(lab: Lab, where: str, names: Iterable[str]) -> None:
         raise LabError(f"{where} names {', '.join(unknown)}, and the lab has only {', '.join(sorted(exercises))}")
 
 
-def faults(lab: Lab, leaks: Sequence[Leak], source: str) -> Iterator[str]:
+def faults(lab: Lab, leaks: Sequence[Leak], source: Source) -> Iterator[str]:
     """A sentence for each exercise that leaks more or fewer points than `known_leaks.json` says."""
     known, handed_out = _known_leaks(lab, source), _handed_out(lab)
     found = {leak.exercise: leak for leak in leaks if leak.exercise not in handed_out}

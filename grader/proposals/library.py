@@ -36,19 +36,14 @@ class _Module:
         return "@triton.jit" in self.text
 
 
-def from_library(lab: Released, exercise: Asked, *, kernels: bool, ranks: bool) -> Iterator[str]:
+def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[str]:
     """Texts of the solution cell to try.
 
-    `kernels`: all tests replay them, so that only a text with kernels can pass. `ranks`: all tests run on the virtual
-    cluster, so that only modules of torch.distributed are tried.
+    `kernels`: all tests replay them, so that only a text with kernels can pass.
     """
     gone = _gone(tuple(lab.trusted.lab.withholds))
     for module in _modules():
-        if (
-            module.name.endswith("__main__")
-            or (kernels and not module.has_kernels)
-            or (ranks and "distributed" not in module.text)
-        ):
+        if module.name.endswith("__main__") or (kernels and not module.has_kernels):
             continue
         pasted = kernels or module.name in gone
         for function in exercise.functions:

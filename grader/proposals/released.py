@@ -1,12 +1,16 @@
 """A lab as a student has it: setup cells, stubs of answers, and visible tests."""
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import Self
 
 from grader.authoring.labs import Lab
-from grader.authoring.manifest import Kind, Manifest, manifest, split_test_id
+from grader.authoring.manifest import SETUPS, Kind, Manifest, manifest, split_test_id
 from grader.authoring.regions import without
+from grader.proposals.slicing import reads
+
+_RUNNER = re.compile(r"threeloops\.lab\..*\bon_\w+")
 
 __all__ = ["Asked", "Function", "Released", "head", "parameters"]
 
@@ -50,11 +54,35 @@ class Asked:
 
 @dataclass(frozen=True)
 class Released:
-    """The released notebook of a lab; `setup` is one module of all its setup cells."""
+    """The released notebook of a lab; `setup` is one module of all its setup cells, `oracle` the text
+    of those that graded runs keep from answers, which may copy it."""
 
     trusted: Manifest
     setup: ast.Module
+    oracle: str
     exercises: tuple[Asked, ...]
+
+    def reached(self, test: ast.Module) -> set[str]:
+        """Functions and classes of setup cells that a test uses, directly or by each other."""
+        defined = {node.name: node for node in self.setup.body if isinstance(node, Function | ast.ClassDef)}
+        found: set[str] = set()
+        new = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} & defined.keys()
+        while new:
+            found |= new
+            new = {name for each in new for name in reads(defined[each]) if name in defined} - found
+        return found
+
+    def runs_elsewhere(self, test: ast.Module) -> bool:
+        """Whether a test runs answers on ranks or on a recorded disk: on_cluster, on_disk and the like."""
+        runners = {
+            alias.asname or alias.name
+            for node in self.setup.body
+            if isinstance(node, ast.ImportFrom) and _RUNNER.match(node.module or "")
+            for alias in node.names
+        }
+        reached = self.reached(test)
+        used = [test, *(node for node in self.setup.body if getattr(node, "name", "") in reached)]
+        return any(reads(node) & runners for node in used)
 
     @classmethod
     def read(cls, lab: Lab) -> Self:
@@ -62,11 +90,13 @@ class Released:
         texts: dict[Kind, list[tuple[str, str]]] = {}
         for cell in trusted.master.cells:
             texts.setdefault(trusted.kind(cell), []).append((cell.id, cell.source))
-        setup = ast.parse("\n\n".join(text for _, text in texts.get(Kind.SETUP, [])))
+        setup = ast.parse("\n\n".join(c.source for c in trusted.master.cells if trusted.kind(c) in SETUPS))
+        oracle = "\n\n".join(text for _, text in texts.get(Kind.ORACLE, []))
         tests = [(split_test_id(name)[0], without(text, "HIDDEN TESTS")) for name, text in texts[Kind.TEST]]
         return cls(
             trusted,
             setup,
+            oracle,
             tuple(
                 Asked(
                     name,

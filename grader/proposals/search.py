@@ -1,7 +1,9 @@
 """Search a lab for exercises whose points can be earned by copying."""
 
+import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import Exercise
@@ -11,7 +13,11 @@ from grader.proposals.library import from_library
 from grader.proposals.released import Asked, Released, head
 from grader.proposals.trial import Bench, Patience
 
-__all__ = ["Leak", "find_leaks"]
+__all__ = ["Leak", "Source", "find_leaks"]
+
+Source = Literal["notebook", "ranks", "library"]
+"""Where proposals come from, and which parts they are tried on: `ranks` are cut from the notebook and tried on parts
+that run on ranks or a recorded disk, which takes seconds each. The other two are tried on all other parts."""
 
 _OF_LIBRARY = Patience(cpu_seconds=3, seconds=10)
 """Hundreds of functions are called with arguments that they were not made for."""
@@ -28,29 +34,39 @@ class Leak:
 
 
 def find_leaks(
-    lab: Lab, library: bool = False, watch: Callable[[str], None] = lambda _: None
+    lab: Lab, source: Source = "notebook", watch: Callable[[str], None] = lambda _: None
 ) -> tuple[Lab, list[Leak]]:
-    """The lab, and the best proposal of each exercise that earns anything: cut from the notebook, or with `library`
-    taken from the library. `watch` gets the lab's name before its search."""
+    """The lab, and the best proposal of each exercise that earns anything. `watch` gets the lab's name before its
+    search."""
     watch(lab.slug)
     released = Released.read(lab)
     found = []
-    with Bench(released.trusted, _OF_LIBRARY if library else None) as bench:
+    with Bench(released.trusted, _OF_LIBRARY if source == "library" else None) as bench:
         for asked in released.exercises:
-            exercise = released.trusted.exercise(asked.id)
-            if leak := _best(bench, exercise, asked, list(_proposals(released, asked, exercise, library))):
+            exercise = _tried(released, released.trusted.exercise(asked.id), source)
+            if leak := _best(bench, exercise, asked, list(_proposals(released, asked, exercise, source))):
                 found.append(leak)
     return lab, found
 
 
-def _proposals(released: Released, asked: Asked, exercise: Exercise, library: bool) -> Iterator[str]:
+def _tried(released: Released, exercise: Exercise, source: Source) -> Exercise:
+    """The exercise with the parts that run on ranks or a recorded disk, if the source is `ranks`; else with the
+    others."""
+    texts = {cell.id: cell.source for cell in released.trusted.master.cells}
+    elsewhere = {test for test in exercise.tests if released.runs_elsewhere(ast.parse(texts[test]))}
+    parts = (part for part in exercise.parts if (part.test in elsewhere) == (source == "ranks"))
+    return Exercise(exercise.id, tuple(parts))
+
+
+def _proposals(released: Released, asked: Asked, exercise: Exercise, source: Source) -> Iterator[str]:
     tests = [cell.source for cell in released.trusted.master.cells if cell.id in exercise.tests]
     kernels = all(replays(test) for test in tests)
-    if library:
-        ranks = all("on_cluster" in test for test in tests)
-        yield from from_library(released, asked, kernels=kernels, ranks=ranks)
+    if not tests:
+        return
+    if source == "library":
+        yield from from_library(released, asked, kernels=kernels)
     elif not kernels:  # no kernel can be cut from a notebook whose kernels are all to be written
-        yield from formulas(released, asked)
+        yield from (f"{released.oracle}\n\n{text}" if released.oracle else text for text in formulas(released, asked))
 
 
 def _best(bench: Bench, exercise: Exercise, asked: Asked, texts: list[str]) -> Leak | None:

@@ -22,7 +22,7 @@ from typing import Any, Self
 from threeloops.lab import check
 
 from grader.authoring.labs import LabError
-from grader.authoring.manifest import SETUPS, Exercise, Manifest
+from grader.authoring.manifest import SETUPS, Exercise, Kind, Manifest
 from grader.authoring.names import bound, used
 from grader.machine.child_process import changed_environment
 
@@ -117,7 +117,9 @@ class Bench:
             os.write(writing, bytes([bits]))
 
     def _bits(self, exercise: Exercise, text: str) -> int:
-        student = dict(self._setup)
+        oracles = [cell.source for cell in self._trusted.master.cells if self._trusted.kind(cell) is Kind.ORACLE]
+        kept_back = {name for oracle in oracles for name in bound(oracle, imports=False)}
+        student = {name: value for name, value in self._setup.items() if name not in kept_back}
         student["__builtins__"] = {**vars(builtins), "__import__": _importing(self._trusted.lab.withholds)}
         try:
             _execute(text, f"<{exercise.id}>", student)

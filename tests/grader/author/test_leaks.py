@@ -97,14 +97,14 @@ def test_a_function_of_the_library_is_found_unless_it_is_withheld(tmp_path, monk
     (package / "__init__.py").touch()
     (package / "averages.py").write_text("def average(numbers):\n    return sum(numbers) / len(numbers)\n")
     use_library(monkeypatch, package)
-    assert leaking(make_course(tmp_path / "open"), library=True) == {"mean": 40}
+    assert leaking(make_course(tmp_path / "open"), source="library") == {"mean": 40}
     (package / "averages.py").write_text(
         "from threeloops import roofs\n\n\ndef average(numbers):\n    return roofs.of(numbers)\n"
     )
     (package / "roofs.py").write_text("def of(numbers, extra):\n    return sum(numbers) / len(numbers)\n")
     use_library(monkeypatch, package)
     source = SOURCE.replace("threeloops.inner.roofline", "threeloops.roofs")
-    assert leaking(make_course(tmp_path / "withheld", source), library=True) == {}
+    assert leaking(make_course(tmp_path / "withheld", source), source="library") == {}
 
 
 def test_a_withheld_module_that_can_be_pasted_is_found(tmp_path, monkeypatch):
@@ -116,7 +116,7 @@ def test_a_withheld_module_that_can_be_pasted_is_found(tmp_path, monkeypatch):
     )
     use_library(monkeypatch, package)
     lab = make_course(tmp_path / "course", SOURCE.replace("threeloops.inner.roofline", "threeloops.averages"))
-    (leak,) = leaks_of(lab, library=True)
+    (leak,) = leaks_of(lab, source="library")
     assert (leak.exercise, leak.points) == ("mean", 40)
     assert "math.fsum" in leak.text  # its text, because a graded run cannot import it
 
@@ -200,7 +200,7 @@ def test_what_is_handed_out_needs_a_reason(tmp_path, handed_out, words):
     [
         ("[1]", "expected tables of exercises and points"),
         ('{"notebook": {"median": 3}}', "names median, and the lab has only mean, rescale"),
-        ('{"books": {"mean": 3}}', "has a table books; its tables are notebook and library"),
+        ('{"books": {"mean": 3}}', "has a table books; its tables are notebook, ranks, library"),
     ],
 )
 def test_a_list_that_cannot_be_right_is_refused(tmp_path, text, words):
