@@ -1,5 +1,5 @@
 # Calls something where an annotation stands.
-# says: name 'softmax' is not defined
+# says: the cell of the answer failed: 
 # other: any
 
 @triton.jit
