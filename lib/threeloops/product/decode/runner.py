@@ -1,5 +1,6 @@
 """Runs the steps of a scheduler on a model: rows in, one new token per chunk out."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -97,7 +98,8 @@ class ModelRunner:
         hidden = run(rows)
         every = len(wanted) == len(hidden)
         logits = self.model.head(hidden if every else hidden[torch.tensor(wanted, device=hidden.device).long()])
-        if hidden.isfinite().all() & logits.isfinite().all():
+        # Whatever is not finite makes a sum not finite. A sum may also overflow, and then every number is looked at.
+        if math.isfinite(logits.sum() if every else logits.sum() + hidden.sum()):
             return logits, [True] * len(chunks)
         # Also of rows that give no token: what they leave in the cache would be found by others with the same prefix.
         fine = hidden.isfinite().all(-1)
