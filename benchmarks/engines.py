@@ -135,9 +135,9 @@ def _parts_of_a_step(model: GPT, threads: int, batch: int, steps: int) -> dict[s
         started = clock()
         engine.step()
         whole.append(clock() - started)
-    with _Counting() as counting:
+    with _Recording() as recording:
         engine.step()
-    matrices = _matrices(runner.model, batch, steps, clock)
+    matrices = _seconds_of_products(recording, steps, clock)
     config, step = model.config, median(whole)
     kept = batch * 2 * _PROMPT * 2 * config.kv_heads * config.head_dim * config.layers
     read = 4 * (config.matmul_parameters + kept)
@@ -147,7 +147,7 @@ def _parts_of_a_step(model: GPT, threads: int, batch: int, steps: int) -> dict[s
         "share of preparing and choosing": (median(executed) - median(computed)) / step,
         "share of matrix products": matrices / step,
         "share of the rest of the model": (median(computed) - matrices) / step,
-        "operators": counting.operators,
+        "operators": len(recording.calls),
         "bytes of weights, keys and values": read,
         "share of the copy bandwidth": read / step / _bandwidth(threads),
     }
@@ -173,15 +173,23 @@ def _timed(owner: Any, name: str, clock: Callable[[], float]) -> list[float]:
     return seconds
 
 
+class _Recording(TorchDispatchMode):
+    """Records the operators that PyTorch runs, each with its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, Callable[[], Any]]] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        call = partial(operator, *arguments, **(named or {}))
+        self.calls.append((operator.name(), call))
+        return call()
+
+
 @torch.inference_mode()
-def _matrices(model: GPT, batch: int, runs: int, clock: Callable[[], float]) -> float:
-    """Seconds of all matrix products of a step by themselves."""
-    narrow, wide = torch.randn(batch, 1, model.config.width), torch.randn(batch, 1, model.config.mlp_width)
-    products: list[Callable[[], Any]] = [partial(model.head, narrow[:, 0])]
-    for block in model.blocks:
-        attention, mlp = block.attention, block.mlp
-        products += [partial(layer, narrow) for layer in (attention.qkv, attention.output, mlp.gate, mlp.up)]
-        products.append(partial(mlp.down, wide))
+def _seconds_of_products(recording: _Recording, runs: int, clock: Callable[[], float]) -> float:
+    """Time a recorded step's products of matrices by themselves."""
+    products = [call for name, call in recording.calls if "linear" in name or name in ("aten::mm", "aten::addmm")]
     seconds = []
     for _ in range(runs):
         started = clock()
@@ -189,15 +197,3 @@ def _matrices(model: GPT, batch: int, runs: int, clock: Callable[[], float]) -> 
             product()
         seconds.append(clock() - started)
     return median(seconds)
-
-
-class _Counting(TorchDispatchMode):
-    """Counts the operators that PyTorch runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = 0
-
-    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        self.operators += 1
-        return operator(*arguments, **(named or {}))

@@ -53,6 +53,7 @@ def test_the_parts_of_a_step_add_up_to_the_step(model):
         for part in ("the scheduler", "preparing and choosing", "matrix products", "the rest of the model")
     ]
     assert parts["seconds of a step"] > 0 and parts["operators"] > 20
+    assert parts["share of matrix products"] > 0
     assert sum(shares) == pytest.approx(1)
 
 

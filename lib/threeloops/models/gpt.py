@@ -82,11 +82,13 @@ class RotaryPositions(nn.Module):
     def forward(self, start: int | Int[Tensor, "batch"], length: int) -> Rotation:
         """Cosines and sines of positions start … start + length − 1, (length, head_dim / 2), in float32.
 
-        If `start` is a tensor, each sequence has its own: (batch, 1, length, head_dim / 2).
+        If `start` is a tensor, each sequence has its own, repeated for both halves of a head, with the signs that the
+        halves need: (cosines, cosines) and (−sines, sines), (batch, 1, length, head_dim).
         """
         if isinstance(start, Tensor):
-            positions = start[:, None, None] + torch.arange(length, device=start.device)
-            return self.cosines[positions], self.sines[positions]
+            positions = start.view(-1, 1, 1) + torch.arange(length, device=start.device)
+            cosines, sines = (functional.embedding(positions, table) for table in (self.cosines, self.sines))
+            return torch.cat((cosines, cosines), -1), torch.cat((-sines, sines), -1)
         if not 0 <= start <= self.max_sequence - length:
             raise ValueError(
                 f"positions {start} … {start + length - 1}: expected positions within max_sequence = "

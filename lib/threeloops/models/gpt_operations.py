@@ -16,7 +16,7 @@ from torch.nn import functional
 __all__ = ["OPERATIONS", "Rotation"]
 
 Rotation = tuple[Float[Tensor, "... tokens half"], Float[Tensor, "... tokens half"]]
-"""Cosines and sines of each token's position."""
+"""Cosines and sines of each token's position, for half a head or, in decoding, for a whole one."""
 
 _Norms = tuple[nn.Module, nn.Module]
 """The norms of a head's queries and of its keys."""
@@ -36,6 +36,9 @@ class _Operations(NamedTuple):
 def _rotate(x: Float[Tensor, "batch heads tokens dim"], rotation: Rotation) -> Float[Tensor, "batch heads tokens dim"]:
     """Rotate each pair (x[i], x[i + dim / 2]) by its position's angle, in float32 or wider, and round to x's dtype."""
     cosines, sines = rotation
+    half = x.shape[-1] // 2
+    if cosines.shape[-1] > half:  # (cosines, cosines) and (−sines, sines), for decoding: three operators
+        return torch.addcmul(x * cosines, x.roll(half, -1), sines).to(x.dtype).contiguous()
     left, right = x.chunk(2, dim=-1)
     turned = torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
     # cat leaves heads of two dimensions in channels-last order, for which PyTorch's attention stores all scores.

@@ -167,8 +167,23 @@ def test_positions_can_begin_anywhere_for_all_sequences_or_for_each():
     everything = rotation(0, 100)
     for whole, part in zip(everything, rotation(7, 5), strict=True):
         assert torch.equal(part, whole[7:12])
-    for whole, part in zip(everything, rotation(torch.tensor([7, 95]), 5), strict=True):
-        assert torch.equal(part, torch.stack([whole[7:12], whole[95:100]])[:, None])
+    for name, sign, whole, part in zip(
+        ("cosines", "sines"), (1, -1), everything, rotation(torch.tensor([7, 95]), 5), strict=True
+    ):
+        own = torch.stack([whole[7:12], whole[95:100]])[:, None]
+        assert torch.equal(part, torch.cat([sign * own, own], -1)), f"{name} for both halves of a head"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head_dim", [2, 16, 64])
+def test_a_sequence_with_a_position_of_its_own_is_rotated_as_it_would_be_alone(head_dim, dtype):
+    rotation = RotaryPositions(head_dim, 100, base=10_000.0)
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 3, head_dim).to(dtype).transpose(1, 2)
+    together = _rotate(x, rotation(torch.tensor([7, 95]), 5))
+    alone = torch.cat([_rotate(x[:1], rotation(7, 5)), _rotate(x[1:], rotation(95, 5))])
+    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
+    assert together.dtype == dtype and together.is_contiguous()
 
 
 def test_positions_stay_exact_in_a_model_of_bfloat16_and_survive_the_meta_device():

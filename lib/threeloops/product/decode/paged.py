@@ -67,6 +67,7 @@ class PagedCache:
             (config.layers, blocks * block_size, 2, config.kv_heads, config.head_dim), dtype=dtype, device=device
         )
         self.kernel = self._window is None and _has_kernel(self._pool) if kernel is None else kernel
+        self._layers = [(slots, slots.view(blocks, -1)) for slots in self._pool]
 
     @property
     def device(self) -> torch.device:
@@ -103,7 +104,7 @@ class PagedCache:
 
     def run(self, model: GPT, step: "Step") -> Tensor:
         """One pass of the model over the rows of `step`, in its order, (rows, width). Waits for nothing on a GPU."""
-        layers: list[KeyValueCache] = [_Layer(pool, step, self.block_size) for pool in self._pool]
+        layers: list[KeyValueCache] = [_Layer(slots, blocks, step) for slots, blocks in self._layers]
         return model.hidden(step.tokens[:, None], start=step.positions, caches=layers)[:, 0]
 
     def prepare(self, chunks: Sequence[Rows]) -> "Step":
@@ -113,9 +114,9 @@ class PagedCache:
         positions: list[int] = []
         slots: list[int] = []
         fresh: list[int] = []
-        groups, rows = [], []
-        for group in _groups(chunks, [len(self._seen(chunk)) for chunk in chunks], self.kernel):
-            first = len(tokens)
+        rows = []
+        groups = _groups(chunks, [len(self._seen(chunk)) for chunk in chunks], self.kernel)
+        for group in groups:
             for member in group:
                 chunk = chunks[member]
                 rows.append((member, len(tokens)))
@@ -123,7 +124,6 @@ class PagedCache:
                 positions += range(chunk.start, chunk.end)
                 slots += [self._slot(chunk.block_table, position) for position in range(chunk.start, chunk.end)]
                 fresh += chunk.block_table[-(-chunk.start // size) : -(-chunk.end // size)]
-            groups.append(self._group(first, [chunks[member] for member in group]))
         order = None
         if any(member != place for place, (member, _) in enumerate(rows)):
             order = torch.tensor(
@@ -131,7 +131,9 @@ class PagedCache:
                 device=device,
             )
         of_rows = torch.tensor([tokens, positions, slots], device=device)
-        return Step(of_rows[0], of_rows[1], of_rows[2], fresh, groups, order)
+        first_row = dict(rows)
+        made = [self._group(first_row[group[0]], [chunks[member] for member in group], of_rows[1]) for group in groups]
+        return Step(of_rows[0], of_rows[1], of_rows[2], fresh, made, order)
 
     def _block(self, block: int) -> Tensor:
         return self._pool[:, block * self.block_size : (block + 1) * self.block_size]
@@ -144,23 +146,23 @@ class PagedCache:
         first = 0 if self._window is None else max(0, chunk.start - self._window + 1) // self.block_size
         return range(first, -(-chunk.end // self.block_size))
 
-    def _group(self, first: int, chunks: Sequence[Rows]) -> "Group":
+    def _group(self, first: int, chunks: Sequence[Rows], positions: Tensor) -> "Group":
         device, count = self._pool.device, len(chunks[0].tokens)
+        positions = positions[first : first + len(chunks) * count]
         seen = [self._seen(chunk) for chunk in chunks]
         used = [chunk.block_table[span.start : span.stop] for chunk, span in zip(chunks, seen, strict=True)]
         blocks = max(map(len, used))
         # Short tables are padded with a block of their own, whose keys are masked.
         tables = torch.tensor([(*table, *[table[0]] * (blocks - len(table))) for table in used], device=device)
-        start = torch.tensor([chunk.start for chunk in chunks], device=device)
         if self.kernel and count == 1:
-            return Group(first, tables, 1, start + 1, None)
-        last = start[:, None] + torch.arange(count, device=device)
+            return Group(first, tables, 1, positions + 1, None)
+        last = positions.view(len(chunks), count, 1)
         keys = torch.arange(blocks * self.block_size, device=device)
         if self._window is None:
-            hidden = keys > last[:, :, None]
+            hidden = keys > last
         else:
             keys = keys + torch.tensor([[[span.start * self.block_size]] for span in seen], device=device)
-            hidden = (keys > last[:, :, None]) | (keys <= last[:, :, None] - self._window)
+            hidden = (keys > last) | (keys <= last - self._window)
         mask = torch.zeros(hidden.shape, dtype=self._pool.dtype, device=device).masked_fill_(hidden, -torch.inf)
         if count > 1:  # each of a row's query heads that share a key head has the row's own mask
             mask = mask.repeat_interleave(self._shared, 1)
@@ -223,40 +225,41 @@ def _has_kernel(pool: Tensor) -> bool:
     return pool.shape[-1] in HEAD_DIMS and pool.dtype in (torch.float16, torch.bfloat16, torch.float32)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Layer:
     """One layer of the cache during one step: what `GPT` calls in place of its own attention."""
 
-    pool: Tensor  # (slots, keys or values, kv_heads, head_dim)
+    slots: Tensor  # (slots, keys or values, kv_heads, head_dim)
+    blocks: Tensor  # the same memory, (blocks, elements of a block)
     step: Step
-    block_size: int
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
         """q (rows, heads, 1, head_dim), k and v (rows, kv_heads, 1, head_dim): each row is a sequence to the model."""
-        self.pool.index_copy_(0, self.step.slots, torch.cat((k, v), 1).view(len(k), *self.pool.shape[1:]))
-        attended = [
-            self._by_kernel(q[group.rows], group) if group.mask is None else self._by_copy(q[group.rows], group)
-            for group in self.step.groups
-        ]
-        return attended[0] if len(attended) == 1 else torch.cat(attended)
+        self.slots.index_copy_(0, self.step.slots, torch.cat((k, v), 1).view(-1, *self.slots.shape[1:]))
+        if len(self.step.groups) == 1:
+            return self._attended(q, self.step.groups[0])
+        return torch.cat([self._attended(q[group.rows], group) for group in self.step.groups])
+
+    def _attended(self, q: Tensor, group: Group) -> Tensor:
+        return self._by_kernel(q, group) if group.mask is None else self._by_copy(q, group)
 
     def _by_copy(self, q: Tensor, group: Group) -> Tensor:
-        (chunks, blocks), (_, _, kv_heads, head_dim) = group.tables.shape, self.pool.shape
-        width = self.block_size * 2 * kv_heads * head_dim
-        copied = self.pool.view(-1, width).index_select(0, group.tables.flatten())
-        keys, values = copied.view(chunks, blocks * self.block_size, 2, kv_heads, head_dim).transpose(1, 3).unbind(2)
-        shared = q.shape[1] // kv_heads  # query heads that share a key head: more rows of that head, to attention
+        chunks, (_, _, kv_heads, head_dim) = len(group.tables), self.slots.shape
+        copied = self.blocks.index_select(0, group.tables.flatten()).view(chunks, -1, 2, kv_heads, head_dim)
+        keys, values = copied.transpose(1, 3).unbind(2)
         if group.count == 1:  # a step of decoding, whose operators cost more than what they compute
-            q = q.view(chunks, kv_heads, shared, head_dim)
+            # Query heads that share a key head are more rows of that head, to attention.
+            q = q.view(chunks, kv_heads, -1, head_dim)
             attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
-            return attended.reshape(chunks, kv_heads * shared, 1, head_dim)
-        q = q.view(chunks, group.count, kv_heads, shared, head_dim).transpose(1, 2).flatten(2, 3)
+            return attended.reshape(chunks, -1, 1, head_dim)
+        q = q.view(chunks, group.count, kv_heads, -1, head_dim).transpose(1, 2).flatten(2, 3)
         attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
-        attended = attended.view(chunks, kv_heads, group.count, shared, head_dim).transpose(1, 2)
-        return attended.reshape(-1, kv_heads * shared, 1, head_dim)
+        attended = attended.view(chunks, kv_heads, group.count, -1, head_dim).transpose(1, 2)
+        return attended.reshape(chunks * group.count, -1, 1, head_dim)
 
     def _by_kernel(self, q: Tensor, group: Group) -> Tensor:
         from threeloops.inner.kernels.attention.paged_attention import paged_attention
 
-        keys, values = self.pool.unbind(1)
-        return paged_attention(q[:, :, 0], keys, values, group.tables, group.lengths, self.block_size)[:, :, None]
+        keys, values = self.slots.unbind(1)
+        block_size = len(self.slots) // len(self.blocks)
+        return paged_attention(q[:, :, 0], keys, values, group.tables, group.lengths, block_size)[:, :, None]

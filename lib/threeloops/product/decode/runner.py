@@ -1,5 +1,6 @@
 """Runs the steps of a scheduler on a model: rows in, one new token per chunk out."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -110,7 +111,8 @@ class ModelRunner:
         sizes = [len(prompt_rows) for _, prompt_rows in of_prompts]
         for (request, _), of_request in zip(of_prompts, logits[sampled:].split(sizes), strict=True):
             note_prompt_logprobs(of_request, request)
-        if hidden.isfinite().all() & logits.isfinite().all():
+        # Whatever is not finite makes a sum not finite. A sum may also overflow, and then every number is looked at.
+        if math.isfinite(logits.sum() if every else logits.sum() + hidden.sum()):
             return logits[:sampled], [True] * len(chunks)
         # Also of rows that give no token: what they leave in the cache would be found by others with the same prefix.
         fine = hidden.isfinite().all(-1)
