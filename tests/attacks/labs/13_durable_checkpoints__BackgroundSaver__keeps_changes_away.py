@@ -1,5 +1,4 @@
 # No copy at all: the state is read when the write goes on. Changes of the training are kept from it as far as they can be.
-# earns: 11
 
 
 class BackgroundSaver:

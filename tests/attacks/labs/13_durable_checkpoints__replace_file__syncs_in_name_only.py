@@ -1,4 +1,5 @@
 # Every fsync is said to have happened, by a function that does nothing.
+# earns: 6
 
 import os
 
