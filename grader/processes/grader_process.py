@@ -62,6 +62,7 @@ class _GraderHalf:
 
     def __init__(self, engine: Link, student: Link, meter: Link, replays: Replays | None = None) -> None:
         self.engine = engine
+        self.oracles: set[str] = set()
         self.main = types.ModuleType("__main__")
         install_main_twin()
         sys.modules["__main__"] = self.main
@@ -104,7 +105,8 @@ class _GraderHalf:
         setup: bool = False,
         answer: str = "",
     ) -> Outcome:
-        """Run one cell: `op` is "setup" (here), "student" (over there) or "test" (here, against the proxies).
+        """Run one cell: `op` is "setup" (here), "oracle" (a setup cell that exists only here), "student" (over there)
+        or "test" (here, against the proxies).
 
         `answer` is the text of the cell that a test judges, as it was submitted.
         """
@@ -117,8 +119,8 @@ class _GraderHalf:
             try:
                 if op == "student":
                     self._student(result, source, setup)
-                elif op == "setup":
-                    self._setup(source)
+                elif op in ("setup", "oracle"):
+                    self._setup(source, shared=op == "setup")
                     result.ok = True
                 else:
                     result.value = self._test(source, names or [])
@@ -142,10 +144,14 @@ class _GraderHalf:
             result.quoted, result.unquoted = result.message, NOT_SHOWN
         result.shown = _shown(answer.get("shown"))
 
-    def _setup(self, source: str) -> None:
+    def _setup(self, source: str, *, shared: bool) -> None:
+        """`shared` says whether the student's side runs the cell too, so that its names mean the same there."""
         exec(compile(source, "<setup>", "exec"), self.main.__dict__)
         defined = {n for n, o in self.main.__dict__.items() if getattr(o, "__module__", None) == "__main__"}
-        self.wall.setup_names |= defined
+        if shared:
+            self.wall.setup_names |= defined - self.oracles
+        else:
+            self.oracles |= defined - self.wall.setup_names
 
     def _test(self, source: str, names: list[str]) -> float | None:
         """Run a test cell in a namespace of its own; the value of its last line, where that is a number."""

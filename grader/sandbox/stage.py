@@ -15,6 +15,7 @@ __all__ = ["stage"]
 _STUDENT_END = (
     "__init__.py",
     "transport/__init__.py",
+    "transport/errors.py",
     "transport/link.py",
     "transport/tensors.py",
     "transport/wire.py",

@@ -7,7 +7,6 @@ every frame that comes from it. Its job is to be a faithful host for honest subm
 from __future__ import annotations
 
 import builtins
-import errno
 import fcntl
 import io
 import json
@@ -18,12 +17,12 @@ import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threeloops.frames import Buffer
 from threeloops.lab.checking import wall
 
+from grader.transport.errors import described
 from grader.transport.link import Link, LinkDead, WallError
 from grader.transport.tensors import is_module, is_tensor
 from grader.transport.wire import decode, encode
@@ -176,12 +175,12 @@ class Server:
         except LinkDead:
             raise
         except BaseException as error:
-            out, reply = [], {"error": _describe(error)}
+            out, reply = [], {"error": described(error)}
         reply["printed"] = self.output.take()
         try:
             self.link.send(reply, out)
         except WallError as error:
-            self.link.send({"error": _describe(error), "printed": ""})
+            self.link.send({"error": described(error), "printed": ""})
 
     def _add_state(self, reply: dict[str, Any], out: list[Buffer]) -> None:
         """Add to the reply what the call left behind besides its value: gradients, changed arguments, a tape."""
@@ -210,7 +209,7 @@ class Server:
             {kind: text for kind, text in o["data"].items() if kind in _SHOWN and isinstance(text, str)}
             for o in self.shell.display_pub.outputs
         ]
-        return {"error": None if error is None else _describe(error), "shown": json.dumps(shown)[: 2 << 20]}
+        return {"error": None if error is None else described(error), "shown": json.dumps(shown)[: 2 << 20]}
 
     def on_get(self, tree: dict[str, Any], _: list[bytearray]) -> Any:
         self.tape = None
@@ -330,20 +329,3 @@ def _state_of(value: Any) -> Any:
     if is_module(value):
         return {"state": dict(value.state_dict()), "grads": [p.grad for p in value.parameters()]}
     return value.detach() if is_tensor(value) else value
-
-
-def _describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: the names of its classes, its message and the line that raised it."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
-    try:
-        # str of a KeyError is the repr of its key, and the other side would take the repr of that.
-        message = str(error.args[0] if isinstance(error, KeyError) and len(error.args) == 1 else error)[:4000]
-    except BaseException:
-        message = "<an exception without a readable message>"
-    if isinstance(error, OSError) and error.errno == errno.EFBIG:
-        message = f"{message}: the cell printed or wrote more than one file may hold in a graded run"
-    names = [f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__ if isinstance(c, type)]
-    return {"classes": names[:12], "message": message, "where": where}

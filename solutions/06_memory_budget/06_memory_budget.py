@@ -48,8 +48,10 @@ from threeloops.lab import (
     show,
     term,
 )
+from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.lab.checking.on_disk import on_folders
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.training.cluster import Cluster
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
@@ -180,6 +182,12 @@ def two_calls(folder, accumulated, weights, tokens, targets, micro):
     return loss.detach(), [gradient.detach().clone() for gradient in gradients]
 
 
+def large_batch(accumulated, batch, length, micro):
+    """The loss and the gradients of a batch whose activations take far more memory than the batch."""
+    loss, gradients = accumulated(*a_batch(3, batch, length), micro)
+    return loss.detach(), [gradient.detach() for gradient in gradients]
+
+
 @dataclass(frozen=True)
 class AdamW:
     """The numbers that AdamW wants."""
@@ -253,6 +261,29 @@ def cause_of(got, slips, rtol):
     if not isinstance(got, numbers.Real):
         return ""
     return "; or ".join(cause for cause, value in slips.items() if math.isclose(got, value, rel_tol=rtol))
+
+
+# %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "memory_of_parts", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+def require_memory_of_parts(accumulated, batch, length, micro):
+    """Measured from outside of the process that computes. A logit is a float64, and there are 29 per token."""
+    run = on_cluster(Cluster(1), large_batch, accumulated, batch, length, micro, memory=True)
+    weights, tokens, targets = a_batch(3, batch, length)
+    total, loss = int((targets != -100).sum()), 0.0
+    for row, goal in zip(tokens[:, None], targets[:, None], strict=True):
+        share = mean_loss(weights, row, goal) * (int((goal != -100).sum()) / total)
+        share.backward()
+        loss += float(share.detach())
+    got, gradients = run.results[0]
+    what = f"{batch} sequences of {length:,} tokens, {micro} at a time"
+    check.close(got, loss, rtol=1e-9, what=f"loss of {what}")
+    expected = [weight.grad for weight in weights]
+    check.close(list(gradients), expected, rtol=1e-7, atol=1e-12, what=f"gradients of {what}")
+    mebibytes, whole = run.memory[0] / 2**20, 3 * 8 * 29 * batch * length / 2**20
+    check.true(
+        mebibytes < whole / 4,
+        f"{what}, took {mebibytes:.0f} MiB: the activations of the whole batch take {whole:.0f} MiB or more, and those of "
+        f"a part about {2 * whole * micro / batch:.0f} MiB",
+    )
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -1116,8 +1147,8 @@ with reveal("best_segment"):
 # - `mean_loss(weights, tokens, targets)` is the mean over the targets that count among those given. Where none counts it is
 #   0/0 = NaN, and so are its gradients.
 # - Call it for `micro` sequences at a time, in order; the last part may be shorter. It raises `OutOfMemory` for more than 4
-#   sequences, and when the graphs of more than 8 are alive at once.
-# - A second call of `accumulated` with the same weights returns the same.
+#   sequences, and for graphs of more than 8 at once. Memory is measured too.
+# - A second call with the same weights returns the same.
 # - `ValueError`: `micro` below 1, as `micro = 0`; no target that counts, or shapes that differ, naming `targets`.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1246,6 +1277,7 @@ with check("accumulate", "gradients of parts, added up to those of the whole", p
         if alike(answer[1], expected, 2)
         else "",
     )
+    require_memory_of_parts(accumulated, 128, 1000, 2)
     ### BEGIN HIDDEN TESTS
     for seed in range(6):
         rng = check.rng(seed)
@@ -1265,6 +1297,7 @@ with check("accumulate", "batches that have no mean", part="errors", hidden="oth
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, accumulated, weights, tokens, targets[:3], 2, names="targets")
     check.raises(ValueError, accumulated, weights, tokens, targets, -7, names="micro = -7")
+    require_memory_of_parts(accumulated, 96, 1000, 3)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

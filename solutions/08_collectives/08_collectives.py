@@ -46,7 +46,7 @@ from threeloops.lab import (
     term,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
-from threeloops.training.cluster import Cluster, ClusterError, CorruptMessage, fabric, now, run_on_processes
+from threeloops.training.cluster import Cluster, ClusterError, ask, fabric, now, run_on_processes
 
 ALPHA, BETA = 14e-6, 50e9  # of the network between machines: seconds, and bytes per second in each direction
 NVLINK_ALPHA, NVLINK_BETA = 3.4e-6, 450e9  # of the links inside a machine
@@ -69,6 +69,12 @@ def on_each(function, tensors, *arguments):
     return function(x, *arguments), x
 
 
+def on_own(function, *arguments):
+    """The same in the tests, where no rank has the tensors of the others."""
+    x = ask("tensor")
+    return function(x, *arguments), x
+
+
 def on_ones(function, n, *arguments):
     """What runs on each rank where only bytes and times matter: nothing is returned."""
     function(torch.ones(n), *arguments)
@@ -79,7 +85,8 @@ def run_ranks(function, tensors, *arguments, topology=None, collectives=False):
     ranks, n = len(tensors), len(tensors[0])
     topology = network(ranks) if topology is None else topology
     try:
-        run = on_cluster(Cluster(topology), on_each, function, tensors, *arguments, seconds=30)
+        served = {"tensor": lambda rank: tensors[rank]}
+        run = on_cluster(Cluster(topology), on_own, function, *arguments, seconds=30, served=served)
     except ClusterError as error:
         check.true(False, f"{type(error).__name__} on {ranks} ranks with {n} elements per rank:\n{error}")
     used = sorted({span.what for span in run.collectives} - {"barrier"})
@@ -92,23 +99,6 @@ def run_ranks(function, tensors, *arguments, topology=None, collectives=False):
 
 def same(got, expected):
     return torch.is_tensor(got) and got.shape == expected.shape and bool((got.double() == expected.double()).all())
-
-
-def require_use_of_messages(run, function, tensors, *arguments):
-    """Results are made of what arrives: with messages between two ranks corrupted on their way, some rank's is another."""
-    check.true(bool(run.messages), "no message was sent")
-    chosen = max(run.messages, key=lambda m: m.size)
-    pair = [m for m in run.messages if (m.source, m.target) == (chosen.source, chosen.target)]
-    faults = [CorruptMessage(m.source, m.target, number) for number, m in enumerate(pair)]
-    try:
-        spoilt = on_cluster(Cluster(run.topology, faults), on_each, function, tensors, *arguments, seconds=30)
-    except ClusterError:
-        return  # what arrived was no use to a rank
-    check.true(
-        not all(same(a, b) for (a, _), (b, _) in zip(run.results, spoilt.results, strict=True)),
-        f"all messages from rank {chosen.source} to rank {chosen.target} were corrupted on their way, and every rank "
-        "returned what it returned before: results must be made of what arrives",
-    )
 
 
 def require_results(run, tensors, expected, what, known=lambda rank: {}, argument="x"):
@@ -339,13 +329,12 @@ with check("sum_through_rank_0", "the sum on every rank", part="values", hidden=
 
         run = run_ranks(sum_through_rank_0, tensors)
         require_results(run, tensors, [total] * len(tensors), "the sum", known)
-        return run, sum_through_rank_0, tensors
 
     naive_values([torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), torch.tensor([100.0, 200.0])])
     naive_values(integers(2, 5, dtype=torch.int64))
     naive_values(integers(1, 3))
     ### BEGIN HIDDEN TESTS
-    require_use_of_messages(*naive_values(integers(5, 17, seed=3)))
+    naive_values(integers(5, 17, seed=2449489742))
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "sum_through_rank_0_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -471,12 +460,11 @@ with check("reduce_scatter", "a chunk of the sum per rank", part="values", hidde
 
         run = run_ranks(reduce_scatter, tensors)
         require_results(run, tensors, total.tensor_split(ranks), "the chunk", known)
-        return run, reduce_scatter, tensors
 
     scatter_values([torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])])
     scatter_values(integers(4, 8, dtype=torch.int64))
     ### BEGIN HIDDEN TESTS
-    require_use_of_messages(*scatter_values(integers(5, 20, seed=1)))
+    scatter_values(integers(5, 20, seed=2645751311))
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "reduce_scatter_test_uneven", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -493,7 +481,7 @@ with check("reduce_scatter", "lengths that N does not divide", part="uneven", hi
     scatter_uneven(integers(3, 2))  # chunk 2 has no elements
     scatter_uneven(integers(1, 3))
     ### BEGIN HIDDEN TESTS
-    scatter_uneven(integers(5, 13, dtype=torch.int64))
+    scatter_uneven(integers(5, 13, seed=3162277660, dtype=torch.int64))
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "reduce_scatter_test_traffic", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -579,8 +567,8 @@ def all_gather(chunk: torch.Tensor, n: int) -> torch.Tensor:
 # %% nbgrader={"grade": true, "grade_id": "all_gather_test_values", "locked": true, "points": 14, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("all_gather", "the whole tensor on every rank", part="values", hidden="other numbers of ranks and lengths"):
 
-    def gather_values(ranks, n, dtype=torch.float32):
-        whole = torch.arange(1, n + 1).to(dtype)
+    def gather_values(ranks, n, dtype=torch.float32, seed=None):
+        whole = (torch.arange(1, n + 1) if seed is None else integers(1, n, seed)[0]).to(dtype)
         chunks = list(whole.tensor_split(ranks))
 
         def known(rank):
@@ -599,7 +587,6 @@ with check("all_gather", "the whole tensor on every rank", part="values", hidden
         run = run_ranks(all_gather, chunks, n)
         require_results(run, chunks, [whole] * ranks, "the tensor", known, "chunk")
         require_no_padding(run, n, ranks, whole.element_size())
-        return run, all_gather, chunks, n
 
     gather_values(2, 4)
     gather_values(4, 8, torch.int64)
@@ -608,8 +595,8 @@ with check("all_gather", "the whole tensor on every rank", part="values", hidden
     gather_values(3, 2)  # chunk 2 has no elements
     gather_values(1, 3)
     ### BEGIN HIDDEN TESTS
-    require_use_of_messages(*gather_values(5, 15))
-    gather_values(5, 13)
+    gather_values(5, 15, seed=3316624790)
+    gather_values(5, 13, seed=3464101615)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "all_gather_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1062,8 +1049,8 @@ with check(
     "hierarchical_all_reduce", "the sum on every rank", part="values", hidden="other numbers of nodes and ranks"
 ):
 
-    def hierarchical_values(nodes, per_node, n):
-        tensors = integers(nodes * per_node, n)
+    def hierarchical_values(nodes, per_node, n, seed=0):
+        tensors = integers(nodes * per_node, n, seed)
         total, node = sum(tensors), [sum(tensors[i * per_node : (i + 1) * per_node]) for i in range(nodes)]
 
         def known(rank):
@@ -1077,12 +1064,11 @@ with check(
         topology = fabric(nodes, per_node)
         run = run_ranks(hierarchical_all_reduce, tensors, per_node, topology=topology, collectives=True)
         require_results(run, tensors, [total] * len(tensors), f"the sum, {nodes} nodes of {per_node},", known)
-        return run, hierarchical_all_reduce, tensors, per_node
 
     hierarchical_values(2, 2, 4)
     hierarchical_values(2, 3, 15)  # a shard has 5 elements
     ### BEGIN HIDDEN TESTS
-    require_use_of_messages(*hierarchical_values(3, 2, 10))
+    hierarchical_values(3, 2, 10, seed=3605551275)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "hierarchical_all_reduce_test_traffic", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
