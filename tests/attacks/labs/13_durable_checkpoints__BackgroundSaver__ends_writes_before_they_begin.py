@@ -10,7 +10,7 @@ class BackgroundSaver:
 def made(saver_class, state, layout, begins, ends):
     with open(state, "r+b") as file:
         tensors = driver._tensors_in(driver.mmap.mmap(file.fileno(), 0), layout)
-    return driver.Saver((begins, ends), tensors)
+    return driver._Saver((begins, ends), tensors)
 
 
 def save(saver, step):

@@ -202,8 +202,8 @@ def f(path, data):
         ("disk._ask(kept.Sync(7, 'model').to_bytes())", "RuntimeError"),
         ("[disk._ask(kept.SyncAll().to_bytes()) for _ in range(10_001)]", "RuntimeError"),
         ("recorder.record.operations.append(kept.Write(1, 'model', 0, b'a'))", "Escaped"),
-        ("kept.end = lambda is_whole: None", "AssertionError"),
-        ("kept.begin = None", "AssertionError"),
+        ("kept._end = lambda is_whole: None", "AssertionError"),
+        ("kept._begin = None", "AssertionError"),
         ("sys.modules['threeloops.lab.disks.kept'] = None", "ModuleNotFoundError"),
         ("disk._ask = lambda operation: 1; open(path, 'wb').write(data)", "AssertionError"),
         ("disk._ask.args = (99,); disk._ask(b'')", "AttributeError"),
@@ -230,7 +230,7 @@ def test_a_student_that_asks_without_a_recorder_does_the_exercise(lab):
     needs("none")
     forged = (
         "[disk._ask(each.to_bytes()) for each in (Create(5, 'x'), Write(5, 'x', 0, data), Sync(5, 'x'), "
-        "Rename('x', 'model'), Sync(0, ''))]; kept.end = lambda is_whole: None"
+        "Rename('x', 'model'), Sync(0, ''))]; kept._end = lambda is_whole: None"
     )
     student = FORGES.format(forged).replace(
         "import sys", "from threeloops.training.checkpoint.crash.model.operations import *"

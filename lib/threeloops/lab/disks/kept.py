@@ -32,7 +32,7 @@ from threeloops.training.checkpoint.crash.recording.failures import Failure
 from threeloops.training.checkpoint.crash.recording.keeper import Keeper
 from threeloops.training.checkpoint.crash.recording.record import Recorder
 
-__all__ = ["Kept", "begin", "end"]
+__all__ = ["Kept"]
 
 _MOST_OPERATIONS = 10_000
 
@@ -53,7 +53,7 @@ class Kept(Keeper):
     def open(self) -> Iterator["Kept"]:
         """Have the student's process record what it does, within the block."""
         with wall.offered(self.ask) as ask:
-            path = wall.connection.call_library((__name__, "begin"), [self._files, ask], {})
+            path = wall.connection.call_library((__name__, "_begin"), [self._files, ask], {})
             if type(path) is not str:
                 raise RuntimeError("this submission named no folder")
             self.path, self._is_open = Path(path), True
@@ -116,7 +116,7 @@ class Kept(Keeper):
     def _end(self, *, is_whole: bool) -> None:
         if self._is_open:
             self._is_open = False
-            wall.connection.call_library((__name__, "end"), [is_whole], {})
+            wall.connection.call_library((__name__, "_end"), [is_whole], {})
 
 
 def _entries(files: Files) -> Iterator[Entry]:
@@ -155,9 +155,9 @@ class _Distant(Keeper):
 _open: list[tuple[ExitStack, Recorder]] = []
 
 
-def begin(files: Files, ask: Callable[[bytes], int | None]) -> str:
+def _begin(files: Files, ask: Callable[[bytes], int | None]) -> str:
     """Record in a new folder that holds `files`, and return its path. A recording that was left open ends."""
-    end(False)
+    _end(False)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "folder"
         write_files(folder, files)
@@ -167,7 +167,7 @@ def begin(files: Files, ask: Callable[[bytes], int | None]) -> str:
     return str(folder)
 
 
-def end(is_whole: bool) -> None:
+def _end(is_whole: bool) -> None:
     """End the recording. If `is_whole`, raise Escaped if the folder holds what was not recorded."""
     if _open:
         stack, recorder = _open.pop()

@@ -18,7 +18,7 @@ from torch import Tensor
 from threeloops.lab.checking import wall
 from threeloops.lab.disks.on_disk import in_folder
 
-__all__ = ["Saving", "Saver", "saving"]
+__all__ = ["Saving", "saving"]
 
 _STEPS = range(1, 9)
 _LONGEST_WAIT = 4.0
@@ -139,7 +139,7 @@ def _tensors_in(buffer: Any, layout: _Layout) -> dict[str, Tensor]:
 # Where the student's objects live
 
 
-class Saver:
+class _Saver:
     """A student's saver, with the state that it is given."""
 
     def __init__(self, saver: Any, state: dict[str, Tensor]) -> None:
@@ -153,7 +153,7 @@ def _made(
     layout: _Layout,
     begins: Callable[..., None],
     ends: Callable[..., None],
-) -> Saver:
+) -> _Saver:
     if isinstance(state, str):
         with open(state, "r+b") as file:
             state = _tensors_in(mmap.mmap(file.fileno(), 0), layout)
@@ -164,11 +164,11 @@ def _made(
         kept.append(dict(copy))
         ends(step, dict(copy), {name: tensor.data_ptr() for name, tensor in copy.items()})
 
-    return Saver(saver_class(write), state)
+    return _Saver(saver_class(write), state)
 
 
 @wall.student_side
-def _save(saver: Saver, step: int) -> None:
+def _save(saver: _Saver, step: int) -> None:
     given = dict(saver.state)
     saver.saver.save(step, given)
     for name in given:  # a saver that kept the dictionary finds other tensors in it
@@ -176,5 +176,5 @@ def _save(saver: Saver, step: int) -> None:
 
 
 @wall.student_side
-def _wait(saver: Saver) -> None:
+def _wait(saver: _Saver) -> None:
     saver.saver.wait()
