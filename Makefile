@@ -41,11 +41,12 @@ evidence: ## measure this machine; call it until nothing is left (ARGS="--part n
 wheels: environment ## wheels/: what a machine without a network needs (make wheels FOR=3.12)
 	@$(BIN)/python scripts/make_wheels.py wheels $(FOR)
 
-check: test-environment ## style, types, and labs/ against solutions/
+check: test-environment ## style, types, labs/ against solutions/, and answers that can be copied
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/threeloops release --check
+	@$(BIN)/threeloops leaks --jobs $(JOBS)
 
 environment:
 	$(call VENV,.venv) requirements.txt --editable

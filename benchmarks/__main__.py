@@ -32,7 +32,7 @@ BENCHMARKS = {
     "data": "shards, prefetching and checksums beside small files, webdataset, torch and TensorBoard (a minute)",
     "cluster": "the virtual cluster's speed, our DDP beside torch's, a ring on gloo and as predicted (one minute)",
     "parallel": "ways of cutting a model beside torch's own, on the virtual cluster: times, overlap, bytes (a minute)",
-    "checkpoint": "save, load, stalls, increments and losses of checkpoints beside torch's own (three minutes)",
+    "checkpoint": "save, load, stalls, increments and losses of checkpoints beside torch's own (five minutes)",
     "elastic": "goodput simulated beside closed forms, and published failure rates beside each other (a minute)",
     "decode": "caches, speculation and weights of few bits, beside plain ones and formulas (five minutes)",
     "engines": "the engine beside llama.cpp, ctranslate2 and transformers, and where a step's time goes (six minutes)",

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+from threeloops.files import sync
 from threeloops.training.checkpoint import Checkpointer, LocalStore
 
 from benchmarks.checkpoint_crash import Saver, crash_rows, errors_in_a_file
@@ -27,7 +29,7 @@ from grader.machine.provenance import Provenance
 __all__ = ["measure"]
 
 OURS, OURS_FULL = "threeloops, incremental", "threeloops, full saves only"
-DCP, DCP_ASYNC, TORCH = "torch DCP", "torch DCP, async_save", "torch.save"
+DCP, DCP_ASYNC, TORCH, SAFETENSORS = "torch DCP", "torch DCP, async_save", "torch.save", "safetensors, fsync"
 SAVE, LOAD = "save", "load"
 FIRST, LATER = "stall of the first asynchronous save", "stall of a later asynchronous save"
 MIB = 1 << 20
@@ -36,13 +38,17 @@ State = dict[str, torch.Tensor]
 
 
 def measure(about: Provenance, *, quick: bool = False) -> Result:
-    """A state of 256 MiB in 64 tensors, and 100 kills; `quick` takes 32 MiB, two rounds, and 4 kills."""
-    tensors, rounds, kills = (8, 2, 4) if quick else (64, 7, 100)
+    """A state of 512 MiB in 128 tensors, one of 200,000 small tensors, and 100 kills; `quick` takes 32 MiB, 2,000
+    tensors, two rounds, and 4 kills."""
+    tensors, rounds, kills = (8, 2, 4) if quick else (128, 7, 100)
+    many = 2_000 if quick else 200_000
     state = _state(tensors, 4 * MIB)
     with tempfile.TemporaryDirectory(prefix="threeloops-checkpoint-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # DCP's, that there is no process group
         _say(f"saves and loads, {rounds} rounds")
         throughput = _throughput(state, Path(folder), rounds)
+        _say(f"saves of {many:,} tensors")
+        small = _many_tensors(Path(folder), many, min(rounds, 3))
         _say("stalls of asynchronous saves")
         stalls, copy_seconds = _stalls(state, Path(folder), rounds)
         increments = _increments(state, Path(folder))
@@ -56,13 +62,13 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     total = sum(tensor.nbytes for tensor in state.values())
     return Result(
         "checkpoint", about, {"quick": quick, "tensors": tensors, "bytes": total},
-        [*throughput, *stalls, *crashed, *killed],
+        [*throughput, *small, *stalls, *crashed, *killed],
         {"seconds of one copy of the state": copy_seconds},
         increments,
         [
             "ours is durable after each save: files, their folder, its rename and the pointer are synced, and every "
-            "MiB has a checksum, which each load verifies. DCP syncs its files, and no folder; torch.save is followed "
-            "by an fsync of its file. Neither has checksums that a load verifies",
+            "MiB has a checksum, which each load verifies. DCP syncs its files, and no folder; torch.save and "
+            "safetensors are followed by an fsync of their file. None of them has checksums that a load verifies",
             "crash states: what a power cut may leave of one small save over another, under the rules named. Both "
             "lost: neither checkpoint can be loaded. Lost after it returned: the old one is loaded all the same",
             "kills: after SIGKILL nothing is lost of what was written, synced or not, so this is the milder test",
@@ -92,16 +98,14 @@ def _throughput(state: State, folder: Path, rounds: int) -> list[Series]:
     total = sum(tensor.nbytes for tensor in state.values())
     into = {name: tensor.clone() for name, tensor in state.items()}
 
-    def ours(name: str, full_every: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    def ours(name: str, full_every: int) -> tuple[Callable[[], object], Callable[[], object] | None]:
         checkpointer = Checkpointer(LocalStore(folder / name), full_every=full_every)
         return lambda: checkpointer.save(1, state), lambda: Checkpointer(LocalStore(folder / name)).load(into)
 
-    def torch_save() -> None:
-        (folder / TORCH).mkdir()
-        with (folder / TORCH / "state.pt").open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+    def safetensors_save() -> None:
+        (folder / SAFETENSORS).mkdir()
+        save_file(state, folder / SAFETENSORS / "state.safetensors")
+        sync(folder / SAFETENSORS / "state.safetensors")
 
     def dcp_save() -> None:
         dcp.save(dict(state), storage_writer=dcp.FileSystemWriter(folder / DCP, sync_files=True), no_dist=True)
@@ -109,8 +113,8 @@ def _throughput(state: State, folder: Path, rounds: int) -> list[Series]:
     def dcp_load() -> None:
         dcp.load(dict(into), storage_reader=dcp.FileSystemReader(folder / DCP), no_dist=True)
 
-    saves: dict[str, list[float]] = {name: [] for name in (OURS_FULL, OURS, TORCH, DCP)}
-    loads: dict[str, list[float]] = {name: [] for name in saves}
+    saves: dict[str, list[float]] = {name: [] for name in (OURS_FULL, OURS, TORCH, SAFETENSORS, DCP)}
+    loads: dict[str, list[float]] = {name: [] for name in saves if name != SAFETENSORS}  # it maps the file
     for measured in range(-1, rounds):  # the first round is not measured
         for name in saves:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -118,18 +122,47 @@ def _throughput(state: State, folder: Path, rounds: int) -> list[Series]:
             if name in (OURS, OURS_FULL):
                 save, load = ours(name, 8 if name == OURS else 1)
             elif name == TORCH:
-                save, load = torch_save, lambda: torch.load(folder / TORCH / "state.pt")
+                save, load = lambda: _torch_save(folder, state), lambda: torch.load(folder / TORCH / "state.pt")
+            elif name == SAFETENSORS:
+                save, load = safetensors_save, None
             else:
                 save, load = dcp_save, dcp_load
-            saved, loaded = _seconds(save), _seconds(load)
+            saved, loaded = _seconds(save), _seconds(load) if load else None
             if measured >= 0:
                 saves[name].append(total / saved)
+            if measured >= 0 and loaded:
                 loads[name].append(total / loaded)
     return [
         Series(what, name, "bytes/s", tuple(samples), "higher", peer=name == DCP)
         for what, found in ((SAVE, saves), (LOAD, loads))
         for name, samples in found.items()
     ]
+
+
+def _torch_save(folder: Path, state: State) -> None:
+    (folder / TORCH).mkdir()
+    with (folder / TORCH / "state.pt").open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _many_tensors(folder: Path, count: int, rounds: int) -> list[Series]:
+    """Save tensors of 256 bytes, where what each tensor costs counts, and not its bytes."""
+    state = {f"layer.{n}.weight": torch.full((64,), float(n)) for n in range(count)}
+
+    def ours(name: str, full_every: int) -> Callable[[], object]:
+        return lambda: Checkpointer(LocalStore(folder / name), full_every=full_every).save(1, state)
+
+    saves = {OURS_FULL: ours(OURS_FULL, 1), OURS: ours(OURS, 8), TORCH: lambda: _torch_save(folder, state)}
+    seconds: dict[str, list[float]] = {name: [] for name in saves}
+    for _ in range(rounds):
+        for name, save in saves.items():
+            shutil.rmtree(folder / name, ignore_errors=True)
+            os.sync()
+            seconds[name].append(_seconds(save))
+    what = f"save of {count:,} small tensors"
+    return [Series(what, name, "s", tuple(samples), peer=name == TORCH) for name, samples in seconds.items()]
 
 
 def _stalls(state: State, folder: Path, rounds: int) -> tuple[list[Series], list[float]]:

@@ -305,7 +305,9 @@ def evidence(
     raise typer.Exit(collect(device, out or course_root() / "benchmarks" / "evidence", _console, part or (), budget))
 
 
-for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset, author.new, author.test):
+for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset):
+    command(_each)
+for _each in (author.new, author.test, author.leaks):
     command(_each)
 command(plan)
 command(serve, allow_extra_args=True, ignore_unknown_options=True, help_option_names=[])

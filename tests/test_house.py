@@ -24,8 +24,8 @@ INNER = "launches precision interpreter kernels machine_models memory profiling 
 """The same within `inner`, where the modules beside them are costs, timing and roofline."""
 
 GRADER = (
-    "transport authoring machine pages release submissions sandbox wall processes grading learner author mutation "
-    "classroom course doctor evidence cli"
+    "transport authoring machine pages release submissions sandbox witness wall processes grading learner proposals "
+    "author mutation classroom course doctor evidence cli"
 ).split()
 
 CLOSURES = {"rows.rmsnorm": 3, "attention.flash_attention": 5}

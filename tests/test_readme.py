@@ -160,12 +160,18 @@ def send_the_roster(clone: Path) -> None:
     (clone / "roster.csv").write_text("student_id,first_name,last_name,email\nada,Ada,Lovelace,ada@example.org\n")
 
 
+def two_terms_hand_in(clone: Path) -> None:
+    for student in ("submitted/ada", "submitted/ben", "../2029/submitted/old"):
+        put(clone, "reference", student)
+
+
 BEFORE = {
     "threeloops class init": send_the_roster,
     "threeloops check": lambda clone: put(clone, "reference", "work"),
     "nbgrader submit": lambda clone: put(clone, "reference", "work"),
     "nbgrader collect": lambda clone: put(clone, "half_done", "submitted/ada"),
     "jupytext --to": edit,
+    "threeloops class similar": two_terms_hand_in,
 }
 """What people do between the blocks: a student solves a lab, another one's notebook comes by mail, an author edits."""
 
@@ -226,6 +232,11 @@ def the_class_is_there(clone: Path, said: str) -> None:
     assert (clone / "class/gradescope_01.zip").is_file()
 
 
+def the_pairs_are_there(clone: Path, said: str) -> None:
+    page = (clone / "class/01_roofline_similar.html").read_text()
+    assert "ada and ben, 100%" in page and "ada and ../2029/submitted: old, 100%" in page
+
+
 def a_new_lab_passes(clone: Path, said: str) -> None:
     assert "7 answers in" in said and "all as expected" in said
     for folder in ("solutions", "labs"):
@@ -239,6 +250,7 @@ def the_wheel_is_there(clone: Path, said: str) -> None:
 AFTER = {
     "pip wheel": the_wheel_is_there,
     "threeloops class init": the_class_is_there,
+    "threeloops class similar": the_pairs_are_there,
     "threeloops new": a_new_lab_passes,
     "make lab": labs_were_started,
     "threeloops check": all_checks_pass,

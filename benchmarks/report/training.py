@@ -180,7 +180,12 @@ def checkpoint(evidence: Evidence) -> Iterator[Row]:
     whole, incremental = "threeloops, full saves only", "threeloops, incremental"
     for what in ("save", "load"):
         for ours, form in ((whole, ""), (incremental, ", incremental")):
-            yield from beside(evidence, what, ours, "torch DCP", "torch.save", say=f"{what}{form}")
+            yield from beside(
+                evidence, what, ours, "torch DCP", "torch.save", "safetensors, fsync", say=f"{what}{form}"
+            )
+    for what in evidence.quantities("^save of .* small tensors$"):
+        for ours, form in ((whole, ""), (incremental, ", incremental")):
+            yield from beside(evidence, what, ours, "torch.save", say=f"{what}{form}")
     for what in evidence.quantities("^stall"):
         yield from beside(evidence, what, whole, say=f"{what}, in units of one copy of the state", words=SHORTER)
     for what in evidence.quantities(": both lost$"):

@@ -1,4 +1,4 @@
-"""The author's commands: `threeloops new · test`."""
+"""The author's commands: `threeloops new · test · leaks`."""
 
 import time
 from typing import Annotated
@@ -7,9 +7,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from grader.authoring.labs import find_lab
+from grader.authoring.labs import all_labs, find_lab
+from grader.machine.installed import require_solutions
 
-__all__ = ["new", "test"]
+__all__ = ["leaks", "new", "test"]
 
 _console = Console()
 
@@ -27,7 +28,6 @@ def new(lab: Annotated[str, typer.Argument(help="Number and name of the new lab:
 def test(lab: Annotated[str, typer.Argument(help="Number or name of the lab.")]) -> None:
     """Grade a lab's reference, its right and wrong answers, and the lab untouched and half done."""
     from grader.author.trial import trials
-    from grader.machine.installed import require_solutions
     from grader.sandbox import bwrap
     from grader.sandbox.pool import close_pools
 
@@ -46,3 +46,34 @@ def test(lab: Annotated[str, typer.Argument(help="Number or name of the lab.")])
         escape(f"{said}; {fell} submissions are not as they must be" if fell else f"{said}; all as expected")
     )
     raise typer.Exit(1 if fell else 0)
+
+
+def leaks(
+    labs: Annotated[list[str] | None, typer.Argument(help="Labs; all of them if none is named.")] = None,
+    library: Annotated[bool, typer.Option("--library", help="Try the library's functions instead.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Labs searched at a time.")] = 2,
+) -> None:
+    """Propose answers cut from the released notebooks, or taken from the library, and fail if one earns points.
+
+    `known_leaks.json` beside a lab's source lists those that are known, and `handed_out` in its header the exercises
+    whose answer the lab gives on purpose. Exits 1 if a proposal earns more, or fewer, points than that.
+    """
+    from grader.machine.side_by_side import side_by_side
+    from grader.proposals.known import faults
+    from grader.proposals.search import find_leaks
+
+    chosen = [find_lab(name) for name in labs] if labs else all_labs()
+    require_solutions(chosen)
+    started, found, earned, exercises = time.monotonic(), 0, 0.0, 0
+    with _console.status("") as status:
+        searched = side_by_side(find_leaks, [(lab, library) for lab in chosen], status.update, jobs)
+        for lab, leaking in searched:
+            exercises, earned = exercises + len(leaking), earned + sum(leak.points for leak in leaking)
+            for fault in faults(lab, leaking, "library" if library else "notebook"):
+                found += 1
+                _console.print(f"✗ {fault}", markup=False, highlight=False, soft_wrap=True)
+    _console.print(
+        f"{exercises} exercises leak {earned:g} points; {found} differ from known_leaks.json "
+        f"({time.monotonic() - started:.0f} s)"
+    )
+    raise typer.Exit(1 if found else 0)

@@ -17,7 +17,7 @@ from threeloops.inner.replay.allowlist.admit import NotAdmitted, admit
 from grader.authoring.answers import right_faults, wrong_faults
 from grader.authoring.data_files import data_files, missing_pictures
 from grader.authoring.labs import Lab, LabError, Limits, grade_id
-from grader.authoring.manifest import Kind, kind_of, split_test_id
+from grader.authoring.manifest import SETUPS, Kind, kind_of, split_test_id
 from grader.authoring.names import bound, imported_modules, replays, texts, used
 from grader.authoring.regions import KINDS, regions, without
 from grader.authoring.teaching import teaching_faults
@@ -30,7 +30,7 @@ _IPYTHON = {"get_ipython", "display", "In", "Out", "_", "__", "___"}
 """What a notebook's kernel defines besides Python's builtins."""
 _LOOK_UP = ("globals", "locals", "vars", "user_ns")
 """Names that find others by their text."""
-_PLAIN_PYTHON = (Kind.SETUP, Kind.SOLUTION, Kind.TEST)
+_PLAIN_PYTHON = (*SETUPS, Kind.SOLUTION, Kind.TEST)
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class _Source:
     def read(cls, lab: Lab) -> Self:
         return cls(lab, list(_cells(lab)))
 
-    def of(self, kind: Kind) -> list[_Cell]:
-        return [cell for cell in self.cells if cell.kind is kind]
+    def of(self, *kinds: Kind) -> list[_Cell]:
+        return [cell for cell in self.cells if cell.kind in kinds]
 
 
 def _cells(lab: Lab) -> Iterator[_Cell]:
@@ -150,7 +150,7 @@ def _metadata(source: _Source) -> Iterator[str]:
         kind, meta, is_code = cell.kind, cell.meta, cell.node.cell_type == "code"
         if kind is Kind.DEMO and not cell.is_demo:
             yield f"cell {cell.name} is code and neither setup, demo, solution nor test: tag it or give it a grade_id"
-        if kind is Kind.SETUP and not (is_code and meta.get("locked") and meta.get("grade_id")):
+        if kind in SETUPS and not (is_code and meta.get("locked") and meta.get("grade_id")):
             yield f"cell {cell.name} is tagged setup: it needs a grade_id and locked: true, and must be code"
         if kind is Kind.TEST and not (is_code and meta.get("locked")):
             yield f"cell {cell.name} is graded: it must be code and locked: true"
@@ -234,8 +234,9 @@ def _setups(source: _Source) -> Iterator[str]:
     """A setup cell runs whatever the answers are: Run All, grading and the cells below all need it."""
     answers = {name for cell in source.of(Kind.SOLUTION) for name in bound(cell.source, imports=False)}
     before: set[str] = set()
-    for cell in source.of(Kind.SETUP):
-        missing = used(cell.source) - before
+    of_oracles: set[str] = set()  # names that only tests, and oracles below, may use
+    for cell in source.of(*SETUPS):
+        missing = used(cell.source) - before - (of_oracles if cell.kind is Kind.ORACLE else set())
         if needed := sorted((missing | texts(cell.source, *_LOOK_UP)) & answers):
             yield (
                 f"cell {cell.name} depends on {', '.join(needed)}, which an exercise asks for: it would stop where the "
@@ -245,7 +246,7 @@ def _setups(source: _Source) -> Iterator[str]:
             yield f"cell {cell.name} uses {', '.join(unknown)}: neither a builtin, nor from a setup cell above it"
         if taken := sorted(bound(cell.source) & answers):
             yield f"cell {cell.name} defines {', '.join(taken)}, as a solution cell does: one would hide the other"
-        before |= bound(cell.source)
+        (of_oracles if cell.kind is Kind.ORACLE else before).update(bound(cell.source))
 
 
 def _demos(source: _Source) -> Iterator[str]:
@@ -291,7 +292,7 @@ def _solutions(source: _Source) -> Iterator[str]:
 
 
 def _tests(source: _Source) -> Iterator[str]:
-    setup = {name for cell in source.of(Kind.SETUP) for name in bound(cell.source)}
+    setup = {name for cell in source.of(*SETUPS) for name in bound(cell.source)}
     of_each = {cell.name: bound(cell.source, imports=False) for cell in source.of(Kind.SOLUTION)}
     answers = set().union(*of_each.values())
     for cell in source.of(Kind.TEST):

@@ -10,17 +10,23 @@ from grader.authoring.labs import Lab, LabError
 from grader.authoring.names import bound
 from grader.authoring.regions import without
 
-__all__ = ["Exercise", "Kind", "Manifest", "Part", "kind_of", "manifest", "split_test_id", "test_title"]
+__all__ = ["SETUPS", "Exercise", "Kind", "Manifest", "Part", "kind_of", "manifest", "split_test_id", "test_title"]
 
 
 class Kind(StrEnum):
     SETUP = "setup"
+    ORACLE = "oracle"
     SOLUTION = "solution"
     TEST = "test"
     REFLECTION = "reflection"
     DEMO = "demo"
     PROSE = "prose"
     FREE = "free"
+
+
+SETUPS = (Kind.SETUP, Kind.ORACLE)
+"""An oracle is a setup cell that graded runs execute on the grader's side alone, because it says what answers must
+give."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,6 @@ def kind_of(cell: NotebookNode) -> Kind:
         return Kind.TEST
     if meta.get("solution"):
         return Kind.SOLUTION if is_code else Kind.REFLECTION
-    if "setup" in cell.metadata.get("tags", []):
-        return Kind.SETUP
+    if "setup" in (tags := cell.metadata.get("tags", [])):
+        return Kind.ORACLE if "oracle" in tags else Kind.SETUP
     return Kind.DEMO if is_code else Kind.PROSE

@@ -60,7 +60,8 @@ def _length(cells: list[NotebookNode]) -> Iterator[str]:
         for cell in cells
         if cell.cell_type == "code" and kind_of(cell) is not Kind.SOLUTION and not _is_folded(cell)
     )
-    shown = sum(OPENING not in cell.metadata.get("tags", []) for cell in cells)
+    opening, oracles = (sum(tag in cell.metadata.get("tags", []) for cell in cells) for tag in (OPENING, Kind.ORACLE))
+    shown = len(cells) - opening - oracles  # an oracle continues the setup cell, which nobody has to read
     limits = (
         (words, _MOST_WORDS, "words of prose"),
         (shown, _MOST_CELLS, "cells"),

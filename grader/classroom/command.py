@@ -191,6 +191,32 @@ def _export(
         print(f"Handed in, not on the roster, and in no table: {', '.join(strangers)}")
 
 
+def _similar(
+    lab: _LabName,
+    submissions: Annotated[
+        Path | None, typer.Option(help="Folder of submissions, <student>/LAB/LAB.ipynb; else submitted/.")
+    ] = None,
+    earlier: Annotated[
+        list[Path] | None, typer.Option(help="Such a folder of an earlier term. May be repeated.")
+    ] = None,
+) -> None:
+    """Compare answers across submissions, earlier terms, the solution and the library, and write a page to class/."""
+    from grader.classroom.similar.comparison import compare
+    from grader.classroom.similar.page import similar_page
+
+    target = _whole(lab)
+    findings = compare(target, submissions or course_root() / "submitted", earlier or ())
+    path = register.class_folder() / f"{target.slug}_similar.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, similar_page(target, findings).encode("utf-8", "backslashreplace").decode())
+    within = sum(pair.second.is_of_class for pair in findings.pairs)
+    print(f"{findings.students} submissions: {within} pairs of answers are alike within the class, and")
+    print(f"{len(findings.pairs) - within} answers are like a text from elsewhere. Nothing of this shows that anybody")
+    print(f"copied. A person has to look at the answers: {path}")
+    for fault in findings.faults:
+        print(f"not compared: {fault.encode('ascii', 'backslashreplace').decode()}")
+
+
 def _gradescope(lab: _LabName) -> None:
     """Write the zip file that Gradescope takes as the autograder of a lab."""
     from grader.classroom.handout.autograder import write_autograder
@@ -204,8 +230,10 @@ def _gradescope(lab: _LabName) -> None:
 def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
     """Add `submit` and the group `class` to the command line; `command(function, app)` registers one."""
     command(_submit, app)
-    steps = typer.Typer(no_args_is_help=True, help="Teach: roster, release, collect, grade, feedback, export.")
-    for step in (_init, _release, _collect, _grade, _feedback, _export, _gradescope):
+    steps = typer.Typer(
+        no_args_is_help=True, help="Teach: roster, release, collect, grade, feedback, export, similar answers."
+    )
+    for step in (_init, _release, _collect, _grade, _feedback, _export, _similar, _gradescope):
         command(step, steps)
     app.add_typer(steps, name="class")
 

@@ -6,7 +6,7 @@ engine argument and never read from the notebook. Imports no torch: the processe
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nbformat import NotebookNode
@@ -14,7 +14,7 @@ from nbformat.v4 import new_notebook, new_output
 from papermill.engines import NotebookExecutionManager
 
 from grader.authoring.labs import Lab, Limits, find_lab
-from grader.authoring.manifest import Kind, Manifest, manifest
+from grader.authoring.manifest import SETUPS, Kind, Manifest, manifest, split_test_id
 from grader.authoring.regions import first_line
 from grader.grading.output_limits import Allowance
 from grader.grading.records import Test
@@ -66,12 +66,15 @@ def run(
 ) -> None:
     """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
     chosen, redactor, allowance = choose(sandbox), Redactor.of(trusted), Allowance()
+    failed: dict[str, Outcome] = {}  # answers whose cells failed
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
         for at, cell in _select(nb_man.nb.cells, trusted, only):
             kind, is_test = trusted.kind(cell), trusted.kind(cell) is Kind.TEST
             nb_man.cell_start(cell, at)
             hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
             outcome = redactor.redact(session.run(cell), hidden_from, of_lab=kind is not Kind.FREE)
+            if is_test:
+                outcome = _explained(outcome, failed.get(split_test_id(cell.id)[0]))
             outcome = allowance.spend(outcome)
             maximum = float(cell.metadata.nbgrader.points) if is_test else 0.0
             cell.outputs, cell.execution_count = outputs(outcome, maximum, at + 1, is_test=is_test), at + 1
@@ -81,18 +84,26 @@ def run(
                 report.tests.append(Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT], late))
                 if on_test:
                     on_test(report.tests[-1])
-            elif not outcome.ok and kind in (Kind.SOLUTION, Kind.SETUP):
+            elif not outcome.ok and kind in (Kind.SOLUTION, *SETUPS):
                 report.notes.append(f"{cell.id}: {outcome.reason}")
+                failed[cell.id] = outcome
             if not outcome.ok:
                 nb_man.cell_exception(cell, at)
             nb_man.cell_complete(cell, at)
     report.notes += allowance.notes
 
 
+def _explained(outcome: Outcome, answer: Outcome | None) -> Outcome:
+    """The outcome of a test. If it misses a name because the cell of the `answer` failed, it says how that failed."""
+    if answer is None or outcome.ok or outcome.quoted is not None or "is not defined" not in outcome.message:
+        return outcome
+    return replace(outcome, error="NoAnswer", message=f"the cell of the answer failed: {answer.reason}", where="")
+
+
 def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = None) -> list[tuple[int, NotebookNode]]:
     """The cells to execute, with their index: code that is no demonstration.
 
-    `only` leaves what one exercise needs: setup, the student's own cells, its answer and its tests.
+    `only` leaves one exercise with all cells before its last test except other tests: an answer may call earlier ones.
     """
     exercise = trusted.exercise(only) if only else None
     chosen = []
@@ -100,8 +111,10 @@ def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = Non
         kind = trusted.kind(cell)
         if cell.cell_type != "code" or kind is Kind.DEMO or not cell.source.strip():
             continue
-        if exercise is None or cell.id in (exercise.id, *exercise.tests) or kind in (Kind.SETUP, Kind.FREE):
+        if exercise is None or kind is not Kind.TEST or cell.id in exercise.tests:
             chosen.append((at, cell))
+        if exercise is not None and cell.id == exercise.tests[-1]:
+            break
     return chosen
 
 

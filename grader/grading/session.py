@@ -11,7 +11,7 @@ from typing import Any, Self
 from nbformat import NotebookNode
 
 from grader.authoring.labs import Limits
-from grader.authoring.manifest import Kind, Manifest, split_test_id
+from grader.authoring.manifest import SETUPS, Kind, Manifest, split_test_id
 from grader.machine.faults import NO_MEMORY, MachineFault
 from grader.sandbox.pool import Connection, Pool
 from grader.transport.link import Link, LinkDead, WallError
@@ -61,7 +61,7 @@ class Session:
         outcome = self._execute(kind, source, answer)
         if outcome.dead:
             self._restart()
-            if kind is Kind.SETUP:  # the cause has cost its own points, and later exercises need this cell
+            if kind in SETUPS:  # the cause has cost its own points, and later exercises need this cell
                 return self.cell(kind, source)
         elif kind is not Kind.TEST:
             self.history.append((kind, source))
@@ -71,30 +71,34 @@ class Session:
         if kind is Kind.TEST:
             names = list(self.manifest.exports)
             return self._ask(self.limits.test_seconds, op="test", source=source, names=names, answer=answer)
-        if kind is Kind.SETUP:
-            return self._set_up(source)
+        if kind in SETUPS:
+            return self._set_up(kind, source)
         self.ran_own_code = True
         return self._ask(self.limits.cell_seconds, op="student", source=source, setup=False)
 
-    def _set_up(self, source: str) -> Outcome:
-        """Run a setup cell on both sides. It is the lab's own, so if it fails before any code of the student's has run,
-        it would fail for everybody, and nobody is graded. If it fails later, it is the machine's fault only if it also
-        fails alone: values that earlier answers returned may have filled the memory of the grader's side."""
+    def _set_up(self, kind: Kind, source: str) -> Outcome:
+        """Run a setup cell on both sides, or an oracle on the grader's side. The cell is the lab's own, so if it fails
+        before any code of the student's has run, it would fail for everybody, and nobody is graded. If it fails later,
+        it is the machine's fault only if it also fails alone: values that earlier answers returned may have filled the
+        memory of the grader's side."""
         limit, fresh = self.limits.cell_seconds, not self.ran_own_code
-        outcome = self._ask(limit, op="student", source=source, setup=True)
+        if kind is Kind.SETUP:
+            outcome = self._ask(limit, op="student", source=source, setup=True)
+        else:
+            outcome = Outcome(ok=True)
         if fresh and not outcome.ok:
             raise MachineFault(_broken_setup("student's", outcome))
         if outcome.dead:
             return outcome
-        here = self._ask(limit, op="setup", source=source)
+        here = self._ask(limit, op=kind.value, source=source)
         if here.ok:
             return outcome
         if time.monotonic() < self.deadline:  # otherwise the student's own cells used up the time
             if fresh:
                 raise MachineFault(_broken_setup("grader's", here))
             with Session(self.manifest, self.pool, self.limits, self.jobs) as alone:  # raises where setup fails alone
-                for text in [*(text for kind, text in self.history if kind is Kind.SETUP), source]:
-                    alone.cell(Kind.SETUP, text)
+                for each, text in [*(cell for cell in self.history if cell[0] in SETUPS), (kind, source)]:
+                    alone.cell(each, text)
         return _lost(f"a setup cell failed after the submission's own code had run: {here.reason}", dead=True)
 
     def _ask(self, seconds: float, **request: Any) -> Outcome:

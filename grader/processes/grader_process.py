@@ -41,6 +41,8 @@ from grader.transport.tensors import torch_if_imported
 from grader.wall.outcome import Outcome
 from grader.wall.student import install_main_twin
 from grader.wall.wall import Wall
+from grader.witness.folders import Folders
+from grader.witness.functions import Functions
 
 if TYPE_CHECKING:
     from grader.wall.replays import Replays
@@ -60,12 +62,16 @@ _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "
 class _GraderHalf:
     """Runs the cells of one submission against one student process."""
 
-    def __init__(self, engine: Link, student: Link, meter: Link, replays: Replays | None = None) -> None:
+    def __init__(
+        self, engine: Link, student: Link, meter: Link, calls: socket.socket, replays: Replays | None = None
+    ) -> None:
         self.engine = engine
+        self.oracles: set[str] = set()
         self.main = types.ModuleType("__main__")
         install_main_twin()
         sys.modules["__main__"] = self.main
         self.wall = Wall(student, self.main, meter)
+        self.wall.functions, self.wall.folders = Functions(calls), Folders(calls)
         wall.connection = self.wall
         self.wall.replays = replays
         if torch := torch_if_imported():
@@ -104,7 +110,8 @@ class _GraderHalf:
         setup: bool = False,
         answer: str = "",
     ) -> Outcome:
-        """Run one cell: `op` is "setup" (here), "student" (over there) or "test" (here, against the proxies).
+        """Run one cell: `op` is "setup" (here), "oracle" (a setup cell that exists only here), "student" (over there)
+        or "test" (here, against the proxies).
 
         `answer` is the text of the cell that a test judges, as it was submitted.
         """
@@ -117,8 +124,8 @@ class _GraderHalf:
             try:
                 if op == "student":
                     self._student(result, source, setup)
-                elif op == "setup":
-                    self._setup(source)
+                elif op in ("setup", "oracle"):
+                    self._setup(source, shared=op == "setup")
                     result.ok = True
                 else:
                     result.value = self._test(source, names or [])
@@ -142,10 +149,14 @@ class _GraderHalf:
             result.quoted, result.unquoted = result.message, NOT_SHOWN
         result.shown = _shown(answer.get("shown"))
 
-    def _setup(self, source: str) -> None:
+    def _setup(self, source: str, *, shared: bool) -> None:
+        """`shared` says whether the student's side runs the cell too, so that its names mean the same there."""
         exec(compile(source, "<setup>", "exec"), self.main.__dict__)
         defined = {n for n, o in self.main.__dict__.items() if getattr(o, "__module__", None) == "__main__"}
-        self.wall.setup_names |= defined
+        if shared:
+            self.wall.setup_names |= defined - self.oracles
+        else:
+            self.oracles |= defined - self.wall.setup_names
 
     def _test(self, source: str, names: list[str]) -> float | None:
         """Run a test cell in a namespace of its own; the value of its last line, where that is a number."""
@@ -253,14 +264,14 @@ def _main(fd: int, modules: list[str]) -> None:
             _report_end(ended, halves.pop(ended))
         if control not in ready:
             continue
-        message, fds, *_ = socket.recv_fds(control, 65536, 3)
+        message, fds, *_ = socket.recv_fds(control, 65536, 4)
         if not message:
             return
-        engine, student, meter = (socket.socket(fileno=fd) for fd in fds)
+        engine, student, calls, meter = (socket.socket(fileno=fd) for fd in fds)
         pid = os.fork()
         if pid:
-            student.close()
-            meter.close()
+            for ours in (student, calls, meter):
+                ours.close()
             halves[os.pidfd_open(pid)] = engine
             later.after_fork(control)
             continue
@@ -275,7 +286,7 @@ def _main(fd: int, modules: list[str]) -> None:
         os.chdir(config["folder"])
         limit_memory(memory_mb)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave hidden tests in the lab's folder
-        _GraderHalf(Link(engine), Link(student), Link(meter), replays).serve()
+        _GraderHalf(Link(engine), Link(student), Link(meter), calls, replays).serve()
         os._exit(0)
 
 

@@ -39,13 +39,15 @@ from grader.sandbox.warmup import (
 from grader.transport.link import Link, LinkDead
 from grader.transport.tensors import torch_if_imported
 from grader.wall.student import Output, Server, make_shell
+from grader.witness.calls import Calls
+from grader.witness.folders import pass_folder
 
 __all__ = []
 
 _POLL_SECONDS = 0.05
 _REAP_SECONDS = 0.002
 _WAIT_SECONDS = 5
-_CHANNEL_FD = 200
+_CHANNEL_FD, _CALLS_FD = 200, 201
 _MAX_FD = 4096
 _MAX_FDS = 8
 _MAX_SOCKETS = 1024
@@ -82,13 +84,12 @@ def _main(fd: int, mode: str, modules: list[str]) -> None:
             continue
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        channel, life, meter, *entries = fds
-        to_grader, to_pool, to_meter = (socket.socket(fileno=fd) for fd in (channel, life, meter))
-        _monitor(to_grader, to_pool, to_meter, entries, json.loads(message), mode, shell)
+        (channel, calls, life, meter), entries = (socket.socket(fileno=fd) for fd in fds[:4]), fds[4:]
+        _monitor((channel, calls), life, meter, entries, json.loads(message), mode, shell)
 
 
 def _monitor(
-    channel: socket.socket,
+    channels: tuple[socket.socket, socket.socket],
     life: socket.socket,
     meter: socket.socket,
     entries: list[int],
@@ -98,8 +99,9 @@ def _monitor(
 ) -> NoReturn:
     """Start the submission's process, then watch it until it ends or the grader closes `life`.
 
-    `entries` lead into its control group. Where there are none, its limits are held from here, by looking. `meter` is
-    where the grader asks for the memory of the processes that the submission's own has started.
+    `channels` lead to the grader's side: one for its requests, one for calls by the submission's threads. `entries`
+    lead into its control group. Where there are none, its limits are held from here, by looking. `meter` is where the
+    grader asks for the memory of the processes that the submission's own has started.
     """
     os.setsid()
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -109,8 +111,9 @@ def _monitor(
         confine.unshare(confine.NEW_PID)
     pid = os.fork()
     if pid == 0:
-        _submission(channel, entries, config, home, shell)
-    channel.close()
+        _submission(channels, entries, config, home, shell)
+    for channel in channels:
+        channel.close()
     for entry in entries:
         os.close(entry)
     life.send(b"U")
@@ -135,7 +138,8 @@ def _monitor(
 
 
 class _Memory:
-    """Answers the grader's questions about the memory of all processes below this one, except for `submission`."""
+    """Answers the grader's questions about memory: how that of all processes below this one has grown, except for
+    `submission`, and what that of `submission` holds."""
 
     def __init__(self, link: Link, submission: int) -> None:
         self._link, self._submission = link, submission
@@ -144,11 +148,28 @@ class _Memory:
     def answer(self) -> bool:
         """Take one question; False when there will be none any more."""
         try:
-            op = self._link.receive()[0]["op"]
-            self._link.send({"processes": self._begin()} if op == "measure" else {"bytes": self._growth()})
+            question = self._link.receive()[0]
+            if question["op"] == "read":
+                self._link.send(*self._read(question["address"], question["size"]))
+            else:
+                is_first = question["op"] == "measure"
+                self._link.send({"processes": self._begin()} if is_first else {"bytes": self._growth()})
         except LinkDead:
             return False
         return True
+
+    def _read(self, address: int, size: int) -> tuple[dict[str, Any], list[bytes]]:
+        """What is at an address; no buffer where nothing is."""
+        try:
+            memory = open(f"/proc/{self._submission}/mem", "rb", 0)  # noqa: SIM115 (errors of each step mean different things)
+        except PermissionError as error:
+            return {"refused": str(error)}, []
+        except OSError:
+            return {}, []
+        with memory, suppress(OSError, ValueError):
+            memory.seek(address)
+            return {}, [memory.read(size)]
+        return {}, []
 
     def _begin(self) -> int:
         """How many processes there are; -1 where one of them has more than its parent already."""
@@ -179,15 +200,20 @@ def _wait_for_monitors() -> None:
 
 
 def _submission(
-    channel: socket.socket, entries: list[int], config: dict[str, Any], home: str | None, shell: Any
+    channels: tuple[socket.socket, socket.socket],
+    entries: list[int],
+    config: dict[str, Any],
+    home: str | None,
+    shell: Any,
 ) -> NoReturn:
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
     for entry in entries:
         os.write(entry, b"0")  # the process that writes joins the group
     os.setsid()  # a signal to its own process group must not reach the monitor
-    os.dup2(channel.fileno(), _CHANNEL_FD, inheritable=False)
+    for channel, fd in zip(channels, (_CHANNEL_FD, _CALLS_FD), strict=True):
+        os.dup2(channel.fileno(), fd, inheritable=False)
     os.closerange(3, _CHANNEL_FD)
-    os.closerange(_CHANNEL_FD + 1, _MAX_FD)
+    os.closerange(_CALLS_FD + 1, _MAX_FD)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     printed = os.memfd_create("output", os.MFD_CLOEXEC)
@@ -203,7 +229,9 @@ def _submission(
     if torch := torch_if_imported():
         torch.manual_seed(0)
     output = Output(printed, config["output_kb"] << 10)
-    Server(Link(socket.socket(fileno=_CHANNEL_FD)), shell, output).serve()
+    calls = socket.socket(fileno=_CALLS_FD)
+    pass_folder(calls, home or "/tmp")
+    Server(Link(socket.socket(fileno=_CHANNEL_FD)), Calls(calls), shell, output).serve()
     os._exit(0)
 
 

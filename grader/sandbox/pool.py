@@ -168,6 +168,7 @@ class Pool:
             raise SandboxError(f"no control group could be made for a submission ({error})") from None
         engine, engine_end = socket.socketpair()
         channel, channel_end = socket.socketpair()
+        calls, calls_end = socket.socketpair()
         life, life_end = socket.socketpair()
         meter, meter_end = socket.socketpair()
         config = {**asdict(limits), "data": self._data}
@@ -175,11 +176,11 @@ class Pool:
             config["uid"] = secrets.choice(_UIDS)
         half = {"folder": str(self.lab.folder.absolute()), "memory_mb": limits.memory_mb}
         try:
-            with engine_end, channel, channel_end, life_end, meter, meter_end, self._lock:
-                inside = [channel_end.fileno(), life_end.fileno(), meter_end.fileno(), *entries]
+            with engine_end, channel, channel_end, calls, calls_end, life_end, meter, meter_end, self._lock:
+                inside = [*(end.fileno() for end in (channel_end, calls_end, life_end, meter_end)), *entries]
                 to_student, to_grader = self._controls
                 socket.send_fds(to_student, [json.dumps(config).encode()], inside)
-                its = [engine_end.fileno(), channel.fileno(), meter.fileno()]
+                its = [end.fileno() for end in (engine_end, channel, calls, meter)]
                 socket.send_fds(to_grader, [json.dumps(half).encode()], its)
             life.settimeout(_START_SECONDS)
             forked = life.recv(1) == b"U"

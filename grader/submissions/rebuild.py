@@ -14,7 +14,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from grader.authoring.labs import GOES_ON, KERNELSPEC, grade_id
-from grader.authoring.manifest import Kind, Manifest
+from grader.authoring.manifest import SETUPS, Kind, Manifest
 from grader.authoring.regions import without
 from grader.submissions.submitted import NotThisLab, essentials
 
@@ -23,6 +23,7 @@ __all__ = ["Rebuilt", "rebuild"]
 _UNANSWERED = "YOUR ANSWER HERE"
 """What nbgrader's ClearSolutions leaves of a written answer."""
 
+_OF_LAB = (Kind.TEST, *SETUPS)
 _MAX_FREE_CELLS = 200
 _MAX_CELL_TEXT = 50_000
 """Characters of one of the student's cells; the longest reference answer of the labs has a fifth of that."""
@@ -104,10 +105,10 @@ def _sort(
                 answers[name] = text
             else:
                 notes.append(f"{name}: a second cell with this name was ignored; the first one counts")
-        if kind in (Kind.SOLUTION, Kind.TEST, Kind.SETUP, Kind.REFLECTION):
+        if kind in (Kind.SOLUTION, Kind.REFLECTION, *_OF_LAB):
             notes += _differences(name, kind, cell, masters[name])
     for name, kind in trusted.kinds.items():
-        if kind in (Kind.TEST, Kind.SETUP) and not seen[name]:
+        if kind in _OF_LAB and not seen[name]:
             notes.append(f"{name}: this {kind.value} cell was missing and was restored from the lab")
         if kind is Kind.TEST and seen[name] > 1:
             notes.append(f"{name}: {seen[name]} cells with this name; the lab's own was used")
@@ -122,7 +123,7 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
     if (given_type := cell.get("cell_type")) != master.cell_type:
         notes.append(f"{name}: its type was changed to {str(given_type)[:20]!r}; it counts as {master.cell_type}")
     allowed = [text.strip() for text in (master.source, without(master.source, "HIDDEN TESTS"))]
-    if kind in (Kind.TEST, Kind.SETUP) and cell.get("source", "").strip() not in allowed:
+    if kind in _OF_LAB and cell.get("source", "").strip() not in allowed:
         notes.append(
             f"{name}: this {kind.value} cell is not that of the installed lab (edited, or of another release); "
             "the lab's own was used"

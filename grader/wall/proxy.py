@@ -21,7 +21,7 @@ _HANDLE_BITS = 48
 class Proxy:
     """An object of the student's, as seen from here: it can be called and indexed, and is never data."""
 
-    __slots__ = ("_handle", "_kind", "_wall", "__name__")
+    __slots__ = ("_handle", "_kind", "_methods", "_owner", "_wall", "__name__")
     stands_for_another = True  # so that a check names the object and not this class
 
     def __init__(self, connection: Asks, handle: Any) -> None:
@@ -31,14 +31,24 @@ class Proxy:
         object.__setattr__(self, "_handle", handle[0])
         object.__setattr__(self, "_kind", str(handle[1]))
         object.__setattr__(self, "__name__", str(handle[2])[:80])
+        object.__setattr__(self, "_methods", {})
+        object.__setattr__(self, "_owner", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._wall.call({"handle": self._handle}, args, kwargs)
+        owner = {} if self._owner is None else {"method_of": self._owner}
+        return self._wall.call({"handle": self._handle, **owner}, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        """An attribute as it is now. A method is asked for once, and looked up again over there by each call."""
         if name.startswith("_"):
             raise AttributeError(f"{name}: private names do not cross the wall")
-        return self._wall.request({"op": "attribute", "handle": self._handle, "name": name})
+        if name in self._methods:
+            return self._methods[name]
+        value = self._wall.request({"op": "attribute", "handle": self._handle, "name": name})
+        if type(value) is Proxy and value._kind == "method":
+            object.__setattr__(value, "_owner", [self._handle, name])
+            self._methods[name] = value
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         message = self._wall.pack(value)

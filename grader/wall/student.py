@@ -7,7 +7,6 @@ every frame that comes from it. Its job is to be a faithful host for honest subm
 from __future__ import annotations
 
 import builtins
-import errno
 import fcntl
 import io
 import json
@@ -18,15 +17,16 @@ import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threeloops.frames import Buffer
 from threeloops.lab.checking import wall
 
+from grader.transport.errors import described
 from grader.transport.link import Link, LinkDead, WallError
 from grader.transport.tensors import is_module, is_tensor
 from grader.transport.wire import decode, encode
+from grader.witness.calls import Calls
 
 if TYPE_CHECKING:
     import torch
@@ -138,8 +138,8 @@ class Output:
 class Server:
     """Answers one grader until it hangs up."""
 
-    def __init__(self, link: Link, shell: Any, output: Output) -> None:
-        self.link, self.shell, self.output = link, shell, output
+    def __init__(self, link: Link, calls: Calls, shell: Any, output: Output) -> None:
+        self.link, self.calls, self.shell, self.output = link, calls, shell, output
         self.setup_types: set[type] = set()
         self.setup_names = _SetupNames()
         install_main_twin(self.setup_names)
@@ -176,12 +176,12 @@ class Server:
         except LinkDead:
             raise
         except BaseException as error:
-            out, reply = [], {"error": _describe(error)}
+            out, reply = [], {"error": described(error)}
         reply["printed"] = self.output.take()
         try:
             self.link.send(reply, out)
         except WallError as error:
-            self.link.send({"error": _describe(error), "printed": ""})
+            self.link.send({"error": described(error), "printed": ""})
 
     def _add_state(self, reply: dict[str, Any], out: list[Buffer]) -> None:
         """Add to the reply what the call left behind besides its value: gradients, changed arguments, a tape."""
@@ -210,7 +210,7 @@ class Server:
             {kind: text for kind, text in o["data"].items() if kind in _SHOWN and isinstance(text, str)}
             for o in self.shell.display_pub.outputs
         ]
-        return {"error": None if error is None else _describe(error), "shown": json.dumps(shown)[: 2 << 20]}
+        return {"error": None if error is None else described(error), "shown": json.dumps(shown)[: 2 << 20]}
 
     def on_get(self, tree: dict[str, Any], _: list[bytearray]) -> Any:
         self.tape = None
@@ -231,7 +231,8 @@ class Server:
         args, kwargs = decode(tree["value"], buffers, self)
         if "library" in tree:
             return wall.resolve(*tree["library"])(*args, **kwargs)
-        target = self.handles[tree["handle"]]
+        owner, name = tree.get("method_of", (None, ""))
+        target = getattr(self.handles[owner], name) if owner in self.handles else self.handles[tree["handle"]]
         if "method" not in tree:
             return target(*args, **kwargs)
         method = getattr(type(target), tree["method"], None)
@@ -272,7 +273,7 @@ class Server:
             return {"t": [inner(part) for part in tuple.__iter__(value)]}
         self.next_id += 1
         self.handles[self.next_id] = value
-        kind = "iterator" if hasattr(type(value), "__next__") else "object"
+        kind = "iterator" if hasattr(type(value), "__next__") else type(value).__name__[:80]
         name = getattr(value, "__qualname__", None)
         return {"h": [self.next_id, kind, (name if isinstance(name, str) else type(value).__qualname__)[:80]]}
 
@@ -291,6 +292,8 @@ class Server:
             return self.handles[value]
         if tag == "callback":
             return lambda *args, **kwargs: self.call_back(value, args, kwargs)
+        if tag == "function":
+            return self.calls.function(value)
         if tag == "pickled":
             return self._by_value(*value)
         if tag == "inout":
@@ -302,8 +305,7 @@ class Server:
     def _by_value(self, index: int, leaves: list[int]) -> Any:
         value = self.by_value[index]
         if is_module(value) and self.tape is not None:
-            parameters = [p for p in value.parameters() if p.requires_grad]
-            self.tape.inputs.update(zip(leaves, parameters, strict=True))
+            self.tape.inputs.update(zip(leaves, (p for p in value.parameters() if p.requires_grad), strict=True))
         return value
 
     def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -318,8 +320,7 @@ class Server:
                 self.tape, self.leaves, self.in_place, self.by_value = state
                 continue
             if "error" in tree:
-                kind = getattr(__import__("builtins"), tree["error"][0], RuntimeError)
-                raise kind(tree["error"][1])
+                raise getattr(builtins, tree["error"][0], RuntimeError)(tree["error"][1])
             if "pickle" in tree:
                 self.by_value = pickle.loads(buffers[tree["pickle"]])
             return decode(tree["value"], buffers, self)
@@ -330,20 +331,3 @@ def _state_of(value: Any) -> Any:
     if is_module(value):
         return {"state": dict(value.state_dict()), "grads": [p.grad for p in value.parameters()]}
     return value.detach() if is_tensor(value) else value
-
-
-def _describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: the names of its classes, its message and the line that raised it."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
-    try:
-        # str of a KeyError is the repr of its key, and the other side would take the repr of that.
-        message = str(error.args[0] if isinstance(error, KeyError) and len(error.args) == 1 else error)[:4000]
-    except BaseException:
-        message = "<an exception without a readable message>"
-    if isinstance(error, OSError) and error.errno == errno.EFBIG:
-        message = f"{message}: the cell printed or wrote more than one file may hold in a graded run"
-    names = [f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__ if isinstance(c, type)]
-    return {"classes": names[:12], "message": message, "where": where}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import enum
+import errno
 import io
 import math
 import time
@@ -33,11 +34,13 @@ from grader.wall.messages import (
 )
 from grader.wall.pickling import Pickler
 from grader.wall.proxy import Proxy
+from grader.witness.functions import Function, Functions
 
 if TYPE_CHECKING:
     import torch
 
     from grader.wall.replays import Replays
+    from grader.witness.folders import Folders
 
 __all__ = ["Wall"]
 
@@ -59,6 +62,8 @@ class Wall:
         self.seed: int | None = None
         self.answer = ""
         self.replays: Replays | None = None
+        self.functions: Functions
+        self.folders: Folders
         self.words: list[str] = []
         """What ranks said in this cell."""
         self._message = Message()
@@ -82,6 +87,11 @@ class Wall:
         """Whether a setup cell defines it, so that it exists on the student's side as well."""
         return function.__name__ in self.setup_names
 
+    def offer(self, function: Callable[..., Any], *, waits: bool) -> Function:
+        """A function of the test that any thread of the student's may call, until it is withdrawn."""
+        self.folders.receive()  # the first message on the socket that the calls will use
+        return self.functions.offer(function, waits=waits)
+
     def replay(self, tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Have the kernels of the submitted cell, `answer`, executed where none of the student's processes reach."""
         if self.replays is None:
@@ -91,17 +101,27 @@ class Wall:
     def measure_memory(self) -> int:
         """Have the monitor measure the memory of the processes that the student's one has started, from now on. Returns
         how many there are."""
-        return int(self._ask_monitor("measure")["processes"])
+        return int(self._ask_monitor("measure")[0]["processes"])
 
     def memory(self) -> list[int] | None:
         """Bytes by which each of them has grown at most, in the order in which they were started; None where one has
         ended, or another has begun."""
-        return self._ask_monitor("report")["bytes"]  # type: ignore[no-any-return]
+        return self._ask_monitor("report")[0]["bytes"]  # type: ignore[no-any-return]
 
-    def _ask_monitor(self, op: str) -> dict[str, Any]:
+    def memory_at(self, address: int, size: int) -> bytes | None:
+        """What the memory of the student's process holds at an address, read from outside; None where it ends before.
+
+        Raises OSError where this machine does not let the monitor read it.
+        """
+        tree, buffers = self._ask_monitor("read", address=address, size=size)
+        if "refused" in tree:
+            raise OSError(errno.EIO, f"the memory of a submission cannot be read ({tree['refused']})")
+        return bytes(buffers[0]) if buffers and len(buffers[0]) == size else None
+
+    def _ask_monitor(self, op: str, **more: int) -> tuple[dict[str, Any], list[bytearray]]:
         self._meter.deadline = self.link.deadline
-        self._meter.send({"op": op})
-        return self._meter.receive()[0]
+        self._meter.send({"op": op, **more})
+        return self._meter.receive()
 
     def note_words(self, error: BaseException) -> None:
         """The error repeats what the student's side says, also where a test keeps its text and raises another one."""
@@ -227,11 +247,13 @@ class Wall:
         if type(value) is Proxy:
             return {"h": value._handle}
         message = self._message
+        if isinstance(value, Function):
+            return {"function": value.number}
         if isinstance(value, wall.InOut):
             message.in_place.append(value.value)
             return {"inout": encode(value.value, message.buffers, self)}
-        if self._is_callback(value):
-            self.callbacks.append(value)
+        if isinstance(value, wall.CalledBack) or self._is_callback(value):
+            self.callbacks.append(value.value if isinstance(value, wall.CalledBack) else value)
             return {"callback": len(self.callbacks) - 1}
         if isinstance(value, wall.ByValue):
             value = value.value

@@ -1,4 +1,4 @@
-"""Locate a user's files, write files completely or not at all, and list all of them or fail."""
+"""Write files completely or not at all, and put them on the disk."""
 
 import errno
 import os
@@ -6,35 +6,9 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
-__all__ = ["RECORD", "base_folder", "below", "record_folder", "replace_text", "replacing", "sync"]
-
-RECORD = "progress.json"
-"""The file in `record_folder` that holds a learner's passed checks and predictions."""
-_BASES = {"cache": "~/.cache", "data": "~/.local/share", "state": "~/.local/state"}
-
-
-def base_folder(kind: Literal["cache", "data", "state"]) -> Path:
-    """A base folder of this user by the XDG Base Directory Specification, such as `$XDG_STATE_HOME`.
-
-    The specification asks programs to ignore a relative path in the variable. Raises RuntimeError if the default is
-    needed and there is no home folder.
-    """
-    named = Path(os.environ.get(f"XDG_{kind.upper()}_HOME", ""))
-    return named if named.is_absolute() else Path(_BASES[kind]).expanduser()
-
-
-def record_folder() -> Path:
-    """The folder of a learner's record: `$THREELOOPS_HOME`, else `threeloops` in `$XDG_STATE_HOME` or `~/.local/state`.
-
-    Releases that did not know XDG_STATE_HOME wrote to `~/.local/state`. A record there is used until there is another.
-    Raises RuntimeError as `base_folder` does.
-    """
-    if named := os.environ.get("THREELOOPS_HOME"):
-        return Path(named).expanduser()
-    folder, before = (base / "threeloops" for base in (base_folder("state"), Path(os.path.expanduser(_BASES["state"]))))
-    return before if (before / RECORD).exists() and not (folder / RECORD).exists() else folder
+__all__ = ["replace_text", "replacing", "sync"]
 
 
 @contextmanager
@@ -73,16 +47,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def below(folder: Path) -> list[Path]:
-    """All files and folders below `folder`, sorted; none if there is no such folder.
-
-    Raises OSError if one of the folders cannot be listed. `Path.rglob` leaves it out instead, from Python 3.13 on.
-    """
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    levels = os.walk(folder, onerror=fail) if folder.exists() else ()
-    return sorted(Path(parent, name) for parent, folders, files in levels for name in (*folders, *files))

@@ -12,7 +12,7 @@
 #     title: Can this machine teach me?
 #     minutes: 150
 #     edition: 2
-#     withholds: [threeloops.hardware.capability, threeloops.hardware.probe, threeloops.inner.roofline, threeloops.inner.timing]
+#     withholds: [threeloops.hardware.capability, threeloops.hardware.probe, threeloops.inner.costs, threeloops.inner.roofline, threeloops.inner.timing]
 # ---
 
 # %% [markdown]

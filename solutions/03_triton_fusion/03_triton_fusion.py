@@ -71,9 +71,8 @@ def unwritten(run, got):
     """The cause of NaN in a result that should have none: unwritten where the programs stored too few bytes, else computed."""
     if not (torch.is_tensor(got) and got.is_floating_point() and got.isnan().any()):
         return ""
-    stored = run.traffic.total.unique_stored
-    if stored < got.nbytes:
-        return f"memory that no program wrote holds NaN here: the programs wrote {stored:,} of {got.nbytes:,} bytes"
+    if run.stored < got.nbytes:
+        return f"memory that no program wrote holds NaN here: the programs wrote {run.stored:,} of {got.nbytes:,} bytes"
     return (
         "every element is written, so NaN was computed: −inf − (−inf), 0 · inf and inf / inf do, "
         "and so does a sum over masked lanes that were loaded without `other`"
@@ -243,8 +242,8 @@ with reveal("chain"):
 term("fusion")
 
 # %% [markdown]
-# In this lab a kernel is judged by what it returns, compared with float64, and by what it moves. A **meter** runs it in
-# Triton's interpreter and sees every address. *Requested* bytes are what the programs ask for. *Unique* bytes count each
+# In this lab a kernel is judged by what it returns, compared with float64, and by what it moves, which counts only if what
+# it returns is right. A **meter** runs it in Triton's interpreter and sees every address. *Requested* bytes are what the programs ask for. *Unique* bytes count each
 # byte once per launch: what memory has to deliver if the cache is perfect. A launcher allocates (`torch.empty_like`) and
 # launches. "PyTorch moves nothing" means that it does not fill, copy or convert.
 #
@@ -340,7 +339,7 @@ with check("bias_gelu", "gelu(x + bias)", part="values", hidden="other sizes, in
             hint=cause,
         )
         require_sound(run)
-        return run
+        return run.require(torch.nn.functional.gelu(z))
 
     gelu_check(2, 3, torch.float32, 1)
     gelu_check(3, 127, torch.float32, 2)
@@ -360,6 +359,7 @@ with check("bias_gelu", "what bias_gelu moves", part="traffic", hidden="other si
     def gelu_traffic(rows, columns, dtype=torch.float32):
         x, bias = seeded(rows, columns, dtype=dtype), seeded(columns, dtype=dtype)
         run, case = replay(bias_gelu, x, bias), f"{rows} × {columns} {name_of(dtype)}"
+        run.require(torch.nn.functional.gelu(x.double() + bias.double()), what=f"gelu(x + bias) of {case}")
         total, least = run.traffic.total, 2 * x.nbytes + bias.nbytes
         check.equal(len(run.launches), 1, what=f"launches for {case}", hint="one kernel does all of it")
         check.equal(
@@ -532,7 +532,7 @@ with check(
             hint=cause,
         )
         require_sound(run)
-        return run
+        return run.require(expected)
 
     backward_check(3, 5, 0.0, 1)
     backward_check(9, 700, 0.25, 7)
@@ -548,8 +548,14 @@ with check(
 with check("dropout_backward", "what dropout_backward moves", part="traffic", hidden="other sizes"):
 
     def backward_traffic(rows, columns, dtype=torch.float32):
-        x, bias = seeded(rows, columns, dtype=dtype), seeded(columns, dtype=dtype)
-        run, case = replay(dropout_backward, x, x.clone(), bias, 0.25, 7), f"{rows} × {columns} {name_of(dtype)}"
+        grad, x, bias = (
+            seeded(*s, seed=i, dtype=dtype) for i, s in enumerate(((rows, columns), (rows, columns), (columns,)))
+        )
+        run, case = replay(dropout_backward, grad, x, bias, 0.25, 7), f"{rows} × {columns} {name_of(dtype)}"
+        z = x.double() + bias.double()
+        slope = 0.5 * (1 + torch.erf(z / math.sqrt(2))) + z * torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        kept = (uniform(7, range(rows * columns)) >= 0.25).reshape(rows, columns)
+        run.require(torch.where(kept, grad.double() * slope / 0.75, 0.0), what=f"the gradient of {case}")
         total, least = run.traffic.total, 3 * x.nbytes + bias.nbytes
         check.equal(len(run.launches), 1, what=f"launches for {case}", hint="one kernel does all of it")
         check.equal(
@@ -723,7 +729,7 @@ with check(
         check.dtype(run.outputs, x.dtype, what="the softmax")
         check.close(run.outputs, x.double().softmax(-1), rtol=rtol, atol=rtol / 10_000, what=what, hint=cause)
         require_sound(run)
-        return run
+        return run.require(x.double().softmax(-1))
 
     softmax_check(torch.tensor([[1.0, 3.0, 2.0], [0.0, 0.0, 0.0]]), 16, "softmax of [[1, 3, 2], [0, 0, 0]], block 16")
     for rows, columns, block in ((2, 128, 128), (2, 129, 128), (2, 300, 64)):
@@ -747,8 +753,9 @@ with check(
 with check("softmax", "how often a row is read, and in which tiles", part="blocks", hidden="other lengths and blocks"):
 
     def softmax_traffic(rows, columns, block):
-        x = seeded(rows, columns, seed=columns)
+        x = 3 * seeded(rows, columns, seed=columns)
         run, case = replay(softmax, x, block), f"{rows} × {columns}, block {block}"
+        run.require(x.double().softmax(-1), what=f"softmax of {case}")
         check.equal(
             run.traffic.total.requested_loaded / x.nbytes,
             1.0 if columns <= block else 2.0,
@@ -1021,9 +1028,17 @@ with check("rmsnorm_backward", "dx and dw", part="values", hidden="other sizes a
 # %% nbgrader={"grade": true, "grade_id": "rmsnorm_backward_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("rmsnorm_backward", "what rmsnorm_backward moves, spills included", part="traffic", hidden="other sizes"):
 
+    def norm_run(rows, columns, dtype):
+        x, w = (2 * seeded(rows, columns)).to(dtype), (1 + 0.5 * seeded(columns)).to(dtype)
+        dy, r = seeded(rows, columns, seed=1).to(dtype) + x, x.double().pow(2).mean(-1).rsqrt().float()
+        given, inverse = dy.double() * x.double(), r.double()[:, None]
+        mean = (given * w.double()).mean(-1, keepdim=True)
+        dx, dw = inverse * (dy.double() * w.double() - x.double() * inverse**2 * mean), (given * inverse).sum(0)
+        run = replay(rmsnorm_backward, dy, x, w, r)
+        return run.require((dx, dw), what=f"(dx, dw) of {rows} × {columns} {name_of(dtype)}"), x, w, r
+
     def norm_traffic(rows, columns, dtype=torch.float32):
-        x, w, r = seeded(rows, columns, dtype=dtype), seeded(columns, dtype=dtype), torch.ones(rows)
-        run, case = replay(rmsnorm_backward, x.clone(), x, w, r), f"{rows} × {columns} {name_of(dtype)}"
+        (run, x, w, r), case = norm_run(rows, columns, dtype), f"{rows} × {columns} {name_of(dtype)}"
         total, programs = run.traffic.total, math.ceil(rows / rows_per_program(rows))
         check.equal(total.atomics, 0, what=f"atomic operations for {case}", hint="write partial sums")
         check.equal(
@@ -1052,11 +1067,7 @@ with check("rmsnorm_backward", "what rmsnorm_backward moves, spills included", p
 
     norm_traffic(64, 256)
     norm_traffic(50, 300, torch.float16)
-    x, w, r = (
-        torch.empty(*shape, dtype=dtype, device="meta")
-        for shape, dtype in (((4096, 4096), torch.float16), ((4096,), torch.float16), ((4096,), torch.float32))
-    )
-    for code in replay.code("sm_90", rmsnorm_backward, x, x, w, r):
+    for code in norm_run(30, 4096, torch.float16)[0].code("sm_90"):
         check.true(code.fits, f"{code.name}, compiled for an H100, does not fit: {', '.join(code.misfits)}")
         check.equal(
             code.spilled_bytes,
@@ -1237,7 +1248,7 @@ with check("cross_entropy", "losses and gradient", part="values", hidden="other 
             hint=cause,
         )
         require_sound(run)
-        return run
+        return run.require((exact, scale * (softmax - one_hot)))
 
     loss_check(torch.tensor([[1.0, 3.0, 2.0], [0.0, 0.0, 0.0]]), torch.tensor([0, 2]), 1.0, 16)
     loss_check(3 * seeded(3, 100), torch.tensor([0, 99, 50]), 0.25, 128)
@@ -1257,9 +1268,15 @@ with check("cross_entropy", "losses and gradient", part="values", hidden="other 
 with check("cross_entropy", "what cross_entropy moves, and in which tiles", part="blocks", hidden="other sizes"):
 
     def loss_traffic(rows, vocabulary, block, targets, dtype=torch.float32):
-        logits = seeded(rows, vocabulary, dtype=dtype)
+        logits, case = 3 * seeded(rows, vocabulary, dtype=dtype), f"{rows} × {vocabulary}, block {block}"
+        losses, gradient = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, vocabulary, dtype=torch.float64)
+        for row, target in enumerate(targets):
+            if target != -100:
+                losses[row] = logits[row].double().logsumexp(0) - logits[row, target]
+                gradient[row] = 0.5 * logits[row].double().softmax(0)
+                gradient[row, target] -= 0.5
         run = replay(cross_entropy, logits, torch.tensor(targets), -100, 0.5, block)
-        total, case = run.traffic.total, f"{rows} × {vocabulary}, block {block}"
+        total = run.require((losses, gradient), what=f"(losses, gradient) of {case}").traffic.total
         most = 2 * logits.nbytes + rows * 12
         check.true(
             total.requested_loaded <= most,

@@ -215,8 +215,15 @@ def require_lse(got, q, k, v, visible, case):
     check.close(got, expected, rtol=3e-6, atol=3e-6, what=f"lse of {case}", hint=cause)
 
 
-def require_work(run, q, visible, block_m, block_n, case, heads=1, lse=True):
-    """Exactly the visible tiles: their FLOPs, the bytes asked for and written, and how much a program holds."""
+def require_work(run, q, k, v, visible, block_m, block_n, case, heads=1, lse=True):
+    """Exactly the visible tiles: their FLOPs, the bytes asked for and written, and how much a program holds.
+
+    It counts only with the right values, of all heads.
+    """
+    if q.ndim == 4:
+        k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (k, v))
+    out, of_scores = exact(q, k, v, visible)
+    run.require((out, of_scores) if lse else out, what=("(out, lse)" if lse else "out") + f", {case}")
     total, (queries, keys), width, size = run.traffic.total, visible.shape, q.shape[-1], q.element_size()
     tiles = seen_tiles(visible, block_m, block_n)
     visited = sum(len(each) for each in tiles)
@@ -260,9 +267,9 @@ def require_work(run, q, visible, block_m, block_n, case, heads=1, lse=True):
     check.equal([f.message for f in run.traffic.findings], [], what=f"what the meter objects to, {case}")
 
 
-def require_compiled(launcher, *args):
+def require_compiled(run):
     """It compiles for an H100, and fits."""
-    for code in replay.code("sm_90", launcher, *args):
+    for code in run.code("sm_90"):
         check.true(code.fits, f"{code.name}, compiled for an H100, does not fit: {', '.join(code.misfits)}")
 
 
@@ -359,66 +366,135 @@ def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int
 # %% nbgrader={"grade": true, "grade_id": "tiles_test_mask", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("tiles", "tiles without a mask and with a causal one", part="mask", hidden="other sizes"):
 
-    def tiles_check(p, block_m, block_n):
+    def tiles_check(expected, slips, p, block_m, block_n):
         got = visible_tiles(p, block_m, block_n)
-        visible = pairs(p.queries, p.keys, p.causal, p.window)
-        cause = ""
-        if got == ranges(pairs(p.keys, p.keys, p.causal, p.window)[: p.queries], block_m, block_n):
-            cause = "these are the tiles of the first queries: the queries are the last of the keys"
-        elif got == ranges(pairs(p.queries, p.keys), block_m, block_n):
-            cause = "these are all tiles"
-        elif p.causal and got == ranges(pairs(p.queries + 1, p.keys, True)[:-1], block_m, block_n):
-            cause = "these are the tiles of j < i + (keys − queries): that key is seen too"
+        cause = next((words for words, tiles in slips.items() if got == tiles), "")
         kind = f"window {p.window}" if p.window else "causal" if p.causal else "no mask"
         case = f"{p.queries} queries, {p.keys} keys, {kind}, blocks {block_m} × {block_n}"
-        expected = ranges(visible, block_m, block_n)
         got = [tuple(each) if isinstance(each, list) else each for each in got] if isinstance(got, list) else got
         check.equal(got, expected, what=f"tiles of {case}", hint=cause)
 
-    tiles_check(Problem(6, 8, 64), 4, 2)
-    tiles_check(Problem(6, 8, 64, causal=True), 4, 2)
-    tiles_check(Problem(6, 8, 64, causal=True), 3, 2)
-    tiles_check(Problem(256, 256, 64, causal=True), 128, 64)
-    tiles_check(Problem(3, 100, 64, causal=True), 16, 64)
-    tiles_check(Problem(20, 12, 64, causal=True), 4, 4)
-    tiles_check(Problem(100, 60, 64, causal=True), 32, 16)
+    tiles_check([(0, 4), (0, 4)], {}, Problem(6, 8, 64), 4, 2)
+    tiles_check(
+        [(0, 3), (0, 4)],
+        {
+            "these are the tiles of the first queries: the queries are the last of the keys": [(0, 2), (0, 3)],
+            "these are all tiles": [(0, 4), (0, 4)],
+        },
+        Problem(6, 8, 64, causal=True),
+        4,
+        2,
+    )
+    tiles_check(
+        [(0, 3), (0, 4)],
+        {
+            "these are the tiles of the first queries: the queries are the last of the keys": [(0, 2), (0, 3)],
+            "these are all tiles": [(0, 4), (0, 4)],
+            "these are the tiles of j < i + (keys − queries): that key is seen too": [(0, 2), (0, 4)],
+        },
+        Problem(6, 8, 64, causal=True),
+        3,
+        2,
+    )
+    tiles_check(
+        [(0, 2), (0, 4)], {"these are all tiles": [(0, 4), (0, 4)]}, Problem(256, 256, 64, causal=True), 128, 64
+    )
+    tiles_check(
+        [(0, 2)],
+        {"these are the tiles of the first queries: the queries are the last of the keys": [(0, 1)]},
+        Problem(3, 100, 64, causal=True),
+        16,
+        64,
+    )
+    tiles_check(
+        [(0, 0), (0, 0), (0, 1), (0, 2), (0, 3)],
+        {
+            "these are the tiles of the first queries: the queries are the last of the keys": [(0, 1), (0, 2), (0, 3)],
+            "these are all tiles": [(0, 3), (0, 3), (0, 3), (0, 3), (0, 3)],
+        },
+        Problem(20, 12, 64, causal=True),
+        4,
+        4,
+    )
+    tiles_check(
+        [(0, 0), (0, 2), (0, 4), (0, 4)],
+        {
+            "these are the tiles of the first queries: the queries are the last of the keys": [(0, 2), (0, 4)],
+            "these are all tiles": [(0, 4), (0, 4), (0, 4), (0, 4)],
+        },
+        Problem(100, 60, 64, causal=True),
+        32,
+        16,
+    )
     ### BEGIN HIDDEN TESTS
     for seed in range(40):
         rng = check.rng(seed)
         queries, keys = (int(v) for v in rng.integers(1, 40, 2))
         block_m, block_n = (int(v) for v in rng.choice([1, 4, 8, 16], 2))
-        tiles_check(Problem(queries, keys, 16, causal=seed % 4 > 0), block_m, block_n)
+        expected = ranges(pairs(queries, keys, seed % 4 > 0), block_m, block_n)
+        tiles_check(expected, {}, Problem(queries, keys, 16, causal=seed % 4 > 0), block_m, block_n)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "tiles_test_window", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("tiles", "tiles of a sliding window", part="window", hidden="other sizes and windows"):
 
-    def window_check(queries, keys, window, block_m, block_n, causal=False):
+    def window_check(expected, slips, queries, keys, window, block_m, block_n, causal=False):
         got = visible_tiles(Problem(queries, keys, 16, causal=causal, window=window), block_m, block_n)
-        expected = ranges(pairs(queries, keys, True, window), block_m, block_n)
-        cause = ""
-        for other, words in ((window + 1, "one key more than"), (window - 1, "one key fewer than")):
-            if got == ranges(pairs(queries, keys, True, other), block_m, block_n):
-                cause = f"that is a window of {other}, {words} asked for"
+        cause = next((words for words, tiles in slips.items() if got == tiles), "")
         if {each[1] for each in got} == {-(-keys // block_n)} != {each[1] for each in expected}:
             cause = "every block goes on to the last tile: a window implies the causal rule, with causal=False too"
         got = [tuple(each) if isinstance(each, list) else each for each in got]
         case = f"{queries} queries, {keys} keys, window {window}, blocks {block_m} × {block_n}"
         check.equal(got, expected, what=f"tiles of {case}", hint=cause)
 
-    window_check(6, 8, 3, 4, 2)
-    window_check(512, 512, 65, 128, 64)
-    window_check(512, 512, 64, 128, 64)
-    window_check(20, 12, 3, 4, 2, causal=True)
-    window_check(8, 8, 1, 4, 4)
-    window_check(8, 8, 2, 4, 4)
-    window_check(6, 8, 3, 3, 2)
+    window_check(
+        [(0, 3), (2, 4)], {"that is a window of 4, one key more than asked for": [(0, 3), (1, 4)]}, 6, 8, 3, 4, 2
+    )
+    window_check(
+        [(0, 2), (1, 4), (3, 6), (5, 8)],
+        {"that is a window of 66, one key more than asked for": [(0, 2), (0, 4), (2, 6), (4, 8)]},
+        512,
+        512,
+        65,
+        128,
+        64,
+    )
+    window_check([(0, 2), (1, 4), (3, 6), (5, 8)], {}, 512, 512, 64, 128, 64)
+    window_check(
+        [(0, 0), (0, 0), (0, 2), (1, 4), (3, 6)],
+        {"that is a window of 4, one key more than asked for": [(0, 0), (0, 0), (0, 2), (0, 4), (2, 6)]},
+        20,
+        12,
+        3,
+        4,
+        2,
+        causal=True,
+    )
+    window_check(
+        [(0, 1), (1, 2)],
+        {
+            "that is a window of 2, one key more than asked for": [(0, 1), (0, 2)],
+            "that is a window of 0, one key fewer than asked for": [(0, 0), (0, 0)],
+        },
+        8,
+        8,
+        1,
+        4,
+        4,
+    )
+    window_check(
+        [(0, 1), (0, 2)], {"that is a window of 1, one key fewer than asked for": [(0, 1), (1, 2)]}, 8, 8, 2, 4, 4
+    )
+    window_check(
+        [(0, 3), (1, 4)], {"that is a window of 2, one key fewer than asked for": [(0, 3), (2, 4)]}, 6, 8, 3, 3, 2
+    )
     ### BEGIN HIDDEN TESTS
     for seed in range(40):
         rng = check.rng(seed)
         queries, keys, window = (int(v) for v in rng.integers(1, 40, 3))
         block_m, block_n = (int(v) for v in rng.choice([1, 4, 8, 16], 2))
-        window_check(queries, keys, window, block_m, block_n, seed % 2 == 0)
+        expected = ranges(pairs(queries, keys, True, window), block_m, block_n)
+        window_check(expected, {}, queries, keys, window, block_m, block_n, seed % 2 == 0)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -506,59 +582,87 @@ def choose_blocks(p: Problem, options: list[Option], chip: Chip) -> tuple[int, i
 # %% nbgrader={"grade": true, "grade_id": "blocks_test_traffic", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("blocks", "bytes and FLOPs of a fused kernel", part="traffic", hidden="other sizes and masks"):
 
-    def traffic_check(p, block_m, block_n):
-        visible = pairs(p.queries, p.keys, p.causal, p.window)
-        got = fused_traffic(p, ranges(visible, block_m, block_n), block_m, block_n)
-        tiles = [tile for each in seen_tiles(visible, block_m, block_n) for tile in each]
-        each, width = p.batch * p.heads, p.head_dim * p.bytes_per_element
-        rows = sum(min(block_n, p.keys - tile * block_n) for tile in tiles)
-        loaded, stored = each * (p.queries + 2 * rows) * width, each * p.queries * (width + 4)
-        flops = each * len(tiles) * 4 * block_m * block_n * p.head_dim
-
-        def slip(value, *known):
-            return ", or ".join(cause for number, cause in known if number == value)
-
+    def traffic_check(expected, slips, p, block_m, block_n):
+        got = fused_traffic(p, ranges(pairs(p.queries, p.keys, p.causal, p.window), block_m, block_n), block_m, block_n)
         kind = f"window {p.window}" if p.window else "causal" if p.causal else "no mask"
         case = f"{p.queries} queries, {p.keys} keys, {kind}, batch {p.batch}, heads {p.heads}, blocks {block_m} × {block_n}"
-        few = "not all batches and heads are counted"
-        shares = {p.batch, p.heads, each} - {1}
-        hints = {
-            "loaded": slip(
-                got.loaded,
-                (each * (p.queries + 2 * len(tiles) * block_n) * width, "that counts rows of tiles that do not exist"),
-                (
-                    each * (p.queries + 2 * p.keys) * width,
-                    "that reads K and V once: each block of queries reads its tiles",
-                ),
-                (each * (p.queries + rows) * width, "that is K or V, not both"),
-                *((loaded // share, few) for share in shares),
-            ),
-            "stored": slip(
-                got.stored,
-                (each * p.queries * width, "that is without the logsumexp, 4 bytes per query"),
-                *((stored // share, few) for share in shares),
-            ),
-            "dot_flops": slip(
-                got.dot_flops,
-                (flops // 2, "that is one product: there are q kᵀ and p v"),
-                *((flops // share, few) for share in shares),
-            ),
-        }
-        if got == Traffic(loaded, stored, flops):
+        shares = {p.batch, p.heads, p.batch * p.heads} - {1}
+        hints = {}
+        for name, right in zip(("loaded", "stored", "dot_flops"), expected, strict=True):
+            value, known = getattr(got, name), slips.get(name, {})
+            few = ["not all batches and heads are counted"] * any(value == right // share for share in shares)
+            hints[name] = ", or ".join([known[value], *few] if value in known else few)
+        if got == Traffic(*expected):
             hints = ""
-        check.equal(got, Traffic(loaded, stored, flops), what=f"traffic of {case}", hint=hints)
+        check.equal(got, Traffic(*expected), what=f"traffic of {case}", hint=hints)
 
-    traffic_check(Problem(256, 256, 64), 128, 64)
-    traffic_check(Problem(3, 100, 64, causal=True, bytes_per_element=4), 16, 64)
-    traffic_check(Problem(20, 12, 16, batch=2, heads=3, causal=True), 4, 8)
-    traffic_check(Problem(50, 50, 16, window=9), 16, 16)
+    traffic_check(
+        (163840, 33792, 16777216),
+        {
+            "loaded": {
+                98304: "that reads K and V once: each block of queries reads its tiles, or that is K or V, not both"
+            },
+            "stored": {32768: "that is without the logsumexp, 4 bytes per query"},
+            "dot_flops": {8388608: "that is one product: there are q kᵀ and p v"},
+        },
+        Problem(256, 256, 64),
+        128,
+        64,
+    )
+    traffic_check(
+        (51968, 780, 524288),
+        {
+            "loaded": {66304: "that counts rows of tiles that do not exist", 26368: "that is K or V, not both"},
+            "stored": {768: "that is without the logsumexp, 4 bytes per query"},
+            "dot_flops": {262144: "that is one product: there are q kᵀ and p v"},
+        },
+        Problem(3, 100, 64, causal=True, bytes_per_element=4),
+        16,
+        64,
+    )
+    traffic_check(
+        (14592, 4320, 49152),
+        {
+            "loaded": {
+                16128: "that counts rows of tiles that do not exist",
+                8448: "that reads K and V once: each block of queries reads its tiles",
+                9216: "that is K or V, not both",
+            },
+            "stored": {3840: "that is without the logsumexp, 4 bytes per query"},
+            "dot_flops": {24576: "that is one product: there are q kᵀ and p v"},
+        },
+        Problem(20, 12, 16, batch=2, heads=3, causal=True),
+        4,
+        8,
+    )
+    traffic_check(
+        (7872, 1800, 114688),
+        {
+            "loaded": {
+                8768: "that counts rows of tiles that do not exist",
+                4800: "that reads K and V once: each block of queries reads its tiles",
+                4736: "that is K or V, not both",
+            },
+            "stored": {1600: "that is without the logsumexp, 4 bytes per query"},
+            "dot_flops": {57344: "that is one product: there are q kᵀ and p v"},
+        },
+        Problem(50, 50, 16, window=9),
+        16,
+        16,
+    )
     ### BEGIN HIDDEN TESTS
     for seed in range(20):
         rng = check.rng(seed)
         queries, keys, window, batch, heads = (int(v) for v in rng.integers(1, (40, 40, 30, 3, 5)))
         rule = ({}, {"causal": True}, {"window": window})[seed % 3]
         p = Problem(queries, keys, 16, batch, heads, bytes_per_element=int(rng.choice([1, 2, 4])), **rule)
-        traffic_check(p, *(int(v) for v in rng.choice([1, 4, 8, 16], 2)))
+        block_m, block_n = (int(v) for v in rng.choice([1, 4, 8, 16], 2))
+        visited = seen_tiles(pairs(queries, keys, p.causal, p.window), block_m, block_n)
+        tiles = [tile for each in visited for tile in each]
+        each, width = batch * heads, 16 * p.bytes_per_element
+        rows = sum(min(block_n, keys - tile * block_n) for tile in tiles)
+        loaded, stored = each * (queries + 2 * rows) * width, each * queries * (width + 4)
+        traffic_check((loaded, stored, each * len(tiles) * 64 * block_m * block_n), {}, p, block_m, block_n)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "blocks_test_choice", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -905,7 +1009,8 @@ debrief(
 # - No tile has more elements than the largest of block_m · block_n, block_m · head_dim and block_n · head_dim; a program holds
 #   at most 32 times as many at one time.
 #
-# Go in two steps: first keys that fill all tiles, then the ragged end.
+# Go in two steps: first keys that fill all tiles, then the ragged end. What a kernel moves counts only in a
+# run whose values are right.
 
 
 # %% tags=["demo"]
@@ -1009,12 +1114,13 @@ with check("one_head", "what it moves and holds, and its code", part="traffic", 
         q, k, v = (seeded(rows, width, seed=i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
         case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}, {name_of(dtype)}"
         run = replay(flash_head, q, k, v, block_m, block_n)
-        require_work(run, q, pairs(queries, keys), block_m, block_n, case)
+        require_work(run, q, k, v, pairs(queries, keys), block_m, block_n, case)
+        return run
 
     head_traffic(20, 40, 16, 16, 16)
     head_traffic(16, 64, 32, 16, 32, torch.float16)
     head_traffic(16, 640, 16, 16, 16)
-    require_compiled(flash_head, *(torch.empty(64, 32, device="meta") for _ in range(3)), 32, 32)
+    require_compiled(head_traffic(64, 64, 32, 32, 32))
     ### BEGIN HIDDEN TESTS
     head_traffic(65, 31, 64, 32, 16)
     ### END HIDDEN TESTS
@@ -1149,7 +1255,7 @@ with check("causal", "which tiles it visits", part="tiles", hidden="other sizes"
         q, k, v = (seeded(rows, width, seed=i, dtype=dtype) for i, rows in enumerate((queries, keys, keys)))
         case = f"{queries} queries, {keys} keys, head_dim {width}, blocks {block_m} × {block_n}"
         run = replay(flash_causal, q, k, v, block_m, block_n)
-        require_work(run, q, pairs(queries, keys, causal=True), block_m, block_n, case)
+        require_work(run, q, k, v, pairs(queries, keys, causal=True), block_m, block_n, case)
 
     causal_tiles(48, 48, 16, 16, 16)
     causal_tiles(40, 24, 16, 16, 16)
@@ -1305,7 +1411,7 @@ with check("grouped", "one launch that copies nothing", part="traffic", hidden="
         k, v = (seeded(batch, kv_heads, keys, width, seed=i) for i in (1, 2))
         case = f"batch {batch}, heads {heads} on {kv_heads}, {queries} queries, {keys} keys"
         run = replay(flash_attention, q, k, v, block_m, block_n)
-        require_work(run, q, pairs(queries, keys, causal=True), block_m, block_n, case, heads=batch * heads)
+        require_work(run, q, k, v, pairs(queries, keys, causal=True), block_m, block_n, case, heads=batch * heads)
         blocks = -(-queries // block_m)
         check.equal(run.traffic.total.programs, blocks * batch * heads, what=f"programs, {case}")
 
@@ -1450,13 +1556,14 @@ with check("window", "which tiles it visits, and its code", part="tiles", hidden
         q, k, v = (seeded(tokens, width, seed=i, dtype=dtype) for i in range(3))
         case = f"{tokens} tokens, window {window}, head_dim {width}, blocks {block_m} × {block_n}"
         run = replay(window_attention, q, k, v, window, block_m, block_n)
-        require_work(run, q, pairs(tokens, tokens, window=window), block_m, block_n, case, lse=False)
+        require_work(run, q, k, v, pairs(tokens, tokens, window=window), block_m, block_n, case, lse=False)
+        return run
 
     window_tiles(48, 10, 16, 16, 16)
     window_tiles(64, 17, 16, 16, 16)
     window_tiles(48, 18, 16, 16, 16)  # the furthest key of the last block ends a tile, where that of 17 begins one
     window_tiles(40, 30, 16, 32, 16)
-    require_compiled(window_attention, *(torch.empty(64, 32, device="meta") for _ in range(3)), 40, 32, 32)
+    require_compiled(window_tiles(64, 40, 32, 32, 32))
     ### BEGIN HIDDEN TESTS
     window_tiles(65, 17, 64, 32, 16, torch.float16)
     window_tiles(70, 40, 32, 32, 64)

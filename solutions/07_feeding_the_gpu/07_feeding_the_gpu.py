@@ -1953,8 +1953,9 @@ debrief(
 
     With data parallelism the position counts the samples of all ranks. In each step every rank takes an equal share of the
     next samples: shares are disjoint, all ranks end the epoch with the same step, and another number of ranks can go on. The
-    course's `Loader` does this when it is given `rank` and `ranks`. PyTorch's `DistributedSampler` gives rank r every ranks-th
-    sample and repeats some at the end, and what it gave out cannot be continued by another number of ranks.""",
+    course's `Loader` does this when it is given `rank` and `ranks`. With the sizes of the `shards`, as `TarShards` has them,
+    it shuffles whole shards, however uneven they are. PyTorch's `DistributedSampler` gives rank r every ranks-th sample. At
+    the end it repeats some samples, or drops some with `drop_last`. It has no position from which to go on.""",
     parts=("batches", "state", "errors"),
 )
 

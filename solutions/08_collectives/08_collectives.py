@@ -46,7 +46,7 @@ from threeloops.lab import (
     term,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
-from threeloops.training.cluster import Cluster, ClusterError, CorruptMessage, fabric, now, run_on_processes
+from threeloops.training.cluster import Cluster, ClusterError, ask, fabric, now, run_on_processes
 
 ALPHA, BETA = 14e-6, 50e9  # of the network between machines: seconds, and bytes per second in each direction
 NVLINK_ALPHA, NVLINK_BETA = 3.4e-6, 450e9  # of the links inside a machine
@@ -69,6 +69,12 @@ def on_each(function, tensors, *arguments):
     return function(x, *arguments), x
 
 
+def on_own(function, *arguments):
+    """The same in the tests, where no rank has the tensors of the others."""
+    x = ask("tensor")
+    return function(x, *arguments), x
+
+
 def on_ones(function, n, *arguments):
     """What runs on each rank where only bytes and times matter: nothing is returned."""
     function(torch.ones(n), *arguments)
@@ -79,7 +85,8 @@ def run_ranks(function, tensors, *arguments, topology=None, collectives=False):
     ranks, n = len(tensors), len(tensors[0])
     topology = network(ranks) if topology is None else topology
     try:
-        run = on_cluster(Cluster(topology), on_each, function, tensors, *arguments, seconds=30)
+        served = {"tensor": lambda rank: tensors[rank]}
+        run = on_cluster(Cluster(topology), on_own, function, *arguments, seconds=30, served=served)
     except ClusterError as error:
         check.true(False, f"{type(error).__name__} on {ranks} ranks with {n} elements per rank:\n{error}")
     used = sorted({span.what for span in run.collectives} - {"barrier"})
@@ -92,23 +99,6 @@ def run_ranks(function, tensors, *arguments, topology=None, collectives=False):
 
 def same(got, expected):
     return torch.is_tensor(got) and got.shape == expected.shape and bool((got.double() == expected.double()).all())
-
-
-def require_use_of_messages(run, function, tensors, *arguments):
-    """Results are made of what arrives: with messages between two ranks corrupted on their way, some rank's is another."""
-    check.true(bool(run.messages), "no message was sent")
-    chosen = max(run.messages, key=lambda m: m.size)
-    pair = [m for m in run.messages if (m.source, m.target) == (chosen.source, chosen.target)]
-    faults = [CorruptMessage(m.source, m.target, number) for number, m in enumerate(pair)]
-    try:
-        spoilt = on_cluster(Cluster(run.topology, faults), on_each, function, tensors, *arguments, seconds=30)
-    except ClusterError:
-        return  # what arrived was no use to a rank
-    check.true(
-        not all(same(a, b) for (a, _), (b, _) in zip(run.results, spoilt.results, strict=True)),
-        f"all messages from rank {chosen.source} to rank {chosen.target} were corrupted on their way, and every rank "
-        "returned what it returned before: results must be made of what arrives",
-    )
 
 
 def require_results(run, tensors, expected, what, known=lambda rank: {}, argument="x"):
@@ -339,13 +329,12 @@ with check("sum_through_rank_0", "the sum on every rank", part="values", hidden=
 
         run = run_ranks(sum_through_rank_0, tensors)
         require_results(run, tensors, [total] * len(tensors), "the sum", known)
-        return run, sum_through_rank_0, tensors
 
     naive_values([torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), torch.tensor([100.0, 200.0])])
     naive_values(integers(2, 5, dtype=torch.int64))
     naive_values(integers(1, 3))
     ### BEGIN HIDDEN TESTS
-    require_use_of_messages(*naive_values(integers(5, 17, seed=3)))
+    naive_values(integers(5, 17, seed=2449489742))
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "sum_through_rank_0_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -471,12 +460,11 @@ with check("reduce_scatter", "a chunk of the sum per rank", part="values", hidde
 
         run = run_ranks(reduce_scatter, tensors)
         require_results(run, tensors, total.tensor_split(ranks), "the chunk", known)
-        return run, reduce_scatter, tensors
 
     scatter_values([torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])])
     scatter_values(integers(4, 8, dtype=torch.int64))
     ### BEGIN HIDDEN TESTS
-    require_use_of_messages(*scatter_values(integers(5, 20, seed=1)))
+    scatter_values(integers(5, 20, seed=2645751311))
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "reduce_scatter_test_uneven", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -493,7 +481,7 @@ with check("reduce_scatter", "lengths that N does not divide", part="uneven", hi
     scatter_uneven(integers(3, 2))  # chunk 2 has no elements
     scatter_uneven(integers(1, 3))
     ### BEGIN HIDDEN TESTS
-    scatter_uneven(integers(5, 13, dtype=torch.int64))
+    scatter_uneven(integers(5, 13, seed=3162277660, dtype=torch.int64))
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "reduce_scatter_test_traffic", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -579,8 +567,8 @@ def all_gather(chunk: torch.Tensor, n: int) -> torch.Tensor:
 # %% nbgrader={"grade": true, "grade_id": "all_gather_test_values", "locked": true, "points": 14, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("all_gather", "the whole tensor on every rank", part="values", hidden="other numbers of ranks and lengths"):
 
-    def gather_values(ranks, n, dtype=torch.float32):
-        whole = torch.arange(1, n + 1).to(dtype)
+    def gather_values(ranks, n, dtype=torch.float32, seed=None):
+        whole = (torch.arange(1, n + 1) if seed is None else integers(1, n, seed)[0]).to(dtype)
         chunks = list(whole.tensor_split(ranks))
 
         def known(rank):
@@ -599,7 +587,6 @@ with check("all_gather", "the whole tensor on every rank", part="values", hidden
         run = run_ranks(all_gather, chunks, n)
         require_results(run, chunks, [whole] * ranks, "the tensor", known, "chunk")
         require_no_padding(run, n, ranks, whole.element_size())
-        return run, all_gather, chunks, n
 
     gather_values(2, 4)
     gather_values(4, 8, torch.int64)
@@ -608,8 +595,8 @@ with check("all_gather", "the whole tensor on every rank", part="values", hidden
     gather_values(3, 2)  # chunk 2 has no elements
     gather_values(1, 3)
     ### BEGIN HIDDEN TESTS
-    require_use_of_messages(*gather_values(5, 15))
-    gather_values(5, 13)
+    gather_values(5, 15, seed=3316624790)
+    gather_values(5, 13, seed=3464101615)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "all_gather_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -740,42 +727,7 @@ def fastest_all_reduce(elements: int, element_size: int, ranks: int, alpha: floa
 # %% nbgrader={"grade": true, "grade_id": "choose_algorithm_test_seconds", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose_algorithm", "the time of an all-reduce", part="seconds", hidden="other sizes, ranks and links"):
 
-    def modelled(algorithm, n, e, ranks, alpha, beta):
-        whole, longest, steps = n * e, -(-n // ranks) * e, ranks.bit_length() - 1
-        expected, known = {
-            "naive": (
-                2 * (alpha + (ranks - 1) * whole / beta),
-                {
-                    "that is with N instead of N − 1": 2 * (alpha + ranks * whole / beta),
-                    "that is one way only": alpha + (ranks - 1) * whole / beta,
-                    "that pays a latency per message: they arrive together": 2 * (ranks - 1) * (alpha + whole / beta),
-                },
-            ),
-            "ring": (
-                2 * (ranks - 1) * (alpha + longest / beta),
-                {
-                    "that is with N instead of N − 1 steps": 2 * ranks * (alpha + longest / beta),
-                    "that is the reduce-scatter alone": (ranks - 1) * (alpha + longest / beta),
-                    "that counts elements as bytes": 2 * (ranks - 1) * (alpha + longest / e / beta),
-                    "that pays the latency once: each step has its own": alpha + 2 * (ranks - 1) * longest / beta,
-                    "that sends the whole tensor in each step": 2 * (ranks - 1) * (alpha + whole / beta),
-                    "that is the mean chunk: the longest one has ⌈n/N⌉ elements": 2
-                    * (ranks - 1)
-                    * (alpha + whole / ranks / beta),
-                    "that is the shortest chunk: the longest one has ⌈n/N⌉ elements": 2
-                    * (ranks - 1)
-                    * (alpha + n // ranks * e / beta),
-                },
-            ),
-            "doubling": (
-                steps * (alpha + whole / beta),
-                {
-                    "that is both ways: in one step both send and both add": 2 * steps * (alpha + whole / beta),
-                    "that has N − 1 steps: expected log₂N": (ranks - 1) * (alpha + whole / beta),
-                    "that pays the latency once: each step has its own": alpha + steps * whole / beta,
-                },
-            ),
-        }[algorithm]
+    def modelled(expected, known, algorithm, n, e, ranks, alpha, beta):
         got = all_reduce_seconds(algorithm, n, e, ranks, alpha, beta)
         number = type(got) in (int, float)
         cause = next((c for c, wrong in known.items() if number and math.isclose(got, wrong, rel_tol=1e-9)), "")
@@ -788,19 +740,64 @@ with check("choose_algorithm", "the time of an all-reduce", part="seconds", hidd
             hint=cause,
         )
 
-    for algorithm in ("naive", "ring", "doubling"):
-        modelled(algorithm, 1000, 4, 4, 10e-6, 1e9)
-        modelled(algorithm, 1_000_000, 2, 8, 14e-6, 50e9)
-        modelled(algorithm, 1001, 8, 4, 5e-6, 2e9)
-    modelled("naive", 12, 4, 3, 1e-6, 1e9)
-    modelled("ring", 13, 4, 6, 1e-6, 1e6)
+    slips = {  # of the first case of each algorithm
+        "naive": {
+            "that is with N instead of N − 1": 5.2e-05,
+            "that is one way only": 2.2e-05,
+            "that pays a latency per message: they arrive together": 8.4e-05,
+        },
+        "ring": {
+            "that is with N instead of N − 1 steps": 8.8e-05,
+            "that is the reduce-scatter alone": 3.3e-05,
+            "that counts elements as bytes": 6.15e-05,
+            "that pays the latency once: each step has its own": 1.6e-05,
+            "that sends the whole tensor in each step": 8.4e-05,
+        },
+        "doubling": {
+            "that is both ways: in one step both send and both add": 5.6e-05,
+            "that has N − 1 steps: expected log₂N": 4.2e-05,
+            "that pays the latency once: each step has its own": 1.8e-05,
+        },
+    }
+    modelled(4.4e-05, slips["naive"], "naive", 1000, 4, 4, 10e-6, 1e9)
+    modelled(0.000588, {}, "naive", 1_000_000, 2, 8, 14e-6, 50e9)
+    modelled(3.4024e-05, {}, "naive", 1001, 8, 4, 5e-6, 2e9)
+    modelled(6.6e-05, slips["ring"], "ring", 1000, 4, 4, 10e-6, 1e9)
+    modelled(0.000266, {}, "ring", 1_000_000, 2, 8, 14e-6, 50e9)
+    modelled(
+        3.6024e-05,
+        {
+            "that is the mean chunk: the longest one has ⌈n/N⌉ elements": 3.6006e-05,
+            "that is the shortest chunk: the longest one has ⌈n/N⌉ elements": 3.6e-05,
+        },
+        "ring",
+        1001,
+        8,
+        4,
+        5e-6,
+        2e9,
+    )
+    modelled(2.8e-05, slips["doubling"], "doubling", 1000, 4, 4, 10e-6, 1e9)
+    modelled(0.000162, {}, "doubling", 1_000_000, 2, 8, 14e-6, 50e9)
+    modelled(1.8008e-05, {}, "doubling", 1001, 8, 4, 5e-6, 2e9)
+    modelled(2.192e-06, {}, "naive", 12, 4, 3, 1e-6, 1e9)
+    modelled(0.00013, {}, "ring", 13, 4, 6, 1e-6, 1e6)
     for ranks in (6, 3):
         check.raises(ValueError, all_reduce_seconds, "doubling", 1000, 4, ranks, 1e-6, 1e9, names=f"ranks = {ranks}")
     ### BEGIN HIDDEN TESTS
+
+    def takes(algorithm, n, e, ranks, alpha, beta):
+        expected = {
+            "naive": 2 * (alpha + (ranks - 1) * n * e / beta),
+            "ring": 2 * (ranks - 1) * (alpha + -(-n // ranks) * e / beta),
+            "doubling": (ranks.bit_length() - 1) * (alpha + n * e / beta),
+        }[algorithm]
+        modelled(expected, {}, algorithm, n, e, ranks, alpha, beta)
+
     for algorithm in ("naive", "ring", "doubling"):
-        modelled(algorithm, 12345, 2, 16, 3e-6, 7e9)
-        modelled(algorithm, 3, 4, 64, 3e-6, 450e9)
-    modelled("ring", 1000, 8, 7, 0.0, 1e9)
+        takes(algorithm, 12345, 2, 16, 3e-6, 7e9)
+        takes(algorithm, 3, 4, 64, 3e-6, 450e9)
+    takes("ring", 1000, 8, 7, 0.0, 1e9)
     for ranks in (5, 12, 24, 63):
         check.raises(ValueError, all_reduce_seconds, "doubling", 10, 4, ranks, 1e-6, 1e9, names=f"ranks = {ranks}")
     ### END HIDDEN TESTS
@@ -1062,8 +1059,8 @@ with check(
     "hierarchical_all_reduce", "the sum on every rank", part="values", hidden="other numbers of nodes and ranks"
 ):
 
-    def hierarchical_values(nodes, per_node, n):
-        tensors = integers(nodes * per_node, n)
+    def hierarchical_values(nodes, per_node, n, seed=0):
+        tensors = integers(nodes * per_node, n, seed)
         total, node = sum(tensors), [sum(tensors[i * per_node : (i + 1) * per_node]) for i in range(nodes)]
 
         def known(rank):
@@ -1077,12 +1074,11 @@ with check(
         topology = fabric(nodes, per_node)
         run = run_ranks(hierarchical_all_reduce, tensors, per_node, topology=topology, collectives=True)
         require_results(run, tensors, [total] * len(tensors), f"the sum, {nodes} nodes of {per_node},", known)
-        return run, hierarchical_all_reduce, tensors, per_node
 
     hierarchical_values(2, 2, 4)
     hierarchical_values(2, 3, 15)  # a shard has 5 elements
     ### BEGIN HIDDEN TESTS
-    require_use_of_messages(*hierarchical_values(3, 2, 10))
+    hierarchical_values(3, 2, 10, seed=3605551275)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "hierarchical_all_reduce_test_traffic", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}

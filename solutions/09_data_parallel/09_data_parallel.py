@@ -49,11 +49,12 @@ from threeloops.lab import (
     show,
     term,
 )
-from threeloops.lab.checking.on_cluster import on_cluster, require_use_of_messages
+from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.training.cluster import (
     Cluster,
     RankFailed,
     advance_to,
+    ask,
     charge,
     compute,
     now,
@@ -113,6 +114,11 @@ def batch_of(rank, rows, width, seed=0):
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(1000 * seed + rank))
 
 
+def batches_for_ranks(rows, width, seed):
+    """What `ask("batch", step)` gives a rank in the tests: its own rows. No rank has those of the others."""
+    return {"batch": lambda rank, step: batch_of(rank, rows, width, seed + min(9, step))}
+
+
 def named_gradients(model):
     return {name: None if p.grad is None else p.grad.detach().clone() for name, p in model.named_parameters()}
 
@@ -120,24 +126,24 @@ def named_gradients(model):
 # What the test cells share: programs that run on every rank, and the gradients of one process.
 
 
-def averaged(average_gradients, widths, rows, seed, frozen=()):
+def averaged(average_gradients, widths, seed, frozen=()):
     model = Net(widths, seed=seed)
     for index in frozen:
         model.layers[index].weight.requires_grad_(False)
-    mean_square(model(batch_of(dist.get_rank(), rows, widths[0], seed))).backward()
+    mean_square(model(ask("batch", 0))).backward()
     average_gradients(model)
     return named_gradients(model), {name: p.detach() for name, p in model.named_parameters()}
 
 
-def started(start_together, widths, seed):
+def started(start_together, widths):
     """Ranks with weights of their own, a frozen layer, integers that float32 cannot hold, a buffer that checkpoints leave
     out, and an optimizer that holds the parameters."""
-    rank = dist.get_rank()
-    model = Net(widths, seed=seed + rank)
+    seed = ask("seed")
+    model = Net(widths, seed=seed)
     model.layers[0].weight.requires_grad_(False)
-    model.register_buffer("mean", torch.full((3,), float(seed + rank)))
-    model.register_buffer("steps", torch.tensor(2**40 + 1 + seed + rank))
-    model.register_buffer("cache", torch.full((2,), float(seed + rank)), persistent=False)
+    model.register_buffer("mean", torch.full((3,), float(seed)))
+    model.register_buffer("steps", torch.tensor(2**40 + 1 + seed))
+    model.register_buffer("cache", torch.full((2,), float(seed)), persistent=False)
     held = list(model.parameters())
     start_together(model)
     now_there = [*model.named_parameters(), *model.named_buffers()]
@@ -145,14 +151,13 @@ def started(start_together, widths, seed):
     return [p.detach() for p in held], {name: value.detach() for name, value in now_there}, trained
 
 
-def overlapped(overlap, widths, buckets, rows=2, steps=1, orders=None, seed=0):
-    rank = dist.get_rank()
-    model = Net(widths, None if orders is None else orders[rank], seed)
+def overlapped(overlap, widths, buckets, steps=1, orders=None, seed=0):
+    model = Net(widths, None if orders is None else orders[dist.get_rank()], seed)
     finish = overlap(model, buckets)
     found = []
     for step in range(steps):
         model.zero_grad()
-        mean_square(model(batch_of(rank, rows, widths[0], seed + step))).backward()
+        mean_square(model(ask("batch", step))).backward()
         finish()
         found.append(named_gradients(model))
     return found
@@ -189,7 +194,7 @@ def accumulated(accumulate, widths, sizes, seed=0):
 
     model = Net(widths, seed=seed)
     ddp = DistributedDataParallel(model)
-    microbatches = batch_of(dist.get_rank(), sum(sizes), widths[0], seed).split(list(sizes))
+    microbatches = ask("batch", 0).split(list(sizes))
     advance_to(1.0)
     accumulate(ddp, list(microbatches), watched_loss)
     synchronize()
@@ -320,9 +325,10 @@ def average_gradients(model: torch.nn.Module) -> None:
 # %% nbgrader={"grade": true, "grade_id": "average_gradients_test_values", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("average_gradients", "the mean gradient", part="values", hidden="other models and numbers of ranks"):
 
-    def averages(ranks, widths, rows, seed, frozen=()):
-        run = on_cluster(Cluster(ranks), averaged, average_gradients, widths, rows, seed, frozen)
-        batches = [batch_of(rank, rows, widths[0], seed) for rank in range(ranks)]
+    def averages(ranks, widths, rows, seed, frozen=(), data=0):
+        served = batches_for_ranks(rows, widths[0], data)
+        run = on_cluster(Cluster(ranks), averaged, average_gradients, widths, seed, frozen, served=served)
+        batches = [batch_of(rank, rows, widths[0], data) for rank in range(ranks)]
         expected = of_one_process(widths, batches, seed, frozen)
         case = f"{ranks} ranks" + (f", layer {frozen[0]} frozen" if frozen else "")
         require_gradients(
@@ -338,16 +344,16 @@ with check("average_gradients", "the mean gradient", part="values", hidden="othe
     averages(2, [4, 6, 3], 2, seed=1)
     averages(4, [8, 8, 8], 3, seed=2, frozen=(0,))
     ### BEGIN HIDDEN TESTS
-    averages(3, [5, 7, 2, 3], 1, seed=3)
-    averages(5, [3, 4], 2, seed=4)
-    require_use_of_messages(3, averaged, average_gradients, [4, 6], 2, 5)
+    averages(3, [5, 7, 2, 3], 1, seed=3, data=2571281590)
+    averages(5, [3, 4], 2, seed=4, data=2668401648)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "average_gradients_test_traffic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("average_gradients", "what is sent", part="traffic", hidden="another number of ranks"):
 
     def traffic(ranks, widths):
-        run = on_cluster(Cluster(ranks), averaged, average_gradients, widths, 1, 0)
+        served = batches_for_ranks(1, widths[0], 0)
+        run = on_cluster(Cluster(ranks), averaged, average_gradients, widths, 0, served=served)
         gradient_bytes = 4 * sum(a * b for a, b in pairwise(widths))
         once = 2 * (ranks - 1) * gradient_bytes // ranks
         for rank, sent in enumerate(sent_by_ranks(run)):
@@ -427,8 +433,10 @@ def start_together(model: torch.nn.Module) -> None:
 # %% nbgrader={"grade": true, "grade_id": "start_together_test", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("start_together", "the state of rank 0 on all ranks", hidden="other models and numbers of ranks"):
 
-    def starts(ranks, widths, seed=0):
-        run = on_cluster(Cluster(ranks), started, start_together, widths, seed)
+    def starts(widths, seeds):
+        ranks, seed = len(seeds), seeds[0]
+        served = {"seed": lambda rank: seeds[rank]}
+        run = on_cluster(Cluster(ranks), started, start_together, widths, served=served)
         expected = {name: value.detach() for name, value in Net(widths, seed=seed).state_dict().items()}
         expected |= {"mean": torch.full((3,), float(seed)), "steps": torch.tensor(2**40 + 1 + seed)}
         expected["cache"] = torch.full((2,), float(seed))
@@ -457,10 +465,10 @@ with check("start_together", "the state of rank 0 on all ranks", hidden="other m
             sent >= least, f"{sent:,} bytes were sent: the state of rank 0 takes {least:,} to {ranks - 1} others"
         )
 
-    starts(2, [4, 3, 2])
-    starts(3, [2, 5, 2])
+    starts([4, 3, 2], [0, 1])
+    starts([2, 5, 2], [0, 1, 2])
     ### BEGIN HIDDEN TESTS
-    starts(4, [3, 3, 3, 1], seed=7)
+    starts([3, 3, 3, 1], [2351334, 1442249, 3072316, 1817120])
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -707,15 +715,16 @@ def overlap(model: torch.nn.Module, buckets: list[list[str]]):
 # %% nbgrader={"grade": true, "grade_id": "overlap_test_values", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("overlap", "mean gradients, bucket by bucket", part="values", hidden="other models, buckets and orders"):
 
-    def overlaps(ranks, widths, layers, steps=1, orders=None, seed=0):
+    def overlaps(ranks, widths, layers, steps=1, orders=None, seed=0, data=0):
         buckets = [names_of(bucket) for bucket in layers]
-        run = on_cluster(Cluster(ranks), overlapped, overlap, widths, buckets, 2, steps, orders, seed)
+        served = batches_for_ranks(2, widths[0], data)
+        run = on_cluster(Cluster(ranks), overlapped, overlap, widths, buckets, steps, orders, seed, served=served)
         for step in range(steps):
-            batches = [batch_of(rank, 2, widths[0], seed + step) for rank in range(ranks)]
+            batches = [batch_of(rank, 2, widths[0], data + step) for rank in range(ranks)]
             case = f"step {step + 1}, buckets of layers {layers}" + (
                 f", layers used in the orders {orders}" if orders else ""
             )
-            earlier = [batch_of(rank, 2, widths[0], seed + step - 1) for rank in range(ranks)] if step else []
+            earlier = [batch_of(rank, 2, widths[0], data + step - 1) for rank in range(ranks)] if step else []
             stale = {"this is the gradient of the step before: clear your state in finish": earlier}
             require_gradients(
                 [found[step] for found in run.results],
@@ -741,9 +750,8 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
     overlaps(3, [4, 4, 4, 4], [[2, 1], [0]], steps=2)
     overlaps(2, [4, 4, 4, 4], [[2], [1], [0]], orders=[[0, 1, 2], [2, 0, 1]])
     ### BEGIN HIDDEN TESTS
-    overlaps(4, [2, 5, 3, 3, 1], [[3, 2, 1, 0]], steps=2, seed=5)
-    overlaps(2, [3, 3, 3, 3, 3], [[3, 2], [1], [0]], orders=[[3, 2, 0, 1], [0, 1, 3, 2]], seed=6)
-    require_use_of_messages(2, overlapped, overlap, [4, 4, 4], [names_of([1]), names_of([0])])
+    overlaps(4, [2, 5, 3, 3, 1], [[3, 2, 1, 0]], steps=2, seed=5, data=2758924176)
+    overlaps(2, [3, 3, 3, 3, 3], [[3, 2], [1], [0]], orders=[[3, 2, 0, 1], [0, 1, 3, 2]], seed=6, data=2843866979)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "overlap_test_time", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -761,7 +769,8 @@ with check("overlap", "the time of a step", part="time", hidden="other buckets, 
         computing = count * (FORWARD + BACKWARD)
         widths, buckets = [width] * (count + 1), [names_of(bucket) for bucket in layers]
         cluster = Cluster(uniform(ranks, latency, bandwidth))
-        run = on_cluster(cluster, overlapped, overlap, widths, buckets, 2, 1, [order] * ranks)
+        served = batches_for_ranks(2, width, 0)
+        run = on_cluster(cluster, overlapped, overlap, widths, buckets, 1, [order] * ranks, served=served)
         charged = sum(span.end - span.start for span in run.spans if span.what in ("forward", "backward"))
         check.close(charged, ranks * computing, rtol=1e-9, unit="s", what="computation that all ranks charged")
         cause = "nothing was hidden: either the hook waits, or everything starts in finish"
@@ -794,7 +803,8 @@ with check("overlap", "parameters without a gradient", part="missing", hidden="o
     def reports_missing(count, layers, used, named):
         widths, buckets = [4] * (count + 1), [names_of(bucket) for bucket in layers]
         try:
-            on_cluster(Cluster(2), overlapped, overlap, widths, buckets, 2, 1, [used, used])
+            served = batches_for_ranks(2, widths[0], 0)
+            on_cluster(Cluster(2), overlapped, overlap, widths, buckets, 1, [used, used], served=served)
             said = "finish() raised nothing"
         except NotImplementedError:
             raise
@@ -969,9 +979,10 @@ def accumulate(ddp: DistributedDataParallel, microbatches: list[torch.Tensor], l
 # %% nbgrader={"grade": true, "grade_id": "accumulate_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("accumulate", "the gradient of several microbatches", part="values", hidden="other microbatches"):
 
-    def accumulates(ranks, widths, sizes, seed):
-        run = on_cluster(Cluster(ranks), accumulated, accumulate, widths, sizes, seed)
-        batches = [batch_of(rank, sum(sizes), widths[0], seed) for rank in range(ranks)]
+    def accumulates(ranks, widths, sizes, seed, data=0):
+        served = batches_for_ranks(sum(sizes), widths[0], data)
+        run = on_cluster(Cluster(ranks), accumulated, accumulate, widths, sizes, seed, served=served)
+        batches = [batch_of(rank, sum(sizes), widths[0], data) for rank in range(ranks)]
         pieces = [piece for batch in batches for piece in batch.split(list(sizes))]
         case, equal = f"microbatches of {sizes} rows", of_one_process(widths, pieces, seed)
         require_gradients(
@@ -994,16 +1005,16 @@ with check("accumulate", "the gradient of several microbatches", part="values", 
     accumulates(2, [4, 3], [4, 2], seed=1)
     accumulates(3, [3, 5, 2], [1, 2, 3], seed=2)
     ### BEGIN HIDDEN TESTS
-    accumulates(2, [5, 4, 3], [3], seed=3)
-    accumulates(4, [2, 6], [1, 1, 5, 2], seed=4)
-    require_use_of_messages(2, accumulated, accumulate, [5, 4], [2, 1], 7, after=1.0)
+    accumulates(2, [5, 4, 3], [3], seed=3, data=2924017738)
+    accumulates(4, [2, 6], [1, 1, 5, 2], seed=4, data=3107232506)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "accumulate_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("accumulate", "what is sent for all microbatches together", part="traffic", hidden="other microbatches"):
 
     def sends(ranks, widths, sizes):
-        run = on_cluster(Cluster(ranks), accumulated, accumulate, widths, sizes)
+        served = batches_for_ranks(sum(sizes), widths[0], 0)
+        run = on_cluster(Cluster(ranks), accumulated, accumulate, widths, sizes, served=served)
         once = 2 * (ranks - 1) * 4 * sum(a * b for a, b in pairwise(widths)) // ranks
         causes = (
             "nothing was sent: the last microbatch needs its all-reduce",

@@ -47,10 +47,9 @@ from threeloops.lab import (
     show,
     term,
 )
-from threeloops.lab.checking.on_cluster import on_cluster, require_use_of_messages
-from threeloops.training.cluster import Cluster, advance_to
+from threeloops.lab.checking.on_cluster import on_cluster
+from threeloops.training.cluster import Cluster, advance_to, ask
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 
 @dataclass(frozen=True)
@@ -99,32 +98,34 @@ def drawn(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def mlp_weights(width, hidden, seed):
-    """up (hidden, width), its bias, down (width, hidden), its bias."""
-    up, down = drawn(hidden, width, seed=seed) / width**0.5, drawn(width, hidden, seed=seed + 1) / hidden**0.5
-    return up, drawn(hidden, seed=seed + 2), down, drawn(width, seed=seed + 3)
+class Stored:
+    """A tensor on disk, as safetensors shows it: the slices `up[2:4]` and `down[:, 2:4]` read a part of it."""
+
+    def __init__(self, name, shape):
+        self.name, self.shape = name, torch.Size(shape)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, part):
+        parts = part if isinstance(part, tuple) else (part,)
+        if len(parts) > len(self.shape) or any(type(p) is not slice or p.step not in (None, 1) for p in parts):
+            raise TypeError(f"{self.name}[{part}]: expected slices such as {self.name}[0:2]")
+        parts += (slice(None),) * (len(self.shape) - len(parts))
+        return ask("read", self.name, [p.indices(size)[:2] for p, size in zip(parts, self.shape, strict=True)])
 
 
-def whole_mlp(x, up, up_bias, down, down_bias):
-    return functional.gelu(x @ up.T + up_bias) @ down.T + down_bias
+# What the test cells share: programs that run on every rank.
 
 
-# What the test cells share: programs that run on every rank, and what one process computes.
+def mlp_on_ranks(parallel_mlp, x, shapes):
+    return parallel_mlp(x, *(Stored(name, shape) for name, shape in shapes))
 
 
-def mlp_on_ranks(parallel_mlp, tokens, width, hidden, seed):
-    """The output on this rank, and the FLOPs of its matrix products."""
-    x, weights = drawn(tokens, width, seed=seed + 9), mlp_weights(width, hidden, seed)
-    with FlopCounterMode(display=False) as counter:
-        y = parallel_mlp(x, *weights)
-    return y, counter.get_total_flops()
-
-
-def trained_mlps(copy_to_ranks, sum_over_ranks, tokens, width, hidden, layers, seed):
+def trained_mlps(copy_to_ranks, sum_over_ranks, x, upstream, layers):
     """x + MLP(x), `layers` times: outputs, gradients of x and of this rank's weights, and what changed its argument.
-    Forward ends before second 1, and backward begins then."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    own, changed = slice(rank * hidden // ranks, (rank + 1) * hidden // ranks), []
+    Forward ends before second 1, and backward begins then, with the gradient `upstream`."""
+    changed = []
 
     def watched(function, given):
         before = given.detach().clone()
@@ -133,17 +134,16 @@ def trained_mlps(copy_to_ranks, sum_over_ranks, tokens, width, hidden, layers, s
             changed.append(function.__name__)
         return found
 
-    x = drawn(tokens, width, seed=seed + 9).requires_grad_()
+    x = x.clone().requires_grad_()
     y, shards = x, []
     for layer in range(layers):
-        up, up_bias, down, down_bias = mlp_weights(width, hidden, seed + 10 * layer)
-        shards.append([w.clone().requires_grad_() for w in (up[own], up_bias[own], down[:, own], down_bias)])
+        shards.append([weight.requires_grad_() for weight in ask("shard", layer)])
         up, up_bias, down, down_bias = shards[-1]
         terms = functional.gelu(watched(copy_to_ranks, y) @ up.T + up_bias) @ down.T
         y = y + watched(sum_over_ranks, terms) + down_bias
     advance_to(1.0)
     if y.requires_grad:
-        (y * drawn(tokens, width, seed=seed + 8)).sum().backward()
+        (y * upstream).sum().backward()
     return y.detach(), x.grad, [[w.grad for w in each] for each in shards], changed
 
 
@@ -152,18 +152,6 @@ def gradients_of_copies(copy_to_ranks):
     a, b = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
     ((copy_to_ranks(a) + copy_to_ranks(b)) * 3).sum().backward()
     return [a.grad, b.grad]
-
-
-def trained_alone(tokens, width, hidden, layers, seed, part=slice(None)):
-    """The same in one process and float64; `part` are the hidden features that count in the gradients."""
-    x = drawn(tokens, width, seed=seed + 9).double().requires_grad_()
-    y, weights = x, []
-    for layer in range(layers):
-        weights.append([w.double().requires_grad_() for w in mlp_weights(width, hidden, seed + 10 * layer)])
-        up, up_bias, down, down_bias = weights[-1]
-        y = y + whole_mlp(y, up[part], up_bias[part], down[:, part], down_bias)
-    (y * drawn(tokens, width, seed=seed + 8)).sum().backward()
-    return y.detach(), x.grad, [[w.grad for w in each] for each in weights]
 
 
 def shards_of(cut_attention, width, heads, kv_heads, head_dim):
@@ -176,20 +164,11 @@ def shards_of(cut_attention, width, heads, kv_heads, head_dim):
     return sum(storages.values()), sum(s.nbytes for s in shards), shared
 
 
-def tokens_of(rank, chosen, width, seed):
-    return drawn(len(chosen[rank]), width, seed=100 * seed + rank)
-
-
-def expert_weight(expert, width, seed):
-    return drawn(width, width, seed=1000 * seed + expert + 50) / width**0.5
-
-
-def experts_on_ranks(expert_layer, chosen, experts, width, seed):
-    """`chosen[rank]` are the experts of a rank's tokens: outputs, gradients of x and of the experts, and the calls of
-    run_expert. Forward ends before second 1."""
+def experts_on_ranks(expert_layer, experts):
+    """Outputs, gradients of x and of the rank's experts, and the calls of run_expert. Forward ends before second 1."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     own = range(rank * experts // ranks, (rank + 1) * experts // ranks)
-    weights = {expert: expert_weight(expert, width, seed).requires_grad_() for expert in own}
+    weights = {expert: ask("expert", expert).requires_grad_() for expert in own}
     calls = []
 
     def run_expert(expert, rows):
@@ -198,28 +177,14 @@ def experts_on_ranks(expert_layer, chosen, experts, width, seed):
         calls.append((int(expert), len(rows)))
         return torch.tanh(rows @ weights[expert].T)
 
-    x = tokens_of(rank, chosen, width, seed).requires_grad_()
-    y = expert_layer(x, torch.tensor(chosen[rank], dtype=torch.int64), run_expert, experts)
+    x, chosen, upstream = ask("tokens")
+    x.requires_grad_()
+    y = expert_layer(x, chosen, run_expert, experts)
     advance_to(1.0)
-    loss = (y * drawn(len(x), width, seed=seed + 7 + rank)).sum()
+    loss = (y * upstream).sum()
     if loss.requires_grad:
         loss.backward()
     return y.detach(), x.grad, {expert: weight.grad for expert, weight in weights.items()}, calls
-
-
-def experts_alone(chosen, experts, width, seed):
-    """Outputs and gradients of x for each rank, and gradients of the experts, in one process and float64. `chosen` are
-    the experts of each rank's tokens."""
-    weights = [expert_weight(expert, width, seed).double().requires_grad_() for expert in range(experts)]
-    outputs, inputs = [], []
-    for rank, picks in enumerate(chosen):
-        x = tokens_of(rank, chosen, width, seed).double().requires_grad_()
-        rows = [torch.tanh(row @ weights[expert].T) for row, expert in zip(x, picks, strict=True)]
-        y = torch.stack(rows) if rows else x * 1
-        (y * drawn(len(x), width, seed=seed + 7 + rank)).sum().backward()
-        outputs.append(y.detach())
-        inputs.append(x)
-    return outputs, [x.grad for x in inputs], [weight.grad for weight in weights]
 
 
 def alike(got, expected):
@@ -236,6 +201,108 @@ def require_alike(got, expected, what, slips=None):
 def sent_by(run, rank, start=0.0, end=math.inf):
     """Bytes that a rank has sent in a stretch of time."""
     return sum(m.size for m in run.messages if m.source == rank and start <= m.ready < end)
+
+
+# %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "oracles", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# In graded runs this cell does not run on the side of your answers: a rank has what it is given or reads.
+
+
+def mlp_weights(width, hidden, seed):
+    """up (hidden, width), its bias, down (width, hidden), its bias."""
+    up, down = drawn(hidden, width, seed=seed) / width**0.5, drawn(width, hidden, seed=seed + 1) / hidden**0.5
+    return up, drawn(hidden, seed=seed + 2), down, drawn(width, seed=seed + 3)
+
+
+def whole_mlp(x, up, up_bias, down, down_bias):
+    return functional.gelu(x @ up.T + up_bias) @ down.T + down_bias
+
+
+def run_mlp(parallel_mlp, ranks, x, weights):
+    """Run it on ranks that may read an N-th of each weight, and all of the bias of `down`."""
+    stored = dict(zip(("up", "up_bias", "down", "down_bias"), weights, strict=True))
+    seen = [{name: torch.zeros(whole.shape, dtype=torch.bool) for name, whole in stored.items()} for _ in range(ranks)]
+
+    def read(rank, name, bounds):
+        part, whole = tuple(slice(*bound) for bound in bounds), stored[name]
+        numbers = seen[rank][name].clone()
+        numbers[part] = True
+        share = whole.numel() if name == "down_bias" else whole.numel() // ranks
+        if numbers.sum() > share:
+            raise ValueError(
+                f"rank {rank} reads {int(numbers.sum()):,} of the {whole.numel():,} numbers of {name}: a rank reads an "
+                f"N-th of them, here {share:,}"
+            )
+        seen[rank][name] = numbers
+        return whole[part]
+
+    shapes = [(name, list(whole.shape)) for name, whole in stored.items()]
+    return on_cluster(Cluster(ranks), mlp_on_ranks, parallel_mlp, x, shapes, served={"read": read})
+
+
+def train_mlps(copy_to_ranks, sum_over_ranks, ranks, tokens, width, hidden, layers, seed):
+    """Run the student's functions on ranks that have a part of each layer's weights."""
+    x, upstream = drawn(tokens, width, seed=seed + 9), drawn(tokens, width, seed=seed + 8)
+
+    def shard(rank, layer):
+        own = slice(rank * hidden // ranks, (rank + 1) * hidden // ranks)
+        up, up_bias, down, down_bias = mlp_weights(width, hidden, seed + 10 * layer)
+        return up[own], up_bias[own], down[:, own], down_bias
+
+    program = (trained_mlps, copy_to_ranks, sum_over_ranks, x, upstream, layers)
+    return on_cluster(Cluster(ranks), *program, served={"shard": shard})
+
+
+def trained_alone(tokens, width, hidden, layers, seed, part=slice(None)):
+    """The same in one process and float64; `part` are the hidden features that count in the gradients."""
+    x = drawn(tokens, width, seed=seed + 9).double().requires_grad_()
+    y, weights = x, []
+    for layer in range(layers):
+        weights.append([w.double().requires_grad_() for w in mlp_weights(width, hidden, seed + 10 * layer)])
+        up, up_bias, down, down_bias = weights[-1]
+        y = y + whole_mlp(y, up[part], up_bias[part], down[:, part], down_bias)
+    (y * drawn(tokens, width, seed=seed + 8)).sum().backward()
+    return y.detach(), x.grad, [[w.grad for w in each] for each in weights]
+
+
+def tokens_of(rank, chosen, width, seed):
+    return drawn(len(chosen[rank]), width, seed=100 * seed + rank)
+
+
+def expert_weight(expert, width, seed):
+    return drawn(width, width, seed=1000 * seed + expert + 50) / width**0.5
+
+
+def run_experts(expert_layer, chosen, experts, width, seed):
+    """Run it on ranks that have their own tokens, the choices of these and their own experts. `chosen[rank]` are the
+    experts of a rank's tokens."""
+    ranks = len(chosen)
+
+    def expert(rank, number):
+        if number * ranks // experts != rank:
+            raise ValueError(f"rank {rank} asks for expert {number}, which is not its own")
+        return expert_weight(number, width, seed)
+
+    def tokens(rank):
+        x = tokens_of(rank, chosen, width, seed)
+        return x, torch.tensor(chosen[rank], dtype=torch.int64), drawn(len(x), width, seed=seed + 7 + rank)
+
+    served = {"expert": expert, "tokens": tokens}
+    return on_cluster(Cluster(ranks), experts_on_ranks, expert_layer, experts, served=served)
+
+
+def experts_alone(chosen, experts, width, seed):
+    """Outputs and gradients of x for each rank, and gradients of the experts, in one process and float64. `chosen` are
+    the experts of each rank's tokens."""
+    weights = [expert_weight(expert, width, seed).double().requires_grad_() for expert in range(experts)]
+    outputs, inputs = [], []
+    for rank, picks in enumerate(chosen):
+        x = tokens_of(rank, chosen, width, seed).double().requires_grad_()
+        rows = [torch.tanh(row @ weights[expert].T) for row, expert in zip(x, picks, strict=True)]
+        y = torch.stack(rows) if rows else x * 1
+        (y * drawn(len(x), width, seed=seed + 7 + rank)).sum().backward()
+        outputs.append(y.detach())
+        inputs.append(x)
+    return outputs, [x.grad for x in inputs], [weight.grad for weight in weights]
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -282,9 +349,11 @@ show.figure(plot, "Two matrices of one layer, each with a possible cut from left
 #
 # `parallel_mlp(x, up, up_bias, down, down_bias)` returns `gelu(x @ up.T + up_bias) @ down.T + down_bias` on every rank.
 #
-# - Every rank is given the same tensors: `up` is (hidden, width), `down` is (width, hidden). Rank r of N uses the r-th of N equal
-#   parts of the hidden features; N divides `hidden`.
-# - Each rank does an N-th of the arithmetic of the matrix products.
+# - Every rank is given the same x. The weights are on disk: `up` is (hidden, width), `down` is (width, hidden). A slice reads a
+#   part: `up[2:4]` gives two rows of `up` as a tensor, `down[:, 2:4]` two columns of `down`, and `down_bias[:]` all of the bias.
+#   `up.shape` and `len(up)` read nothing.
+# - Rank r of N uses the r-th of N equal parts of the hidden features; N divides `hidden`. It may read an N-th of `up`,
+#   `up_bias` and `down`, and so it does an N-th of the arithmetic.
 # - The ranks send what one all-reduce of the output sends, and nothing else.
 
 # %% tags=["demo"]
@@ -313,9 +382,7 @@ print("same as one process:", all(torch.allclose(y, x @ weight.T, atol=1e-6) for
 
 
 # %% nbgrader={"grade": false, "grade_id": "parallel_mlp", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def parallel_mlp(
-    x: torch.Tensor, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor
-) -> torch.Tensor:
+def parallel_mlp(x: torch.Tensor, up: Stored, up_bias: Stored, down: Stored, down_bias: Stored) -> torch.Tensor:
     """The MLP's output on every rank, of which this rank computes its part."""
     ### BEGIN SOLUTION
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -324,7 +391,7 @@ def parallel_mlp(
     hidden = functional.gelu(x @ up[own].T + up_bias[own])
     y = hidden @ down[:, own].T
     dist.all_reduce(y)
-    return y + down_bias
+    return y + down_bias[:]
     ### END SOLUTION
 
 
@@ -332,15 +399,13 @@ def parallel_mlp(
 with check("parallel_mlp", "the output of the whole MLP", part="values", hidden="other sizes and numbers of ranks"):
 
     def computes(ranks, tokens, width, hidden, seed):
-        run = on_cluster(Cluster(ranks), mlp_on_ranks, parallel_mlp, tokens, width, hidden, seed)
-        x, weights = (
-            drawn(tokens, width, seed=seed + 9).double(),
-            [w.double() for w in mlp_weights(width, hidden, seed)],
-        )
+        x, weights = drawn(tokens, width, seed=seed + 9), mlp_weights(width, hidden, seed)
+        run = run_mlp(parallel_mlp, ranks, x, weights)
+        x, weights = x.double(), [w.double() for w in weights]
         up, up_bias, down, down_bias = weights
         expected, size = whole_mlp(x, *weights), hidden // ranks
         inner = x @ up.T + up_bias
-        for rank, (y, _) in enumerate(run.results):
+        for rank, y in enumerate(run.results):
             own = slice(rank * size, (rank + 1) * size)
             slips = {
                 f"the bias of `down` was added {ranks} times, once per rank": expected + (ranks - 1) * down_bias,
@@ -361,22 +426,30 @@ with check("parallel_mlp", "the output of the whole MLP", part="values", hidden=
     computes(2, 3, 4, 6, seed=1)
     computes(4, 2, 8, 32, seed=2)
     ### BEGIN HIDDEN TESTS
-    computes(3, 5, 6, 9, seed=3)
-    computes(5, 1, 5, 5, seed=4)
-    require_use_of_messages(3, mlp_on_ranks, parallel_mlp, 2, 6, 6, 5)
+    computes(3, 5, 6, 9, seed=1259921049)
+    computes(5, 1, 5, 5, seed=2080083823)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "parallel_mlp_test_cost", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("parallel_mlp", "what is sent and computed", part="cost", hidden="another number of ranks"):
+with check("parallel_mlp", "what is sent", part="cost", hidden="another number of ranks"):
 
-    def costs(ranks, tokens, width, hidden):
-        run = on_cluster(Cluster(ranks), mlp_on_ranks, parallel_mlp, tokens, width, hidden, 0)
+    def costs(ranks, tokens, width, hidden, seed=0):
+        x, weights = drawn(tokens, width, seed=seed + 9), mlp_weights(width, hidden, seed)
+        run = run_mlp(parallel_mlp, ranks, x, weights)
+        expected = whole_mlp(x.double(), *(w.double() for w in weights))
+        for rank, got in enumerate(run.results):
+            near = (
+                torch.is_tensor(got)
+                and got.shape == expected.shape
+                and torch.allclose(got.double(), expected, 0.1, 0.1)
+            )
+            check.true(near, f"rank {rank} returns another output, so its bytes do not count: see the test above")
         case, y, h = (
             f"of {ranks}, {tokens} tokens, width {width}, hidden {hidden}",
             4 * tokens * width,
             4 * tokens * hidden,
         )
-        for rank, (_, flops) in enumerate(run.results):
+        for rank in range(ranks):
             sent = sent_by(run, rank)
             causes = {
                 0: "nothing was sent",
@@ -402,16 +475,11 @@ with check("parallel_mlp", "what is sent and computed", part="cost", hidden="ano
                 what=f"bytes that rank {rank} {case} sends",
                 hint=causes.get(sent, ""),
             )
-            share = 4 * tokens * width * hidden // ranks
-            check.true(
-                flops <= share,
-                f"rank {rank} {case} computes matrix products of {flops:,} FLOPs, {flops / share:g} times its part of {share:,}",
-            )
 
     costs(4, 2, 8, 32)
     costs(2, 3, 4, 8)
     ### BEGIN HIDDEN TESTS
-    costs(3, 4, 6, 12)
+    costs(3, 4, 6, 12, seed=1442249570)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -556,9 +624,7 @@ class _Sum(torch.autograd.Function):
 with check("conjugates", "outputs and gradients of one process", part="values", hidden="other sizes and more layers"):
 
     def trains(ranks, tokens, width, hidden, layers, seed):
-        run = on_cluster(
-            Cluster(ranks), trained_mlps, copy_to_ranks, sum_over_ranks, tokens, width, hidden, layers, seed
-        )
+        run = train_mlps(copy_to_ranks, sum_over_ranks, ranks, tokens, width, hidden, layers, seed)
         outputs, of_x, of_weights = trained_alone(tokens, width, hidden, layers, seed)
         for rank, (y, x_grad, gradients, changed) in enumerate(run.results):
             where = f"rank {rank} of {ranks}, {layers} layer{'s' * (layers > 1)}"
@@ -609,18 +675,15 @@ with check("conjugates", "outputs and gradients of one process", part="values", 
     shares_one_gradient(2)
     trains(4, 2, 4, 8, 2, seed=2)
     ### BEGIN HIDDEN TESTS
-    trains(3, 4, 5, 6, 3, seed=3)
-    trains(5, 1, 2, 10, 1, seed=4)
-    require_use_of_messages(3, trained_mlps, copy_to_ranks, sum_over_ranks, 2, 6, 6, 1, 5)
+    trains(3, 4, 5, 6, 3, seed=1709975946)
+    trains(5, 1, 2, 10, 1, seed=1817120592)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "conjugates_test_traffic", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("conjugates", "one all-reduce each way", part="traffic", hidden="other sizes"):
 
     def traffic(ranks, tokens, width, layers):
-        run = on_cluster(
-            Cluster(ranks), trained_mlps, copy_to_ranks, sum_over_ranks, tokens, width, 4 * ranks, layers, 0
-        )
+        run = train_mlps(copy_to_ranks, sum_over_ranks, ranks, tokens, width, 4 * ranks, layers, 0)
         once = 2 * (ranks - 1) * 4 * tokens * width // ranks
         for way, start, end in (("forward", 0.0, 1.0), ("backward", 1.0, math.inf)):
             for rank in range(ranks):
@@ -1210,7 +1273,7 @@ with check("expert_layer", "rows from their experts", part="values", hidden="oth
 
     def gives(chosen, experts, width=3, seed=1):
         ranks = len(chosen)
-        run = on_cluster(Cluster(ranks), experts_on_ranks, expert_layer, chosen, experts, width, seed)
+        run = run_experts(expert_layer, chosen, experts, width, seed)
         outputs, _, _ = experts_alone(chosen, experts, width, seed)
         case = f"{experts} experts, chosen by rank: {chosen}"
         for rank, (y, _, _, calls) in enumerate(run.results):
@@ -1237,10 +1300,14 @@ with check("expert_layer", "rows from their experts", part="values", hidden="oth
     gives([[1, 1], []], 2)
     ### BEGIN HIDDEN TESTS
     rng = check.rng(4)
-    gives([[int(e) for e in rng.integers(0, 8, size=int(rng.integers(0, 9)))] for _ in range(4)], 8, width=5, seed=2)
-    gives([[int(e) for e in rng.integers(0, 6, size=int(rng.integers(1, 7)))] for _ in range(3)], 6, seed=3)
+    gives(
+        [[int(e) for e in rng.integers(0, 8, size=int(rng.integers(0, 9)))] for _ in range(4)],
+        8,
+        width=5,
+        seed=1912931182,
+    )
+    gives([[int(e) for e in rng.integers(0, 6, size=int(rng.integers(1, 7)))] for _ in range(3)], 6, seed=2154434690)
     gives([[], []], 4)
-    require_use_of_messages(2, experts_on_ranks, expert_layer, [[1, 2, 3], [0, 1]], 4, 40, 6)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "expert_layer_test_traffic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1248,7 +1315,7 @@ with check("expert_layer", "what travels", part="traffic", hidden="other choices
 
     def travels(chosen, experts, width):
         ranks = len(chosen)
-        run = on_cluster(Cluster(ranks), experts_on_ranks, expert_layer, chosen, experts, width, 0)
+        run = run_experts(expert_layer, chosen, experts, width, 0)
         owner = [expert * ranks // experts for expert in range(experts)]
         rows = [[sum(owner[e] == target for e in picks) for target in range(ranks)] for picks in chosen]
         for a in range(ranks):
@@ -1279,8 +1346,7 @@ with check("expert_layer", "what travels", part="traffic", hidden="other choices
 with check("expert_layer", "gradients of the tokens and the experts", part="gradients", hidden="other choices"):
 
     def learns(chosen, experts, width=3, seed=1):
-        ranks = len(chosen)
-        run = on_cluster(Cluster(ranks), experts_on_ranks, expert_layer, chosen, experts, width, seed)
+        run = run_experts(expert_layer, chosen, experts, width, seed)
         _, of_x, of_experts = experts_alone(chosen, experts, width, seed)
         case = f"{experts} experts, chosen by rank: {chosen}"
         for rank, (_, x_grad, weights, _) in enumerate(run.results):
@@ -1296,7 +1362,7 @@ with check("expert_layer", "gradients of the tokens and the experts", part="grad
     learns([[3, 0, 2], [1, 1, 2]], 4)
     learns([[0, 0, 0], [1], [0, 1, 2, 2, 0]], 3)
     ### BEGIN HIDDEN TESTS
-    learns([[3, 3], [0, 1, 3, 2], [5, 4, 4]], 6, width=4, seed=2)
+    learns([[3, 3], [0, 1, 3, 2], [5, 4, 4]], 6, width=4, seed=2351334687)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

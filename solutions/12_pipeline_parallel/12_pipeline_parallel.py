@@ -50,10 +50,9 @@ from threeloops.lab import (
 from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.training.cluster import (
     Cluster,
-    ClusterError,
-    CorruptMessage,
     Deadlock,
     advance_to,
+    ask,
     charge,
     now,
     uniform,
@@ -149,13 +148,24 @@ def data_of(microbatches, samples, width, seed):
 # What the test cells share: a program that runs on every rank, and the gradients of one process.
 
 
-def pipelined(run_row, rows, samples, width, seed, mebibytes=0):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    stage = Stage(rank, width, seed, mebibytes)
-    inputs, targets = data_of(len(rows[rank]) // 2, samples, width, seed)
-    given = inputs if rank == 0 else [], targets if rank == last else []
-    loss = run_row(rows[rank], stage, *given, cross_entropy, (samples, width))
+def pipelined(run_row, rows, samples, width, mebibytes):
+    rank = dist.get_rank()
+    stage = Stage(rank, width, 0, mebibytes)
+    stage.load_state_dict(ask("weights"))
+    inputs, targets = ask("data")
+    loss = run_row(rows[rank], stage, inputs, targets, cross_entropy, (samples, width))
     return loss, {name: p.grad for name, p in stage.named_parameters()}, stage.done, stage.most
+
+
+def run_pipeline(cluster, run_row, rows, samples, width, seed, mebibytes=0, memory=False):
+    """A rank gets the weights of its own stage alone. Only the first has the inputs, and only the last the targets."""
+    inputs, targets = data_of(len(rows[0]) // 2, samples, width, seed)
+    served = {
+        "weights": lambda rank: dict(Stage(rank, width, seed).state_dict()),
+        "data": lambda rank: (inputs if rank == 0 else [], targets if rank == len(rows) - 1 else []),
+    }
+    program = pipelined, run_row, rows, samples, width, mebibytes
+    return on_cluster(cluster, *program, served=served, memory=memory)
 
 
 class Scale(torch.nn.Module):
@@ -195,28 +205,6 @@ def of_one_process(ranks, microbatches, samples, width, seed, only=None):
 
 def alike(got, expected):
     return torch.is_tensor(got) and got.shape == expected.shape and torch.allclose(got.double(), expected, 1e-4, 1e-6)
-
-
-def require_use_of_messages(ranks, program, *arguments):
-    """Results are made of what arrives: with all messages between two neighbours corrupted, some gradient is another."""
-    before = on_cluster(Cluster(ranks), program, *arguments)
-    for pair in ((0, 1), (1, 0)):
-        count = sum((m.source, m.target) == pair for m in before.messages)
-        check.true(count > 0, f"nothing was sent from rank {pair[0]} to rank {pair[1]}")
-        try:
-            spoilt = on_cluster(Cluster(ranks, [CorruptMessage(*pair, n) for n in range(count)]), program, *arguments)
-        except ClusterError:
-            continue  # what arrived was no use to a rank
-        same = all(
-            torch.equal(gradient, now_there[1][name])
-            for (_, gradients, *_), now_there in zip(before.results, spoilt.results, strict=True)
-            for name, gradient in gradients.items()
-        )
-        check.true(
-            not same,
-            f"all messages from rank {pair[0]} to rank {pair[1]} were corrupted on their way, and the gradients of all "
-            "ranks are what they were before: they must be made of what arrives",
-        )
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -671,7 +659,7 @@ with check("run_row", "gradients and loss", part="values", hidden="other stages,
     def trains(*texts, samples=2, width=3, seed=0):
         rows, ranks = rows_of(*texts), len(texts)
         microbatches = len(rows[0]) // 2
-        run = on_cluster(Cluster(ranks), pipelined, run_row, rows, samples, width, seed)
+        run = run_pipeline(Cluster(ranks), run_row, rows, samples, width, seed)
         loss, expected = of_one_process(ranks, microbatches, samples, width, seed)
         last = of_one_process(ranks, microbatches, samples, width, seed, only=microbatches - 1)[1]
         case = f"rows {' | '.join(texts)}"
@@ -702,11 +690,11 @@ with check("run_row", "gradients and loss", part="values", hidden="other stages,
     trains("F0 F1 F2 B0 B1 B2", "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2", samples=1, seed=3)
     trains("F0 B0 F1 B1", seed=4)  # one rank has no neighbours
     ### BEGIN HIDDEN TESTS
-    trains("F0 F1 F2 B2 B1 B0", "F0 F1 F2 B2 B1 B0", "F2 F0 F1 B2 B1 B0", samples=3, width=4, seed=5)
+    trains("F0 F1 F2 B2 B1 B0", "F0 F1 F2 B2 B1 B0", "F2 F0 F1 B2 B1 B0", samples=3, width=4, seed=2236067977)
     four = ["F0 F1 F2 F3 B0 F4 B1 B2 B3 B4", "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4", "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4"]
-    trains(*four, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4", samples=1, width=2, seed=6)
-    trains("F0 B0", "F0 B0", samples=1, width=5, seed=7)
-    require_use_of_messages(2, pipelined, run_row, rows_of("F0 F1 B0 B1", "F0 B0 F1 B1"), 2, 3, 8)
+    trains(*four, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4", samples=1, width=2, seed=2828427124)
+    trains("F0 B0", "F0 B0", samples=1, width=5, seed=3741657386)
+    trains("F0 F1 B0 B1", "F0 B0 F1 B1", seed=4294967291)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "run_row_test_traffic", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -716,7 +704,7 @@ with check("run_row", "what is sent, and how long it takes", part="traffic", hid
         """GPipe: with it the time has a closed form, with transfers too."""
         words = [[f"{kind}{i}" for i in range(microbatches)] for kind in "FB"]
         rows = rows_of(*[" ".join(words[0] + words[1])] * ranks)
-        run = on_cluster(Cluster(uniform(ranks, LATENCY, BANDWIDTH)), pipelined, run_row, rows, samples, width, 0)
+        run = run_pipeline(Cluster(uniform(ranks, LATENCY, BANDWIDTH)), run_row, rows, samples, width, 0)
         case = f"GPipe, {ranks} ranks, {microbatches} microbatches of {samples * width * 4:,} bytes"
         for rank in range(ranks):
             for other in range(ranks):
@@ -749,7 +737,7 @@ with check("run_row", "the order of the row, and what is kept", part="memory", h
     def keeps(*texts, mebibytes):
         """The stages hold so many MiB for each microbatch in flight; memory is measured from outside of the ranks."""
         rows = rows_of(*texts)
-        run = on_cluster(Cluster(len(texts)), pipelined, run_row, rows, 1, 2, 0, mebibytes, memory=True)
+        run = run_pipeline(Cluster(len(texts)), run_row, rows, 1, 2, 0, mebibytes, memory=True)
         for rank, (_, _, done, most) in enumerate(run.results):
             kinds = "".join(kind for kind, _ in rows[rank])
             what = f"rank {rank} with the row {texts[rank]}"

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: What is left after a power cut?
 #     minutes: 270
-#     withholds: [threeloops.training.checkpoint.checkpointer, threeloops.training.checkpoint.saving, threeloops.training.checkpoint.store, threeloops.training.checkpoint.writer, threeloops.training.checkpoint.reader, threeloops.training.checkpoint.manifest, threeloops.training.checkpoint.state, threeloops.training.checkpoint.dcp, threeloops.lab.drawings]
+#     withholds: [threeloops.files, threeloops.training.checkpoint.checkpointer, threeloops.training.checkpoint.saving, threeloops.training.checkpoint.store, threeloops.training.checkpoint.writer, threeloops.training.checkpoint.reader, threeloops.training.checkpoint.manifest, threeloops.training.checkpoint.state, threeloops.training.checkpoint.dcp, threeloops.lab.drawings]
 #     edition: 2
 # ---
 
@@ -53,7 +53,8 @@ from threeloops.lab import (
     term,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
-from threeloops.lab.checking.on_disk import on_disk, on_folders
+from threeloops.lab.disks.on_disk import on_disk, on_folders
+from threeloops.lab.disks.saving import saving
 from threeloops.training.checkpoint.crash import DiskFull, Record, ShortWrites, SyncFails, crash_states
 from threeloops.training.checkpoint.crash import check as load_all_states
 from threeloops.training.checkpoint.crash.model.disk import Disk
@@ -176,94 +177,65 @@ def checkpoints(*steps):
     return found
 
 
-# Exercise 4: writers that wait until the test lets them go on.
+# Exercise 4: a saver that is called step by step. Each write waits until the test lets it go on.
 
 
-class SlowWriter:
-    """Keeps what it is given, and logs when each write begins and ends. A write goes on when its gate opens."""
-
-    def __init__(self, fails=()):
-        self.log, self.given, self.kept, self.fails = [], {}, [], fails
-        self.gates = {step: threading.Event() for step in range(1, 9)}
-
-    def write(self, step, state):
-        self.log.append(f"write {step} begins")
-        self.gates[step].wait(4.0)  # a save that waits for its write would never open it
-        if step in self.fails:
-            raise OSError(f"no space for step {step}")
-        self.given[step] = {name: tensor.clone() for name, tensor in state.items()}
-        self.kept.append(dict(state))
-        self.log.append(f"write {step} ends")
-
-
-def trains_on(folder, saved, saver_class, rows):
+def trains_on(saver_class, rows):
     """One save, and training goes on before the write: what was written."""
-    writer = SlowWriter()
-    saver, whole = saver_class(writer.write), torch.arange(6.0 * rows).reshape(rows, 6)
-    state = {"weight": whole, "column": whole[:, 2], "step": torch.tensor(7)}
-    saver.save(1, state)
-    writer.log.append("save 1 returned")
-    for tensor in (whole, state["step"]):
-        tensor.mul_(-2)
-    state["weight"] = torch.zeros(1)
-    writer.gates[1].set()
-    saver.wait()
-    writer.log.append("wait returned")
-    return writer.given.get(1), writer.log
+    whole = torch.arange(6.0 * rows).reshape(rows, 6)
+    with saving(saver_class, {"weight": whole, "column": whole[:, 2], "step": torch.tensor(7)}) as run:
+        run.save(1)
+        for name in ("weight", "step"):
+            run.state[name].mul_(-2)
+        run.let_go(1)
+        run.wait()
+    return run.written.get(1), run.log
 
 
-def saves_often(folder, saved, saver_class, count, size):
+def saves_often(saver_class, count, size):
     """Saves one after the other: how many different places in memory the written copies had."""
-    writer = SlowWriter()
-    saver, state = saver_class(writer.write), {"a": torch.zeros(size), "b": torch.zeros(3, size)}
-    for step in range(1, count + 1):
-        state["a"] += 1
-        writer.gates[step].set()
-        saver.save(step, state)
-        saver.wait()
-    places = {name: len({kept[name].data_ptr() for kept in writer.kept}) for name in state}
-    return places, [float(given["a"][0]) for given in writer.given.values()]
+    with saving(saver_class, {"a": torch.zeros(size), "b": torch.zeros(3, size)}) as run:
+        for step in range(1, count + 1):
+            for tensor in run.state.values():
+                tensor.add_(0.5)
+            run.save(step)
+            for tensor in run.state.values():
+                tensor.add_(0.5)
+            run.let_go(step)
+            run.wait()
+    places = {name: len(run.places.get(name, ())) for name in ("a", "b")}
+    return places, [float(written["a"][0]) for written in run.written.values()]
 
 
-def saves_again(folder, saved, saver_class, size, held):
+def saves_again(saver_class, size, held):
     """A second save while the first is still being written, for `held` seconds; and its log. The state changes while the
     second save waits, which tells when it copies."""
-    writer = SlowWriter()
-    saver, state = saver_class(writer.write), {"a": torch.ones(size)}
-    saver.save(1, state)
-    writer.log.append("save 1 returned")
-    state["a"].fill_(2.0)
-
-    def second():
-        saver.save(2, state)
-        writer.log.append("save 2 returned")
-
-    thread = threading.Thread(target=second)
-    thread.start()
-    thread.join(held)
-    state["a"].fill_(3.0)
-    writer.gates[1].set()
-    thread.join(10)
-    writer.gates[2].set()
-    saver.wait()
-    writer.log.append("wait returned")
-    return {step: sorted(set(given["a"].tolist())) for step, given in writer.given.items()}, writer.log
+    with saving(saver_class, {"a": torch.ones(size)}) as run:
+        run.save(1)
+        run.state["a"].fill_(2.0)
+        second = run.save_beside(2)
+        second.join(held)
+        run.state["a"].fill_(3.0)
+        run.let_go(1)
+        second.join()
+        run.let_go(2)
+        run.wait()
+    return {step: sorted(set(written["a"].tolist())) for step, written in run.written.items()}, run.log
 
 
-def fails_once(folder, saved, saver_class, calls, fails):
+def fails_once(saver_class, calls, fails):
     """What each call of save (a step) or wait (None) raised, and which steps were written."""
-    writer, said = SlowWriter(fails), []
-    for gate in writer.gates.values():
-        gate.set()
-    saver = saver_class(writer.write)
-    for step in calls:
-        try:
-            saver.wait() if step is None else saver.save(step, {"a": torch.ones(3)})
-        except Exception as error:
-            said.append(str(error))
-        else:
-            said.append("")
-    return said, [line.split()[1] for line in writer.log if line.endswith("begins")]
+    said = []
+    with saving(saver_class, {"a": torch.ones(3)}, fails) as run:
+        run.let_go()
+        for step in calls:
+            try:
+                run.wait() if step is None else run.save(step)
+            except Exception as error:
+                said.append(str(error))
+            else:
+                said.append("")
+    return said, [line.split()[1] for line in run.log if line.endswith("begins")]
 
 
 # Exercise 5: a small training run, of which each rank is one.
@@ -1095,7 +1067,7 @@ class BackgroundSaver:
 with check("BackgroundSaver", "what is written", part="copy", hidden="other states"):
 
     def writes_what_was_saved(rows):
-        written, log = on_disk(trains_on, BackgroundSaver, rows).result
+        written, log = trains_on(BackgroundSaver, rows)
         case = f"{rows} rows, where training changed all tensors in place after save returned"
         check.true(type(written) is dict, f"{case}: step 1 was not written before wait returned; what happened: {log}")
         whole = torch.arange(6.0 * rows).reshape(rows, 6)
@@ -1108,8 +1080,8 @@ with check("BackgroundSaver", "what is written", part="copy", hidden="other stat
             check.dtype(written[name], tensor.dtype, what=f"{name} as it was written")
 
     def uses_one_copy(count, size):
-        places, firsts = on_disk(saves_often, BackgroundSaver, count, size).result
-        check.equal(firsts, [float(n) for n in range(1, count + 1)], what=f"a[0] in each of {count} writes")
+        places, firsts = saves_often(BackgroundSaver, count, size)
+        check.equal(firsts, [n + 0.5 for n in range(count)], what=f"a[0] in each of {count} writes")
         for name, number in places.items():
             again = "use the tensors of the first save again, with copy_"
             check.equal(number, 1, what=f"places in memory of the copy of {name}, in {count} saves", hint=again)
@@ -1125,7 +1097,7 @@ with check("BackgroundSaver", "what is written", part="copy", hidden="other stat
 with check("BackgroundSaver", "who waits for whom", part="order", hidden="another size"):
 
     def waits(size, held):
-        written, log = on_disk(saves_again, BackgroundSaver, size, held).result
+        written, log = saves_again(BackgroundSaver, size, held)
         happened = f"what happened: {', '.join(log)}"
 
         def before(first, second, why):
@@ -1153,7 +1125,7 @@ with check("BackgroundSaver", "writes that fail", part="errors", hidden="other o
 
     def tells(calls, fails, expected, steps):
         """`calls` are steps to save, or None for wait. `expected` are the calls that raise, each with the failed step."""
-        said, begun = on_disk(fails_once, BackgroundSaver, calls, fails).result
+        said, begun = fails_once(BackgroundSaver, calls, fails)
         names = ["wait()" if step is None else f"save({step}, …)" for step in calls]
         case = f"calls {', '.join(names)}, where write {' and '.join(map(str, fails))} fails"
         for place, (name, words) in enumerate(zip(names, said, strict=True)):

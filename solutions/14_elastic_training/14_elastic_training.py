@@ -47,12 +47,13 @@ from threeloops.lab import (
     show,
     term,
 )
-from threeloops.lab.checking.on_cluster import on_cluster, require_use_of_messages
+from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.training.cluster import (
     Cluster,
     ClusterError,
     RankDies,
     RankLost,
+    ask,
     compute,
     now,
     uniform,
@@ -109,36 +110,24 @@ class Entry:
     ended: bool
 
 
-def rows_of(step):
-    """The global batch of a step: the same on whatever ranks compute it."""
-    rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
-    return rows, rows.sum(1) + rows[:, 0] ** 2
-
-
-def mean_gradient(weights, step, place=0, size=1):
-    rows, targets = rows_of(step)
-    own, targets = rows[place::size], targets[place::size]
-    return own.T @ (own @ weights - targets) / len(own)
-
-
 class Task:
     """A small model, the same on every rank: 6 weights, and the optimizer's momentum."""
 
     def __init__(self):
         self.weights = torch.zeros(WIDTH, dtype=torch.float64)
         self.momentum = torch.zeros(WIDTH, dtype=torch.float64)
-        self.log = []
+        self.calls = 0
 
     def gradient(self, step, place, size):
         """The mean gradient of every `size`-th row of a step's batch, from row `place` on."""
-        self.log.append((int(step), int(place), int(size)))
-        if len(self.log) > 100:
+        self.calls += 1
+        if self.calls > 100:
             raise RuntimeError(
-                f"task.gradient was called {len(self.log)} times, now for step {step} on {size} ranks, again and again: "
+                f"task.gradient was called {self.calls} times, now for step {step} on {size} ranks, again and again: "
                 "does this rank wait for ranks that are at another step, or have returned?"
             )
         compute(ROWS // size * ROW_SECONDS, f"step {step}")
-        return mean_gradient(self.weights, step, place, size)
+        return ask("gradient", self.weights, int(step), int(place), int(size))  # no rank has the rows
 
     def update(self, gradient):
         """One step of the optimizer, in place."""
@@ -146,51 +135,19 @@ class Task:
         self.weights.sub_(0.05 * self.momentum)
 
 
-# What the test cells share: programs that run on every rank, and what one process computes.
+# What the test cells share.
 
 
 def trained(train, steps):
     task = Task()
     train(task, steps)
-    return task.weights, task.momentum, task.log
-
-
-def continued(replicas, first, steps, places=(0,), size=1, divisor=1):
-    """Train copies of (weights, momentum) from step `first` on, each with its place's rows; the sum of the gradients
-    is divided by `divisor`."""
-    replicas = [(w.clone(), m.clone()) for w, m in replicas]
-    for step in range(first, steps):
-        total = sum(mean_gradient(w, step, at, size) for (w, _), at in zip(replicas, places, strict=True))
-        for weights, momentum in replicas:
-            momentum.mul_(0.9).add_(total / divisor)
-            weights.sub_(0.05 * momentum)
-    return replicas
-
-
-def alone(steps):
-    """Weights and momentum of one process."""
-    start = torch.zeros(WIDTH, dtype=torch.float64)
-    return continued([(start, start)], 0, steps)[0]
+    return task.weights, task.momentum
 
 
 def moment(ranks, step, hops):
     """Seconds until the all-reduce of a step is `hops` hops old; below 0 the rank still computes."""
     each = ROWS // ranks * ROW_SECONDS
     return step * (each + 2 * (ranks - 1) * LATENCY) + each + hops * LATENCY
-
-
-def train_on(train, ranks, deaths, steps):
-    """Run it with these deaths, (rank, seconds), and say for each phase who was left."""
-    topology = uniform(ranks, LATENCY, 1e9)
-    run = on_cluster(Cluster(topology, [RankDies(*d) for d in deaths], timeout=TIMEOUT), trained, train, steps)
-    left = [rank for rank in range(ranks) if rank not in run.died]
-    said = " and ".join(f"rank {rank} dies at {at:.3f} s" for rank, at in deaths) or "nobody dies"
-    return run, left, f"{ranks} ranks, {steps} steps, {said}"
-
-
-def attempted(log, size):
-    """The steps that a rank began while it trained with `size` ranks."""
-    return [step for step, _, of in log if of == size]
 
 
 def require_account(account, events, useful, lost, save, restart, slips=None):
@@ -250,6 +207,78 @@ def lacking(after, elements):
         part = f"{start} up to, but not including, {stop}"
         found[rank] = part, [element for element in range(start, stop) if has[element] is None]
     return found
+
+
+# %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "batches", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# In graded runs this cell does not run on the side of your answers: ranks get what they ask for, and nothing else.
+
+
+class Batches:
+    """The rows of all steps, and what one process computes with them. `asked[rank]` are its calls of task.gradient."""
+
+    def __init__(self, seed=0):
+        self.seed, self.asked = seed, {}
+
+    def rows(self, step):
+        """The global batch of a step: the same on whatever ranks compute it."""
+        generator = torch.Generator().manual_seed(self.seed + step)
+        rows = torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64)
+        return rows, rows.sum(1) + rows[:, 0] ** 2
+
+    def gradient(self, weights, step, place=0, size=1):
+        rows, targets = self.rows(step)
+        own, targets = rows[place::size], targets[place::size]
+        return own.T @ (own @ weights - targets) / len(own)
+
+    def served(self, ranks, deaths):
+        """What `task.gradient` asks: each rank gets the rows of one place among so many ranks."""
+        self.asked = {rank: [] for rank in range(ranks)}
+
+        def gradient(rank, weights, step, place, size):
+            if not ranks - deaths <= size <= ranks:
+                raise ValueError(f"size = {size}: expected the number of ranks, {ranks}, or of those that are left")
+            if not 0 <= place < size:
+                raise ValueError(f"place = {place}: expected 0 to {size - 1}")
+            other = next((at for _, at, of in self.asked[rank] if of == size and at != place), place)
+            if other != place:
+                raise ValueError(
+                    f"rank {rank} asks for the rows of place {place} of {size}, and it is at place {other}: the other "
+                    "ranks compute those rows"
+                )
+            self.asked[rank].append((step, place, size))
+            return self.gradient(weights, step, place, size)
+
+        return {"gradient": gradient}
+
+    def continued(self, replicas, first, steps, places=(0,), size=1, divisor=1):
+        """Train copies of (weights, momentum) from step `first` on, each with its place's rows; the sum of the gradients
+        is divided by `divisor`."""
+        replicas = [(w.clone(), m.clone()) for w, m in replicas]
+        for step in range(first, steps):
+            total = sum(self.gradient(w, step, at, size) for (w, _), at in zip(replicas, places, strict=True))
+            for weights, momentum in replicas:
+                momentum.mul_(0.9).add_(total / divisor)
+                weights.sub_(0.05 * momentum)
+        return replicas
+
+    def alone(self, steps):
+        """Weights and momentum of one process."""
+        start = torch.zeros(WIDTH, dtype=torch.float64)
+        return self.continued([(start, start)], 0, steps)[0]
+
+
+def train_on(batches, train, ranks, deaths, steps):
+    """Run it with these deaths, (rank, seconds), and say for each phase who was left."""
+    cluster = Cluster(uniform(ranks, LATENCY, 1e9), [RankDies(*d) for d in deaths], timeout=TIMEOUT)
+    run = on_cluster(cluster, trained, train, steps, served=batches.served(ranks, len(deaths)))
+    left = [rank for rank in range(ranks) if rank not in run.died]
+    said = " and ".join(f"rank {rank} dies at {at:.3f} s" for rank, at in deaths) or "nobody dies"
+    return run, left, f"{ranks} ranks, {steps} steps, {said}"
+
+
+def attempted(log, size):
+    """The steps that a rank began while it trained with `size` ranks."""
+    return [step for step, _, of in log if of == size]
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -873,23 +902,26 @@ def train(task: Task, steps: int) -> None:
 # %% nbgrader={"grade": true, "grade_id": "train_test_values", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("train", "deaths while ranks compute", part="values", hidden="other ranks and times"):
 
-    def ends_alike(ranks, deaths, steps, broken_off=None):
+    def ends_alike(ranks, deaths, steps, broken_off=None, seed=0):
         """`broken_off` is the step of the only death."""
-        run, left, case = train_on(train, ranks, deaths, steps)
-        weights, momentum = alone(steps)
-        start = [alone(0)] * ranks
+        batches = Batches(seed)
+        run, left, case = train_on(batches, train, ranks, deaths, steps)
+        weights, momentum = batches.alone(steps)
+        start = [batches.alone(0)] * ranks
         slips = {
-            "as if the sum of the gradients was not divided": continued(start, 0, steps, range(ranks), ranks)[0][0]
+            "as if the sum of the gradients was not divided": batches.continued(start, 0, steps, range(ranks), ranks)[
+                0
+            ][0]
         }
         if broken_off is not None:
-            n, start = len(left), [alone(broken_off)] * len(left)
+            n, start = len(left), [batches.alone(broken_off)] * len(left)
             for what, places, size, divisor in (
                 (f"as if the sum of {n} gradients was divided by {ranks}", range(n), n, ranks),
                 (f"as if ranks kept their places of {ranks}, so the rows of the lost rank are missing", left, ranks, n),
                 (f"as if there were still {ranks} ranks, with one gradient missing", left, ranks, ranks),
             ):
-                slips[what] = continued(start, broken_off, steps, places, size, divisor)[0][0]
-            slips["as if the step in which the rank died was left out"] = continued(
+                slips[what] = batches.continued(start, broken_off, steps, places, size, divisor)[0][0]
+            slips["as if the step in which the rank died was left out"] = batches.continued(
                 start, broken_off + 1, steps, range(n), n, n
             )[0][0]
         for rank in left:
@@ -906,26 +938,29 @@ with check("train", "deaths while ranks compute", part="values", hidden="other r
     ends_alike(4, [(1, moment(4, 2, -4)), (2, moment(4, 2, -3))], 6)
     ends_alike(4, [(3, moment(4, 1, -4)), (1, 10.0)], 8)
     ### BEGIN HIDDEN TESTS
-    ends_alike(2, [(0, moment(2, 2, -4))], 6)
-    ends_alike(6, [(0, moment(6, 1, -4)), (5, moment(6, 1, -4)), (3, moment(6, 1, -4))], 5)
-    ends_alike(4, [(0, moment(4, 0, -4)), (2, 9.5), (3, 20.0)], 24)
-    require_use_of_messages(3, trained, train, 2)
+    ends_alike(2, [(0, moment(2, 2, -4))], 6, seed=3405691582)
+    ends_alike(6, [(0, moment(6, 1, -4)), (5, moment(6, 1, -4)), (3, moment(6, 1, -4))], 5, seed=2718281790)
+    ends_alike(4, [(0, moment(4, 0, -4)), (2, 9.5), (3, 20.0)], 24, seed=1732050773)
+    ends_alike(3, [], 2, seed=2236067942)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "train_test_torn", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("train", "deaths during an all-reduce", part="torn", hidden="other ranks and times"):
 
-    def ends_alike_torn(ranks, lost, step, hops, steps):
-        run, left, case = train_on(train, ranks, [(lost, moment(ranks, step, hops))], steps)
-        weights, momentum = alone(steps)
-        ahead = [rank for rank in left if step + 1 in attempted(run.results[rank][2], ranks)]
+    def ends_alike_torn(ranks, lost, step, hops, steps, seed=0):
+        batches = Batches(seed)
+        run, left, case = train_on(batches, train, ranks, [(lost, moment(ranks, step, hops))], steps)
+        weights, momentum = batches.alone(steps)
+        ahead = [rank for rank in left if step + 1 in attempted(batches.asked[rank], ranks)]
         case = f"{case}; of the others, {ahead} had the result of step {step}"
-        (w0, m0), (w1, m1) = alone(step), alone(step + 1)
+        (w0, m0), (w1, m1) = batches.alone(step), batches.alone(step + 1)
         n = len(left)
-        left_out = continued([(w0, m0)] * n, step + 1, steps, range(n), n, n)[0][0]
-        old_divisor = continued([(w1, m1)] * n, step + 1, steps, range(n), n, ranks)[0][0]
-        weights_only = continued([(w1, m1 if rank in ahead else m0) for rank in left], step + 1, steps, range(n), n, n)
-        each_its_own = continued(
+        left_out = batches.continued([(w0, m0)] * n, step + 1, steps, range(n), n, n)[0][0]
+        old_divisor = batches.continued([(w1, m1)] * n, step + 1, steps, range(n), n, ranks)[0][0]
+        weights_only = batches.continued(
+            [(w1, m1 if rank in ahead else m0) for rank in left], step + 1, steps, range(n), n, n
+        )
+        each_its_own = batches.continued(
             [(w1, m1) if rank in ahead else (w0, m0) for rank in left], step + 1, steps, range(n), n, n
         )
         for place, rank in enumerate(left):
@@ -947,17 +982,18 @@ with check("train", "deaths during an all-reduce", part="torn", hidden="other ra
     ends_alike_torn(4, 0, 3, 3.5, 7)
     ends_alike_torn(4, 3, 2, 4.5, 6)
     ### BEGIN HIDDEN TESTS
-    ends_alike_torn(4, 2, 4, 3.5, 8)
-    ends_alike_torn(4, 1, 1, 4.5, 5)
-    ends_alike_torn(3, 2, 2, 2.5, 5)
+    ends_alike_torn(4, 2, 4, 3.5, 8, seed=1414213541)
+    ends_alike_torn(4, 1, 1, 4.5, 5, seed=3141592611)
+    ends_alike_torn(3, 2, 2, 2.5, 5, seed=1618033944)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "train_test_steps", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("train", "which steps are computed", part="steps", hidden="other ranks and times"):
 
     def computes_once(ranks, deaths, steps):
-        run, left, case = train_on(train, ranks, deaths, steps)
-        logs = {rank: run.results[rank][2] for rank in left}
+        batches = Batches()
+        _, left, case = train_on(batches, train, ranks, deaths, steps)
+        logs = {rank: batches.asked[rank] for rank in left}
         sizes = [ranks]
         for size in (size for _, _, size in logs[left[0]]):
             if size != sizes[-1]:
@@ -1005,7 +1041,9 @@ seconds = 6 * FOUR + 3 / 16 + TIMEOUT + 6 * LATENCY + 6 * THREE
 source = "model: a gather and two broadcasts to regroup"
 try:
     deaths = [RankDies(2, moment(4, 6, -4))]
-    own = Cluster(uniform(4, LATENCY, 1e9), deaths, timeout=TIMEOUT).run(trained, train, 12)
+    own = Cluster(uniform(4, LATENCY, 1e9), deaths, timeout=TIMEOUT).run(
+        trained, train, 12, served=Batches().served(4, 1)
+    )
     seconds, source = own.seconds, "your answer on the virtual cluster"
 except (NotImplementedError, ClusterError):
     own = None

@@ -172,6 +172,14 @@ def require_times(got, expected, case):
         check.close(mine.times, wanted.times, rtol=1e-9, unit="s", what=f"times of the tokens of {mine.name}, {case}")
 
 
+def require_ends(got, milliseconds, case):
+    """The last token of each request at the recorded virtual time."""
+    for mine, wanted in zip(got, map(float, milliseconds.split()), strict=True):
+        check.equal(len(mine.times), mine.output, what=f"tokens of {mine.name}, {case}")
+        last = 1e3 * mine.times[-1]
+        check.close(last, wanted, rtol=1e-5, unit="ms", what=f"time of the last token of {mine.name}, {case}")
+
+
 def beyond(seconds, limit):
     """Whether a limit is missed. A sum of steps may be off by rounding, which misses none."""
     return seconds > limit * (1 + 1e-9)
@@ -690,128 +698,198 @@ def step_seconds(chunks: list[tuple[int, int]], model: Model, device: Device) ->
 with check("step_seconds", "steps that only decode", part="decode", hidden="other models and devices"):
     llama, h100 = Model(8e9, 32, 4096, 1024), Device(3.35e12, 989.4e12)
 
-    def decodes(starts, model, device, case):
-        chunks = [(start, 1) for start in starts]
-        n, keys, kv = len(starts), sum(starts) + len(starts), 4 * model.layers * model.kv_width
-        bytes_, flops = 2 * model.parameters + (keys + n) * kv, 2 * model.parameters * n
-        attention = 4 * model.layers * model.width * keys
-        expected = max(bytes_ / device.bandwidth, (flops + attention) / device.peak) if starts else 0.0
-        got = step_seconds(list(chunks), model, device)
-        slips = {
-            "the weights are read once per step, not once per request": (2 * model.parameters * n + (keys + n) * kv)
-            / device.bandwidth,
-            "the keys and values of a new token are written and also read: this has one of the two": (bytes_ - n * kv)
-            / device.bandwidth,
-            "the cached keys and values are read, too": (bytes_ - keys * kv) / device.bandwidth,
-            "this is the time of the weights alone: the keys and values add to it": 2
-            * model.parameters
-            / device.bandwidth,
-            "a token has a key and a value: this is the half": (bytes_ - (keys + n) * kv / 2) / device.bandwidth,
-            "keys have kv_width elements per layer, not width": (
-                2 * model.parameters + (keys + n) * 4 * model.layers * model.width
-            )
-            / device.bandwidth,
-            "this is the sum of the two times: a step takes the longer": bytes_ / device.bandwidth
-            + (flops + attention) / device.peak,
-            "this is the time of the arithmetic; the bytes take longer": (flops + attention) / device.peak,
-            "this is the time of the bytes; the arithmetic takes longer": bytes_ / device.bandwidth,
-            "attention is missing in the FLOPs": flops / device.peak,
-            "the FLOPs of attention go by width, not kv_width": (flops + 4 * model.layers * model.kv_width * keys)
-            / device.peak,
-            "this adds up the longer time of each chunk: take the longer of the two sums": sum(
-                max(
-                    (2 * model.parameters + (start + 2) * kv) / device.bandwidth,
-                    (2 * model.parameters + 4 * model.layers * model.width * (start + 1)) / device.peak,
-                )
-                for start in starts
-            ),
-        }
-        if not starts:
-            slips = {"an empty step reads no weights": 2 * model.parameters / device.bandwidth}
+    def decodes(expected, slips, starts, model, device, case):
+        got = step_seconds([(start, 1) for start in starts], model, device)
         check.close(got, expected, rtol=1e-9, unit="s", what=f"step of {case}", hint=cause_of(got, slips))
 
-    decodes([999], llama, h100, "the worked example, (999, 1)")
-    decodes([999, 0, 4000], llama, h100, "three requests, at positions 999, 0 and 4000")
-    decodes([10] * 600, llama, h100, "600 short requests, which arithmetic limits")
-    decodes([], llama, h100, "no requests")
+    decodes(
+        0.0048152844991,
+        {
+            "the keys and values of a new token are written and also read: this has one of the two": 0.0048152453731,
+            "the cached keys and values are read, too": 0.004776158529,
+            "this is the time of the weights alone: the keys and values add to it": 0.004776119403,
+            "a token has a key and a value: this is the half": 0.004795701951,
+            "keys have kv_width elements per layer, not width": 0.0049327797875,
+            "this is the sum of the two times: a step takes the longer": 0.0048319858211,
+            "this is the time of the arithmetic; the bytes take longer": 1.6701322013e-05,
+            "attention is missing in the FLOPs": 1.617141702e-05,
+            "the FLOPs of attention go by width, not kv_width": 1.6303893269e-05,
+        },
+        [999],
+        llama,
+        h100,
+        "the worked example, (999, 1)",
+    )
+    decodes(
+        0.0049719448836,
+        {
+            "the weights are read once per step, not once per request": 0.01452418369,
+            "the keys and values of a new token are written and also read: this has one of the two": 0.0049718275057,
+            "the cached keys and values are read, too": 0.0047762367809,
+            "this is the time of the weights alone: the keys and values add to it": 0.004776119403,
+            "a token has a key and a value: this is the half": 0.0048740321433,
+            "keys have kv_width elements per layer, not width": 0.0055594213254,
+            "this is the sum of the two times: a step takes the longer": 0.0050231097194,
+            "this is the time of the arithmetic; the bytes take longer": 5.1164835836e-05,
+            "attention is missing in the FLOPs": 4.8514251061e-05,
+            "the FLOPs of attention go by width, not kv_width": 4.9176897255e-05,
+            "this adds up the longer time of each chunk: take the longer of the two sums": 0.01452418369,
+        },
+        [999, 0, 4000],
+        llama,
+        h100,
+        "three requests, at positions 999, 0 and 4000",
+    )
+    decodes(
+        0.0097063475852,
+        {
+            "the weights are read once per step, not once per request": 2.8659533488,
+            "the keys and values of a new token are written and also read: this has one of the two": 0.005034350806,
+            "the cached keys and values are read, too": 0.0047995949851,
+            "this is the time of the weights alone: the keys and values add to it": 0.004776119403,
+            "a token has a key and a value: this is the half": 0.0049169728955,
+            "keys have kv_width elements per layer, not width": 0.0059029473433,
+            "this is the sum of the two times: a step takes the longer": 0.014764173973,
+            "this is the time of the bytes; the arithmetic takes longer": 0.0050578263881,
+            "attention is missing in the FLOPs": 0.0097028502122,
+            "the FLOPs of attention go by width, not kv_width": 0.0097037245555,
+            "this adds up the longer time of each chunk: take the longer of the two sums": 2.8659533488,
+        },
+        [10] * 600,
+        llama,
+        h100,
+        "600 short requests, which arithmetic limits",
+    )
+    decodes(
+        0.0,
+        {
+            "an empty step reads no weights": 0.004776119403,
+        },
+        [],
+        llama,
+        h100,
+        "no requests",
+    )
     ### BEGIN HIDDEN TESTS
+
+    def longer(starts, model, device):
+        keys, kv = sum(starts) + len(starts), 4 * model.layers * model.kv_width
+        bytes_ = 2 * model.parameters + (keys + len(starts)) * kv
+        flops = 2 * model.parameters * len(starts) + 4 * model.layers * model.width * keys
+        return max(bytes_ / device.bandwidth, flops / device.peak)
+
     for seed in range(6):
         rng = check.rng(seed)
         model = Model(float(10 ** rng.uniform(8, 11)), int(rng.integers(4, 90)), 128 * int(rng.integers(4, 90)), 1024)
         device = Device(float(10 ** rng.uniform(11, 13)), float(10 ** rng.uniform(13, 15)))
         starts = [int(start) for start in rng.integers(0, 9000, int(rng.integers(1, 300)))]
-        decodes(starts, model, device, f"{len(starts)} requests, {model}, {device}")
+        decodes(longer(starts, model, device), {}, starts, model, device, f"{len(starts)} requests, {model}, {device}")
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "step_seconds_test_prompts", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("step_seconds", "steps with prompts", part="prompts", hidden="other chunks and devices"):
     llama, h100 = Model(8e9, 32, 4096, 1024), Device(3.35e12, 989.4e12)
 
-    def computes(chunks, model, device, case):
+    def computes(expected, slips, chunks, model, device, case):
+        got = step_seconds(list(chunks), model, device)
+        check.close(got, expected, rtol=1e-9, unit="s", what=f"step of {case}", hint=cause_of(got, slips))
+
+    computes(
+        0.034230895996,
+        {
+            "each token sees itself too: i + 1 keys": 0.034229810751,
+            "not every token of a chunk sees all of its keys": 0.035341644689,
+            "this has one pair per key: each token of a chunk has its own": 0.033120147303,
+            "attention is missing in the FLOPs": 0.033119062058,
+            "the FLOPs of attention go by width, not kv_width": 0.033397020542,
+            "this is the time of the bytes; the arithmetic takes longer": 0.0049363793767,
+            "this is the sum of the two times: a step takes the longer": 0.039167275373,
+            "the weights are read once per step, not once per chunk": 0.0049363793767,
+            "the keys and values of a new token are written and also read: this has one of the two": 0.0048562493899,
+            "each token of a chunk reads the keys again: a chunk reads them once": 0.086949420934,
+        },
+        [(0, 2048)],
+        llama,
+        h100,
+        "the worked example, (0, 2048)",
+    )
+    computes(
+        0.0089050025352,
+        {
+            "each token sees itself too: i + 1 keys": 0.0089047312239,
+            "not every token of a chunk sees all of its keys": 0.0089743225868,
+            "the tokens before the chunk are seen, too": 0.0083493568774,
+            "this has one pair per key: each token of a chunk has its own": 0.0082811220712,
+            "attention is missing in the FLOPs": 0.0082797655145,
+            "the FLOPs of attention go by width, not kv_width": 0.0084360747696,
+            "this is the time of the bytes; the arithmetic takes longer": 0.0048963143833,
+            "this is the sum of the two times: a step takes the longer": 0.013801316919,
+            "the weights are read once per step, not once per chunk": 0.0048963143833,
+            "the keys and values of a new token are written and also read: this has one of the two": 0.0048762818866,
+            "each token of a chunk reads the keys again: a chunk reads them once": 0.050961040583,
+        },
+        [(2048, 512)],
+        llama,
+        h100,
+        "a chunk (2048, 512)",
+    )
+    computes(
+        0.0082184106636,
+        {
+            "each token sees itself too: i + 1 keys": 0.0082181435914,
+            "not every token of a chunk sees all of its keys": 0.0082845179011,
+            "the tokens before the chunk are seen, too": 0.008216768488,
+            "this has one pair per key: each token of a chunk has its own": 0.008151561559,
+            "attention is missing in the FLOPs": 0.0081503941783,
+            "the FLOPs of attention go by width, not kv_width": 0.0081673982996,
+            "this adds up the longer time of each chunk: take the longer of the two sums": 0.017771105948,
+            "this is the time of the bytes; the arithmetic takes longer": 0.0048820334042,
+            "this is the sum of the two times: a step takes the longer": 0.013100444068,
+            "the weights are read once per step, not once per chunk": 0.01443427221,
+            "the keys and values of a new token are written and also read: this has one of the two": 0.0048623139152,
+            "each token of a chunk reads the keys again: a chunk reads them once": 0.0098178919164,
+        },
+        [(999, 1), (0, 500), (700, 3)],
+        llama,
+        h100,
+        "the chunks (999, 1), (0, 500) and (700, 3)",
+    )
+    computes(
+        0.0050183874101,
+        {
+            "each token sees itself too: i + 1 keys": 0.0017572706726,
+            "not every token of a chunk sees all of its keys": 0.0017586526648,
+            "the tokens before the chunk are seen, too": 0.0015538380262,
+            "this has one pair per key: each token of a chunk has its own": 0.0015556863348,
+            "attention is missing in the FLOPs": 0.001552456034,
+            "the FLOPs of attention go by width, not kv_width": 0.0016036724113,
+            "this adds up the longer time of each chunk: take the longer of the two sums": 0.0097945068131,
+            "this is the time of the arithmetic; the bytes take longer": 0.0017573215435,
+            "this is the sum of the two times: a step takes the longer": 0.0067757089536,
+            "the weights are read once per step, not once per chunk": 0.0097945068131,
+            "the keys and values of a new token are written and also read: this has one of the two": 0.005014631317,
+            "each token of a chunk reads the keys again: a chunk reads them once": 0.019906288564,
+        },
+        [(6000, 64), (0, 32)],
+        llama,
+        h100,
+        "the chunks (6000, 64) and (0, 32), which bytes limit",
+    )
+    ### BEGIN HIDDEN TESTS
+
+    def longer(chunks, model, device):
         tokens, kv = sum(count for _, count in chunks), 4 * model.layers * model.kv_width
         seen = [[start + i + 1 for i in range(count)] for start, count in chunks]
         bytes_ = 2 * model.parameters + (sum(each[-1] for each in seen) + tokens) * kv
-        each_pair, plain = 4 * model.layers * model.width, 2 * model.parameters * tokens
-        flops = plain + each_pair * sum(map(sum, seen))
-        expected = max(bytes_ / device.bandwidth, flops / device.peak)
-        got = step_seconds(list(chunks), model, device)
-        slips = {
-            "each token sees itself too: i + 1 keys": (plain + each_pair * (sum(map(sum, seen)) - tokens))
-            / device.peak,
-            "not every token of a chunk sees all of its keys": (
-                plain + each_pair * sum(each[-1] * len(each) for each in seen)
-            )
-            / device.peak,
-            "the tokens before the chunk are seen, too": (
-                plain + each_pair * sum(count * (count + 1) / 2 for _, count in chunks)
-            )
-            / device.peak,
-            "this has one pair per key: each token of a chunk has its own": (
-                plain + each_pair * sum(each[-1] for each in seen)
-            )
-            / device.peak,
-            "attention is missing in the FLOPs": plain / device.peak,
-            "the FLOPs of attention go by width, not kv_width": (
-                plain + 4 * model.layers * model.kv_width * sum(map(sum, seen))
-            )
-            / device.peak,
-            "this adds up the longer time of each chunk: take the longer of the two sums": sum(
-                max(
-                    (2 * model.parameters + (each[-1] + len(each)) * kv) / device.bandwidth,
-                    (2 * model.parameters * len(each) + each_pair * sum(each)) / device.peak,
-                )
-                for each in seen
-            ),
-            "this is the time of the bytes; the arithmetic takes longer": bytes_ / device.bandwidth,
-            "this is the time of the arithmetic; the bytes take longer": flops / device.peak,
-            "this is the sum of the two times: a step takes the longer": bytes_ / device.bandwidth
-            + flops / device.peak,
-            "the weights are read once per step, not once per chunk": (
-                bytes_ + 2 * model.parameters * (len(chunks) - 1)
-            )
-            / device.bandwidth,
-            "the keys and values of a new token are written and also read: this has one of the two": (
-                bytes_ - tokens * kv
-            )
-            / device.bandwidth,
-            "each token of a chunk reads the keys again: a chunk reads them once": (
-                2 * model.parameters + (sum(map(sum, seen)) + tokens) * kv
-            )
-            / device.bandwidth,
-        }
-        check.close(got, expected, rtol=1e-9, unit="s", what=f"step of {case}", hint=cause_of(got, slips))
+        flops = 2 * model.parameters * tokens + 4 * model.layers * model.width * sum(map(sum, seen))
+        return max(bytes_ / device.bandwidth, flops / device.peak)
 
-    computes([(0, 2048)], llama, h100, "the worked example, (0, 2048)")
-    computes([(2048, 512)], llama, h100, "a chunk (2048, 512)")
-    computes([(999, 1), (0, 500), (700, 3)], llama, h100, "the chunks (999, 1), (0, 500) and (700, 3)")
-    computes([(6000, 64), (0, 32)], llama, h100, "the chunks (6000, 64) and (0, 32), which bytes limit")
-    ### BEGIN HIDDEN TESTS
     for seed in range(6):
         rng = check.rng(seed + 10)
         model = Model(float(10 ** rng.uniform(8, 11)), int(rng.integers(4, 90)), 128 * int(rng.integers(4, 90)), 512)
         device = Device(float(10 ** rng.uniform(11, 13)), float(10 ** rng.uniform(13, 15)))
         chunks = [(int(rng.integers(0, 5000)), int(rng.integers(1, 700))) for _ in range(int(rng.integers(1, 6)))]
-        computes(chunks, model, device, f"the chunks {chunks}, {model}, {device}")
+        computes(longer(chunks, model, device), {}, chunks, model, device, f"the chunks {chunks}, {model}, {device}")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -967,28 +1045,58 @@ with check("admit", "which requests join a step", part="rules", hidden="other qu
 # %% nbgrader={"grade": true, "grade_id": "admit_test_trace", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("admit", "a trace in virtual time", part="trace", hidden="other traces"):
 
+    def serves(ends, seed, seats, blocks, budget, rate=120.0):
+        """`ends`: milliseconds until the last token of each request."""
+        got = serve(arrivals(rate, 30, (20, 600), (4, 60), seed), admitting(admit, seats, blocks, budget))
+        require_ends(got, ends, f"{seats} seats, {blocks} blocks, budget {budget}, trace {seed}")
+        check.note("time of the trace", max(each.times[-1] for each in got), max(map(float, ends.split())) / 1e3, "s")
+
+    serves(
+        "164.0824 246.6104 109.0824 219.0824 324.4504 289.4504 96.85043 85.29043 361.5864 388.7064 415.6424 "
+        "464.1384 510.8904 373.7064 682.4024 459.1384 430.6424 580.9944 534.0664 792.3784 716.2504 622.3144 "
+        "716.2504 817.3784 668.7624 740.6104 987.3784 977.3784 842.3784 967.3784",
+        1,
+        8,
+        200,
+        800,
+    )
+    serves(
+        "102.4282 332.9642 162.4282 285.0282 305.0282 207.4282 410.2122 553.4362 449.7002 671.0522 499.7002 "
+        "499.7002 646.0522 754.9642 841.0762 964.5642 898.6922 920.5562 1177.028 1028.044 1154.156 1281.468 "
+        "1306.468 1460.42 1321.844 1607.396 1592.396 1426.844 1632.396 1577.396",
+        2,
+        16,
+        120,
+        400,
+    )
+    # a burst: many wait while many seats are free
+    serves(
+        "170.6676 330.7476 230.6676 101.4516 266.5796 325.7476 296.5796 477.2356 382.2356 407.2356 355.7476 "
+        "664.5476 582.2356 512.2356 594.5476 582.2356 870.6196 807.2036 933.2836 888.2836 1138.188 993.2836 "
+        "948.2836 1218.532 1153.644 1278.532 1278.532 1368.532 1448.532 1388.532",
+        7,
+        20,
+        100,
+        900,
+        rate=20_000.0,
+    )
+    ### BEGIN HIDDEN TESTS
+
     def by_trial(line, room):
         """The longest front of the queue that may join."""
         free = (room.seats, room.blocks, room.budget)
         fits = [n for n in range(len(line) + 1) if all(a <= b for a, b in zip(demands(line[:n]), free, strict=True))]
         return [name for name, _, _ in line[: max(fits)]]
 
-    def serves(seed, seats, blocks, budget, rate=120.0, requests=30):
-        trace = arrivals(rate, requests, (20, 600), (4, 60), seed)
-        got = serve(trace, admitting(admit, seats, blocks, budget))
-        expected = serve(trace, admitting(by_trial, seats, blocks, budget))
-        require_times(got, expected, f"{seats} seats, {blocks} blocks, budget {budget}, trace {seed}")
-        last = [max(each.times[-1] for each in run) for run in (got, expected)]
-        check.note("time of the trace", *last, "s")
-
-    serves(1, 8, 200, 800)
-    serves(2, 16, 120, 400)
-    serves(7, 20, 100, 900, rate=20_000.0)  # a burst: many wait while many seats are free
-    ### BEGIN HIDDEN TESTS
-    serves(3, 3, 100, 2000)
-    serves(6, 20, 100, 900, rate=20_000.0)
-    serves(8, 16, 120, 1000, rate=20_000.0)
-    serves(4, 30, 400, 300)
+    for seed, rate, *limits in (
+        (3, 120.0, 3, 100, 2000),
+        (6, 20_000.0, 20, 100, 900),
+        (8, 20_000.0, 16, 120, 1000),
+        (4, 120.0, 30, 400, 300),
+    ):
+        trace = arrivals(rate, 30, (20, 600), (4, 60), seed)
+        got, expected = (serve(trace, admitting(policy, *limits)) for policy in (admit, by_trial))
+        require_times(got, expected, f"{limits[0]} seats, {limits[1]} blocks, budget {limits[2]}, trace {seed}")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1185,6 +1293,25 @@ with check(
         copies = [(name, tokens, list(table)) for name, tokens, table in running]
         require_blocks(results_of(make_room(copies, list(free), size)), running, free, size)
 
+    def survives(ends, seed, seats, blocks):
+        """`ends`: milliseconds until the last token of each request."""
+        got = serve(arrivals(200.0, len(ends.split()), (10, 90), (5, 60), seed), making_room(make_room, seats, blocks))
+        require_ends(got, ends, f"{seats} seats, {blocks} blocks, trace {seed}")
+
+    keeps_blocks([("a", 9, [0, 1]), ("b", 8, [2, 3]), ("c", 5, [4, 5])], [], 4)
+    keeps_blocks([("a", 9, [0, 1]), ("b", 9, [3, 2]), ("c", 5, [4]), ("d", 3, [5])], [8], 4)
+    keeps_blocks([("a", 8, [0, 1]), ("b", 9, [2, 3])], [], 4)
+    keeps_blocks([("a", 33, [0, 1])], [2, 3], 16)
+    keeps_blocks([("a", 9, [0]), ("b", 4, [1])], [2], 4)
+    survives(
+        "150.7215 235.7215 90.72146 210.7215 320.7215 280.7215 65.72146 110.7215 410.7215 515.7215 540.7215 "
+        "495.7215 660.7215 620.7215 810.7215 600.7215",
+        1,
+        8,
+        24,
+    )
+    ### BEGIN HIDDEN TESTS
+
     def by_trial(running, free, size):
         """The longest front of the order for which there are enough blocks."""
         for stay in range(len(running), 0, -1):
@@ -1197,21 +1324,10 @@ with check(
                 return tables, pool, [(name, tokens) for name, tokens, _ in running[stay:]]
         return {}, free, []
 
-    def survives(seed, seats, blocks, requests):
+    for seed, seats, blocks, requests in ((2, 6, 16, 12), (3, 12, 40, 20)):
         trace = arrivals(200.0, requests, (10, 90), (5, 60), seed)
-        got = serve(trace, making_room(make_room, seats, blocks))
-        expected = serve(trace, making_room(by_trial, seats, blocks))
+        got, expected = (serve(trace, making_room(policy, seats, blocks)) for policy in (make_room, by_trial))
         require_times(got, expected, f"{seats} seats, {blocks} blocks, trace {seed}")
-
-    keeps_blocks([("a", 9, [0, 1]), ("b", 8, [2, 3]), ("c", 5, [4, 5])], [], 4)
-    keeps_blocks([("a", 9, [0, 1]), ("b", 9, [3, 2]), ("c", 5, [4]), ("d", 3, [5])], [8], 4)
-    keeps_blocks([("a", 8, [0, 1]), ("b", 9, [2, 3])], [], 4)
-    keeps_blocks([("a", 33, [0, 1])], [2, 3], 16)
-    keeps_blocks([("a", 9, [0]), ("b", 4, [1])], [2], 4)
-    survives(1, 8, 24, 16)
-    ### BEGIN HIDDEN TESTS
-    survives(2, 6, 16, 12)
-    survives(3, 12, 40, 20)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1369,6 +1485,38 @@ with check("fill_step", "the chunks of one step", part="chunks", hidden="other r
 # %% nbgrader={"grade": true, "grade_id": "fill_step_test_trace", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("fill_step", "a trace in virtual time", part="trace", hidden="other traces"):
 
+    def traced(seed):
+        """Of every third request all but the last token of the prompt was in a prefix cache, so it decodes at once."""
+        trace = arrivals(60.0, 25, (20, 900), (4, 40), seed)
+        return [(*each, (each[2] - 1) * (place % 3 == 2)) for place, each in enumerate(trace)]
+
+    def serves_chunks(ends, p99, seed, seats, budget):
+        """`ends`: milliseconds until the last token of each request; `p99`: of the gaps of the model answer."""
+        got = serve(traced(seed), filling(fill_step, seats, budget))
+        require_ends(got, ends, f"{seats} seats, budget {budget}, trace {seed}")
+        gaps = np.percentile(np.concatenate([np.diff(each.times) for each in got]), 99)
+        check.note("P99 of the gaps", 1e3 * float(gaps), p99, "ms")
+
+    serves_chunks(
+        "57.40485 187.4049 107.4049 167.4049 67.40485 142.4049 187.4049 257.4049 152.4049 162.4049 312.4049 "
+        "272.4049 292.4049 247.4049 272.4049 352.4049 427.4049 457.4049 397.4049 507.4049 487.4049 527.4049 "
+        "522.4049 507.4049 542.4049",
+        5.0,
+        1,
+        8,
+        256,
+    )
+    serves_chunks(
+        "157.0724 222.0724 192.0724 202.0724 342.0724 297.0724 397.0724 262.0724 322.0724 357.0724 397.0724 "
+        "282.0724 487.0724 607.0724 472.0724 612.0724 647.0724 507.0724 712.0724 747.0724 692.0724 772.0724 "
+        "847.0724 742.0724 817.0724",
+        5.0,
+        2,
+        16,
+        64,
+    )
+    ### BEGIN HIDDEN TESTS
+
     def by_sums(running, budget):
         """The same, from running totals of what is lacking."""
         lack = np.array([tokens - computed for _, computed, tokens in running])
@@ -1378,21 +1526,9 @@ with check("fill_step", "a trace in virtual time", part="trace", hidden="other t
         counts[order] = np.diff(ends, prepend=0)
         return [(n, at, int(k), at + int(k) == end) for (n, at, end), k in zip(running, counts, strict=True) if k]
 
-    def serves_chunks(seed, seats, budget, requests=25):
-        """Of every third request all but the last token of the prompt was in a prefix cache, so it decodes at once."""
-        trace = arrivals(60.0, requests, (20, 900), (4, 40), seed)
-        trace = [(*each, (each[2] - 1) * (place % 3 == 2)) for place, each in enumerate(trace)]
-        got = serve(trace, filling(fill_step, seats, budget))
-        expected = serve(trace, filling(by_sums, seats, budget))
+    for seed, seats, budget in ((3, 4, 1000), (4, 20, 33)):
+        got, expected = (serve(traced(seed), filling(policy, seats, budget)) for policy in (fill_step, by_sums))
         require_times(got, expected, f"{seats} seats, budget {budget}, trace {seed}")
-        gaps = [np.percentile(np.concatenate([np.diff(r.times) for r in run]), 99) for run in (got, expected)]
-        check.note("P99 of the gaps", *(1e3 * float(gap) for gap in gaps), "ms")
-
-    serves_chunks(1, 8, 256)
-    serves_chunks(2, 16, 64)
-    ### BEGIN HIDDEN TESTS
-    serves_chunks(3, 4, 1000)
-    serves_chunks(4, 20, 33)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -51,12 +51,12 @@ from threeloops.lab import (
     predict,
     reveal,
     show,
-    student_side,
     term,
 )
+from threeloops.lab.checking.in_virtual_time import in_virtual_time as virtual
+from threeloops.lab.checking.in_virtual_time import there
+from threeloops.lab.checking.wall import arguments_after
 from threeloops.simulation.event_loop import busy, now, run
-
-virtual = student_side(run)  # the test cells run these programs where your answers are
 
 
 class EngineError(Exception):
@@ -69,12 +69,14 @@ class Model:
     def __init__(self):
         self.calls = []  # (moment, prompts)
         self.free_at = 0.0
+        self.answered = {}  # the moment of each prompt's answer
 
     def __call__(self, prompts):
         began = max(now(), self.free_at)
         self.calls.append((began, list(prompts)))
         self.free_at = began + 0.040 + 0.001 * len(prompts)
         busy(self.free_at - now())
+        self.answered |= {prompt: now() for prompt in prompts if prompt not in self.answered}
         for prompt in prompts:
             if "poison" in prompt:
                 raise EngineError(f"cannot answer {prompt!r}")
@@ -125,7 +127,8 @@ def event(data):
     return f"data: {json.dumps(data)}\n\n"
 
 
-# Programs that run in virtual time, next to your functions. They return what happened, as plain data.
+# Programs that run in virtual time and use your functions. They return what happened, as plain data. In a graded run, your
+# functions run in a process of their own, and `there` calls a function in that process.
 
 
 def arrivals(rate, requests, seed):
@@ -150,9 +153,13 @@ async def load_test(make_server, moments, leave=None, poison=(), **settings):
             async with asyncio.timeout(leave.get(number)):
                 answer = await server.handle(name)
         except TimeoutError:
-            return [name, moment, None, "left"]
+            if now() >= moment + leave.get(number, math.inf):
+                return [name, moment, None, "left"]
+            answer = "TimeoutError"
         except EngineError as error:
-            return [name, moment, now(), f"EngineError: {error}"]
+            answer = f"EngineError: {error}"
+        if model.answered.get(name, math.inf) > now() + 1e-6:
+            answer = f"{answer!r} before the model has answered"
         return [name, moment, now(), answer]
 
     async def ticks():
@@ -168,42 +175,63 @@ async def load_test(make_server, moments, leave=None, poison=(), **settings):
     return {"served": served, "calls": model.calls, "late": max(late, default=0.0), "report": report}
 
 
-async def after_a_call(percentile, replicas, q):
-    """The replicas after a call."""
-    percentile(replicas, q)
-    return replicas
+class Digest(str):
+    """A stored digest that notes whether it is compared without `same`."""
+
+    otherwise = set()
+
+    def __eq__(self, other):
+        Digest.otherwise.add("== or in")
+        return str.__eq__(self, other)
+
+    def __ne__(self, other):
+        Digest.otherwise.add("!=")
+        return str.__ne__(self, other)
+
+    def __hash__(self):
+        Digest.otherwise.add("a dict or a set")
+        return str.__hash__(self)
+
+
+def watched(find_client, authorization, keys, same):
+    """The result, and how digests were compared without `same`."""
+    Digest.otherwise.clear()
+    keys = [Key(key.client, Digest(key.sha256)) for key in keys]
+
+    def same_text(a, b):
+        return same(*(str(each) if isinstance(each, str) else each for each in (a, b)))
+
+    return find_client(authorization, keys, same_text), sorted(Digest.otherwise)
 
 
 async def compares(find_client, authorization, keys, only=None):
     """The result, the arguments of each comparison, and whether digests were compared in another way. With `only`, `same`
     says yes for the stored key at this place and for no other, whatever it is compared with."""
-    asked, otherwise = [], []
-
-    class Digest(str):
-        def __eq__(self, other):
-            otherwise.append("== or in")
-            return str.__eq__(self, other)
-
-        def __ne__(self, other):
-            otherwise.append("!=")
-            return str.__ne__(self, other)
-
-        def __hash__(self):
-            otherwise.append("a dict or a set")
-            return str.__hash__(self)
+    asked = []
 
     def same(a, b):
         asked.append((a.decode() if type(a) is bytes else str(a), b.decode() if type(b) is bytes else str(b)))
         return hmac.compare_digest(a, b) if only is None else keys[only].sha256 in asked[-1]
 
-    result = find_client(authorization, [Key(key.client, Digest(key.sha256)) for key in keys], same)
-    return {"result": result, "asked": asked, "otherwise": sorted(set(otherwise))}
+    result, otherwise = there(watched, find_client, authorization, keys, same)
+    return {"result": result, "asked": asked, "otherwise": otherwise}
+
+
+async def closes(events_of):
+    """Close a stream. Returns what that raised, and the number of tasks that are left."""
+    problem = ""
+    try:
+        await events_of.aclose()
+    except BaseExceptionGroup as group:  # a task group around a `yield` does this
+        problem = f"{type(group).__name__}: {group}"
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    return problem, len([task for task in others if not task.done() and task.get_name() != "lab"])
 
 
 async def reads(stream, items, ahead, heartbeat, pause=0.0, slow=0.0, leave=None, disconnect=None):
     """Read a stream of `items` (seconds to compute, token). The reader pauses before the first event, takes `slow` seconds
     for each, and closes the stream after `leave` events, or is cancelled at the moment `disconnect`."""
-    produced, closed, events, problems = [], [], [], []
+    produced, closed, events, problems, left = [], [], [], [], []
 
     async def source():
         try:
@@ -218,7 +246,7 @@ async def reads(stream, items, ahead, heartbeat, pause=0.0, slow=0.0, leave=None
 
     async def reader():
         events_of = stream(source(), ahead, heartbeat)
-        if asyncio.iscoroutine(events_of):
+        if hasattr(events_of, "__await__"):
             await events_of
             raise TypeError("stream(…) is a coroutine: an asynchronous generator has a `yield`")
         try:
@@ -229,14 +257,11 @@ async def reads(stream, items, ahead, heartbeat, pause=0.0, slow=0.0, leave=None
                 if len(events) == leave:
                     break
         finally:
-            try:
-                await events_of.aclose()
-            except BaseExceptionGroup as group:  # a task group around a `yield` does this
-                problems.append(f"{type(group).__name__}: {group}")
-            own = {asyncio.current_task(), *before}
-            left.append((now(), len(closed), len([task for task in asyncio.all_tasks() - own if not task.done()])))
+            problem, tasks = await there(closes, events_of)
+            problems.extend([problem] if problem else [])
+            left.append((now(), len(closed), tasks))
 
-    left, before = [], asyncio.all_tasks()
+    asyncio.current_task().set_name("lab")
     reading = asyncio.create_task(reader())
     if disconnect is not None:
         asyncio.get_running_loop().call_at(disconnect, reading.cancel)
@@ -263,10 +288,17 @@ async def probed(Lifecycle, loaded, engine_dead, draining, paths):
     return [process.status(path) for path in paths]
 
 
+def runs(process, name, work):
+    """Make `work` a stream of the process."""
+    task = process.running[name] = asyncio.create_task(work)
+    task.add_done_callback(lambda _: process.running.pop(name))
+    task.add_done_callback(lambda _: task.cancelled() or task.exception())  # so that asyncio does not warn
+
+
 async def drained(Lifecycle, streams, limit, late=None, begin=0.0):
     """Drain a process with streams {name: (seconds, seconds to clean up, error)} at the moment `begin`; another stream
     asks to start at the moment `late`."""
-    process, told, refused = Lifecycle(), {}, []
+    process, told, ended, refused = Lifecycle(), {}, [], []
     process.loaded = True
 
     async def stream(name, seconds, cleanup, error):
@@ -278,22 +310,19 @@ async def drained(Lifecycle, streams, limit, late=None, begin=0.0):
             await asyncio.sleep(cleanup)
             told[name] = [str(cut.args[0]) if cut.args else None, now()]
             raise
+        finally:
+            ended.append(name)
 
     async def asks():
         await asyncio.sleep(late)
         refused.append([process.status(path) for path in ("/startup", "/live", "/ready")])
 
-    tasks = {}
     for name, each in streams.items():
-        tasks[name] = process.running[name] = asyncio.create_task(stream(name, *each))
-        tasks[name].add_done_callback(lambda _, name=name: process.running.pop(name))
+        there(runs, process, name, stream(name, *each))
     asking = asyncio.create_task(asks()) if late is not None else None
     await asyncio.sleep(begin)
     result = await process.drain(limit)
-    end, open_ = now(), sorted(name for name, task in tasks.items() if not task.done())
-    for task in tasks.values():
-        if task.done() and not task.cancelled():
-            task.exception()
+    end, open_ = now(), sorted(streams.keys() - set(ended))
     if asking is not None:
         await asking
     ready = process.status("/ready")
@@ -555,7 +584,7 @@ with check("percentile", "several replicas, and the ends", part="merged", hidden
     merged([fast, slow], 95, 0.5)
     merged([fast, slow], 50, 0.3)
     merged([fast, slow, fast], 50, 0.1 * 150 / 180)
-    left = virtual(after_a_call, percentile, [dict(fast), dict(slow)], 95)
+    left = arguments_after(percentile, [dict(fast), dict(slow)], 95)[0]
     check.true(left == [fast, slow], f"percentile({[fast, slow]}, 95) has changed the replicas to {left}")
     check.returns(
         0.5, percentile, [slow], 95, rtol=1e-9, unit="s", hint="the last bucket has no end: return its beginning"
@@ -1297,6 +1326,8 @@ with check("stream", "back-pressure", part="ahead", hidden="other sizes"):
             made <= ahead + 2,
             f"{case}. {made} tokens wait, expected {ahead} and at most two on their way: the source must pause",
         )
+        first = [round(moment, 6) for moment, _ in seen["events"]]
+        check.equal(first, [0.1], what=f"moments (s) of the texts, ahead = {ahead}, and a token takes 0.1 s")
 
     stays_ahead(50, 4, 4.0)
     stays_ahead(50, 1, 4.0)
@@ -1310,29 +1341,30 @@ with check("stream", "back-pressure", part="ahead", hidden="other sizes"):
 # %% nbgrader={"grade": true, "grade_id": "stream_test_leaves", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("stream", "readers who leave", part="leaves", hidden="other moments"):
 
-    def stops(items, case, ahead=4, **reader):
+    def stops(items, case, texts, ahead=4, **reader):
         seen = virtual(reads, stream, items, ahead, 30.0, **reader)
         check.equal(seen["problems"], [], what=f"what aclose() raised, {case}")
-        _, closed, tasks = seen["left"]
+        count = len(seen["events"])
+        check.true(count >= texts, f"{case}, and has got {count} texts until then, expected {texts}")
+        moment, closed, tasks = seen["left"]
         check.true(len(seen["produced"]) < len(items), f"{case}: all {len(items)} tokens were computed, for nobody")
         check.true(seen["closed"] == 1, f"{case}: a minute later the source is still open")
         check.true(closed == 1, f"{case}: when aclose() returns, the source is not closed yet: wait for it")
         check.equal(tasks, 0, what=f"tasks that are left when aclose() returns, {case}")
         check.true(seen["produced"] == seen["made"], f"{case}: tokens are computed after aclose() has returned")
         if "disconnect" in reader:
-            check.true(
-                seen["cancelled"], f"{case}: the stream ends as if nothing had happened, expected CancelledError"
-            )
+            told = seen["cancelled"] and moment >= reader["disconnect"]
+            check.true(told, f"{case}: the stream ends as if nothing had happened, expected CancelledError")
 
     many = [(0.1, f"t{number}") for number in range(100)]
-    stops(many, "the reader closes the stream after 3 texts", leave=3)
-    stops(many, "the reader closes the stream while the source waits for a free place", leave=1, slow=2.0, ahead=2)
-    stops(many, "the reader is cancelled at 0.25 s, while it waits for a token", disconnect=0.25)
-    stops([(60.0, "late")] * 2, "the reader is cancelled at 5 s, long before the first token", disconnect=5.0)
+    stops(many, "the reader closes the stream after 3 texts", 3, leave=3)
+    stops(many, "the reader closes the stream while the source waits for a free place", 1, leave=1, slow=2.0, ahead=2)
+    stops(many, "the reader is cancelled at 0.25 s, while it waits for a token", 2, disconnect=0.25)
+    stops([(60.0, "late")] * 2, "the reader is cancelled at 5 s, long before the first token", 0, disconnect=5.0)
     ### BEGIN HIDDEN TESTS
-    stops(many, "the reader leaves after 1 text", leave=1, ahead=1)
-    stops(many, "the reader leaves after 50 texts", leave=50, slow=0.05, ahead=3)
-    stops(many, "the reader is cancelled while it is busy", disconnect=1.17, slow=0.5, ahead=2)
+    stops(many, "the reader leaves after 1 text", 1, leave=1, ahead=1)
+    stops(many, "the reader leaves after 50 texts", 50, leave=50, slow=0.05, ahead=3)
+    stops(many, "the reader is cancelled while it is busy", 2, disconnect=1.17, slow=0.5, ahead=2)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "stream_test_silence", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1480,11 +1512,16 @@ class Lifecycle:
 # %% nbgrader={"grade": true, "grade_id": "Lifecycle_test_probes", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("Lifecycle", "what the probes get", part="probes", hidden="all other states"):
 
-    def answers(path, expected, why, **state):
+    def answers_all(cases, **state):
+        """Cases {path: (status, why)} for one process."""
         flags = {"loaded": True, "engine_dead": False, "draining": False, **state}
-        got = virtual(probed, Lifecycle, flags["loaded"], flags["engine_dead"], flags["draining"], [path])[0]
-        right = type(got) is int and got == expected
-        check.true(right, f"status({path!r}) with {flags} is {got!r}, expected {expected}: {why}")
+        statuses = virtual(probed, Lifecycle, flags["loaded"], flags["engine_dead"], flags["draining"], list(cases))
+        for (path, (expected, why)), got in zip(cases.items(), statuses, strict=True):
+            right = type(got) is int and got == expected
+            check.true(right, f"status({path!r}) with {flags} is {got!r}, expected {expected}: {why}")
+
+    def answers(path, expected, why, **state):
+        answers_all({path: (expected, why)}, **state)
 
     answers("/startup", 503, "it has not started yet", loaded=False)
     answers("/startup", 200, "it has started")
@@ -1506,12 +1543,11 @@ with check("Lifecycle", "what the probes get", part="probes", hidden="all other 
     for loaded in (False, True):
         for dead in (False, True):
             for draining in (False, True):
-                state = {"loaded": loaded, "engine_dead": dead, "draining": draining}
-                answers("/startup", 200 if loaded else 503, "has it started?", **state)
-                answers("/live", 503 if dead else 200, "does a restart help?", **state)
-                answers("/ready", 503 if dead or draining or not loaded else 200, "can it answer?", **state)
-                for path in ("/live/", "/", "", "ready", "/startup/x"):
-                    answers(path, 404, "there is no such path", **state)
+                cases = dict.fromkeys(("/live/", "/", "", "ready", "/startup/x"), (404, "there is no such path"))
+                cases["/startup"] = 200 if loaded else 503, "has it started?"
+                cases["/live"] = 503 if dead else 200, "does a restart help?"
+                cases["/ready"] = 503 if dead or draining or not loaded else 200, "can it answer?"
+                answers_all(cases, loaded=loaded, engine_dead=dead, draining=draining)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "Lifecycle_test_drain", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1771,6 +1807,8 @@ with check("Server", "150 requests per second", part="load", hidden="other arriv
         ends = [end for _, _, end, text in seen["served"] if end is not None]
         seconds = [end - moment for _, moment, end, _ in seen["served"] if end is not None]
         check.equal(len(ends), requests, what="number of answered requests")
+        made_up = next((served for served in seen["served"] if served[-1] != f"answer to {served[0]}"), None)
+        require(made_up is None, made_up and f"request {made_up[0]} gets {made_up[-1]}, expected the model's answer")
         p95 = float(np.percentile(seconds, 95))
         case = f"{requests} requests at {rate:g} per second: {len(seen['calls'])} calls of the model"
         check.true(
@@ -1809,8 +1847,8 @@ with check("Server", "150 requests per second", part="load", hidden="other arriv
     withstands(1, model=95.8)
     reports(0.2)
     ### BEGIN HIDDEN TESTS
-    withstands(2)
-    withstands(3)
+    withstands(7, requests=250)
+    withstands(9, requests=250)
     reports(0.5)
     ### END HIDDEN TESTS
 

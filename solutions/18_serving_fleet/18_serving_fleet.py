@@ -12,6 +12,7 @@
 #     title: How many replicas, and when?
 #     minutes: 175
 #     withholds: [threeloops.product.fleet, threeloops.lab.drawings]
+#     handed_out: {choose_settings: "the cost of a day is given; the exercise is to search with it"}
 #     edition: 2
 # ---
 

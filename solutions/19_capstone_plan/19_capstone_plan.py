@@ -157,28 +157,29 @@ def gpu_hours(parameters: float, tokens: float, flops_per_gpu: float, recomputed
 # %% nbgrader={"grade": true, "grade_id": "gpu_hours_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("gpu_hours", "hours of runs", hidden="other runs"):
 
-    def takes(parameters, tokens, rate, recomputed):
-        per_token = 8 if recomputed else 6
-        expected = per_token * parameters * tokens / rate / 3600
+    def takes(expected, parameters, tokens, rate, recomputed):
         slips = {
             "this is in seconds": expected * 3600,
-            "this counts 6 FLOPs, and the rate counts 8": expected * 6 / 8 if recomputed else math.nan,
-            "this counts 8 FLOPs, and the rate counts 6": expected * 8 / 6 if not recomputed else math.nan,
-            "this counts the forward pass only": expected * 2 / per_token,
+            "this counts 6 FLOPs, and the rate counts 8": expected * 3 / 4 if recomputed else math.nan,
+            "this counts 8 FLOPs, and the rate counts 6": expected * 4 / 3 if not recomputed else math.nan,
+            "this counts the forward pass only": expected / (4 if recomputed else 3),
             "this is in days": expected / 24,
         }
         got = gpu_hours(parameters, tokens, rate, recomputed)
         case = f"GPU-hours of {parameters:g} parameters, {tokens:g} tokens, {rate:g} FLOP/s, recomputed = {recomputed}"
         check.close(got, expected, rtol=1e-9, what=case, hint=cause_of(got, slips))
 
-    takes(176e9, 366e9, 150e12, True)
-    takes(405e9, 15.6e12, 400e12, False)
-    takes(1, 3600, 6, False)
-    takes(1, 3600, 8, True)
+    takes(954311.111111, 176e9, 366e9, 150e12, True)
+    takes(26325000.0, 405e9, 15.6e12, 400e12, False)
+    takes(1.0, 1, 3600, 6, False)
+    takes(1.0, 1, 3600, 8, True)
     ### BEGIN HIDDEN TESTS
     for seed in range(10):
         rng = check.rng(seed)
-        takes(*(float(v) for v in 10 ** rng.uniform((8, 9, 12), (12, 13, 15))), bool(rng.integers(2)))
+        parameters, tokens, rate = (float(v) for v in 10 ** rng.uniform((8, 9, 12), (12, 13, 15)))
+        recomputed = bool(rng.integers(2))
+        expected = (8 if recomputed else 6) * parameters * tokens / rate / 3600
+        takes(expected, parameters, tokens, rate, recomputed)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -253,13 +254,7 @@ def schedule(work: float, nodes: int, node_mtbf: float, save: float, recovery: f
 # %% nbgrader={"grade": true, "grade_id": "schedule_test_interval", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("schedule", "seconds between two saves", part="interval", hidden="other jobs"):
 
-    def saves_every(nodes, node_mtbf, save, recovery):
-        mtbf = node_mtbf / nodes
-        low, high = 0.0, 1.0
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (middle, high) if math.log1p(-middle) + middle + save / mtbf > 0 else (low, middle)
-        expected = low * mtbf
+    def saves_every(expected, nodes, node_mtbf, save, recovery):
         got = schedule(30 * DAY, nodes, node_mtbf, save, recovery)[0]
         slips = {
             "this is the best for one node: a job fails when any of its nodes does": best_interval(save, node_mtbf),
@@ -271,13 +266,22 @@ with check("schedule", "seconds between two saves", part="interval", hidden="oth
         case = f"interval in seconds for {nodes} nodes that fail every {node_mtbf:,.0f} s, save {save} s"
         check.close(got, expected, rtol=0.1, what=case, hint=cause_of(got, slips))
 
-    saves_every(1000, 3 * 365 * DAY, 60, 600)
-    saves_every(1, 3 * 365 * DAY, 60, 600)
-    saves_every(16, 100 * DAY, 300, 30)
+    saves_every(3329.534659, 1000, 3 * 365 * DAY, 60, 600)
+    saves_every(106510.2736, 1, 3 * 365 * DAY, 60, 600)
+    saves_every(17800.55803, 16, 100 * DAY, 300, 30)
     ### BEGIN HIDDEN TESTS
     for seed in range(10):
         rng = check.rng(seed)
-        saves_every(int(rng.integers(1, 3000)), float(rng.integers(300, 3000)) * DAY, int(rng.integers(5, 300)), 200)
+        nodes, node_mtbf, save = (
+            int(rng.integers(1, 3000)),
+            float(rng.integers(300, 3000)) * DAY,
+            int(rng.integers(5, 300)),
+        )
+        mtbf, low, high = node_mtbf / nodes, 0.0, 1.0
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if math.log1p(-middle) + middle + save / mtbf > 0 else (low, middle)
+        saves_every(low * mtbf, nodes, node_mtbf, save, 200)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "schedule_test_days", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -636,12 +640,9 @@ def reserve(needed: list[int], reserved: float, on_demand: float) -> int:
 # %% nbgrader={"grade": true, "grade_id": "reserve_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("reserve", "the cheapest number", hidden="longer years"):
 
-    def reserves(needed, reserved, on_demand):
-        def cost(count):
-            return len(needed) * count * reserved + sum(max(0, each - count) for each in needed) * on_demand
-
-        numbers = range(max(needed, default=0) + 1)
-        expected = min(numbers, key=lambda count: (round(cost(count), 9), count))
+    def reserves(costs, needed, reserved, on_demand):
+        """`costs`: what the hours cost with 0, 1, 2, … reserved."""
+        expected = costs.index(min(costs))
         got = reserve(list(needed), reserved, on_demand)
         mean = sum(needed) / len(needed) if needed else 0
         causes = {
@@ -650,23 +651,30 @@ with check("reserve", "the cheapest number", hidden="longer years"):
             math.floor(mean): "this is the mean",
             min(needed, default=0): "this is what every hour needs",
         }
-        said = f"this costs {cost(got):g}, and {expected} reserved cost {cost(expected):g}" if type(got) is int else ""
+        priced = type(got) is int and 0 <= got < len(costs)
+        said = f"this costs {costs[got]:g}, and {expected} reserved cost {min(costs):g}" if priced else ""
         shown = f"{list(needed)[:12]}{' …' if len(needed) > 12 else ''}"
         hints = "; ".join(filter(None, (said, causes.get(got, "")))) if got != expected else ""
         check.equal(got, expected, what=f"GPUs to reserve for {shown} at {reserved} and {on_demand}", hint=hints)
 
-    reserves([2, 4, 4, 10], 3, 5)
-    reserves([2, 4, 4, 10], 1, 5)
-    reserves([2, 4, 4, 10], 5, 5)
-    reserves([3, 3, 3], 1, 2)
-    reserves([0, 8], 1, 2)
-    reserves([1, 5, 9], 1, 3.5)
-    reserves([], 1, 2)
+    reserves([100, 92, 84, 81, 78, 85, 92, 99, 106, 113, 120], [2, 4, 4, 10], 3, 5)
+    reserves([100, 84, 68, 57, 46, 45, 44, 43, 42, 41, 40], [2, 4, 4, 10], 1, 5)
+    reserves([100, 100, 100, 105, 110, 125, 140, 155, 170, 185, 200], [2, 4, 4, 10], 5, 5)
+    reserves([18, 15, 12, 9], [3, 3, 3], 1, 2)
+    reserves([16, 16, 16, 16, 16, 16, 16, 16, 16], [0, 8], 1, 2)
+    reserves([52.5, 45.0, 41.0, 37.0, 33.0, 29.0, 28.5, 28.0, 27.5, 27.0], [1, 5, 9], 1, 3.5)
+    reserves([0], [], 1, 2)
     ### BEGIN HIDDEN TESTS
     for seed in range(20):
         rng = check.rng(seed)
         hours = int(rng.integers(1, 200))
-        reserves([int(v) for v in rng.integers(0, 40, hours)], int(rng.integers(1, 9)), int(rng.integers(1, 9)))
+        needed = [int(v) for v in rng.integers(0, 40, hours)]
+        reserved, on_demand = int(rng.integers(1, 9)), int(rng.integers(1, 9))
+        costs = [
+            hours * count * reserved + sum(max(0, each - count) for each in needed) * on_demand
+            for count in range(max(needed) + 1)
+        ]
+        reserves(costs, needed, reserved, on_demand)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -739,43 +747,32 @@ def break_even(
 # %% nbgrader={"grade": true, "grade_id": "break_even_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("break_even", "where the two cost the same", part="values", hidden="other prices"):
 
-    def breaks_even(purchase, years, upkeep, idle_kw, busy_kw, per_kwh, rent):
-        hourly = (purchase / years + upkeep) / 8760
-        expected = (hourly + per_kwh * idle_kw) / (rent - per_kwh * (busy_kw - idle_kw))
-        slips = {
-            "this leaves power out": hourly / rent,
-            "this leaves upkeep out": (purchase / years / 8760 + per_kwh * idle_kw)
-            / (rent - per_kwh * (busy_kw - idle_kw)),
-            "this has full power in every hour, working or not": (hourly + per_kwh * busy_kw) / rent,
-            "this counts busy_kw on top of idle_kw; it includes it": (hourly + per_kwh * idle_kw)
-            / (rent - per_kwh * busy_kw),
-            "this leaves the power of idle hours out": hourly / (rent - per_kwh * (busy_kw - idle_kw)),
-            "this spreads the purchase over one year": ((purchase + upkeep) / 8760 + per_kwh * idle_kw)
-            / (rent - per_kwh * (busy_kw - idle_kw)),
-        }
+    def breaks_even(expected, slips, purchase, years, upkeep, idle_kw, busy_kw, per_kwh, rent):
         got = break_even(purchase, years, upkeep, idle_kw, busy_kw, per_kwh, rent)
         case = f"utilisation for purchase {purchase:g}, {years:g} years, upkeep {upkeep:g}, {idle_kw} to {busy_kw} kW, {per_kwh} per kWh, rent {rent}"
         check.close(got, expected, rtol=1e-9, what=case, hint=cause_of(got, slips))
 
-    breaks_even(40_000, 4, 4_000, 0.3, 1.3, 0.10, 2.50)
-    breaks_even(40_000, 2, 4_000, 0.3, 1.3, 0.10, 2.50)
-    breaks_even(30_000, 5, 0, 0.2, 1.0, 0.25, 8.00)
-    breaks_even(60_000, 3, 9_000, 0.0, 1.0, 0.05, 1.50)
-    breaks_even(5_000, 4, 0, 0.5, 1.5, 0.50, 0.60)
+    worked = {
+        "this leaves power out": 0.639269406393,
+        "this leaves upkeep out": 0.488146879756,
+        "this has full power in every hour, working or not": 0.691269406393,
+        "this counts busy_kw on top of idle_kw; it includes it": 0.686993044718,
+        "this leaves the power of idle hours out": 0.665905631659,
+        "this spreads the purchase over one year": 2.10534627093,
+    }
+    breaks_even(0.678405631659, worked, 40_000, 4, 4_000, 0.3, 1.3, 0.10, 2.50)
+    breaks_even(1.15405251142, {}, 40_000, 2, 4_000, 0.3, 1.3, 0.10, 2.50)
+    breaks_even(0.0942219880576, {}, 30_000, 5, 0, 0.2, 1.0, 0.25, 8.00)
+    breaks_even(2.28310502283, {}, 60_000, 3, 9_000, 0.0, 1.0, 0.05, 1.50)
+    breaks_even(3.92694063927, {}, 5_000, 4, 0, 0.5, 1.5, 0.50, 0.60)
     ### BEGIN HIDDEN TESTS
     for seed in range(10):
         rng = check.rng(seed)
         low, high = float(rng.uniform(0, 0.5)), float(rng.uniform(0.6, 2))
         price, years = float(rng.uniform(1e4, 8e4)), float(rng.uniform(1, 7))
-        breaks_even(
-            price,
-            years,
-            float(rng.uniform(0, 1e4)),
-            low,
-            high,
-            float(rng.uniform(0.02, 0.4)),
-            float(rng.uniform(1, 12)),
-        )
+        upkeep, per_kwh, rent = float(rng.uniform(0, 1e4)), float(rng.uniform(0.02, 0.4)), float(rng.uniform(1, 12))
+        fixed, saved = (price / years + upkeep) / 8760 + per_kwh * low, rent - per_kwh * (high - low)
+        breaks_even(fixed / saved, {}, price, years, upkeep, low, high, per_kwh, rent)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "break_even_test_edges", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}

@@ -149,6 +149,58 @@ def test_only_grades_one_exercise(classroom, command, tmp_path):
     assert [(r["score"], r["max_score"]) for r in records] == [(40.0, 40.0), (0.0, 40.0)]
 
 
+def test_only_gives_the_points_of_a_whole_grading(toy, command, tmp_path):
+    """An answer may call an earlier one, and a name that a later cell defines does not exist yet."""
+    calls = "TINY = 0.0\n\n\ndef rescale(values, top):\n    assert mean([1.0, 3.0]) == 2.0 and LATER == 0\n"
+    calls += "    peak = np.abs(values).max(initial=0.0)\n    return values * (top / peak) if peak else values.copy()\n"
+    notebook = toy.answered({"rescale": calls})
+    for text in ("LATER = 1", "LATER = 0"):
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(text))
+    notebook.cells.insert(1, notebook.cells.pop(0))  # LATER = 0 counts
+    notebook.cells.append(nbformat.v4.new_code_cell("LATER = 2"))
+    folder = tmp_path / "class" / "ada" / toy.slug
+    folder.mkdir(parents=True)
+    nbformat.write(notebook, folder / f"{toy.slug}.ipynb")
+    words = ["grade", "--lab", "toy", "--submissions", str(tmp_path / "class"), "--sandbox", "none", "--json"]
+    points = {}
+    for only in ([], ["--only", "mean"], ["--only", "rescale"]):
+        command(*words, str(tmp_path / "one.json"), *only)
+        (record,) = json.loads((tmp_path / "one.json").read_text())["records"]
+        points |= {(test["name"], bool(only)): test["score"] for test in record["tests"]}
+    for test in ("mean_test", "rescale_test_values", "rescale_test_zeros"):
+        assert points[test, True] == points[test, False] > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (
+            "def mean(values):\n    return sum(values / len(values)\n",
+            ["SyntaxError: line 2: a bracket or a text is not closed\n    return sum(values / len(values)\n"],
+        ),
+        (
+            "def mean(values):\n    return sum(values) / / len(values)\n",
+            ["SyntaxError: line 2: invalid syntax\n    return sum(values) / / len(values)\n" + " " * 25 + "^"],
+        ),
+        ("def mean(values):\nreturn 1\n", ["IndentationError: line 2: expected an indented block", "return 1"]),
+        ("raise_here = 1 / 0\ndef mean(values):\n    return 1\n", ["ZeroDivisionError: division by zero"]),
+    ],
+    ids=["a bracket", "syntax", "indentation", "another error"],
+)
+def test_an_answer_whose_cell_fails_is_told_how_instead_of_a_missing_name(toy, command, tmp_path, answer, told):
+    folder = tmp_path / "class" / "ada" / toy.slug
+    folder.mkdir(parents=True)
+    nbformat.write(toy.answered({"mean": answer}), folder / f"{toy.slug}.ipynb")
+    words = ["--submissions", str(tmp_path / "class"), "--sandbox", "none", "--json", str(tmp_path / "one.json")]
+    command("grade", "--lab", "toy", *words)
+    (record,) = json.loads((tmp_path / "one.json").read_text())["records"]
+    output = next(test["output"] for test in record["tests"] if test["name"] == "mean_test")
+    assert output.startswith("the cell of the answer failed: ") and "is not defined" not in output
+    for words in told:
+        assert words in output
+    assert sum(test["score"] for test in record["tests"]) == 60, "the other exercise is graded as before"
+
+
 def test_only_names_the_exercises_when_there_is_none_of_that_name(classroom, command):
     done = command("grade", "--lab", "toy", "--submissions", str(classroom), "--only", "median")
     assert done.exit_code == 2

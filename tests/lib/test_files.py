@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from threeloops.files import RECORD, base_folder, below, record_folder, replace_text, replacing
+from threeloops.files import replace_text, replacing
+from threeloops.places import RECORD, base_folder, below, record_folder
 
 
 def names(folder):

@@ -26,7 +26,7 @@ import torch
 spec = importlib.util.spec_from_file_location("cell", "cell.py")
 cell = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(cell)
-run = replay(cell.doubled, torch.arange(4.0))
+run = replay(cell.doubled, torch.arange(4.0)).require(2 * torch.arange(4.0))
 print(run.outputs.tolist(), run.code("sm_90")[0].name, os.getpid())
 """
 CELL = """

@@ -1,7 +1,6 @@
-"""llama.cpp in this process: a GGUF file is served, asked for probabilities, and closed.
+"""llama.cpp in this process: a GGUF file is served, asked for probabilities, and closed with its last reference.
 
->>> with served(path) as server:
-...     largest_difference(server, model, prompt)
+>>> largest_difference(served(path), model, prompt)
 """
 
 import json
@@ -22,7 +21,10 @@ def served(path, context=128):
     params.warmup, params.verbosity = False, 0
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    return xllamacpp.Server(params)
+    server = xllamacpp.Server(params)
+    # Its loop has begun once this is answered. A server that is closed before never ends (xllamacpp 2026.10).
+    server.handle_completions({"prompt": [0], "max_tokens": 1})
+    return server
 
 
 def ask(server, path, **body):

@@ -68,6 +68,7 @@ with check("softmax", "softmax by one kernel"):
         x = matrix(columns, columns, rows).t()
         run = replay(softmax, x)
         check.close(run.outputs, torch.softmax(x.double(), -1), rtol=1e-5, what=f"softmax of {rows} rows of {columns}")
+        run.require(torch.softmax(x.double(), -1))
         bytes_needed = 2 * 4 * rows * columns
         check.close(run.traffic.total.requested_bytes, bytes_needed, rtol=0.02, what="bytes", hint="x is read twice")
         check.true(len(run.launches) == 1, f"{len(run.launches)} launches: one kernel does it")
@@ -104,6 +105,7 @@ with check("column_sums", "column sums by partial sums"):
     run = replay(column_sums, x, block_rows=2)
     check.shape(run.outputs[1], (5, 33), what="partial sums")
     check.close(run.outputs[0], x.double().sum(0), rtol=1e-4, atol=1e-5, what="sums of blocks of 2")
+    run.require((x.double().sum(0), x.double().unflatten(0, (5, 2)).sum(1)))
     check.true(run.torch_bytes <= 4 * 33 * 6, f"torch moves {run.torch_bytes} bytes: only the partial sums are left to it")
     ### END HIDDEN TESTS
 
@@ -132,7 +134,7 @@ with check("mean", "the mean of a list"):
 LOOKS_AT_CODE = SOURCE.replace(
     "    ### BEGIN HIDDEN TESTS\n",
     """\
-    run = replay(softmax, torch.zeros(4, 128))
+    run = replay(softmax, torch.zeros(4, 128)).require(torch.full((4, 128), 1 / 128))
     check.true(run.code("sm_90")[0].spilled_bytes == 0, "the kernel spills")
     ### BEGIN HIDDEN TESTS
 """,

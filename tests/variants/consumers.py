@@ -98,7 +98,7 @@ def _tokens(count: int = 2) -> torch.Tensor:
 
 @_one_by_one("paged decode", 1e-5)
 def _paged_decode(model):
-    """Prompts in chunks and single tokens through the paged cache."""
+    """Compute prompts in chunks and then token by token with the paged cache, and compare the logits."""
     cache = PagedCache(model.config, 12, 4, dtype=torch.float32, device="cpu")
     tables, parts = ([7, 0, 3, 9, 1, 11], [2, 10, 4, 8, 5, 6]), []
     for start, end in ((0, 9), (9, 10), (10, 11), (11, 20), (20, 21), (21, _LENGTH)):
@@ -109,7 +109,7 @@ def _paged_decode(model):
 
 @_one_by_one("export", 1e-5, layers=1)
 def _export(model):
-    """`torch.export` of prefill and decode."""
+    """Run the programs that `torch.export` made of prefill and decode, and compare the logits."""
     prefill, decode = export_prefill(model).module(), export_decode(model).module()
     first, keys, values = prefill(_tokens()[:, :-1])
     last, _, _ = decode(_tokens()[:, -1:], keys, values)
@@ -181,7 +181,7 @@ def _tensor_parallel_losses(whole) -> list[float]:
 
 @_consumer("tensor parallel", 1e-12)
 def _tensor_parallel(names):
-    """Training on 2 ranks with tensor parallelism, and with sequence parallelism on top."""
+    """Train on 2 ranks with tensor parallelism, without and with sequence parallelism, and compare losses."""
     return _on_ranks(names, _tensor_parallel_losses, layers=1, times=2)
 
 
@@ -200,7 +200,7 @@ def _pipeline_losses(model) -> list[float]:
 
 @_consumer("pipeline", 1e-12)
 def _pipeline(names):
-    """Training in 2 pipeline stages by 1F1B."""
+    """Train in 2 pipeline stages with the 1F1B schedule, and compare losses."""
     return _on_ranks(names, _pipeline_losses)
 
 
@@ -219,7 +219,7 @@ def _fsdp_losses(model) -> list[float]:
 
 @_consumer("FSDP", 1e-12)
 def _fsdp(names):
-    """Training with FSDP on 2 ranks."""
+    """Train with FSDP on 2 ranks, and compare losses."""
     return _on_ranks(names, _fsdp_losses)
 
 
@@ -243,7 +243,7 @@ def _ring_losses(model) -> list[float]:
 
 @_consumer("ring attention", 1e-12)
 def _ring_attention(names):
-    """Training with each sequence cut over 2 ranks."""
+    """Train with every sequence split over 2 ranks, and compare losses."""
     return _on_ranks(names, _ring_losses, layers=1)
 
 
@@ -268,7 +268,7 @@ def _save_cut_in_another_way(names: tuple[str, ...], folder: Path) -> None:
 
 @_consumer("checkpoint", 0)
 def _checkpoint(names):
-    """Saved under FSDP, loaded and saved with tensor parallelism or else in pipeline stages, loaded in one process."""
+    """Save under FSDP, reshard to tensor parallelism or pipeline stages, load on one rank, and compare the weights."""
     found: Found = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -300,7 +300,7 @@ def _calibration() -> torch.Tensor:
 
 @_one_by_one("int8 and int4", 1e-5)
 def _rounding(model):
-    """Rounded to 8 and to 4 bits, and the same weights in plain layers."""
+    """Round to 8 and to 4 bits, and compare the logits with those of the rounded weights in plain layers."""
     smalls = [quantize(model, "rtn", Scheme(bits=bits, group=32)) for bits in (8, 4)]
     pairs = [(small(_tokens()), _as_linear_layers(small, model)(_tokens())) for small in smalls]
     return torch.stack([found for found, _ in pairs]), torch.stack([expected for _, expected in pairs])
@@ -308,14 +308,14 @@ def _rounding(model):
 
 @_one_by_one("GPTQ", 1e-5, layers=1)
 def _gptq(model):
-    """Rounded to 4 bits, and the same weights in plain layers."""
+    """Round to 4 bits with GPTQ, and compare the logits with those of the rounded weights in plain layers."""
     small = quantize(model, "gptq", Scheme(bits=4, group=32), calibration=_calibration())
     return small(_tokens()), _as_linear_layers(small, model)(_tokens())
 
 
 @_one_by_one("AWQ", 1e-4, layers=1)
 def _awq(model):
-    """Scaled and not yet rounded, and the model itself; then in 4 bits, and the same weights in plain layers."""
+    """Scale the weights with AWQ, and compare the logits. Then round them to 4 bits, and compare as for GPTQ."""
     scheme, folded, layers = Scheme(bits=4, group=32), copy.deepcopy(model), list(_names_of_layers())
     through = Calibration(folded, _calibration())
     for block in folded.blocks:
@@ -348,19 +348,19 @@ def _through_a_file(write: Callable, read: Callable, model) -> tuple[torch.Tenso
 
 @_one_by_one("folder", 0)
 def _folder(model):
-    """Saved as a folder of safetensors, and loaded."""
+    """Save the model as a folder of safetensors, load it, and compare the logits."""
     return _through_a_file(save_llama_folder, load_llama_folder, model)
 
 
 @_one_by_one("GGUF", 0)
 def _gguf(model):
-    """Written as a GGUF file in F32, and loaded."""
+    """Write the model to a GGUF file in F32, load it, and compare the logits."""
     return _through_a_file(export_gguf, load_gguf, model)
 
 
 @_consumer("llama.cpp", 1e-4)
 def _llama_cpp(names):
-    """That file in llama.cpp: log-probabilities of the whole vocabulary, for three greedy tokens."""
+    """Run that file in llama.cpp for three greedy tokens, and compare the log-probabilities of the whole vocabulary."""
 
     def difference(model) -> float:
         with tempfile.TemporaryDirectory() as folder:

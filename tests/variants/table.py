@@ -88,7 +88,7 @@ def written() -> str:
         parts.append(_row(variant, *found))
     parts += ["\n## Variants\n\n", _BASE, _row("variant", "differs from the first in"), _row("---", "---")]
     parts += [_row(variant, _differences(variant)) for variant in VARIANTS]
-    parts += ["\n## Consumers\n\n", _row("consumer", "what is compared", "tolerance"), _row(*["---"] * 3)]
+    parts += ["\n## Consumers\n\n", _row("consumer", "what the test does", "tolerance"), _row(*["---"] * 3)]
     for consumer in CONSUMERS.values():
         within = f"{consumer.within:.0e}".replace("e-0", "e-") if consumer.within else "0"
         parts.append(_row(consumer.title, consumer.what.rstrip("."), within))

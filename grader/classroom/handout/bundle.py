@@ -12,7 +12,7 @@ __all__ = ["course_files", "write_bundle"]
 
 _COURSE = ("lib/threeloops", "grader", "scripts")
 """Folders that a course needs to run; each is taken whole, without what Python compiled."""
-_FILES = ("LICENSE", "Makefile", "nbgrader_config.py", "pyproject.toml", "environment.yml")
+_FILES = ("AGENTS.md", "LICENSE", "Makefile", "nbgrader_config.py", "pyproject.toml", "environment.yml")
 _TOP = "three_loops"
 
 _README = """# Three Loops

@@ -56,6 +56,7 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit)
     grammar: str = ""  # of `threeloops.product.grammar`: the output is the beginning of a text of it
     logprobs: int | None = None  # how many of the likeliest tokens to report with each token; None reports nothing
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
 
     def __post_init__(self) -> None:
         whole = {
@@ -64,6 +65,7 @@ class Sampling:
             "seed": (self.seed, 0),
             "min_tokens": (self.min_tokens, 0),
             "logprobs": (self.logprobs or 0, 0),
+            "prompt_logprobs": (self.prompt_logprobs or 0, 0),
         }
         for name, (value, least) in whole.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -136,6 +138,9 @@ class Request:
     logprobs: list[TokenLogprobs] = field(
         default_factory=list
     )  # one per token of `output`, if the sampling asks for it
+    prompt_logprobs: list[TokenLogprobs] = field(
+        default_factory=list
+    )  # one per token of `prompt` after the first, if the sampling asks for it
     finish: Finish | None = None
     error: str = ""
     is_grammar_at_fault: bool = False  # whether it ended with an error because its grammar could not be followed
@@ -162,6 +167,11 @@ class Request:
     @property
     def uncomputed(self) -> int:
         return self.length - self.computed
+
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """Whether the request asks for log-probabilities of its prompt that have not been computed yet."""
+        return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < len(self.prompt) - 1
 
     @property
     def phase(self) -> Phase:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TokenizerFiles", "byte_characters", "put_around", "read_files", "read_object"]
+__all__ = ["TokenizerFiles", "byte_characters", "end_tokens", "put_around", "read_files", "read_object"]
 
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
@@ -42,6 +42,23 @@ def read_files(folder: Path) -> TokenizerFiles:
     named = {name: text for name in _NAMED if (text := _text(settings.get(name))) is not None}
     _place_special_tokens(library, settings, named)
     return TokenizerFiles(library, named, *_template(folder, settings))
+
+
+def end_tokens(folder: Path, files: TokenizerFiles) -> set[int]:
+    """Return the tokens that end a text: the tokenizer's own, and those of `generation_config.json`.
+
+    `config.json` is read if `generation_config.json` names none. Raises ValueError if it names anything but tokens.
+    """
+    found = read_object(folder / "generation_config.json").get("eos_token_id")
+    if found is None:
+        found = read_object(folder / "config.json").get("eos_token_id")
+    numbers = [] if found is None else found if isinstance(found, list) else [found]
+    if "eos_token" in files.named and (own := files.library.token_to_id(files.named["eos_token"])) is not None:
+        numbers = [*numbers, own]
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise ValueError(f"{folder}: eos_token_id = {found!r}: expected the number of a token, or a list of them")
+    return set(numbers)
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -18,14 +18,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-__all__ = ["Deadlock", "TimeLimit", "busy", "now", "run"]
+__all__ = ["Deadlock", "TimeLimit", "VirtualTimeLoop", "alone", "busy", "cancel_all", "now", "run", "run_on"]
 
 _THREADS = 32
 """Workers of the default executor."""
+
+_HERE = str(Path(__file__).parent)
 
 _MOST_TURNS = 200_000
 """Turns of the loop at one moment after which a task counts as spinning."""
@@ -57,7 +60,7 @@ class _Timer(asyncio.TimerHandle):
         return (self.when(), self.order) < (other.when(), other.order)
 
 
-class _VirtualTimeLoop(asyncio.BaseEventLoop):
+class VirtualTimeLoop(asyncio.BaseEventLoop):
     """An event loop whose `time()` starts at 0 s and moves only when nothing is ready, or in `busy`.
 
     Functions in an executor run when a worker is free, one at a time, and finish as much later as their `busy` says;
@@ -67,6 +70,9 @@ class _VirtualTimeLoop(asyncio.BaseEventLoop):
     _scheduled: list[_Timer]
     _selector: Any
     _clock_resolution: float
+    _timer_cancelled_count: int
+    is_ending = False
+    """Whether the program is over, and the tasks that are left are being cancelled."""
 
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
@@ -82,6 +88,20 @@ class _VirtualTimeLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self._thread.now if self._thread else self._now
+
+    @property
+    def is_in_a_thread(self) -> bool:
+        """Whether a function in an executor runs now."""
+        return self._thread is not None
+
+    @contextmanager
+    def own_clock(self) -> Iterator[_Thread]:
+        """Charge what runs in here to a clock of its own, as in an executor's thread."""
+        self._thread = thread = _Thread(self._now)
+        try:
+            yield thread
+        finally:
+            self._thread = None
 
     def busy(self, seconds: float) -> None:
         """Let `seconds` pass without a turn of the loop."""
@@ -117,13 +137,11 @@ class _VirtualTimeLoop(asyncio.BaseEventLoop):
                 self.call_at(waiting[0], start)
                 return
             work, given = pending.pop()
-            self._thread = thread = _Thread(self._now)
-            try:
-                result, error = work(*given), None
-            except Exception as raised:
-                result, error = None, raised
-            finally:
-                self._thread = None
+            with self.own_clock() as thread:
+                try:
+                    result, error = work(*given), None
+                except Exception as raised:
+                    result, error = None, raised
             heapq.heapreplace(waiting, thread.now)
             self.call_at(thread.now, _settle, future, result, error)
 
@@ -131,27 +149,44 @@ class _VirtualTimeLoop(asyncio.BaseEventLoop):
         return future
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Instead of waiting for `timeout` seconds: jump to the next timer."""
+        """Instead of waiting for `timeout` seconds: let time pass."""
         if timeout == 0:
-            self._turns += 1
-            if self._turns > _MOST_TURNS:
-                message = f"{_MOST_TURNS:,} turns of the loop at {self._now:g} s, and time stands still: a task spins"
-                raise TimeLimit(message + self._where())
-            return []
-        self._turns = 0
-        if not self._scheduled:
-            raise Deadlock(f"deadlock at {self._now:g} s: nothing is ready, and no timer runs" + self._where())
-        moment = self._scheduled[0].when()
-        if moment > self._limit:
-            raise TimeLimit(f"not finished after {self._limit:g} s" + self._where())
-        self._now = max(self._now, moment)
+            self.count_a_turn()
+        else:
+            self.idle()
         return []
+
+    def count_a_turn(self) -> None:
+        """Raises TimeLimit after many turns without a jump in between."""
+        self._turns += 1
+        if self._turns > _MOST_TURNS:
+            message = f"{_MOST_TURNS:,} turns of the loop at {self._now:g} s, and time stands still: a task spins"
+            raise TimeLimit(message + self.where())
+
+    def idle(self) -> None:
+        """Jump to the next timer, because nothing is ready."""
+        self.jump(self.next_timer())
+
+    def jump(self, moment: float) -> None:
+        """Let time pass until `moment`; infinity means that nothing will happen any more."""
+        if moment == math.inf:
+            raise Deadlock(f"deadlock at {self._now:g} s: nothing is ready, and no timer runs" + self.where())
+        if moment > self._limit:
+            raise TimeLimit(f"not finished after {self._limit:g} s" + self.where())
+        self._now, self._turns = max(self._now, moment), 0
+
+    def next_timer(self) -> float:
+        """The moment of the first timer; infinite without any."""
+        while self._scheduled and self._scheduled[0].cancelled():
+            self._timer_cancelled_count -= 1
+            heapq.heappop(self._scheduled)._scheduled = False
+        return self._scheduled[0].when() if self._scheduled else math.inf
 
     def close(self) -> None:
         self._selector = None
         super().close()
 
-    def _where(self) -> str:
+    def where(self) -> str:
         """A line for each task that waits, and for each that has failed."""
         lines = [f"  {self._name(task)} waits{_line_of(task)}" for task in self._created(done=False)]
         for task in self._created(done=True):
@@ -188,19 +223,23 @@ def run(main: Callable[..., Awaitable[Any]], *args: Any, seconds: float = 3600.0
         Deadlock: the message names the tasks that wait, with the line.
         TimeLimit: after `seconds`, or when a task spins without letting time pass.
     """
-    loop = _VirtualTimeLoop(seconds)
-    with _outer_loop_set_aside():
+    return run_on(VirtualTimeLoop(seconds), main, *args, **options)
+
+
+def run_on(loop: VirtualTimeLoop, main: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
+    """Do what `run` does, on a loop that was made for it, and close the loop."""
+    with alone():
         try:
             return loop.run_until_complete(_awaited(main, args, options))
         finally:
             try:
-                _cancel_all(loop)
+                cancel_all(loop)
             finally:
                 loop.close()
 
 
 @contextmanager
-def _outer_loop_set_aside() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Let this thread run another loop meanwhile, if one of its tasks runs now. From Python 3.14 on a thread has one
     current task for all loops, so that task is set aside as well."""
     outer = events._get_running_loop()
@@ -229,9 +268,9 @@ def now() -> float:
     return _loop().time()
 
 
-def _loop() -> _VirtualTimeLoop:
+def _loop() -> VirtualTimeLoop:
     loop = events._get_running_loop()
-    if not isinstance(loop, _VirtualTimeLoop):
+    if not isinstance(loop, VirtualTimeLoop):
         raise RuntimeError("there is no virtual time here: call this in a program that `run(main)` executes")
     return loop
 
@@ -256,9 +295,9 @@ def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None)
         future.set_exception(error)
 
 
-def _cancel_all(loop: _VirtualTimeLoop) -> None:
+def cancel_all(loop: VirtualTimeLoop) -> None:
     """As `asyncio.run` does, but a task that refuses to end is left behind."""
-    loop._limit = math.inf
+    loop.is_ending, loop._limit = True, math.inf
     left = loop._created(done=False)
     for task in left:
         task.cancel()
@@ -276,7 +315,7 @@ def _line_of(task: "asyncio.Task[Any]") -> str:
     """Where the task waits: the innermost line that is not asyncio's own."""
     found = ""
     for code, line in _chain(task.get_coro()):
-        if code.co_filename.startswith(asyncio.__path__[0]) or code.co_filename == __file__:
+        if code.co_filename.startswith((asyncio.__path__[0], _HERE)):
             continue
         text = linecache.getline(code.co_filename, line).strip()
         found = f" in {code.co_name}, line {line}" + (f": {text}" if text else "")

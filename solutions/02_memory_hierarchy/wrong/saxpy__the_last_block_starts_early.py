@@ -1,5 +1,5 @@
 # expect: race
-# fails: values
+# fails: values, widths
 @triton.jit
 def saxpy_kernel(x, y, out, a, n, BLOCK: tl.constexpr):
     """out = a · x + y, BLOCK elements per program."""

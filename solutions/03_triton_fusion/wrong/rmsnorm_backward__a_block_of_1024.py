@@ -1,6 +1,5 @@
 # expect: dx of 15 × 1100
-# fails: values
-# caught: hidden
+# fails: values, traffic
 def rows_per_program(rows: int) -> int:
     """How many rows a program of the backward kernel takes."""
     return max(14, rows // 264)

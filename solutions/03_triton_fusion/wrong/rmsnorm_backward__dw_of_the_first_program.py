@@ -1,5 +1,5 @@
 # expect: of the first program alone
-# fails: values
+# fails: values, traffic
 def rows_per_program(rows: int) -> int:
     """How many rows a program of the backward kernel takes."""
     return max(14, rows // 264)

@@ -1,5 +1,4 @@
 # expect: of its own number
-# fails: values
 @triton.jit
 def grouped_kernel(
     q, k, v, out, lse, queries, keys, group, scale, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr

@@ -1,5 +1,4 @@
 # expect: expected h // group
-# fails: values
 @triton.jit
 def grouped_kernel(
     q,

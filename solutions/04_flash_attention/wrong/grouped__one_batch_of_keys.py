@@ -1,5 +1,4 @@
 # expect: use the keys of the first
-# fails: values
 @triton.jit
 def grouped_kernel(
     q,

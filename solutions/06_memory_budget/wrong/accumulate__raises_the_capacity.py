@@ -1,5 +1,4 @@
 # expect: at most 4 fit
-# fails: values
 CAPACITY = capacity = 1000
 
 

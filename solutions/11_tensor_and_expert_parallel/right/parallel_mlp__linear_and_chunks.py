@@ -1,10 +1,11 @@
-def parallel_mlp(
-    x: torch.Tensor, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor
-) -> torch.Tensor:
-    """Chunks of all tensors; rank 0 alone adds the bias before the sum."""
+def parallel_mlp(x: torch.Tensor, up: Stored, up_bias: Stored, down: Stored, down_bias: Stored) -> torch.Tensor:
+    """Two reads of half a part each; rank 0 alone adds the bias before the sum."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    own_up, own_bias, own_down = up.chunk(ranks)[rank], up_bias.chunk(ranks)[rank], down.chunk(ranks, 1)[rank]
-    hidden = functional.gelu(functional.linear(x, own_up, own_bias))
-    y = functional.linear(hidden, own_down, down_bias if rank == 0 else None)
+    first, last = (len(up) * place // ranks for place in (rank, rank + 1))
+    middle = (first + last) // 2
+    own_up = torch.cat([up[first:middle, :], up[middle:last, :]])
+    own_down = torch.cat([down[:, first:middle], down[:, middle:last]], 1)
+    hidden = functional.gelu(functional.linear(x, own_up, up_bias[first:last]))
+    y = functional.linear(hidden, own_down, down_bias[:] if rank == 0 else None)
     dist.all_reduce(y)
     return y

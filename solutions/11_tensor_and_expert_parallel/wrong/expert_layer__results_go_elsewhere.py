@@ -1,4 +1,4 @@
-# expect: all_to_all: split_with_sizes
+# expect: the split sizes of input are
 # fails: values, traffic, gradients
 def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int) -> torch.Tensor:
     """Each token's row from its expert, wherever that is."""

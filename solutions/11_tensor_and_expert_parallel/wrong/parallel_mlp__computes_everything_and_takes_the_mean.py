@@ -1,8 +1,5 @@
-# expect: times its part
-# fails: cost
-def parallel_mlp(
-    x: torch.Tensor, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor
-) -> torch.Tensor:
+# expect: a rank reads an N-th
+def parallel_mlp(x: torch.Tensor, up: Stored, up_bias: Stored, down: Stored, down_bias: Stored) -> torch.Tensor:
     """The MLP's output on every rank, of which this rank computes its part."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     size = len(up) // ranks
@@ -10,4 +7,4 @@ def parallel_mlp(
     hidden = functional.gelu(x @ up[own].T + up_bias[own])
     y = hidden @ down[:, own].T
     dist.all_reduce(y)
-    return y / ranks + down_bias
+    return y / ranks + down_bias[:]

@@ -1,12 +1,10 @@
 # expect: this is the rank's own term
 # fails: values, cost
-def parallel_mlp(
-    x: torch.Tensor, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor
-) -> torch.Tensor:
+def parallel_mlp(x: torch.Tensor, up: Stored, up_bias: Stored, down: Stored, down_bias: Stored) -> torch.Tensor:
     """The MLP's output on every rank, of which this rank computes its part."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     size = len(up) // ranks
     own = slice(rank * size, (rank + 1) * size)
     hidden = functional.gelu(x @ up[own].T + up_bias[own])
     y = hidden @ down[:, own].T
-    return y + down_bias
+    return y + down_bias[:]

@@ -1,14 +1,14 @@
 class CachedAttention:
     """Memory is reserved, doubled where it is too small, and written in place."""
 
-    def __init__(self, wq, wk, wv, kv_heads):
-        self.weights, self.kv_heads, self.count = (wq, wk, wv), kv_heads, 0
+    def __init__(self, kv_heads):
+        self.kv_heads, self.count = kv_heads, 0
         self.buffer = None
 
-    def attend(self, x):
-        batch, new, _ = x.shape
-        head_dim = len(self.weights[1]) // self.kv_heads
-        q, k, v = (torch.nn.functional.linear(x, w).view(batch, new, -1, head_dim) for w in self.weights)
+    def attend(self, q, k, v):
+        batch, new, width = k.shape
+        head_dim = width // self.kv_heads
+        q, k, v = (each.view(batch, new, -1, head_dim) for each in (q, k, v))
         end = self.count + new
         if self.buffer is None:
             self.buffer = torch.empty(2, batch, 2 * new, self.kv_heads, head_dim, dtype=k.dtype)

@@ -1,22 +1,21 @@
 class CachedAttention:
     """One key and one value per token in lists, and one query at a time."""
 
-    def __init__(self, wq, wk, wv, kv_heads):
-        self.wq, self.wk, self.wv, self.kv_heads = wq, wk, wv, kv_heads
+    def __init__(self, kv_heads):
+        self.kv_heads = kv_heads
         self.keys, self.values = [], []
 
-    def attend(self, x):
-        head_dim = len(self.wk) // self.kv_heads
-        queries, keys, values = (torch.matmul(x, w.T) for w in (self.wq, self.wk, self.wv))
+    def attend(self, queries, keys, values):
+        head_dim = keys.shape[2] // self.kv_heads
         results = []
-        for new in range(x.shape[1]):
+        for new in range(keys.shape[1]):
             self.keys.append(keys[:, new])
             self.values.append(values[:, new])
             k, v = (
-                torch.stack(each, 1).view(len(x), len(each), self.kv_heads, head_dim)
+                torch.stack(each, 1).view(len(keys), len(each), self.kv_heads, head_dim)
                 for each in (self.keys, self.values)
             )
-            q = queries[:, new].view(len(x), self.kv_heads, -1, head_dim)
+            q = queries[:, new].view(len(keys), self.kv_heads, -1, head_dim)
             weights = (torch.einsum("bkgd,btkd->bkgt", q, k) * head_dim**-0.5).softmax(-1)
             results.append(torch.einsum("bkgt,btkd->bkgd", weights, v).flatten(1))
         return torch.stack(results, 1)

@@ -1,20 +1,19 @@
 # expect: tokens see later ones of their chunk
-# fails: values, truncate
 class CachedAttention:
     """Attention of one layer that keeps the keys and values of earlier tokens."""
 
-    def __init__(self, wq: torch.Tensor, wk: torch.Tensor, wv: torch.Tensor, kv_heads: int):
-        self.weights, self.kv_heads, self.head_dim = (wq, wk, wv), kv_heads, len(wk) // kv_heads
-        self.keys = self.values = None
+    def __init__(self, kv_heads: int):
+        self.kv_heads, self.keys, self.values = kv_heads, None, None
 
-    def attend(self, x: torch.Tensor) -> torch.Tensor:
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attention of the new tokens over all tokens so far."""
-        q, k, v = ((x @ w.T).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for w in self.weights)
+        head_dim = k.shape[-1] // self.kv_heads
+        q, k, v = (each.unflatten(-1, (-1, head_dim)).transpose(1, 2) for each in (q, k, v))
         if self.keys is not None:
             k, v = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
         self.keys, self.values = k, v
         group = q.shape[1] // self.kv_heads
-        scores = q @ k.repeat_interleave(group, 1).mT / self.head_dim**0.5
+        scores = q @ k.repeat_interleave(group, 1).mT / head_dim**0.5
         positions = torch.arange(k.shape[2])
         future = positions > positions[-q.shape[2] :, None]
         weights = scores.softmax(-1)

@@ -165,6 +165,7 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
         names = archive.namelist()
         archive.extractall(tmp_path)
     root = tmp_path / "three_loops"
+    assert "three_loops/AGENTS.md" in names, "assistants are asked to hint"
     assert not [n for n in names if "solutions/" in n or "/wrong/" in n or "/right/" in n or "/tests/" in n]
     notebook = nbformat.read(root / f"labs/{in_repository.slug}/{in_repository.slug}.ipynb", as_version=4)
     assert not [c.id for c in notebook.cells if "HIDDEN TESTS" in c.source or "BEGIN SOLUTION" in c.source]

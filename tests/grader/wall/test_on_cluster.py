@@ -405,3 +405,63 @@ def test_a_hostile_rank_program_costs_its_own_exercise_only(lab, sandbox, attack
         assert done.ok, done
     finally:
         fresh.close()
+
+
+ASKING = """
+from threeloops.training.cluster import ask
+
+
+def own(function):
+    return function(ask("part"))
+"""
+
+SERVED_TEST = """
+parts, asked = [torch.arange(3.0) + 10 * rank for rank in range(2)], []
+
+
+def part(rank):
+    asked.append(rank)
+    return parts[rank]
+
+
+seen = on_cluster(Cluster(2), own, f, served={"part": part})
+assert [result.tolist() for result in seen.results] == [sum(parts).tolist()] * 2, seen.results
+assert sorted(asked) == [0, 1], asked
+"""
+
+
+@pytest.mark.parametrize("where", ["direct", SANDBOXES[0]])
+def test_a_rank_has_only_what_the_test_serves_it(lab, where):
+    with sides(lab, where, SETUP + ASKING) as run:
+        done = run("def f(x):\n    dist.all_reduce(x)\n    return x", SERVED_TEST)
+        assert done.ok, done
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("current_rank().main.ask('part', b'\\\\xc1')", "malformed"),
+        ("current_rank().main.ask('part', b'\\\\x91' * 5000)", ""),
+        ("ask('parts')", "served here are"),
+        ("ask('part', 1, 2)", "positional argument"),
+    ],
+)
+def test_a_question_that_is_none_is_answered_with_an_error(lab, question, words):
+    answer = f"""
+    from threeloops.training.cluster.programs.child import current_rank
+    from threeloops.training.cluster.programs.tensors import unpacked
+
+    def f(x):
+        try:
+            said = {question}
+            return str(unpacked(said))
+        except RuntimeError as error:
+            return str(error)
+    """
+    test = f"""
+    seen = on_cluster(Cluster(1), own, f, served={{"part": lambda rank: torch.ones(2)}})
+    assert {words!r} in seen.results[0], seen.results
+    """
+    with sides(lab, SANDBOXES[0], SETUP + ASKING) as walled:
+        done = walled(answer, test)
+        assert done.ok, done

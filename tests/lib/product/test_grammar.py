@@ -96,7 +96,7 @@ def test_at_temperature_zero_the_likeliest_allowed_token_is_taken():
 )
 def test_a_grammar_that_cannot_be_followed_is_refused_in_the_librarys_words(grammar, told):
     with pytest.raises(ValueError, match=told) as refused:
-        Grammars(BYTES, [0]).check(grammar())
+        Grammars(BYTES, [0]).matcher(grammar())
     assert "\n" not in str(refused.value), "the state of the parser is not shown"
 
 
@@ -136,7 +136,7 @@ def test_a_bound_that_would_be_rounded_is_refused(schema, told):
 def test_what_only_looks_like_a_bound_is_none():
     number = {"type": "integer", "minimum": -(2**53), "maximum": 2**53}
     for schema in (number, {"const": {"minimum": BIG}}, {"type": "object", "properties": {"minimum": number}}):
-        Grammars(BYTES, [0]).check(grammar_of_schema(schema))
+        Grammars(BYTES, [0]).matcher(grammar_of_schema(schema))
 
 
 def test_the_backtrace_of_a_panic_is_not_shown():

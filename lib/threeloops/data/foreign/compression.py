@@ -6,15 +6,16 @@ shards on the web end in .tar.gz.
 
 import gzip
 import re
+import tempfile
 import zlib
 from typing import Any, BinaryIO, cast
 
 from threeloops.data.errors import CorruptData
 
-__all__ = ["uncompressed"]
+__all__ = ["require_uncompressed", "uncompressed"]
 
-_GZIP = b"\x1f\x8b"
-_OTHERS = {
+_FORMATS = {
+    rb"\x1f\x8b": ("gzip", "gunzip"),
     rb"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
     rb"BZh[1-9]1A": ("bzip2", "bunzip2"),  # with the first bytes of a block, because a tar may begin with a name BZh…
     rb"\xfd7zXZ\0": ("xz", "unxz"),
@@ -23,25 +24,65 @@ _OTHERS = {
 }
 """The name of each format and the command that decompresses it, by a pattern of its first bytes."""
 _LONGEST = 6
+_IN_MEMORY = 1 << 26
+"""Bytes up to which a copy of a shard stays in memory."""
 
 
 def uncompressed(file: BinaryIO, shard: str) -> BinaryIO:
-    """Return a stream with the same bytes, decompressed if they are in gzip's format.
+    """Return a file that can seek and has the same bytes, decompressed if they are in gzip's format.
 
-    Raises CorruptData if the file has another compression.
+    This is `file` itself if it can seek and is not compressed. Otherwise it is a temporary file, in memory if it is
+    small. Raises CorruptData if the file has another compression.
     """
+    begin = file.tell() if _can_seek(file) else None
+    head = _head(file)
+    name, command = _compression(head)
+    if name == "gzip":
+        return _copied(cast(BinaryIO, _Gunzipped(cast(BinaryIO, _Continued(head, file)), shard)))
+    if name:
+        raise _refused(shard, name, "gzip or none", command)
+    if begin is None:
+        return _copied(cast(BinaryIO, _Continued(head, file)))
+    file.seek(begin)
+    return file
+
+
+def require_uncompressed(file: BinaryIO, shard: str) -> None:
+    """Raise CorruptData if a file that can seek is compressed: no sample can be read from the middle of it."""
+    begin = file.tell()
+    name, command = _compression(_head(file))
+    if name:
+        raise _refused(shard, name, "none", command)
+    file.seek(begin)
+
+
+def _compression(head: bytes) -> tuple[str, str]:
+    """The name of the format that begins so, and the command that decompresses it, or two empty texts."""
+    return next((format for magic, format in _FORMATS.items() if re.match(magic, head)), ("", ""))
+
+
+def _refused(shard: str, name: str, expected: str, command: str) -> CorruptData:
+    wrong = f"compressed with {name}, expected {expected}: decompress the shard with {command}"
+    return CorruptData(shard, "byte 0", wrong)
+
+
+def _head(file: BinaryIO) -> bytes:
     head = b""
     while len(head) < _LONGEST and (more := file.read(_LONGEST - len(head))):
         head += more
-    whole = cast(BinaryIO, _Continued(head, file))
-    if head.startswith(_GZIP):
-        return cast(BinaryIO, _Gunzipped(whole, shard))
-    for magic, (name, command) in _OTHERS.items():
-        if re.match(magic, head):
-            raise CorruptData(
-                shard, "byte 0", f"compressed with {name}, expected gzip or none: decompress the shard with {command}"
-            )
-    return whole
+    return head
+
+
+def _can_seek(file: BinaryIO) -> bool:
+    return hasattr(file, "seekable") and file.seekable()
+
+
+def _copied(stream: BinaryIO) -> BinaryIO:
+    copy = cast(BinaryIO, tempfile.SpooledTemporaryFile(_IN_MEMORY))  # noqa: SIM115
+    while piece := stream.read(1 << 20):
+        copy.write(piece)
+    copy.seek(0)
+    return copy
 
 
 class _Continued:

@@ -5,13 +5,13 @@ Two blocks of zeros end the chain. Everything behind a wrong size is lost. Sourc
 bytes is the contents of a member of type L in front of its file) and "Extensions" (sizes from 8 GiB on).
 """
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from threeloops.data.errors import CorruptData
 
-__all__ = ["BLOCK", "Member", "header", "read_members"]
+__all__ = ["BLOCK", "Member", "header", "list_members"]
 
 BLOCK = 512
 _NAME, _SIZE, _CHECKSUM, _TYPE, _MAGIC = slice(0, 100), slice(124, 136), slice(148, 156), 156, slice(257, 265)
@@ -21,16 +21,17 @@ _FILES, _FOLDER, _PAX, _PAX_OF_ALL, _LONG_NAME = ("\0", "0"), "5", "x", "g", "L"
 _SPARSE = "GNU.sparse."
 _BINARY = b"\x80"
 """The first byte of a number that is binary, which GNU tar writes where octal digits have no room."""
-_READ_BYTES = 1 << 26
 
 
-@dataclass(frozen=True)
-class Member:
-    """A file; `offset` is that of its first header, in bytes from the start of the shard."""
+class Member(NamedTuple):
+    """A regular file in a shard, and where it lies."""
 
     name: str
     offset: int
-    contents: bytes
+    """That of its first header, in bytes from the start of the shard."""
+    begin: int
+    """The position of its contents in the file that was listed."""
+    size: int
 
 
 def header(name: str, size: int) -> bytes:
@@ -54,8 +55,8 @@ def header(name: str, size: int) -> bytes:
     return bytes(block)
 
 
-def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
-    """The regular files of a shard in order, from anything with `read(n)`; folders are skipped.
+def list_members(file: BinaryIO, shard: str) -> Iterator[Member]:
+    """List the regular files of a shard in order, and skip folders. Only headers are read, and `file` has to seek.
 
     Bytes of a name that are not UTF-8 become lone surrogates, as in Python's file names, so different names stay
     different. Raises CorruptData naming shard and offset for a bad checksum, a cut file, a sparse file, a member of
@@ -63,6 +64,9 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
     """
     offset = start = 0
     extended: dict[str, str] = {}
+    origin = file.tell()
+    end = file.seek(0, os.SEEK_END) - origin
+    file.seek(origin)
     while True:
         block = file.read(BLOCK)
         place = f"byte {offset:,}"
@@ -78,22 +82,22 @@ def read_members(file: BinaryIO, shard: str) -> Iterator[Member]:
             extended = {}
         if kind == _FOLDER:
             size = 0  # some writers give the size of the folder's files, none writes contents
-        padded = size + -size % BLOCK
-        contents = _read(file, padded)
-        if len(contents) < padded:
-            wrong = f"{name}: {size:,} bytes were promised, the shard ends after {len(contents):,}"
+        begin, padded = offset + BLOCK, size + -size % BLOCK
+        if begin + padded > end:
+            wrong = f"{name}: {size:,} bytes were promised, the shard ends after {end - begin:,}"
             raise CorruptData(shard, place, wrong)
-        offset += BLOCK + padded
+        offset = begin + padded
         if kind == _PAX:
-            extended |= _records(contents[:size], shard, place)
+            extended |= _records(file.read(padded)[:size], shard, place)
             continue  # the file that follows begins here: `start` stays
         if kind == _LONG_NAME:
-            extended["path"] = _text(contents[:size].partition(b"\0")[0])
+            extended["path"] = _text(file.read(padded)[:size].partition(b"\0")[0])
             continue
         if kind in _FILES:
-            yield Member(name, start, contents[:size])
+            yield Member(name, start, origin + begin, size)
         elif kind not in (_FOLDER, _PAX_OF_ALL):
             raise CorruptData(shard, place, f"{name}: a member of type {kind!r}; a shard holds regular files only")
+        file.seek(origin + offset)
         start = offset
 
 
@@ -151,17 +155,6 @@ def _field(field: bytes) -> int:
     if field[:1] == _BINARY and (number := int.from_bytes(field[1:])) < 1 << 63:
         return number
     return _number(field.strip(b" \0") or b"0", 8)
-
-
-def _read(file: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes. Piece by piece, since a reader makes room for all that it is asked for."""
-    if size <= _READ_BYTES:
-        return file.read(size)
-    pieces: list[bytes] = []
-    while size and (piece := file.read(min(size, _READ_BYTES))):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
 
 
 def _number(digits: bytes, base: int = 10) -> int:

@@ -1,21 +1,23 @@
 """Tar shards in the WebDataset layout: the files of a sample lie next to each other and share a key.
 
-A shard is read from front to back, with one open for thousands of samples and no look-ups. Source: Aizman et al. 2019,
+A shard is read from front to back, with one open for thousands of samples. Its headers come first, since only they show
+whether a part of a sample is still to come. Source: Aizman et al. 2019,
 "High performance I/O for large scale deep learning", arXiv:2001.01858.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from pathlib import Path
 from typing import BinaryIO
 
 from threeloops.data.errors import CorruptData
-from threeloops.data.foreign.compression import uncompressed
+from threeloops.data.foreign.compression import require_uncompressed, uncompressed
 from threeloops.data.formats.sample import Sample, split_name, unrepeated
-from threeloops.data.formats.tar_members import BLOCK, header, read_members
+from threeloops.data.formats.tar_members import BLOCK, Member, header, list_members
 from threeloops.files import replacing
 
-__all__ = ["read_tar_shard", "shard_bytes", "write_tar_shards"]
+__all__ = ["TarShards", "read_tar_shard", "shard_bytes", "write_tar_shards"]
 
 
 def shard_bytes(samples: Iterable[Sample]) -> Iterator[bytes]:
@@ -44,34 +46,96 @@ def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard:
 
 
 def read_tar_shard(file: BinaryIO, shard: str) -> Iterator[Sample]:
-    """The samples of a shard, in order, from anything with `read(n)`: a file, or a stream that cannot seek. What gzip
-    compressed is decompressed on the way.
+    """Yield the samples of a shard in order. The headers of all its members are read before the first sample.
 
-    Raises CorruptData naming the shard and the member's offset for what `read_members` refuses, another compression, a
-    part that occurs twice in a sample, a sample whose parts are not neighbours, a file without a name before its
-    extension, and a name that leads out of the folder.
+    From a stream that cannot seek, and from a gzip file, a temporary copy is made first.
+
+    Raises CorruptData as `_index`, before the first sample, and for a name that leads out of the folder.
     """
-    seen: set[str] = set()
-    members = read_members(uncompressed(file, shard), shard)
-    for key, group in groupby(members, lambda member: split_name(member.name)[0]):
-        parts: dict[str, bytes] = {}
-        place = ""
-        for member in group:
-            here = f"byte {member.offset:,}"
-            place, extension = place or here, split_name(member.name)[1]
-            if key == "" or key.endswith("/"):
-                raise CorruptData(shard, here, f"{member.name!r} has no key before its extension")
-            if key in seen:
-                raise CorruptData(
-                    shard, here, f"{member.name}: other samples are between this part and the rest of sample {key!r}, "
-                    "which was read without it, and so may others have been; write the shard with tar --sort=name"
-                )  # fmt: skip
-            if extension in parts:
-                raise CorruptData(shard, here, f"{member.name}: sample {key!r} already has a part {extension!r}")
-            parts[extension] = member.contents
-        seen.add(key)
-        try:
-            sample = Sample(key, parts)
-        except ValueError as error:
-            raise CorruptData(shard, place, str(error)) from None
-        yield sample
+    whole = uncompressed(file, shard)
+    for key, parts in _index(whole, shard):
+        yield _read(whole, shard, key, parts)
+
+
+class TarShards:
+    """The samples of tar shards by number, in the order of the shards and of the samples in each.
+
+    Making it reads the headers of all members. Ranks and workers share the samples by a `Loader` with the `sizes` of
+    the shards, which shuffles whole shards, so that each batch is read from one place or two:
+
+    >>> shards = TarShards(paths)
+    >>> Loader(shards.load, len(shards), 32, SamplerState(seed=1), shards=shards.sizes, rank=rank, ranks=ranks)
+
+    Raises CorruptData as `read_tar_shard`, and for a compressed shard, which cannot be read from the middle.
+    """
+
+    def __init__(self, paths: Iterable[Path | str]) -> None:
+        self.paths = [Path(path) for path in paths]
+        self._samples = []
+        for path in self.paths:
+            with path.open("rb") as file:
+                require_uncompressed(file, path.name)
+                self._samples.append(_index(file, path.name))
+        self.sizes = tuple(map(len, self._samples))
+        self._ends = list(accumulate(self.sizes))
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def load(self, numbers: Iterable[int]) -> list[Sample]:
+        """Read the samples of these numbers. Neighbours are read with one open. Raises IndexError for others."""
+        found: list[Sample] = []
+        for shard, wanted in groupby(map(int, numbers), self._shard_of):
+            path, first = self.paths[shard], self._ends[shard] - self.sizes[shard]
+            with path.open("rb") as file:
+                found += [_read(file, path.name, *self._samples[shard][number - first]) for number in wanted]
+        return found
+
+    def _shard_of(self, number: int) -> int:
+        if not 0 <= number < len(self):
+            raise IndexError(
+                f"sample {number}: expected 0 to {len(self) - 1}, since the shards have {len(self)} samples"
+            )
+        return bisect_right(self._ends, number)
+
+
+_Parts = dict[str, Member]
+
+
+def _index(file: BinaryIO, shard: str) -> list[tuple[str, _Parts]]:
+    """The samples of a shard, in order: the key of each, and the members that are its parts.
+
+    Raises CorruptData naming the shard and the member's offset for what `list_members` refuses, a part that occurs
+    twice in a sample, a sample whose parts are not neighbours, and a file without a name before its extension.
+    """
+    samples: dict[str, _Parts] = {}
+    last = ""
+    for member in list_members(file, shard):
+        key, extension = split_name(member.name)
+        here = f"byte {member.offset:,}"
+        if key == "" or key.endswith("/"):
+            raise CorruptData(shard, here, f"{member.name!r} has no key before its extension")
+        if key != last and key in samples:
+            raise CorruptData(
+                shard, here, f"{member.name}: other samples are between this part and the rest of sample {key!r}; "
+                "write the shard with tar --sort=name"
+            )  # fmt: skip
+        parts = samples.setdefault(key, {})
+        if extension in parts:
+            raise CorruptData(shard, here, f"{member.name}: sample {key!r} already has a part {extension!r}")
+        parts[extension], last = member, key
+    return list(samples.items())
+
+
+def _read(file: BinaryIO, shard: str, key: str, parts: _Parts) -> Sample:
+    contents: dict[str, bytes] = {}
+    for extension, member in parts.items():
+        file.seek(member.begin)
+        contents[extension] = data = file.read(member.size)
+        if len(data) < member.size:
+            wrong = f"{member.name}: {len(data):,} bytes where its header promised {member.size:,}"
+            raise CorruptData(shard, f"byte {member.offset:,}", f"{wrong}: the shard was cut after it was listed")
+    try:
+        return Sample(key, contents)
+    except ValueError as error:
+        raise CorruptData(shard, f"byte {next(iter(parts.values())).offset:,}", str(error)) from None

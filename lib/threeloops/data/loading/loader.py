@@ -1,6 +1,6 @@
 """A loader that can be interrupted and resumed anywhere: sampler and prefetcher joined."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from threeloops.data.loading.prefetch import prefetch
@@ -17,6 +17,8 @@ class Loader:
 
     With data parallelism each rank makes a loader with its `rank` and the number of `ranks`, and gets its share:
     `batch` samples of each step. All ranks have the same state, from which another number of ranks can go on.
+
+    With `shards`, the number of samples in each, whole shards are shuffled; see `TarShards` and `epoch_order`.
 
     - `for batch in loader`: asking for the next batch means that the last one was trained on. Until then only the loop
       knows, so reading `state` in its body, or behind a `break` or an error in it, raises RuntimeError.
@@ -35,11 +37,12 @@ class Loader:
         *,
         rank: int = 0,
         ranks: int = 1,
+        shards: Sequence[int] | None = None,
     ) -> None:
         if samples < 1 or batch < 1:
             raise ValueError(f"samples = {samples}, batch = {batch}: expected at least 1 of each")
         check_rank(rank, ranks)
-        self.rank, self.ranks = rank, ranks
+        self.rank, self.ranks, self.shards = rank, ranks, shards
         self.load, self.samples, self.batch, self.state = load, samples, batch, state
         self.workers, self.ahead, self.kind = workers, ahead, kind
 
@@ -79,7 +82,7 @@ class Loader:
                 f"{began} was given out to the end of its epoch and is still the state: set `loader.state = after` "
                 "behind each step, or set the state to give the same batches out again"
             )
-        left = batches(state, self.samples, self.batch, self.rank, self.ranks)
+        left = batches(state, self.samples, self.batch, self.rank, self.ranks, self.shards)
         sizes = step_sizes(state, self.samples, self.batch, self.ranks)
         with prefetch(self.load, left, self.workers, self.ahead, self.kind) as fetched:
             for used, value in zip(sizes, fetched, strict=True):

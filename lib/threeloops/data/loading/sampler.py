@@ -7,6 +7,7 @@ Data-parallel ranks share one order and one state. In each step they take the ne
 so their shares are disjoint and their epochs end with the same step. Any other number of ranks can go on from there.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,24 +25,37 @@ class SamplerState:
     position: int = 0
 
 
-def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
+def epoch_order(samples: int, seed: int, epoch: int, shards: Sequence[int] | None = None) -> NDArray[np.int64]:
     """The order of one epoch: a permutation of shape (samples,), from a generator seeded with the pair.
 
-    Raises ValueError for a seed of more than 32 bits: the generator would take the rest as part of the epoch.
+    Args:
+        shards: the number of samples in each shard. Then whole shards are shuffled, and the samples of each follow one
+            another as they lie, so that they can be read from front to back.
+
+    Raises ValueError for a seed of more than 32 bits: the generator would take the rest as part of the epoch. Also for
+    shards that do not have this number of samples.
     """
     if not 0 <= seed < 1 << 32:
         raise ValueError(f"seed = {seed}: expected 0 … 2³² − 1")
     if epoch < 0:
         raise ValueError(f"epoch = {epoch}: expected 0 or more")
-    return np.random.default_rng([seed, epoch]).permutation(samples)
+    generator = np.random.default_rng([seed, epoch])
+    if shards is None:
+        return generator.permutation(samples)
+    if sum(shards) != samples or min(shards, default=0) < 0:
+        raise ValueError(f"shards with {sum(shards)} samples: expected sizes of 0 or more with a sum of {samples}")
+    numbers = np.split(np.arange(samples), np.cumsum(shards)[:-1])
+    return np.concatenate([numbers[shard] for shard in generator.permutation(len(shards))])
 
 
-def remaining(state: SamplerState, samples: int) -> NDArray[np.int64]:
+def remaining(state: SamplerState, samples: int, shards: Sequence[int] | None = None) -> NDArray[np.int64]:
     """The rest of the epoch, in order. Raises ValueError for a position that the data set does not have."""
-    return epoch_order(samples, state.seed, state.epoch)[_checked_position(state, samples) :]
+    return epoch_order(samples, state.seed, state.epoch, shards)[_checked_position(state, samples) :]
 
 
-def batches(state: SamplerState, samples: int, batch: int, rank: int = 0, ranks: int = 1) -> list[NDArray[np.int64]]:
+def batches(
+    state: SamplerState, samples: int, batch: int, rank: int = 0, ranks: int = 1, shards: Sequence[int] | None = None
+) -> list[NDArray[np.int64]]:
     """This rank's batches of the rest of the epoch, in order.
 
     All ranks have the same number of batches, of equal sizes except in the last step. There a batch may be short, and
@@ -52,7 +66,7 @@ def batches(state: SamplerState, samples: int, batch: int, rank: int = 0, ranks:
     """
     check_rank(rank, ranks)
     ends = np.cumsum(step_sizes(state, samples, batch, ranks))
-    steps = np.split(remaining(state, samples), ends)[:-1]  # without those that no step has
+    steps = np.split(remaining(state, samples, shards), ends)[:-1]  # without those that no step has
     return [np.array_split(step, ranks)[rank] for step in steps]
 
 

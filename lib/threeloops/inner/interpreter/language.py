@@ -4,7 +4,7 @@ during a launch, library functions that were decorated too early, and autotuners
 import ast
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -88,7 +88,19 @@ def _argument(arg: Any) -> Any:
 
 
 def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """`range` and `tl.range` in a kernel: the index is a tensor, as wide as the widest bound and at least int32."""
+    """`range` and `tl.range` in a kernel: the index is a tensor, as wide as the widest bound and at least int32.
+
+    Refuse what a compiled loop does differently: it counts upwards unless its step is a negative constant, and it
+    compares unsigned bounds as signed ones.
+    """
+    if isinstance(step, tl.core.tensor) and (step.handle.data <= 0).any():
+        raise ValueError(f"range with a step of {step}: a step that is not a constant must be at least 1")
+    for each in (first, second):
+        if (
+            isinstance(each, tl.core.tensor)
+            and (each.handle.data > np.iinfo(f"i{each.handle.data.itemsize}").max).any()
+        ):
+            raise ValueError(f"range with a bound of {each}: a loop compares {each.dtype} as a signed integer")
     bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
     bounds = [0, bounds[0], bounds[2]] if second is None else bounds
     semantic, dtype = interpreter.interpreter_semantic, tl.int32
@@ -106,8 +118,16 @@ def _assigned(value: Any) -> Any:
     return interpreter.interpreter_semantic.to_tensor(value, False)
 
 
+def _logical(is_and: bool, left: Any, right: Callable[[], Any]) -> Any:
+    """`left and right` or `left or right`: of a number that is a tensor, a truth, as compiled, and not an operand."""
+    if not isinstance(left, tl.core.tensor) or left.handle.data.size != 1:
+        return (left and right()) if is_and else (left or right())
+    return _scalar(bool(left) and bool(right()) if is_and else bool(left) or bool(right()), tl.int1)
+
+
 class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors."""
+    """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors, and the index of a loop
+    has no value after it, and `and` and `or` give truths."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         if len(node.targets) > 1:
@@ -128,12 +148,26 @@ class _Transformer(ast.NodeTransformer):
             node.value = _call("threeloops_assigned", node.value)
         return node
 
-    def visit_For(self, node: ast.For) -> ast.For:
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        result, nothing = node.values[-1], ast.arguments([], [], None, [], [], None, [])
+        for value in reversed(node.values[:-1]):
+            arguments = [ast.Constant(isinstance(node.op, ast.And)), value, ast.Lambda(nothing, result)]
+            result = ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, [])
+        return ast.copy_location(result, node)
+
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        unrolled = called is not None and ast.unparse(called).split(".")[-1] == "static_range"
         if isinstance(called, ast.Name) and called.id == "range":
             called.id = "threeloops_range"
         self.generic_visit(node)
-        return node
+        if unrolled or not isinstance(node.target, ast.Name):
+            return [node]
+        name = node.target.id  # assigned, so that it can be deleted after a loop without steps
+        made = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(0))
+        forgotten: list[ast.stmt] = [made, ast.Delete([ast.Name(name, ast.Del())])]
+        return [node, *(ast.copy_location(each, node) for each in forgotten)]
 
 
 def _call(name: str, value: ast.expr) -> ast.Call:
@@ -215,5 +249,6 @@ def install() -> None:
     interpreter.FunctionRewriter.ast_transformer = _Transformer()
     # Triton gives a rewritten kernel the names of its own module.
     interpreter.threeloops_range, interpreter.threeloops_assigned = _loop, _assigned
+    interpreter.threeloops_logical = _logical
     interpreter.GridExecutor.__call__ = _call_grid
     Autotuner._bench = _first_of_all

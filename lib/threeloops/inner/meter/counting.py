@@ -23,7 +23,7 @@ def rows(recording: Recording) -> np.ndarray:
 
 def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 | None) -> LaunchTraffic:
     patterns, spaces = recording.patterns.all, recording.spaces.by_ordinal
-    kind, argument, pattern = table[:, 0], table[:, 1], table[:, 2]
+    kind, argument, pattern, program = table[:, 0], table[:, 1], table[:, 2], table[:, 4]
     lanes = np.array([each.lanes for each in patterns] or [0])
     size = np.array([each.bytes for each in patterns] or [0])[pattern]
 
@@ -56,6 +56,7 @@ def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 |
         requests=requests,
         atomics=int(lanes[pattern[kind >= ATOMIC]].sum()),
         programs=recording.program + 1,
+        idle=recording.program + 1 - int(np.count_nonzero(np.bincount(program[kind != LOAD]))),
         largest_tile=recording.tiles.largest,
         most_held=recording.tiles.most_held,
         flops=dict(recording.flops.counts),

@@ -15,7 +15,7 @@ import numpy as np
 
 from threeloops.inner.launches import signature_of
 from threeloops.inner.meter.accesses import tensors
-from threeloops.inner.meter.findings import NAN_BYTE, Watch
+from threeloops.inner.meter.findings import NAN_BYTE, Compiled, Watch
 from threeloops.inner.meter.recording import ATOMIC, LOAD, RELAXED_ATOMIC, STORE, Recording, array_of
 
 __all__ = ["recording"]
@@ -51,6 +51,10 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
         install(interpreter.interpreter_semantic, "load", _loading(recorded, interpreter.interpreter_semantic.load))
         install(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
         install(handle, "__del__", recorded.tiles.dropped)
+        compiled = Compiled(recorded.report_here)
+        for name, method in compiled.wrappers(builder).items():
+            install(builder, name, method)
+        install(handle, "set_attr", lambda *hint: compiled.hint(*hint))
         install(language, "number_made", recorded.tiles.number_made)
         install(executor, "_init_args_hst", _addressed(recorded, executor._init_args_hst))
         install(interpreter, "_implicit_cvt", _converted(recorded, interpreter._implicit_cvt))

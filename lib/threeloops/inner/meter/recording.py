@@ -274,7 +274,7 @@ class Recording:
         failed = int(np.count_nonzero(np.logical_not(condition)))
         if failed:
             said = f"tl.device_assert failed: {message}" if message else "tl.device_assert failed"
-            self.report("failed-assert", "", self.site(), said, _ASSERT_ADVICE, "lane", failed)
+            self.report_here("failed-assert", said, _ASSERT_ADVICE, "lane", failed)
 
     def follow_undefined_lanes(self) -> None:
         self.undefined = UndefinedLanes(self.uncounted, self._branched)
@@ -323,6 +323,10 @@ class Recording:
         """Add an incident of the program that runs now."""
         program = self.program
         self.incidents.add(Incident(kind, argument, site, program, first, advice, unit, amount, {program}))
+
+    def report_here(self, kind: FindingKind, first: str, advice: str, unit: str, amount: int) -> None:
+        """Add an incident of the line that runs now, which concerns no argument."""
+        self.report(kind, "", self.site(), first, advice, unit, amount)
 
     def site(self) -> int:
         """The number of the innermost source line that belongs to the kernel, not to Triton or to this library."""

@@ -162,6 +162,8 @@ class Traffic:
     bytes, a request 32 consecutive lanes of an access along its contiguous axis. `flops`: by kind, see KINDS.
     `tf32_flops`: those of "dot" whose float32 operands a GPU would round to TF32, `tl.dot`'s default precision.
 
+    `idle` programs are those that wrote nothing, however much they read.
+
     `largest_tile` is the number of elements in the largest tile that a program loads or computes, `most_held` that in
     all tiles that one program holds at once, including pointers, masks and intermediate results that Python has not yet
     dropped. For several launches these two are maxima, not sums.
@@ -177,6 +179,7 @@ class Traffic:
     requests: int = 0
     atomics: int = 0
     programs: int = 0
+    idle: int = 0
     largest_tile: int = 0
     most_held: int = 0
     flops: dict[str, int | float] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
@@ -232,7 +235,7 @@ class LaunchTraffic(Traffic):
 
 _SUMMED = (
     *("requested_loaded", "requested_stored", "unique_loaded", "unique_stored"),
-    *("sectors", "requests", "atomics", "programs", "tf32_flops"),
+    *("sectors", "requests", "atomics", "programs", "idle", "tf32_flops"),
 )
 
 

@@ -1,10 +1,5 @@
-"""Executes a recording: the same allocations, copies, sums and launches on other inputs, with admitted kernels only.
+"""Executes a recording: the same allocations, copies, sums and launches on other inputs, with admitted kernels only."""
 
-`described` executes nothing: it gives the launches of a recording as `launches.record` would have seen them, which is
-what the compiler needs.
-"""
-
-import math
 import re
 import traceback
 from collections.abc import Sequence
@@ -15,12 +10,11 @@ from typing import Any
 import torch
 
 from threeloops.inner import launches
-from threeloops.inner.launches import DescriptorArgument, Launch, TensorArgument
 from threeloops.inner.meter import L2, Metered, meter
+from threeloops.inner.meter.traffic import Traffic
 from threeloops.inner.replay.allowlist.admit import Admitted
 from threeloops.inner.replay.inputs import view
 from threeloops.inner.replay.recordings.steps import (
-    BYTES,
     Allocate,
     Copy,
     Count,
@@ -35,10 +29,18 @@ from threeloops.inner.replay.recordings.steps import (
     each_output,
 )
 
-__all__ = ["Execution", "described", "execute", "execute_compiled"]
+__all__ = ["Execution", "execute", "execute_compiled"]
 
-_FAULTS = ("out-of-bounds", "write-race", "read-write-race", "store-conflict")
-"""Findings that no correct kernel has: on a GPU they are crashes, or results that change from run to run."""
+_FAULTS = (
+    "out-of-bounds", "write-race", "read-write-race", "store-conflict", "false-hint", "undefined-arithmetic",
+)  # fmt: skip
+"""Findings that no correct kernel has: on a GPU they are crashes, or results that differ from run to run or from the
+interpreter's."""
+
+_MOST_IDLE = 256
+"""So many programs may have nothing to do, or almost nothing, however small the problem is: about two per SM."""
+_LEAST_MOVED = 32
+"""Bytes that a working program moves on average, one sector, if there are more than `_MOST_IDLE`."""
 
 _CAST = re.compile("cannot cast .* to (.*)", re.DOTALL)
 
@@ -181,13 +183,15 @@ class _Run:
 
 
 def _said(error: BaseException) -> str:
-    """A kernel's exception in words, with the fix for three slips that the interpreter's message leaves unexplained."""
+    """A kernel's exception in words, with the fix for slips that the interpreter's message leaves unexplained."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     said = str(error) or (last[0].line if last else "") or type(error).__name__  # of a bare assertion, its own text
     if cast := _CAST.fullmatch(said):  # the interpreter prints every element of the tile
         said = f"cannot cast a value to {cast[1]}"
         if "pointer<" in cast[1]:
             said += ": if x is a pointer, x.dtype is the pointer's type, and that of its elements is x.dtype.element_ty"
+    elif isinstance(error, UnboundLocalError):
+        said += ": a loop's index has no value after the loop, and what only one branch sets has none in the other"
     elif said.startswith("assert acc.type"):
         said = "the accumulator of tl.dot needs the shape and type of the product: float32 unless out_dtype is set"
     elif said.endswith("not iterable") and last and last[0].name == "__getitem__":
@@ -206,14 +210,31 @@ def execute(
         l2: a cache model for the meter.
 
     Raises:
-        RecordingRefused: a kernel fails, accesses memory out of bounds or races, or stored nothing of what is returned.
+        RecordingRefused: a kernel fails, accesses memory out of bounds or races, or stored nothing of what is returned;
+            or most of the programs have nothing to do.
     """
     with launches.record() as recorded, meter(l2, arguments_only=True) as traffic:
         run = _run(recording, admitted, inputs, traffic)
     for finding in traffic.findings:
         if finding.kind in _FAULTS:
             raise RecordingRefused(f"launches a kernel with a fault: {finding}")
+    _require_busy(traffic.total)
     return Execution(each_output(recording.outputs, run.output), traffic, recorded, run.torch_bytes)
+
+
+def _require_busy(total: Traffic) -> None:
+    """Refuse a grid that is larger than the problem: each program costs a GPU a place, whatever it does."""
+    working = total.programs - total.idle
+    if total.idle > max(working, _MOST_IDLE):
+        raise RecordingRefused(
+            f"launches {total.programs:,} programs, of which {total.idle:,} write nothing: at most {_MOST_IDLE}, or as "
+            "many as those that write, may be idle. Launch a program per block, as triton.cdiv(n, BLOCK) counts them"
+        )
+    if working > _MOST_IDLE and total.requested_bytes < _LEAST_MOVED * working:
+        raise RecordingRefused(
+            f"launches {working:,} programs that move {total.requested_bytes:,} bytes, fewer than {_LEAST_MOVED} each: "
+            "give a program a whole block of elements"
+        )
 
 
 def execute_compiled(recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor]) -> Any:
@@ -234,35 +255,3 @@ def _constant(value: Any) -> Any:
 
         return tl.dtype(value.name)
     return tuple(map(_constant, value)) if isinstance(value, tuple) else value
-
-
-def described(recording: Recording, admitted: Admitted, inputs: Sequence[int]) -> list[Launch]:
-    """Every launch, in order. `inputs`: bytes of each storage of the inputs."""
-    sizes = [*inputs, *(s.elements * BYTES[s.dtype] for s in recording.steps if isinstance(s, Allocate))]
-    return [_launch(step, admitted, sizes) for step in recording.launches]
-
-
-def _launch(step: LaunchStep, admitted: Admitted, sizes: Sequence[int]) -> Launch:
-    kernel = admitted.kernels[step.kernel]
-    return Launch(
-        step.kernel,
-        step.grid,
-        {n: _argument(step.arguments[n], sizes) for n in kernel.parameters if n not in kernel.constants},
-        {n: _constant(step.constants[n]) for n in kernel.parameters if n in kernel.constants},
-        dict(step.options),
-        module="admitted",
-        file=admitted.file,
-        line=kernel.line,
-    )
-
-
-def _argument(value: Any, sizes: Sequence[int]) -> Any:
-    if isinstance(value, StridedView):
-        # Storages begin at multiples of 16: allocators of CPUs and GPUs align more than a compiler asks for.
-        alignment = math.gcd(value.offset * BYTES[value.dtype], 16)
-        size = sizes[value.storage]
-        return TensorArgument(value.dtype, value.shape, value.strides, value.storage, value.offset, size, alignment)
-    if isinstance(value, Descriptor):
-        base = _argument(value.base, sizes)
-        return DescriptorArgument(base, value.shape, value.strides, value.block_shape, value.padding)
-    return value

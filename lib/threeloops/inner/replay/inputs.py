@@ -44,7 +44,7 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
     def tensor(value: torch.Tensor) -> dict[str, int]:
         value = value.detach()
         name = dtype_of(value)
-        if value.layout is not torch.strided or name not in BYTES or value.device.type not in ("cpu", "cuda", "meta"):
+        if value.layout is not torch.strided or name not in BYTES or value.device.type not in ("cpu", "cuda"):
             raise TypeError(
                 f"a {value.layout} tensor of {name} on {value.device}: replay takes dense tensors of numbers"
             )
@@ -61,7 +61,7 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
     arguments = _pack([list(args), dict(kwargs)], tensor)
     if len(devices) > 1:
         raise ValueError(f"the inputs lie on {' and '.join(sorted(devices))}: expected one device")
-    if sum(sizes) > _MAX_BYTES and devices != {"meta"}:
+    if sum(sizes) > _MAX_BYTES:
         raise ValueError(
             f"the inputs take {sum(sizes) >> 20:,} MiB with all that they view: at most {_MAX_BYTES >> 20} MiB"
         )

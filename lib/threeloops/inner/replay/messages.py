@@ -17,9 +17,9 @@ from threeloops.frames import Buffer
 from threeloops.inner.launches import Launch
 from threeloops.inner.meter import L2, Metered
 from threeloops.inner.replay.allowlist.admit import Admitted, NotAdmitted, admit
-from threeloops.inner.replay.execution import described, execute, execute_compiled
+from threeloops.inner.replay.execution import execute, execute_compiled
 from threeloops.inner.replay.inputs import Inputs, view
-from threeloops.inner.replay.recordings.reader import EXECUTED, UNEXECUTED, check
+from threeloops.inner.replay.recordings.reader import check
 from threeloops.inner.replay.recordings.steps import Outputs, Recording, RecordingRefused, StridedView, each_output
 
 __all__ = ["Answer", "Message", "answer_from", "perform", "perform_compiled", "question"]
@@ -35,7 +35,6 @@ class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recording: Recording
     inputs: Inputs
     l2: L2 | str | None
-    execute: bool
 
 
 class _Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,14 +61,11 @@ class Answer:
 
 
 def question(
-    cell: str, recording: Recording, inputs: Inputs, storages: Sequence[torch.Tensor] | None, l2: L2 | str | None
+    cell: str, recording: Recording, inputs: Inputs, storages: Sequence[torch.Tensor], l2: L2 | str | None
 ) -> Message:
-    """What does `recording`, made of what the launcher of `cell` did, compute on these inputs?
-
-    Without storages: what does it launch? Then nothing is executed.
-    """
-    tree = msgspec.to_builtins(_Question(cell, recording, inputs, l2, execute=storages is not None))
-    return tree, [_bytes(storage) for storage in storages or ()]
+    """What does `recording`, made of what the launcher of `cell` did, compute on these inputs?"""
+    tree = msgspec.to_builtins(_Question(cell, recording, inputs, l2))
+    return tree, [_bytes(storage) for storage in storages]
 
 
 def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
@@ -85,14 +81,10 @@ def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
 
     try:
         admitted = _admitted(asked)
-        if asked.execute:
-            storages = [_storage(buffer, size) for buffer, size in zip(buffers, sizes, strict=True)]
-            done = execute(asked.recording, admitted, storages, asked.l2)
-            launched = tuple(launch.to_dict() for launch in done.launches)
-            reply = _Reply(each_output(done.outputs, sent), done.traffic, launched, done.torch_bytes, admitted.text)
-        else:
-            launched = tuple(launch.to_dict() for launch in described(asked.recording, admitted, sizes))
-            reply = _Reply(launches=launched, text=admitted.text)
+        storages = [_storage(buffer, size) for buffer, size in zip(buffers, sizes, strict=True)]
+        done = execute(asked.recording, admitted, storages, asked.l2)
+        launched = tuple(launch.to_dict() for launch in done.launches)
+        reply = _Reply(each_output(done.outputs, sent), done.traffic, launched, done.torch_bytes, admitted.text)
     except NotAdmitted as error:
         reply = _Reply(refused=f"launches a kernel that cannot be judged: {error}")
     except RecordingRefused as error:
@@ -113,8 +105,7 @@ def perform_compiled(tree: dict[str, Any], storages: Sequence[torch.Tensor]) -> 
 def _admitted(asked: _Question) -> Admitted:
     """The kernels of a question. Checks its recording."""
     admitted = admit(asked.cell, {step.kernel for step in asked.recording.launches}, _FILE)
-    limits = EXECUTED if asked.execute else UNEXECUTED
-    check(asked.recording, asked.inputs.sizes, admitted.kernels, limits, asked.inputs.views)
+    check(asked.recording, asked.inputs.sizes, admitted.kernels, given=asked.inputs.views)
     return admitted
 
 

@@ -3,23 +3,25 @@
 Not a name of `threeloops.lab`, which imports no torch: a lab that needs it imports it from here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-import torch
-
 from threeloops.lab.checking import wall
-from threeloops.lab.checking.check import check
-from threeloops.training.cluster import Cluster, ClusterError, CorruptMessage, RankFailed, Run, SlowRank
+from threeloops.training.cluster import Cluster, ClusterError, RankFailed, Run, SlowRank
 
-__all__ = ["on_cluster", "require_use_of_messages"]
+__all__ = ["on_cluster"]
 
 _HUB = "threeloops.training.cluster.processes.hub"
 
 
 def on_cluster(
-    cluster: Cluster, program: Callable[..., Any], *arguments: Any, seconds: float = 60.0, memory: bool = False
+    cluster: Cluster,
+    program: Callable[..., Any],
+    *arguments: Any,
+    seconds: float = 60.0,
+    memory: bool = False,
+    served: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Run:
     """`cluster.run(program, *arguments)`, which behind the wall keeps the clocks where no student's code reaches.
 
@@ -32,6 +34,10 @@ def on_cluster(
             an argument. A function of a test cell exists on the grader's side only.
         seconds: of real time, for the whole run.
         memory: measure each rank's, as `Cluster.run` does.
+        served: functions of the test, which ranks call with `ask(name, …)`. They run on the grader's side and get the
+            rank first. So the test knows what each rank was given, and nothing else reaches the sandbox. They must
+            expect any arguments. The ranks of one submission share a sandbox: a hostile one could pass on its part
+            outside of the router, for example in a file.
 
     Raises:
         TypeError: a function of a test cell is to run on the ranks.
@@ -39,55 +45,24 @@ def on_cluster(
         RankFailed, Deadlock, Mismatch, Unfinished: see `Cluster.run`.
     """
     try:
-        return _run(cluster, program, arguments, seconds, memory)
+        return _run(cluster, program, arguments, seconds, memory, served)
     except RankFailed as failure:
         if "NotImplementedError" in str(failure).splitlines():
             raise NotImplementedError from None
         raise
 
 
-def require_use_of_messages(ranks: int, program: Callable[..., Any], *arguments: Any, after: float = 0.0) -> None:
-    """Results are made of what arrives: with the longest messages between two ranks corrupted on their way, some rank's
-    tensors are others. A program that fails on what arrives has used it, too. Messages from before `after` seconds of
-    virtual time are left alone.
-    """
-    run = on_cluster(Cluster(ranks), program, *arguments)
-    sent = [message for message in run.messages if message.ready >= after and message.size]
-    check.true(bool(sent), "nothing was sent")
-    chosen = max(sent, key=lambda message: message.size)
-    source, target = chosen.source, chosen.target
-    pair = [message for message in run.messages if (message.source, message.target) == (source, target)]
-    faults = [
-        CorruptMessage(source, target, number)
-        for number, message in enumerate(pair)
-        if message.size == chosen.size and message.ready >= after
-    ]
-    try:
-        spoilt = on_cluster(Cluster(ranks, faults), program, *arguments)
-    except ClusterError:
-        return
-    before, now = _tensors_in(run.results), _tensors_in(spoilt.results)
-    check.true(
-        len(before) == len(now) and not all(map(torch.equal, before, now)),
-        f"messages from rank {source} to rank {target} were corrupted on their way, and the results of all ranks are "
-        "what they were before: they must be made of what arrives",
-    )
-
-
-def _tensors_in(results: Any) -> list[torch.Tensor]:
-    """All tensors of nested results, in order."""
-    if torch.is_tensor(results):
-        return [results]
-    parts = results.values() if type(results) is dict else results if type(results) in (list, tuple) else ()
-    return [tensor for part in parts for tensor in _tensors_in(part)]
-
-
 def _run(
-    cluster: Cluster, program: Callable[..., Any], arguments: tuple[Any, ...], seconds: float, memory: bool
+    cluster: Cluster,
+    program: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    seconds: float,
+    memory: bool,
+    served: Mapping[str, Callable[..., Any]] | None,
 ) -> Run:
     if wall.connection is None:
         try:
-            run = cluster.run(program, *arguments, seconds=seconds, memory=memory)
+            run = cluster.run(program, *arguments, seconds=seconds, memory=memory, served=served)
         except ClusterError as error:
             for note in getattr(error, "__notes__", ()):
                 print(note)
@@ -104,7 +79,11 @@ def _run(
     try:
         _call("start", cluster.topology.nodes, program, arguments, slow, seconds, memory)
         return cluster.conduct(
-            _Hub(cluster.topology.ranks), lambda rank, _: _call("result", rank), lambda: str(_call("printed")), memory
+            _Hub(cluster.topology.ranks),
+            lambda rank, _: _call("result", rank),
+            lambda: str(_call("printed")),
+            memory,
+            served,
         )
     except ClusterError as error:
         wall.connection.note_words(error)  # ranks may say in it what hidden tests hold

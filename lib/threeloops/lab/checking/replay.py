@@ -1,13 +1,16 @@
 """`replay(launcher, …)`: judge the kernels of a cell, not the function that launches them.
 
-    run = replay(softmax, x)
-    check.close(run.outputs, torch.softmax(x.double(), -1), rtol=1e-5)
+    run = replay(softmax, x).require(torch.softmax(x.double(), -1), what="softmax")
     check.true(run.traffic.total.unique_bytes <= 1.05 * 2 * x.nbytes, "softmax moves more than one read and one write")
 
 The launcher is run on zeros and without executing a kernel; what it allocates and launches is noted. Then the kernels
 are taken from the text of its cell and launched the same way on the real inputs, in Triton's interpreter under the
 traffic meter. A launcher that computes with PyTorch, remembers results or launches nothing gets no result at all. The
 same line works in JupyterLab and behind the grading wall, where the launcher lives in another process.
+
+What a kernel moves, how it is launched and what it compiles to count only in a run whose values are right: `require`
+compares them, and only then are `traffic`, `launches`, `torch_bytes` and `code` there. So no kernel can move the right
+bytes and compute nothing, and none can be shown to the compiler that is not the one that computed.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from threeloops.lab.checking import wall
+from threeloops.lab.checking.check import check
 from threeloops.lab.checking.failure import CheckFailed
 
 __all__ = ["replay"]
@@ -25,38 +29,95 @@ if TYPE_CHECKING:
     from threeloops.inner.codegen.generated_code import Code
     from threeloops.inner.launches import Launch
     from threeloops.inner.meter import L2, Finding, Metered
+    from threeloops.inner.replay.messages import Answer
 
 _SECONDS = 60.0
 """Time limit of one replay where no wall sets another."""
+
+_RTOL = 0.02
+"""Of `require`: coarser than any rounding, and finer than what statistics of the inputs give without the computation,
+such as the mean of exp(x) in place of a softmax's sum."""
 
 _aside = False
 """Whether kernels are executed in a process of their own even where this one could interpret them."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Replay:
     """What the kernels of a cell did on the inputs of a test.
 
-    `outputs`: what the launcher returns, a tensor or a tuple of tensors, as the kernels computed it. `traffic`: the
-    meter's. `launches`: in order. `torch_bytes`: bytes read and written by the copies, sums and fills that the launcher
-    leaves to PyTorch, and that no kernel accounts for.
+    `outputs`: what the launcher returns, a tensor or a tuple of tensors, as the kernels computed it. Everything else
+    about the run is there once `require` has found these values right.
     """
 
     outputs: Any
-    traffic: Metered
-    launches: list[Launch]
-    torch_bytes: int
-    text: str = field(repr=False)
-    name: str = field(repr=False)
+    _answer: Answer = field(repr=False)
+    _name: str = field(repr=False)
+    _right: bool = field(default=False, init=False, repr=False)
+
+    def require(
+        self, expected: Any, *, rtol: float = _RTOL, atol: float | None = None, what: str = "", hint: str = ""
+    ) -> _Replay:
+        """Compare the outputs with `expected`, and return this run, whose traffic, launches and code then count.
+
+        Args:
+            expected: a tensor, or a tuple with one for each output, computed in float64 by the test.
+            rtol: coarse, because a test of values has its own `check.close`.
+            atol: a tenth of `rtol` times the largest expected magnitude if left out.
+            what: the run, as a message names it.
+            hint: the usual cause of wrong values.
+
+        Raises:
+            CheckFailed: a value is wrong; the message says which, and that nothing else counts before it is right.
+        """
+        what = what or f"what {self._name} returns"
+        wanted, got = _several(expected), _several(self.outputs)
+        check.equal(len(got), len(wanted), what=f"the number of tensors in {what}")
+        for number, (actual, right) in enumerate(zip(got, wanted, strict=True)):
+            sizes = right[right.isfinite()].double().abs()
+            check.close(
+                actual,
+                right,
+                rtol=rtol,
+                atol=atol if atol is not None else 0.1 * rtol * float(sizes.max()) if sizes.numel() else 0.0,
+                what=f"values of {what}" + (f", tensor {number}" if len(wanted) > 1 else ""),
+                hint=hint or "what a kernel moves, and what it compiles to, counts once its values are right",
+            )
+        self._right = True
+        return self
+
+    @property
+    def stored(self) -> int:
+        """Bytes that the kernels wrote, each counted once per launch: to explain values that are wrong."""
+        return self._answer.traffic.total.unique_stored
 
     @property
     def findings(self) -> list[Finding]:
         """Findings of the meter that do not fail a replay: reads of memory that nothing wrote, failing assertions, and
         lanes of one store that write different values to one address."""
-        return self.traffic.findings
+        return self._answer.traffic.findings
+
+    @property
+    def traffic(self) -> Metered:
+        """The meter's."""
+        return self._of_right_values("traffic").traffic
+
+    @property
+    def launches(self) -> list[Launch]:
+        """Every launch, in order, as it was executed."""
+        return list(self._of_right_values("launches").launches)
+
+    @property
+    def torch_bytes(self) -> int:
+        """Bytes read and written by the copies, sums and fills that the launcher leaves to PyTorch, and that no kernel
+        accounts for."""
+        return self._of_right_values("torch_bytes").torch_bytes
 
     def code(self, target: str) -> list[Code]:
-        """The machine code of every launch, for "sm_80", "sm_90", "sm_100" or "gfx942"; needs no GPU.
+        """The machine code of every launch that was executed, for "sm_80", "sm_90", "sm_100" or "gfx942"; needs no GPU.
+
+        The kernel's text, its constants, what its arguments are divisible by, num_warps and num_stages are those of the
+        run, and the launcher is not called again.
 
         Raises CheckFailed where a kernel does not compile, with the compiler's words and the line of the cell.
         """
@@ -64,12 +125,22 @@ class _Replay:
 
         from threeloops.inner.codegen import CompileError, compile_launches, from_source
 
+        answer = self._of_right_values("code")
         seconds = _SECONDS if wall.connection is None else wall.connection.seconds_left()
-        named = [replace(each, kernel=from_source(self.text, each.name, each.file)) for each in self.launches]
+        named = [replace(each, kernel=from_source(answer.text, each.name, each.file)) for each in answer.launches]
         try:
             return compile_launches(named, [target], seconds=seconds)
         except CompileError as error:
-            raise CheckFailed(f"replay: {self.name} launches a kernel that does not compile: {error}") from None
+            raise CheckFailed(f"replay: {self._name} launches a kernel that does not compile: {error}") from None
+
+    def _of_right_values(self, name: str) -> Answer:
+        if not self._right:
+            raise RuntimeError(f"run.{name} counts only for right values: call run.require(expected) before")
+        return self._answer
+
+
+def _several(tensors: Any) -> tuple[Any, ...]:
+    return tuple(tensors) if type(tensors) in (list, tuple) else (tensors,)
 
 
 class _Replayer:
@@ -90,14 +161,7 @@ class _Replayer:
                 than arithmetic, or that fails, races or leaves its arguments.
             Exception: what the launcher itself raises.
         """
-        return _judge(launcher, args, kwargs, execute=True, l2=self._l2)
-
-    def code(self, target: str, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Code]:
-        """The machine code of what `launcher(*args, **kwargs)` launches. Nothing is executed: "meta" tensors will do.
-
-        Raises CheckFailed as a replay does, and where a kernel does not compile.
-        """
-        return _judge(launcher, args, kwargs, execute=False).code(target)
+        return _judge(launcher, args, kwargs, self._l2)
 
 
 replay = _Replayer()
@@ -119,10 +183,8 @@ def _record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, A
         return {"refused": str(error)}
 
 
-def _judge(
-    launcher: Callable[..., Any], args: Any, kwargs: Any, *, execute: bool, l2: L2 | str | None = None
-) -> _Replay:
-    """Record a launcher and have its kernels executed, or only described; outputs on the device of the inputs."""
+def _judge(launcher: Callable[..., Any], args: Any, kwargs: Any, l2: L2 | str | None) -> _Replay:
+    """Record a launcher and have its kernels executed; outputs on the device of the inputs."""
     import msgspec
 
     from threeloops.inner.replay.inputs import inputs_of
@@ -137,15 +199,14 @@ def _judge(
         recording = decode(recorded)
     except RecordingRefused as error:
         raise _failure(launcher, str(error)) from None
-    asked = question(_cell(launcher), recording, inputs, storages if execute else None, l2)
+    asked = question(_cell(launcher), recording, inputs, storages, l2)
     answer = answer_from(*_ask(launcher, *asked))
     if answer.refused:
         raise _failure(launcher, answer.refused)
     outputs = answer.outputs
-    if execute and wall.connection is None and inputs.device != "cpu":
+    if wall.connection is None and inputs.device != "cpu":
         outputs = perform_compiled(asked[0], storages)
-    name = wall.name_of(launcher)
-    return _Replay(outputs, answer.traffic, list(answer.launches), answer.torch_bytes, answer.text, name)
+    return _Replay(outputs, answer, wall.name_of(launcher))
 
 
 def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:

@@ -6,12 +6,14 @@ live in another process. Three words carry the difference. In JupyterLab all thr
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
 __all__ = [
-    "ByValue", "InOut", "arguments_after", "by_value", "connection", "inout", "name_of", "resolve", "student_side",
+    "ByValue", "CalledBack", "InOut", "arguments_after", "by_value", "connection", "inout", "name_of", "offered",
+    "resolve", "student_side", "there",
 ]  # fmt: skip
 
 connection: Any = None
@@ -32,6 +34,13 @@ class ByValue:
         self.value = value
 
 
+class CalledBack:
+    """A function of the library that the student's side calls back, as it does with functions of a test cell."""
+
+    def __init__(self, value: Callable[..., Any]) -> None:
+        self.value = value
+
+
 def inout(value: Any) -> Any:
     """Mark a tensor, array, list, dict or module that the student's function is to change in place."""
     return value if connection is None else InOut(value)
@@ -43,6 +52,24 @@ def by_value(value: Any) -> Any:
     Its code and the globals it uses become visible to the student: never an oracle.
     """
     return value if connection is None else ByValue(value)
+
+
+@contextmanager
+def offered(function: Callable[..., Any], *, waits: bool = False) -> Iterator[Any]:
+    """Let any thread of the student's code call a function of the test, within the block.
+
+    What the block gets stands for the function as an argument of the student's functions. Arguments and results are
+    plain data. Behind the wall, calls are served in threads of the grader's; `waits` gives a call that may have to wait
+    a thread of its own.
+    """
+    if connection is None:
+        yield function
+        return
+    offer = connection.offer(function, waits=waits)
+    try:
+        yield offer
+    finally:
+        connection.functions.withdraw(offer)
 
 
 def student_side(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,6 +95,13 @@ def arguments_after(function: Callable[..., Any], *args: Any) -> list[Any]:
     """
     function(*args)
     return list(args)
+
+
+@student_side
+def there(function: Callable[..., Any], *args: Any) -> Any:
+    """What `function(*args)` returns where the student's objects live: for a function of a setup cell that needs the
+    objects themselves. Behind the wall it is the word of the student's process."""
+    return function(*args)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -55,7 +55,7 @@ class Scheduler:
         self.add(request)
         shared = request.length - 1  # the last token is computed again, for its logits
         same = of.running and shared <= of.computed and of.tokens[:shared] == request.tokens[:shared]
-        if same and len(self.running) < self.policy.max_running:
+        if same and not request.lacks_prompt_logprobs and len(self.running) < self.policy.max_running:
             blocks = -(-shared // self.blocks.block_size)
             request.block_table = self.blocks.fork(of.block_table[:blocks])
             request.computed = request.cached = shared
@@ -191,8 +191,11 @@ class Scheduler:
         return is_open
 
     def _take_prefix(self, request: Request) -> None:
-        """Start from the blocks that the cache still has; the last token is always computed, for its logits."""
-        if self.policy.prefix_cache:
+        """Start from the blocks that the cache still has; the last token is always computed, for its logits.
+
+        A request that lacks log-probabilities of its prompt computes all of it, because each of them needs logits.
+        """
+        if self.policy.prefix_cache and not request.lacks_prompt_logprobs:
             keys = block_keys(request, self.blocks.block_size, request.length - 1)
             request.block_table = self.blocks.fork(self.blocks.find(keys))
         request.computed = request.cached = len(request.block_table) * self.blocks.block_size

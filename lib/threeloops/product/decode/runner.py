@@ -10,7 +10,7 @@ from threeloops.models.gpt import GPT
 from threeloops.models.packed import packed
 from threeloops.product.decode.graphs import DecodeGraphs
 from threeloops.product.decode.paged import PagedCache, Rows
-from threeloops.product.decode.sampling import Adjuster, choose, note_logprobs
+from threeloops.product.decode.sampling import Adjuster, choose, note_logprobs, note_prompt_logprobs
 from threeloops.product.grammar import Grammars
 from threeloops.product.request import Batch, Chunk, Request
 
@@ -83,9 +83,11 @@ class ModelRunner:
     ) -> tuple[Tensor, Sequence[bool]]:
         """Run the chunks, each followed by its guesses. Returns the logits of the last row of every chunk that samples
         and of all rows of its guesses, (rows, vocabulary); and for each chunk, whether all of its numbers are finite.
+        Requests that lack log-probabilities of their prompts get those of their chunks.
         """
         rows: list[Rows] = []
         wanted: list[int] = []
+        of_prompts: list[tuple[Request, range]] = []
         end = 0
         for place, chunk in enumerate(chunks):
             request, guessed = chunk.request, guesses[place] if guesses else ()
@@ -94,17 +96,28 @@ class ModelRunner:
             end += len(rows[-1].tokens)
             if chunk.samples:
                 wanted += range(end - len(guessed) - 1, end)
+            if request.lacks_prompt_logprobs:
+                before = end - len(rows[-1].tokens) - request.computed  # the row of position 0
+                done, most = len(request.prompt_logprobs), len(request.prompt) - 1
+                if prompt_rows := range(before + done, before + min(chunk.start + chunk.count, most)):
+                    of_prompts.append((request, prompt_rows))
         run = self._graphs.hidden if self._graphs and end == len(rows) else self._hidden
         hidden = run(rows)
-        every = len(wanted) == len(hidden)
+        sampled = len(wanted)
+        for _, prompt_rows in of_prompts:
+            wanted += prompt_rows
+        every = sampled == len(wanted) == len(hidden)
         logits = self.model.head(hidden if every else hidden[torch.tensor(wanted, device=hidden.device).long()])
+        sizes = [len(prompt_rows) for _, prompt_rows in of_prompts]
+        for (request, _), of_request in zip(of_prompts, logits[sampled:].split(sizes), strict=True):
+            note_prompt_logprobs(of_request, request)
         # Whatever is not finite makes a sum not finite. A sum may also overflow, and then every number is looked at.
         if math.isfinite(logits.sum() if every else logits.sum() + hidden.sum()):
-            return logits, [True] * len(chunks)
+            return logits[:sampled], [True] * len(chunks)
         # Also of rows that give no token: what they leave in the cache would be found by others with the same prefix.
         fine = hidden.isfinite().all(-1)
         fine[torch.tensor(wanted, device=hidden.device).long()] &= logits.isfinite().all(-1)
-        return logits, [bool(part.all()) for part in fine.split([len(part.tokens) for part in rows])]
+        return logits[:sampled], [bool(part.all()) for part in fine.split([len(part.tokens) for part in rows])]
 
     def error(self, chunk: Chunk) -> NotFinite:
         first, last = chunk.request.computed, chunk.request.computed + chunk.count - 1

@@ -196,7 +196,8 @@ class SpeculativeRunner:
     def check(self, request: Request) -> None:
         """Raises ValueError for a request that the model cannot compute, or whose logits would have to be adjusted
         after guesses that may not be kept."""
-        if request.sampling.is_adjusted or request.sampling.logprobs is not None:
+        sampling = request.sampling
+        if sampling.is_adjusted or sampling.logprobs is not None or sampling.prompt_logprobs is not None:
             raise ValueError(
                 f"request {request.id!r}: speculative decoding has no penalties, biases, grammars or logprobs; leave "
                 "them out, or use ModelRunner"

@@ -1,10 +1,14 @@
 """Run chat templates in a Jinja sandbox, with the filters, functions and tags that transformers adds.
 
 A template is a program written by the publisher of the model. The sandbox gives it no access to files or to Python
-objects. The length of the text is limited, but not the time or memory that the template takes until it writes some.
+objects. The length of the text is limited, and so is the time that the template takes: each step of a loop and each
+call of a macro looks at a clock. A single step is not interrupted, so the operators that could take any time in one
+step are limited too. The memory that a template takes is not limited otherwise.
 """
 
 import json
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
@@ -14,6 +18,10 @@ __all__ = ["ChatTemplate"]
 _MOST_CHARACTERS, _MOST_PER_MESSAGE, _MOST_PER_CHARACTER = 1_000_000, 100, 10
 """A template may write this many characters: in all, for each message besides, and for each character of the messages.
 Published templates write far fewer."""
+_SECONDS = 5.0
+"""The processor time that a template may take. Published templates take milliseconds."""
+_LONGEST = 10_000_000
+"""The largest length of a text or list that `*` may make by repetition."""
 
 
 class ChatTemplate:
@@ -28,7 +36,8 @@ class ChatTemplate:
         from jinja2 import TemplateSyntaxError
 
         try:
-            self._template = _environment().from_string(source)
+            self._environment = _environment()
+            self._template = _compiled(self._environment, source)
         except TemplateSyntaxError as error:
             raise ValueError(
                 f"{where}: the chat template is not valid in line {error.lineno}: {error.message}"
@@ -38,13 +47,14 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Return the conversation as text, followed by the beginning of the assistant's next message.
 
-        Raises ValueError if the template fails, for example because the model does not know a role, and if it writes
-        far more than the conversation.
+        Raises ValueError if the template fails, for example because the model does not know a role, if it writes far
+        more than the conversation, and if it takes too long.
         """
         given = {"messages": [dict(message) for message in messages], "tools": None, "documents": None}
         own = sum(len(text) for message in messages for text in message.values())
         most = _MOST_CHARACTERS + _MOST_PER_MESSAGE * len(messages) + _MOST_PER_CHARACTER * own
         parts, written = [], 0
+        self._environment.start_clock()
         try:
             for part in self._template.generate(**self._special, **given, add_generation_prompt=True):
                 parts.append(part)
@@ -59,12 +69,56 @@ def _environment() -> Any:
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation()]
-    )
+    class Limited(ImmutableSandboxedEnvironment):
+        """A sandbox in which `check_clock`, which templates call at each step, ends a template that takes too long."""
+
+        intercepted_binops = frozenset({"*", "**"})
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._clock = threading.local()  # other threads run the same template
+
+        def start_clock(self) -> None:
+            self._clock.end = time.thread_time() + _SECONDS
+
+        def check_clock(self) -> bool:
+            if time.thread_time() > self._clock.end:
+                raise ValueError(f"it took more than {_SECONDS:g} s of processor time")
+            return True
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            _check_size(operator, left, right)
+            return super().call_binop(context, operator, left, right)
+
+    environment = Limited(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation()])
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _now}
     return environment
+
+
+def _compiled(environment: Any, source: str) -> Any:
+    """Compile a template that calls `check_clock` at each step of a loop, and in each macro and block."""
+    from jinja2 import nodes
+
+    def check() -> nodes.Call:
+        return nodes.Call(nodes.EnvironmentAttribute("check_clock"), [], [], None, None)
+
+    tree = environment.parse(source)
+    for node in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block))):
+        node.body.insert(0, nodes.ExprStmt(check()))
+        if isinstance(node, nodes.For) and node.test is not None:
+            node.test = nodes.And(check(), node.test)
+    return environment.template_class.from_code(environment, environment.compile(tree), environment.make_globals(None))
+
+
+def _check_size(operator: str, left: Any, right: Any) -> None:
+    """Raise ValueError if `left * right` is a very long text or list, or `left ** right` is beyond 64-bit floats."""
+    if operator == "**":
+        float(left) ** right  # it raises OverflowError at once, where whole numbers would be computed for ever
+        return
+    for text, times in ((left, right), (right, left)):
+        if hasattr(text, "__len__") and isinstance(times, int) and len(text) * times > _LONGEST:
+            raise ValueError(f"* would repeat {len(text)} elements {times} times: expected at most {_LONGEST} in all")
 
 
 def _generation() -> Any:

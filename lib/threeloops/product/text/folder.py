@@ -4,13 +4,11 @@ The `tokenizers` library runs it.
 """
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from threeloops.product.text.chat_template import ChatTemplate
 from threeloops.product.text.library import LibraryTokenizer
-from threeloops.product.tokenizer_files import read_files, read_object
+from threeloops.product.tokenizer_files import end_tokens, read_files
 
 __all__ = ["read_folder"]
 
@@ -30,24 +28,7 @@ def read_folder(folder: Path) -> LibraryTokenizer:
     return LibraryTokenizer(
         files.library,
         where=str(folder),
-        end_tokens=_end_tokens(folder, files.library, files.named),
+        end_tokens=end_tokens(folder, files),
         fingerprint=found.hexdigest(),
         template=None if source is None else ChatTemplate(source, where, files.named),
     )
-
-
-def _end_tokens(folder: Path, library: Any, named: Mapping[str, str]) -> set[int]:
-    """Return the tokens that end a text: the tokenizer's own, and those of `generation_config.json`.
-
-    `config.json` is read if `generation_config.json` names none.
-    """
-    found = read_object(folder / "generation_config.json").get("eos_token_id")
-    if found is None:
-        found = read_object(folder / "config.json").get("eos_token_id")
-    numbers = [] if found is None else found if isinstance(found, list) else [found]
-    if "eos_token" in named and (own := library.token_to_id(named["eos_token"])) is not None:
-        numbers = [*numbers, own]
-    for number in numbers:
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise ValueError(f"{folder}: eos_token_id = {found!r}: expected the number of a token, or a list of them")
-    return set(numbers)

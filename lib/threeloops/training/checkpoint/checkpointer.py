@@ -119,6 +119,7 @@ class Checkpointer:
         self._under_way = save = self._begin(step, state)
         planned = time.perf_counter()
         try:
+            save.prepare()
             save.plan.boxes = self._staging.copy(save.plan.boxes)
             save.start()
         except BaseException as error:  # the other ranks could make their copies, and go on

@@ -8,7 +8,6 @@ where its type may be read in place.
 
 import base64
 import hashlib
-import json
 import math
 import sys
 import zlib
@@ -17,13 +16,14 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = [
     "DTYPES", "CheckpointError", "CorruptCheckpointError", "NewerCheckpointError", "bytes_of", "checksum", "from_plain",
-    "header", "is_as_written", "item_size", "name_of", "to_plain",
+    "header", "is_as_written", "item_size", "name_of", "octets_of", "to_plain",
 ]  # fmt: skip
 
 DTYPES = {
@@ -67,10 +67,15 @@ def item_size(name: str) -> int:
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous tensor on the CPU, without a copy."""
+    return memoryview(octets_of(tensor))  # type: ignore[arg-type]
+
+
+def octets_of(tensor: Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor on the CPU, as an array. The garbage collector does not visit its slices."""
     if sys.byteorder != "little":
         raise CheckpointError("this machine is big-endian: the format is little-endian, and nothing here swaps bytes")
-    octets: np.ndarray = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-    return memoryview(octets)  # type: ignore[arg-type]
+    octets: np.ndarray = tensor.reshape(-1).view(torch.uint8).numpy()
+    return octets
 
 
 def checksum(data: bytes | bytearray | memoryview, *, identifies: bool) -> bytes:
@@ -84,6 +89,12 @@ def is_as_written(data: bytes | bytearray | memoryview, found: bytes) -> bool:
     return checksum(data, identifies=len(found) != _CRC_BYTES) == found
 
 
+class _Described(msgspec.Struct, gc=False):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
 def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
     """The beginning of a file that holds these tensors in this order, each given as key, type and shape.
 
@@ -95,8 +106,8 @@ def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mappin
         if key in described:
             raise ValueError(f"{key!r} appears twice in one file: rename one of the tensors")
         begin, end = end, end + item_size(dtype) * prod(shape)
-        described[key] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+        described[key] = _Described(dtype, shape, (begin, end))
+    text = msgspec.json.encode(described)
     text += b" " * (-(8 + len(text)) % 64)
     return len(text).to_bytes(8, "little") + text
 

@@ -50,7 +50,7 @@ _DIRECTORY = re.compile(r"step-(\d{8,18})(?:-r(\d{1,9}))?")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-class Block(msgspec.Struct, array_like=True, frozen=True):
+class Block(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Bytes `offset` … `offset + length − 1` of file number `file`."""
 
     file: int
@@ -60,7 +60,7 @@ class Block(msgspec.Struct, array_like=True, frozen=True):
     """A SHA-256, or a CRC-32 where no later save compares with this one."""
 
 
-class Piece(msgspec.Struct, array_like=True, frozen=True):
+class Piece(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One box of a tensor, row by row, in blocks of BLOCK bytes; the last may be shorter."""
 
     start: tuple[int, ...]
@@ -72,13 +72,13 @@ class Piece(msgspec.Struct, array_like=True, frozen=True):
         return Box(self.start, self.shape)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     dtype: str
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
 
 
-class File(msgspec.Struct, array_like=True, frozen=True):
+class File(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A file of `size` bytes, in the directory of this step or of an earlier one, with the checksum of its header."""
 
     directory: str
@@ -185,17 +185,11 @@ def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
     """What is wrong with a tensor's entry; "" where nothing is."""
     if entry.dtype not in DTYPES:
         return f"type {entry.dtype!r} is not one of safetensors"
-    if any(length < 0 for length in entry.shape) or prod(entry.shape) * item_size(entry.dtype) >= 1 << 63:
+    if min((*entry.shape, 0)) < 0 or prod(entry.shape) * item_size(entry.dtype) >= 1 << 63:
         return f"shape {entry.shape} is not one"
     for piece in entry.pieces:
-        ends = [start + length for start, length in zip(piece.start, piece.shape, strict=False)]
-        fits = len(piece.start) == len(piece.shape) == len(entry.shape)
-        if (
-            not fits
-            or min((*piece.start, 0)) < 0
-            or min((*piece.shape, 1)) < 1
-            or any(map(int.__gt__, ends, entry.shape))
-        ):
+        whole = piece.shape == entry.shape and len(piece.start) == len(piece.shape) and not any(piece.start)
+        if min((*piece.shape, 1)) < 1 or not (whole or _is_inside(piece, entry.shape)):
             return f"a piece of shape {piece.shape} at {piece.start} is not inside of {entry.shape}"
         left = prod(piece.shape) * item_size(entry.dtype)
         for block in piece.blocks:
@@ -210,6 +204,12 @@ def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
             return f"{left} bytes of the piece at {piece.start} are in no block"
     if sum(prod(piece.shape) for piece in entry.pieces) != prod(entry.shape):
         return f"the pieces do not make up {entry.shape}"
-    if pair := overlapping(piece.box for piece in entry.pieces):
+    if len(entry.pieces) > 1 and (pair := overlapping(piece.box for piece in entry.pieces)):
         return f"the pieces at {pair[0].start} and {pair[1].start} overlap"
     return ""
+
+
+def _is_inside(piece: Piece, shape: tuple[int, ...]) -> bool:
+    if not len(piece.start) == len(piece.shape) == len(shape):
+        return False
+    return all(0 <= start <= size - length for start, length, size in zip(*piece.box, shape, strict=True))

@@ -169,7 +169,8 @@ def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
             parts = value.parts
         for start, values in parts:
             if values.numel():
-                found[name, Box(tuple(start), tuple(values.shape))] = values.detach()
+                box = Box(tuple(start), tuple(values.shape))
+                found[name, box] = values.detach() if values.requires_grad else values
     return found
 
 
@@ -181,6 +182,8 @@ def assign_writers(
     What one rank alone has, it writes. Of what several have, the largest first, each goes to the one of them that has
     the least to write; but of the tensors that are named, to the first.
     """
+    if len(holdings) == 1:
+        return [set(holdings[0])]
     holders: dict[tuple[str, Box], list[int]] = {}
     sizes: dict[tuple[str, Box], int] = {}
     for rank, holding in enumerate(holdings):
@@ -202,18 +205,23 @@ def check_cover(
     described: Mapping[str, tuple[str, tuple[int, ...]]], writers: Iterable[Iterable[tuple[str, Box]]]
 ) -> None:
     """Raises ValueError where the boxes that are written do not make up the tensors, of these types and shapes."""
-    there: dict[str, list[Box]] = {name: [] for name in described}
+    elements = dict.fromkeys(described, 0)
+    firsts: dict[str, Box] = {}
+    several: dict[str, list[Box]] = {}
     for written in writers:
         for name, box in written:
-            there[name].append(box)
+            elements[name] += prod(box.shape)
+            if name in firsts:
+                several.setdefault(name, [firsts[name]]).append(box)
+            firsts.setdefault(name, box)
     for name, (_, shape) in described.items():
-        if pair := overlapping(there[name]):
+        if name in several and (pair := overlapping(several[name])):
             one, other = (f"that of shape {box.shape} at {box.start}" for box in pair)
             raise ValueError(
                 f"parts of {name!r} overlap: {one}, and {other}: they must be apart from one another or equal"
             )
-        if (elements := sum(prod(box.shape) for box in there[name])) != prod(shape):
+        if elements[name] != prod(shape):
             raise ValueError(
-                f"the parts of {name!r} on all ranks have {elements} elements together, and shape {shape} has "
+                f"the parts of {name!r} on all ranks have {elements[name]} elements together, and shape {shape} has "
                 f"{prod(shape)}: they must make it up"
             )

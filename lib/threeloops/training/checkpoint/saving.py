@@ -8,26 +8,30 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
-from threeloops.training.checkpoint.format import CorruptCheckpointError, NewerCheckpointError, bytes_of
+from threeloops.training.checkpoint.format import CorruptCheckpointError, NewerCheckpointError, octets_of
 from threeloops.training.checkpoint.manifest import VERSION, Manifest, committed_as, decode, encode, step_of
 from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
-from threeloops.training.checkpoint.writer import Part, Saved, merge, write_part
+from threeloops.training.checkpoint.writer import Part, Saved, merge, workers, write_part
 
 __all__ = ["Plan", "Save", "Staging"]
 
 _POLL_SECONDS, _GRACE_SECONDS = 0.002, 5.0
 _ALIGNMENT = 64
+_CHUNK = 1 << 19
+"""Bytes that a thread copies at once."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -53,7 +57,7 @@ class Plan:
 
 
 class Save:
-    """A rank's part of one save: `write` it, or `start` to write it in the background.
+    """A rank's part of one save: `write` it, or `prepare` a thread and `start` to write it in the background.
 
     Args:
         before: blocks of earlier saves, which are not written again.
@@ -67,17 +71,23 @@ class Save:
         self._keep, self._milestones = keep, milestones
         self._part: Part | None = None
         self._not_written = self._not_published = ""  # what users read
-        self._written, self._cancelled = threading.Event(), threading.Event()
+        self._started, self._written, self._cancelled = threading.Event(), threading.Event(), threading.Event()
         self._committed = False
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def prepare(self) -> None:
+        """Make the thread, which waits for `start`: a new thread keeps the one that makes it until it first yields."""
         thread = threading.Thread(target=self._run, name=f"save of step {self.plan.step}")
         thread.start()
         self._thread = thread
 
+    def start(self) -> None:
+        self._started.set()
+
     def _run(self) -> None:
-        self.write()
+        self._started.wait()
+        if not self._not_written:
+            self.write()
         if self.plan.rank == 0 and not self._not_written:
             self._publish()
         if (problem := self._not_written or self._not_published) and not threading.main_thread().is_alive():
@@ -87,7 +97,7 @@ class Save:
         """Write this rank's file, and note for the first rank what is in it."""
         plan = self.plan
         try:
-            boxes = {key: tensor.detach().cpu().contiguous() for key, tensor in plan.boxes.items()}
+            boxes = {key: tensor.cpu().contiguous() for key, tensor in plan.boxes.items()}
             shapes = {name: shape for name, (_, shape) in plan.described.items()}
             name = f"rank-{plan.rank:05d}.safetensors"
             self._part = write_part(self._store, plan.attempt, name, boxes, shapes, self._before, self._identifies)
@@ -109,6 +119,7 @@ class Save:
                 self._store.note(self.plan.attempt, str(self.plan.rank), b"")  # let the first rank not wait
         self.plan.boxes = {}
         self._written.set()
+        self._started.set()
 
     def written(self) -> str:
         """Wait until the file is durable; "" or what went wrong."""
@@ -140,7 +151,7 @@ class Save:
         """The blocks that this rank wrote or referred to."""
         assert self._part is not None
         return {
-            (name, piece.box, self.plan.described[name][0]): (self._part.files, piece.blocks)
+            (name, piece.start, piece.shape, self.plan.described[name][0]): (self._part.files, piece.blocks)
             for name, pieces in self._part.pieces.items()
             for piece in pieces
         }
@@ -246,6 +257,7 @@ class Staging:
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._places: dict[Hashable, Tensor] = {}
+        self._threads = ThreadPoolExecutor(workers(), thread_name_prefix="staging")
 
     def reserve(self, tensors: Mapping[_Key, Tensor]) -> None:
         """Make room for tensors of these names, types and shapes, and touch every page of it."""
@@ -269,11 +281,32 @@ class Staging:
     def copy(self, tensors: Mapping[_Key, Tensor]) -> dict[_Key, Tensor]:
         """These values, in the buffer: they stay as they are until the next copy."""
         self.reserve(tensors)
+        plain, others = list[tuple[Tensor, Tensor]](), list[tuple[Tensor, Tensor]]()
         for key, tensor in tensors.items():
-            if tensor.device.type == "cpu" and tensor.is_contiguous():
-                bytes_of(self._places[key])[:] = bytes_of(tensor)  # one memcpy
-            else:
-                self._places[key].copy_(tensor, non_blocking=True)
+            on_cpu = tensor.device.type == "cpu" and tensor.is_contiguous()
+            (plain if on_cpu else others).append((self._places[key], tensor))
+        for place, tensor in others:  # devices copy while the CPU does
+            place.copy_(tensor, non_blocking=True)
+        self._copy_octets([(octets_of(place), octets_of(tensor)) for place, tensor in plain])
         for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
             torch.cuda.synchronize(device)
         return {key: self._places[key] for key in tensors}
+
+    def _copy_octets(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Copy with several threads, which take the next chunk when they have done one: so one that has to wait for a
+        core does not keep the others."""
+        chunks = [
+            (place[at : at + _CHUNK], octets[at : at + _CHUNK])
+            for place, octets in pairs
+            for at in range(0, len(octets), _CHUNK)
+        ]
+        rest = iter(chunks)
+
+        def copy() -> None:
+            for place, octets in rest:
+                np.copyto(place, octets)
+
+        helpers = [self._threads.submit(copy) for _ in range(min(workers(), len(chunks)) - 1)]
+        copy()
+        for helper in helpers:
+            helper.result()

@@ -1,25 +1,30 @@
 """One rank's share of a checkpoint: one file, checksummed while it is written, of what has changed since the last.
 
 Checksums are computed on other threads while the file is written, so a save takes as long as the slower of the two.
+A state may have hundreds of thousands of tensors, and the garbage collector visits most kinds of objects many times.
+So what is kept for each tensor here is of types that it skips.
 """
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from itertools import islice
 
 import msgspec
+import numpy as np
 from torch import Tensor
 
-from threeloops.training.checkpoint.format import bytes_of, checksum, header, item_size, name_of
+from threeloops.training.checkpoint.format import checksum, header, item_size, name_of, octets_of
 from threeloops.training.checkpoint.manifest import BLOCK, Block, Entry, File, Manifest, Piece, committed_as
 from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
 
 __all__ = ["Part", "Saved", "merge", "saved_blocks", "workers", "write_part"]
 
-Saved = dict[tuple[str, Box, str], tuple[tuple[File, ...], tuple[Block, ...]]]
-"""The blocks of an earlier checkpoint, by tensor, box and type, with the files that they number."""
+Saved = dict[tuple[str, tuple[int, ...], tuple[int, ...], str], tuple[tuple[File, ...], tuple[Block, ...]]]
+"""The blocks of an earlier checkpoint, and the files that they number, by tensor, start, shape and type of each box."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -51,79 +56,94 @@ def write_part(
         before: blocks that were saved earlier; those that are equal are referred to, and not written again.
         identifies: a later save may compare with this one; see `checksum`.
     """
-    items = [_Item(tensor, box, name_of(t.dtype), bytes_of(t)) for (tensor, box), t in boxes.items()]
+    items = [_Item(tensor, box, name_of(t.dtype), octets_of(t)) for (tensor, box), t in boxes.items()]
     items.sort(key=lambda item: (-item_size(item.dtype), item.name, item.box))
-    pool = ThreadPoolExecutor(workers())
+    pool, written = ThreadPoolExecutor(workers()), threading.Event()
     try:
-        for item in items:
-            item.compare(before, pool)
+        _compare(items, before, pool)
         runs = [_Run(item, first, last) for item in items for first, last in item.changed()]
         top = header([run.described(shapes[run.item.name]) for run in runs], {"format": "pt"})
-        end = len(top)
-        sums: list[_Sum] = []
-        for run in runs:
-            for number in range(run.first, run.last):
-                block, known = run.item.block(number), run.item.known.get(number)
-                sums.append((run.item, number, end, known or _summed(pool, block, identifies)))
-                end += len(block)
+        size = len(top) + sum(len(run.data) for run in runs)
+        new = [item for item in items if not item.sums]
+        with suppress(RuntimeError):  # as in `_checksums`
+            pool.submit(written.wait)  # one of the threads starts when the writing thread leaves its core to it
+        sums = _checksums(pool, [block for item in new for block in item.blocks()], identifies)
         if runs:
-            name = store.write(attempt, name, _chunks(top, runs))
-        return _part(items, sums, File(committed_as(attempt), name, end, len(top), checksum(top, identifies=False)))
+            name = store.write(attempt, name, _chunks(top, runs, written))
+        written.set()
+        for item in new:
+            item.sums = tuple(islice(sums, item.count))
+        file = File(committed_as(attempt), name, size, len(top), checksum(top, identifies=False))
+        return _part(items, file if runs else None)
     finally:
+        written.set()
         pool.shutdown(cancel_futures=True)
 
 
-def _summed(pool: ThreadPoolExecutor, block: memoryview, identifies: bool) -> Future[bytes]:
-    try:
-        return pool.submit(checksum, block, identifies=identifies)
-    except RuntimeError:  # the main thread has ended, and no pool takes work any more
-        done: Future[bytes] = Future()
-        done.set_result(checksum(block, identifies=identifies))
-        return done
+def _checksums(pool: ThreadPoolExecutor, blocks: Sequence[np.ndarray], identifies: bool) -> Iterator[bytes]:
+    """Begin to compute the checksums of blocks, and return them in order. Small blocks share a job."""
+    jobs, job, size = list[Future[list[bytes]]](), list[np.ndarray](), 0
+
+    def begin() -> None:
+        def compute(job: Sequence[np.ndarray] = tuple(job)) -> list[bytes]:
+            return [checksum(block.data, identifies=identifies) for block in job]
+
+        try:
+            jobs.append(pool.submit(compute))
+        except RuntimeError:  # the main thread has ended, and no pool takes work any more
+            jobs.append(Future())
+            jobs[-1].set_result(compute())
+
+    for block in blocks:
+        if job and size + len(block) > BLOCK:
+            begin()
+            job, size = [], 0
+        job.append(block)
+        size += len(block)
+    if job:
+        begin()
+    return (found for job in jobs for found in job.result())
 
 
-@dataclass
-class _Item:
+class _Item(msgspec.Struct, gc=False):
     """A box on its way to the file."""
 
     name: str
     box: Box
     dtype: str
-    data: memoryview
-    reused: dict[int, tuple[File, Block]] = field(default_factory=dict)
-    known: dict[int, Future[bytes]] = field(default_factory=dict)
-    """Checksums that were compared already."""
+    data: np.ndarray
+    """Its bytes."""
+    reused: dict[int, tuple[File, Block]] = {}
+    sums: tuple[bytes, ...] = ()
+    """The checksums of all blocks, once they are known."""
 
     @property
     def count(self) -> int:
         return -(-len(self.data) // BLOCK)
 
-    def block(self, number: int) -> memoryview:
-        return self.data[number * BLOCK :][:BLOCK]
-
-    def compare(self, before: Saved, pool: ThreadPoolExecutor) -> None:
-        """Find the blocks that are as they were."""
-        files, old = before.get((self.name, self.box, self.dtype), ((), ()))
-        if old:
-            self.known = {n: _summed(pool, self.block(n), True) for n in range(self.count)}
-            self.reused = {
-                number: (files[block.file], block)
-                for number, block in enumerate(old)
-                if block.checksum == self.known[number].result()
-            }
+    def blocks(self) -> Iterator[np.ndarray]:
+        return (self.data[at : at + BLOCK] for at in range(0, len(self.data), BLOCK))
 
     def changed(self) -> Iterator[tuple[int, int]]:
         """Runs of blocks to be written: first, and the one after the last."""
         first = 0
-        for number in range(self.count + 1):
-            if number == self.count or number in self.reused:
-                if first < number:
-                    yield first, number
-                first = number + 1
+        for number in (*sorted(self.reused), self.count):
+            if first < number:
+                yield first, number
+            first = number + 1
 
 
-@dataclass(frozen=True)
-class _Run:
+def _compare(items: Sequence[_Item], before: Saved, pool: ThreadPoolExecutor) -> None:
+    """Find the blocks that are as they were in items that were saved earlier."""
+    compared = [(item, old) for item in items if (old := before.get((item.name, *item.box, item.dtype)))]
+    sums = _checksums(pool, [block for item, _ in compared for block in item.blocks()], identifies=True)
+    for item, (files, blocks) in compared:
+        item.sums = tuple(islice(sums, item.count))
+        same = [n for n, (old, new) in enumerate(zip(blocks, item.sums, strict=True)) if old.checksum == new]
+        item.reused = {n: (files[blocks[n].file], blocks[n]) for n in same}
+
+
+class _Run(msgspec.Struct, gc=False):
     """Blocks of an item that are written one after the other."""
 
     item: _Item
@@ -132,7 +152,7 @@ class _Run:
     """The one after the last."""
 
     @property
-    def data(self) -> memoryview:
+    def data(self) -> np.ndarray:
         return self.item.data[self.first * BLOCK : self.last * BLOCK]
 
     def described(self, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
@@ -145,30 +165,33 @@ class _Run:
         return f"{key}, bytes from {self.first * BLOCK}", "U8", (len(self.data),)
 
 
-def _chunks(top: bytes, runs: Sequence[_Run]) -> Iterator[bytes | memoryview]:
+def _chunks(top: bytes, runs: Sequence[_Run], written: threading.Event) -> Iterator[bytes | memoryview]:
+    """The contents of the file. Set `written` when the store has taken all of them and only has to sync them."""
     yield top
     for run in runs:
-        for number in range(run.first, run.last):
-            yield run.item.block(number)
+        data = run.data
+        for at in range(0, len(data), BLOCK):
+            yield data[at : at + BLOCK].data
+    written.set()
 
 
-_Sum = tuple[_Item, int, int, Future[bytes]]
-"""A block of an item by number, its place in the file, and its checksum."""
-
-
-def _part(items: Sequence[_Item], sums: Sequence[_Sum], file: File) -> Part:
-    numbers = {file: 0}
-    blocks: dict[int, dict[int, Block]] = {id(item): {} for item in items}
-    for item, number, offset, future in sums:
-        blocks[id(item)][number] = Block(0, offset, len(item.block(number)), future.result())
-    for item in items:
-        for number, (where, block) in item.reused.items():
-            index = numbers.setdefault(where, len(numbers))
-            blocks[id(item)][number] = msgspec.structs.replace(block, file=index)
+def _part(items: Sequence[_Item], file: File | None) -> Part:
+    """What was written to `file`, in the order of the items, and what is referred to."""
+    numbers = {file: 0} if file else {}
+    offset = file.header if file else 0
     pieces: dict[str, list[Piece]] = {}
     for item in items:
-        piece = Piece(*item.box, tuple(blocks[id(item)][number] for number in range(item.count)))
-        pieces.setdefault(item.name, []).append(piece)
+        blocks, left = list[Block](), len(item.data)
+        for number, found in enumerate(item.sums):
+            length = min(left, BLOCK)
+            left -= length
+            if number in item.reused:
+                where, block = item.reused[number]
+                blocks.append(msgspec.structs.replace(block, file=numbers.setdefault(where, len(numbers))))
+            else:
+                blocks.append(Block(0, offset, length, found))
+                offset += length
+        pieces.setdefault(item.name, []).append(Piece(*item.box, tuple(blocks)))
     return Part(tuple(numbers), pieces)
 
 
@@ -179,19 +202,21 @@ def merge(
     numbers: dict[File, int] = {}
     pieces: dict[str, list[Piece]] = {name: [] for name in described}
     for part in parts:
+        places = [numbers.setdefault(file, len(numbers)) for file in part.files]
+        same = places == list(range(len(places)))
         for name, found in part.pieces.items():
-            for piece in found:
-                blocks = (
-                    msgspec.structs.replace(block, file=numbers.setdefault(part.files[block.file], len(numbers)))
-                    for block in piece.blocks
-                )
-                pieces[name].append(Piece(piece.start, piece.shape, tuple(blocks)))
+            pieces[name] += found if same else [_renumbered(piece, places) for piece in found]
     return tuple(numbers), {name: Entry(*described[name], tuple(found)) for name, found in pieces.items()}
+
+
+def _renumbered(piece: Piece, places: Sequence[int]) -> Piece:
+    blocks = (msgspec.structs.replace(block, file=places[block.file]) for block in piece.blocks)
+    return Piece(piece.start, piece.shape, tuple(blocks))
 
 
 def saved_blocks(manifest: Manifest) -> Saved:
     return {
-        (name, piece.box, entry.dtype): (manifest.files, piece.blocks)
+        (name, piece.start, piece.shape, entry.dtype): (manifest.files, piece.blocks)
         for name, entry in manifest.tensors.items()
         for piece in entry.pieces
     }

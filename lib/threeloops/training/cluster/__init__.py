@@ -55,12 +55,12 @@ from threeloops.training.cluster.machine.topology import (
     read_topology,
     uniform,
 )
-from threeloops.training.cluster.program import advance_to, charge, compute, now, synchronize
+from threeloops.training.cluster.program import advance_to, ask, charge, compute, now, synchronize
 from threeloops.training.cluster.real import run_on_processes
 from threeloops.training.cluster.script import script
 
 __all__ = [
     "Cluster", "ClusterError", "CorruptMessage", "Deadlock", "Mismatch", "RankDies", "RankFailed", "RankLost",
-    "Run", "SlowLink", "SlowRank", "Topology", "Unfinished", "advance_to", "charge", "compute", "fabric", "now",
+    "Run", "SlowLink", "SlowRank", "Topology", "Unfinished", "advance_to", "ask", "charge", "compute", "fabric", "now",
     "one_node", "pcie_only", "read_topology", "run_on_processes", "script", "synchronize", "uniform",
 ]  # fmt: skip

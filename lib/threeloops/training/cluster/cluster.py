@@ -18,7 +18,7 @@ from threeloops.training.cluster.machine.topology import Topology, uniform
 from threeloops.training.cluster.processes.fresh import fresh_ranks
 from threeloops.training.cluster.processes.launcher import launcher
 from threeloops.training.cluster.processes.pickled import to_bytes
-from threeloops.training.cluster.processes.ranks import Ranks, Sockets, Transport, one_core
+from threeloops.training.cluster.processes.ranks import Ranks, Served, Sockets, Transport, one_core
 
 __all__ = ["Cluster", "Run"]
 
@@ -77,11 +77,20 @@ class Cluster:
         self.faults, self.timeout, self.fresh = tuple(faults), timeout, fresh
         check_faults(faults, self.topology)
 
-    def run(self, program: Callable[..., Any], *arguments: Any, seconds: float = 120.0, memory: bool = False) -> Run:
+    def run(
+        self,
+        program: Callable[..., Any],
+        *arguments: Any,
+        seconds: float = 120.0,
+        memory: bool = False,
+        served: Served | None = None,
+    ) -> Run:
         """Run `program(*arguments)` on every rank, each in a process of its own, for at most `seconds` of real time.
 
         With `memory` each rank's largest memory is measured, as `threeloops.resident` describes; its arguments are part
         of what it begins with.
+
+        `served` are functions that ranks call with `ask(name, …)`: they run in this process, and get the rank first.
 
         Functions of a notebook and of the program's own module travel with what they use, as they are now.
 
@@ -94,7 +103,7 @@ class Cluster:
         pickled = to_bytes(program, arguments, (self.topology.nodes, slow, memory))
         with self._ranks(pickled, seconds) as sockets:
             try:
-                return self.conduct(sockets, lambda rank, data: cloudpickle.loads(data), sockets.printed, memory)
+                return self.conduct(sockets, lambda _, data: cloudpickle.loads(data), sockets.printed, memory, served)
             except ClusterError as error:
                 failure = RankFailed(_with_source(str(error))) if isinstance(error, RankFailed) else error
                 if printed := sockets.printed():
@@ -116,9 +125,10 @@ class Cluster:
         load: Callable[[int, memoryview], Any],
         printed: Callable[[], str],
         memory: bool = False,
+        served: Served | None = None,
     ) -> Run:
         """Route a run whose ranks are reached through `transport`; `load` gives a rank's result."""
-        router, ranks = Router(self.topology, self.faults, self.timeout), Ranks(transport, memory)
+        router, ranks = Router(self.topology, self.faults, self.timeout), Ranks(transport, memory, served)
         try:
             router.run(ranks.step)
         except ClusterError:

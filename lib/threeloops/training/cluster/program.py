@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 
 from threeloops.training.cluster.programs.child import current_rank
+from threeloops.training.cluster.programs.tensors import packed, unpacked
 
-__all__ = ["advance_to", "charge", "compute", "now", "synchronize"]
+__all__ = ["advance_to", "ask", "charge", "compute", "now", "synchronize"]
 
 
 def compute(seconds: float, what: str = "") -> None:
@@ -62,3 +63,21 @@ def synchronize() -> None:
     """Wait for the collectives whose values were used before their time was over, as `torch.cuda.synchronize` does."""
     if (rank := current_rank()) is not None:
         rank.synchronize()
+
+
+def ask(name: str, *arguments: Any) -> Any:
+    """What the function that `Cluster.run` serves under this name returns for `(rank, *arguments)`.
+
+    It runs beside the router, not in the rank's process. So it can hand each rank its part of something, and count what
+    each rank asks for. Arguments and result are numbers, texts, lists and tensors; tensors arrive without gradients.
+
+    Raises:
+        RuntimeError: the function raised an exception, with its text; or nothing is served under this name; or this
+            process is not a rank of a virtual cluster.
+    """
+    if (rank := current_rank()) is None:
+        raise RuntimeError(f"ask({name!r}, …): only ranks of a virtual cluster can ask; run it with Cluster.run")
+    error, value = unpacked(rank.main.ask(name, packed(arguments)))
+    if error:
+        raise RuntimeError(error)
+    return value

@@ -4,7 +4,11 @@ import bz2
 import gzip
 import io
 import lzma
+import shutil
+import subprocess
 import tarfile
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +16,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.data.errors import CorruptData
-from threeloops.data.formats import tar_members
 from threeloops.data.formats.sample import Sample, split_name
 from threeloops.data.formats.small_files import list_samples, read_sample, write_small_files
 from threeloops.data.formats.tar_members import BLOCK, header
-from threeloops.data.formats.tar_shards import read_tar_shard, shard_bytes, write_tar_shards
+from threeloops.data.formats.tar_shards import TarShards, read_tar_shard, shard_bytes, write_tar_shards
+from threeloops.data.loading.loader import Loader
+from threeloops.data.loading.sampler import SamplerState
 
 SAMPLES = [
     Sample(f"train/{i:05d}", {"jpg": np.random.default_rng(i).bytes(size), "cls": str(i).encode()})
@@ -92,11 +97,6 @@ def test_a_size_of_8_gib_or_more_is_binary_as_in_gnu_tar(size):
             assert tar.firstmember.size == size
         with pytest.raises(CorruptData, match=f"a.bin: {size:,} bytes were promised, the shard ends after 5"):
             read(block + b"begin")
-
-
-def test_a_member_in_many_pieces_is_whole(monkeypatch):
-    monkeypatch.setattr(tar_members, "_READ_BYTES", 100)
-    assert read(SHARD) == SAMPLES
 
 
 def test_a_file_larger_than_its_header_can_say_is_refused():
@@ -330,6 +330,19 @@ def test_a_shard_with_names_outside_its_folder_is_refused_with_the_place(name):
 # What others write
 
 
+class Stream:
+    """Cannot seek, and gives at most 1000 bytes at once."""
+
+    def __init__(self, data):
+        self.file = io.BytesIO(data)
+
+    def read(self, size):
+        data = b""
+        while len(data) < size and (piece := self.file.read(min(size - len(data), 1000))):
+            data += piece
+        return data
+
+
 def in_order(names):
     files = {name: data for sample in SAMPLES for name, data in sample.files()}
     members = (header(name, len(files[name])) + files[name] + bytes(-len(files[name]) % BLOCK) for name in names)
@@ -342,26 +355,40 @@ NAMES = [name for sample in SAMPLES for name, _ in sample.files()]
 def test_a_sample_whose_parts_are_not_neighbours_is_named_with_its_key():
     """As `tar -c .` writes a folder, in the order of its directory."""
     said = "train/00000.jpg: other samples are between this part and the rest of sample 'train/00000'.*--sort=name"
-    with pytest.raises(CorruptData, match=said):
-        read(in_order(sorted(NAMES, key=lambda name: name.partition(".")[2])))
+    shard = in_order(sorted(NAMES, key=lambda name: name.partition(".")[2]))
+    for file in (io.BytesIO(shard), Stream(shard), io.BytesIO(gzip.compress(shard)), Stream(gzip.compress(shard))):
+        with pytest.raises(CorruptData, match=said):
+            next(read_tar_shard(file, "shard-000000.tar"))  # no half of a sample comes before the error
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="there is no tar command")
+def test_gnu_tar_with_a_list_of_names_gives_whole_samples_or_none(tmp_path):
+    write_small_files(tmp_path / "s", SAMPLES)
+    names = [
+        path.relative_to(tmp_path / "s").as_posix() for paths in list_samples(tmp_path / "s").values() for path in paths
+    ]
+    for listed in (sorted(names), sorted(names, key=lambda name: name.partition(".")[2])):
+        command = ["tar", "-C", tmp_path / "s", "-cf", tmp_path / "s.tar", *listed]
+        subprocess.run(command, check=True)
+        with open(tmp_path / "s.tar", "rb") as file:
+            if listed == sorted(names):
+                assert [sample.parts for sample in read_tar_shard(file, "s.tar")] == [
+                    sample.parts for sample in SAMPLES
+                ]
+            else:
+                with pytest.raises(CorruptData, match="other samples are between"):
+                    next(read_tar_shard(file, "s.tar"))
+
+
+def test_a_shard_may_begin_in_the_middle_of_a_file():
+    file = io.BytesIO(b"behind this" + SHARD)
+    file.seek(11)
+    assert list(read_tar_shard(file, "s.tar")) == SAMPLES
 
 
 @pytest.mark.parametrize("order", [sorted, lambda names: list(reversed(names))])
 def test_the_order_of_samples_and_of_their_parts_is_free(order):
     assert sorted(sample.key for sample in read(in_order(order(NAMES)))) == [sample.key for sample in SAMPLES]
-
-
-class Stream:
-    """Cannot seek, and gives at most 1000 bytes at once."""
-
-    def __init__(self, data):
-        self.file = io.BytesIO(data)
-
-    def read(self, size):
-        data = b""
-        while len(data) < size and (piece := self.file.read(min(size - len(data), 1000))):
-            data += piece
-        return data
 
 
 def test_a_gzip_shard_is_read_from_a_file_and_from_a_stream():
@@ -415,3 +442,74 @@ def test_corrupt_data_crosses_a_worker_of_pytorch_as_itself():
     loader = torch.utils.data.DataLoader(Damaged(), num_workers=1, multiprocessing_context="fork")
     with pytest.raises(CorruptData, match="shard-000003.tar, byte 512: a cut shard"):
         next(iter(loader))
+
+
+# Samples by number
+
+
+def uneven(folder):
+    """Shards of 5, 0, 3 and 9 samples."""
+    numbers, paths = iter(range(17)), []
+    for shard, count in enumerate((5, 0, 3, 9)):
+        samples = [Sample(f"{n:03}", {"cls": str(n).encode(), "bin": bytes(n * 100)}) for n in islice(numbers, count)]
+        paths.append(folder / f"shard-{shard}.tar")
+        paths[-1].write_bytes(b"".join(shard_bytes(samples)))
+    return paths
+
+
+def test_samples_are_read_by_number_in_any_order(tmp_path):
+    paths = uneven(tmp_path)
+    shards = TarShards(paths)
+    assert shards.sizes == (5, 0, 3, 9) and len(shards) == 17
+    in_order = []
+    for path in paths:
+        with path.open("rb") as file:
+            in_order += read_tar_shard(file, path.name)
+    for numbers in ([], [16], range(17), [4, 5, 0, 7, 8, 8], np.array([3, 12])):
+        assert shards.load(numbers) == [in_order[number] for number in numbers]
+    for number in (-1, 17):
+        with pytest.raises(IndexError, match=f"sample {number}: expected 0 to 16"):
+            shards.load([0, number])
+
+
+def test_neighbours_are_read_with_one_open(tmp_path, monkeypatch):
+    shards, opened = TarShards(uneven(tmp_path)), []
+    original = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *mode: (opened.append(path.name), original(path, *mode))[1])
+    shards.load([2, 3, 4, 5, 6])
+    assert opened == ["shard-0.tar", "shard-2.tar"]
+
+
+def test_shards_that_cannot_be_read_from_the_middle_are_named(tmp_path):
+    path = tmp_path / "s.tar.gz"
+    path.write_bytes(gzip.compress(SHARD))
+    with pytest.raises(CorruptData, match=r"s.tar.gz, byte 0: compressed with gzip, expected none: .* with gunzip"):
+        TarShards([path])
+
+
+def test_a_shard_that_was_cut_after_it_was_listed_is_named(tmp_path):
+    paths = uneven(tmp_path)
+    shards = TarShards(paths)
+    paths[3].write_bytes(paths[3].read_bytes()[:700])
+    with pytest.raises(CorruptData, match="byte 1,024: 008.bin: 0 bytes where its header promised 800: .* cut after"):
+        shards.load([8])
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, "thread"), (2, "thread"), (2, "process")])
+def test_ranks_and_workers_share_uneven_shards_and_others_go_on(tmp_path, workers, kind):
+    """Three ranks make two steps, and then two ranks end the epoch together; each sample is used once."""
+    shards, state, used = TarShards(uneven(tmp_path)), SamplerState(3), []
+    for ranks, steps in ((3, 2), (2, 9)):
+        ends = set()
+        for rank in range(ranks):
+            loader = Loader(
+                shards.load, len(shards), 2, state, workers, kind=kind, rank=rank, ranks=ranks, shards=shards.sizes
+            )
+            made = 0
+            for samples, after in islice(loader.with_states(), steps):
+                used += [int(sample.parts["cls"]) for sample in samples]
+                loader.state, made = after, made + 1
+            ends.add((made, loader.state))
+        assert len(ends) == 1
+        state = ends.pop()[1]
+    assert sorted(used) == sorted(set(used)) and len(used) >= 16 and state == SamplerState(3, 1, 0)

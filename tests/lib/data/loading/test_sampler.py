@@ -247,3 +247,45 @@ def test_windows_of_uneven_token_shards_are_shared_evenly(tmp_path):
     shares = [[window for batch in loader for window in batch] for loader in loaders]
     assert [len(share) for share in shares] == [10, 10]
     assert sorted(shares[0] + shares[1]) == [list(range(n, n + 5)) for n in range(0, 100, 5)]
+
+
+SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(lambda sizes: sum(sizes) >= 6)
+
+
+@given(SHARDS, st.integers(0, 99), st.integers(0, 3))
+def test_whole_shards_are_shuffled_and_their_samples_stay_in_order(sizes, seed, epoch):
+    order = epoch_order(sum(sizes), seed, epoch, sizes).tolist()
+    assert sorted(order) == list(range(sum(sizes)))
+    starts = [sum(sizes[:shard]) for shard in range(len(sizes))]
+    shuffled = sorted((order.index(start), start, size) for start, size in zip(starts, sizes, strict=True) if size)
+    assert order == [number for _, start, size in shuffled for number in range(start, start + size)]
+
+
+def test_every_epoch_shuffles_its_shards():
+    assert len({tuple(epoch_order(12, 1, epoch, [3, 3, 3, 3])) for epoch in range(20)}) > 10
+
+
+@given(SHARDS, BATCHES, st.tuples(RANKS, RANKS), st.integers(0, 5), st.integers(0, 99))
+def test_ranks_share_uneven_shards_and_another_number_of_them_goes_on(sizes, batch, ranks, steps, seed):
+    samples, state, used = sum(sizes), SamplerState(seed), Counter()
+    for count, most in zip(ranks, (steps, samples), strict=True):
+        if state.epoch:
+            break
+        loaders = [
+            Loader(np.ndarray.tolist, samples, batch, state, rank=rank, ranks=count, shards=sizes)
+            for rank in range(count)
+        ]
+        if loaders[0].state.epoch:
+            break  # fewer samples than ranks are left
+        shares = [list(islice(loader.with_states(), most)) for loader in loaders]
+        assert len({len(share) for share in shares}) == 1
+        used.update(number for share in shares for indices, _ in share for number in indices)
+        state = shares[0][-1][1] if shares[0] else state
+    assert set(used.values()) <= {1}
+    assert not state.epoch or samples - len(used) < 6
+
+
+@pytest.mark.parametrize("sizes", [[3, 3], [], [8, -1]])
+def test_shards_have_all_samples(sizes):
+    with pytest.raises(ValueError, match="expected sizes of 0 or more with a sum of 7"):
+        epoch_order(7, 0, 0, sizes)

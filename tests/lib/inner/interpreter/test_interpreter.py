@@ -73,6 +73,27 @@ def error_function(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def use_an_index_after_its_loop(out, n, KIND: tl.constexpr):
+    i = 0
+    last = i
+    if KIND == "unrolled":
+        for j in tl.static_range(5):
+            last = j
+        tl.store(out, j + last)
+    elif KIND == "kept":
+        for i in range(n):
+            last = i
+        for i in tl.range(n, n):
+            last = i
+        i = last
+        tl.store(out, i)
+    else:
+        for i in range(n):
+            last = i
+        tl.store(out, i)
+
+
+@triton.jit
 def count_to(out, start, stop, step):
     for i in range(start, stop, step):
         tl.store(out + i, tl.load(out + i) + 1)
@@ -242,6 +263,17 @@ def test_tensors_are_loop_bounds():
     assert out.tolist() == [0, 1, 0, 0, 1, 0, 0, 1, 0, 0]
 
 
+@needs_interpreter
+def test_the_index_of_a_loop_has_no_value_after_it_as_in_a_compiled_kernel():
+    out = torch.zeros(1, dtype=torch.int32)
+    for kind, value in (("unrolled", 8), ("kept", 6)):
+        use_an_index_after_its_loop[(1,)](out, 7, KIND=kind)
+        assert out.item() == value
+    for steps in (7, 0):
+        with pytest.raises(Exception, match="cannot access local variable 'i'"):
+            use_an_index_after_its_loop[(1,)](out, steps, KIND="read")
+
+
 def test_exp_of_bf16_is_refused_as_it_is_compiled():
     x = torch.zeros(1, dtype=BF16, device=DEVICE)
     with pytest.raises(Exception, match="Expected dtype"):
@@ -271,3 +303,43 @@ def test_other_fp8_formats_are_left_to_triton():
     handle = TensorHandle(every(E4M3).view(torch.uint8).numpy(), tl.float8e4b15)
     as_before = InterpreterBuilder.create_fp_to_fp(interpreter_builder, handle, tl.float16, None)
     assert (interpreter_builder.create_fp_to_fp(handle, tl.float16, None).data == as_before.data).all()
+
+
+@triton.jit
+def count_by(out, first, bound, step, UNSIGNED: tl.constexpr):
+    low, high = (first.to(tl.uint32), bound.to(tl.uint32)) if UNSIGNED else (first, bound)
+    for _ in range(low, high, step):
+        tl.store(out, tl.load(out) + 1)
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("first", "bound", "step", "unsigned", "says"),
+    [
+        (5, 0, -1, False, "range with a step of .*-1.*: a step that is not a constant must be at least 1"),
+        (0, 5, 0, False, "range with a step of .*0.*: a step that is not a constant must be at least 1"),
+        (2**31 - 2, 2**31, 1, True, "range with a bound of .*2147483648.*: a loop compares uint32 as a signed integer"),
+    ],
+)
+def test_a_loop_that_is_compiled_to_another_is_refused(first, bound, step, unsigned, says):
+    out = torch.zeros(1, dtype=torch.int32)
+    count_by[(1,)](out, 0, 6, 2, UNSIGNED=unsigned)
+    assert out.item() == 3
+    with pytest.raises(Exception, match=says):
+        count_by[(1,)](out, first, bound, step, UNSIGNED=unsigned)
+
+
+@triton.jit
+def logic(out, n, absent: tl.constexpr):
+    zero = 0
+    tl.store(out, (n and 6) == 6)
+    tl.store(out + 1, (zero or 5) == 1)
+    tl.store(out + 2, n > 3 and n < 10 or n > 20)
+    tl.store(out + 3, absent is not None and absent > 3)
+
+
+@needs_interpreter
+def test_and_and_or_of_numbers_are_truths_as_in_a_compiled_kernel():
+    out = torch.full((4,), -1, dtype=torch.int32)
+    logic[(1,)](out, 7, absent=None)
+    assert out.tolist() == [0, 1, 1, 0]

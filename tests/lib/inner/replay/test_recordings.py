@@ -25,7 +25,7 @@ from threeloops.inner.replay.execution import execute, execute_compiled
 from threeloops.inner.replay.inputs import Inputs, inputs_of, view
 from threeloops.inner.replay.messages import answer_from, perform, question
 from threeloops.inner.replay.recorder import record
-from threeloops.inner.replay.recordings.reader import EXECUTED, Limits, check
+from threeloops.inner.replay.recordings.reader import Limits, check
 from threeloops.inner.replay.recordings.steps import (
     Allocate,
     Copy,
@@ -103,7 +103,10 @@ def replayed(launcher, *args, l2=None, **kwargs):
     return answer_from(json.loads(json.dumps(answer)), [bytearray(buffer) for buffer in sent])
 
 
-def read(data, inputs, kernels, limits=EXECUTED):
+LIMITS = Limits()
+
+
+def read(data, inputs, kernels, limits=LIMITS):
     recording = decode(data)
     check(recording, inputs, kernels, limits)
     return recording

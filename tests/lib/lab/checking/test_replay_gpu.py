@@ -47,7 +47,7 @@ def cell(tmp_path_factory):
 
 def test_values_come_from_the_gpu_and_traffic_from_the_meter(cell):
     x = torch.arange(100.0, device="cuda")
-    run = replay(cell.doubled, x)
+    run = replay(cell.doubled, x).require(2 * x)
     assert run.outputs.is_cuda and torch.equal(run.outputs, 2 * x)
     assert run.traffic.total.unique_bytes == 800
     assert torch.equal(x, torch.arange(100.0, device="cuda"))

@@ -1,8 +1,9 @@
-"""What eight outside clients send, as recorded from them against an echo of OpenAI's API: each request is answered, or
+"""What nine outside clients send, as recorded from them against an echo of OpenAI's API: each request is answered, or
 refused at the place of what this service does not have.
 
 Recorded in November 2026: openai 3.57.0 (Python) and 6.49.0 (node), litellm 1.110.2, langchain-openai 1.7.4, instructor
-1.17.0 and llm 0.36; `vllm bench serve` and guidellm 0.8.1 from the requests that their sources build.
+1.17.0 and llm 0.36; `vllm bench serve`, guidellm 0.8.1 and lm-evaluation-harness from the requests that their
+sources build.
 """
 
 import json
@@ -36,6 +37,7 @@ ANSWERED = {
     "openai-python: prompts, answers, logprobs": (
         COMPLETIONS, {"prompt": ["a", "b"], "logprobs": 2, "max_tokens": 4, "n": 2},
     ),
+    "openai-python: echo with logprobs": (COMPLETIONS, {"prompt": "a", "echo": True, "logprobs": 2, "max_tokens": 4}),
     "openai-python: a stream": (COMPLETIONS, {"stream": True, "prompt": "a", "max_tokens": 4, "stream_options": USAGE}),
     "openai-python: a second turn": (
         CHAT, {"messages": SECOND, "logprobs": True, "max_completion_tokens": 4, "top_logprobs": 2},
@@ -91,6 +93,12 @@ ANSWERED = {
     "instructor: JSON": (CHAT, {"messages": HI, "max_tokens": 30, "response_format": {"type": "json_object"}}),
     "instructor: JSON_SCHEMA": (CHAT, {"messages": HI, "max_tokens": 30, "response_format": schema(PERSON)}),
     "instructor: MD_JSON": (CHAT, {"messages": HI, "max_tokens": 30}),
+    "lm-evaluation-harness: local-completions": (
+        COMPLETIONS,
+        {
+            "prompt": [[97, 98], [99]], "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True,
+        },
+    ),
     "llm: a conversation": (
         CHAT, {"stream": True, "messages": [*HI, {"role": "assistant", "content": "a"}, *HI], "stream_options": USAGE},
     ),
@@ -127,7 +135,6 @@ ANSWERED = {
 }  # fmt: skip
 
 REFUSED = {
-    "openai-python: echo with logprobs": (COMPLETIONS, {"prompt": "a", "echo": True, "logprobs": 2}, "echo"),
     "langchain-openai: function_calling": (
         CHAT,
         {"messages": HI, "parallel_tool_calls": False, **TOOLS},

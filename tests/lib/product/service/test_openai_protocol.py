@@ -99,7 +99,7 @@ def test_values_out_of_range_or_of_another_type_are_refused(changes):
     [
         ("suffix", "x"), ("tools", [{"type": "function"}]), ("functions", [{}]), ("tool_choice", "required"),
         ("modalities", ["audio"]), ("length_penalty", 0.0), ("skip_special_tokens", False), ("detokenize", False),
-        ("stop_token_ids", [1]), ("prompt_logprobs", 0), ("priority", -1), ("truncate_prompt_tokens", 0),
+        ("bad_words", ["a"]), ("prompt_logprobs", 0), ("priority", -1), ("truncate_prompt_tokens", 0),
     ],
 )  # fmt: skip
 def test_what_the_service_does_not_have_is_refused_by_name(name, value):

@@ -34,11 +34,11 @@ def served(tmp_path_factory):
         yield OpenAI(base_url=f"{server.url}/v1", api_key="none"), server, model, tokenizer
 
 
-def generated(model, tokenizer, tokens, count=TOKENS, ends=None):
+def generated(model, tokenizer, tokens, count=TOKENS):
     """(text, tokens) that transformers goes on with at temperature 0. A token that ends the text is not part of it."""
     import torch
 
-    ends = ends or model.generation_config.eos_token_id
+    ends = model.generation_config.eos_token_id
     made = model.generate(torch.tensor([tokens]), max_new_tokens=count, do_sample=False, eos_token_id=ends)
     made = made[0, len(tokens) :].tolist()
     return tokenizer.decode(made[:-1] if made[-1] in ends else made, skip_special_tokens=True), made
@@ -133,13 +133,12 @@ def test_a_gguf_file_is_served_with_its_own_vocabulary_under_the_name_that_it_is
         client = OpenAI(base_url=f"{server.wait_ready().url}/v1", api_key="none")
         assert [served.id for served in client.models.list()] == ["org/small"]
         asked = {"model": "org/small", "max_tokens": TOKENS, "temperature": 0}
-        ends = [tokenizer.eos_token_id]
-        text, _ = generated(model, tokenizer, tokenizer.encode(PROMPTS[0]), ends=ends)
+        text, _ = generated(model, tokenizer, tokenizer.encode(PROMPTS[0]))
         assert client.completions.create(prompt=PROMPTS[0], **asked).choices[0].text == text
         tokens = tokenizer.apply_chat_template(TURNS, add_generation_prompt=True)["input_ids"]
         answer = client.chat.completions.create(messages=TURNS, **asked)
         assert answer.usage.prompt_tokens == len(tokens)
-        assert answer.choices[0].message.content == generated(model, tokenizer, tokens, ends=ends)[0]
+        assert answer.choices[0].message.content == generated(model, tokenizer, tokens)[0]
 
 
 @pytest.mark.parametrize("choice", ["你好", "<b>yes</b>", "👋🏽 no"])
@@ -170,3 +169,27 @@ def test_an_echo_is_the_prompt_as_it_was_sent_or_the_text_of_its_tokens(served):
     assert (
         "<|im_start|>" in prompt and client.completions.create(prompt=tokens, **asked).choices[0].text == plain + text
     )
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=repr)
+@pytest.mark.parametrize("sends_tokens", [False, True])
+def test_an_echo_reports_the_models_own_tokens_at_their_places(served, prompt, sends_tokens):
+    """The sum is transformers' own, and each text stands at its offset unless Unicode composes its characters."""
+    import torch
+
+    client, _, model, tokenizer = served
+    tokens = tokenizer.encode(prompt)
+    asked = {"model": "small-qwen", "max_tokens": 0, "temperature": 0, "echo": True, "logprobs": 1}
+    choice = client.completions.create(prompt=tokens if sends_tokens else prompt, **asked).choices[0]
+    found = choice.logprobs
+    with torch.no_grad():
+        rows = model(torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+    own = [row[token].item() for row, token in zip(rows, tokens[1:], strict=True)]
+    assert found.token_logprobs[0] is None and found.token_logprobs[1:] == pytest.approx(own, abs=1e-4)
+    assert len(found.tokens) == len(tokens) == len(found.text_offset)
+    assert sorted(found.text_offset) == found.text_offset and found.text_offset[-1] <= len(choice.text)
+    is_special = [token in tokenizer.all_special_ids for token in tokens]
+    for token, offset, has_no_text in zip(found.tokens, found.text_offset, is_special, strict=True):
+        is_whole = not token.startswith("bytes:") and "\u0301" not in prompt
+        if is_whole and not (has_no_text and sends_tokens):
+            assert choice.text.startswith(token, offset)

@@ -1,9 +1,10 @@
 """Chat templates: the prompt of a conversation is what transformers makes of it, and templates reach nothing else."""
 
 import json
+import time
 
 import pytest
-from threeloops.product.text import ByteTokenizer, load_tokenizer
+from threeloops.product.text import ByteTokenizer, chat_template, load_tokenizer
 from trained_tokenizer import CHATML, LLAMA_3, MISTRAL, byte_level, write_tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -60,6 +61,68 @@ def test_a_text_without_bound_is_refused(tmp_path, template):
     most = 1_000_000 + 100 + 10 * own
     with pytest.raises(ValueError, match=f"it wrote more than {most} characters for {own} characters of messages"):
         ours.encode_chat(TURN)
+
+
+LONG = "range(90000)"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        f"{{% for _ in {LONG} %}}{{% for _ in {LONG} %}}{{% endfor %}}{{% endfor %}}",
+        f"{{% for _ in {LONG} %}}{{% for _ in {LONG} if false %}}{{% endfor %}}{{% endfor %}}",
+        "{% for _ in messages[0].content * 90000 %}{% for _ in messages[0].content * 90000 %}{% endfor %}{% endfor %}",
+        "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endif %}{% endmacro %}{{ twice(60) }}",
+        "{% for _ in [1, 2] recursive %}{% if loop.depth < 60 %}{{ loop([1, 2]) }}{% endif %}{% endfor %}",
+    ],
+    ids=["a loop in a loop", "a condition", "messages", "a macro", "a recursive loop"],
+)
+def test_a_template_that_takes_for_ever_without_a_word_is_ended(tmp_path, monkeypatch, template):
+    monkeypatch.setattr(chat_template, "_SECONDS", 0.2)
+    tokenizer = load_tokenizer(str(write_tokenizer(tmp_path, byte_level(), chat_template=template)))
+    began = time.thread_time()
+    with pytest.raises(ValueError, match=r"failed on this conversation: it took more than 0\.2 s of processor time"):
+        tokenizer.encode_chat(TURN)
+    assert time.thread_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("('ab' * 10 ** 9) | length", "\\* would repeat 2 elements 1000000000 times: expected at most 10000000 in all"),
+        ("(10 ** 9 * [1]) | length", "\\* would repeat 1 elements 1000000000 times"),
+        ("10 ** 9999999999", "failed on this conversation: .*Numerical result out of range"),
+    ],
+)
+def test_a_single_step_that_would_take_for_ever_is_refused(tmp_path, expression, told):
+    template = f"{{{{ {expression} }}}}"
+    tokenizer = load_tokenizer(str(write_tokenizer(tmp_path, byte_level(), chat_template=template)))
+    with pytest.raises(ValueError, match=told):
+        tokenizer.encode_chat(TURN)
+
+
+def test_the_time_of_one_conversation_is_not_that_of_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(chat_template, "_SECONDS", 0.2)
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    tokenizer = load_tokenizer(str(write_tokenizer(tmp_path, byte_level(), chat_template=template)))
+    tokenizer.encode_chat(TURN)
+    began = time.thread_time()
+    while time.thread_time() - began < 0.3:
+        pass
+    tokenizer.encode_chat(TURN)
+
+
+def test_loops_conditions_macros_and_arithmetic_give_what_transformers_renders(tmp_path):
+    template = (
+        "{% macro said(name) %}[{{ caller() }} {{ name }}]{% endmacro %}"
+        "{% for message in messages if message.role != 'system' %}"
+        "{{ loop.index }}/{{ loop.length }}{{ '!' if loop.last }}{{ '=' * 2 ** 2 }}"
+        "{% call said(message.role) %}{{ message.content }}{% endcall %}"
+        "{% else %}nobody{% endfor %}"
+        "{% for _ in [] %}{% else %}none{% endfor %}"
+    )
+    ours, theirs = both(tmp_path, chat_template=template)
+    assert prompt_of(ours, TURNS) == theirs.apply_chat_template(TURNS, add_generation_prompt=True)["input_ids"]
 
 
 def test_a_template_may_lie_in_a_file_of_its_own_which_comes_first(tmp_path):

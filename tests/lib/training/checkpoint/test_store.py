@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from threeloops.training.checkpoint import Checkpointer, CheckpointError, LocalStore, ObjectStore
+from threeloops.training.checkpoint import store as store_module
 from threeloops.training.checkpoint.manifest import decode
 from threeloops.training.cluster import Cluster
 
@@ -274,6 +275,31 @@ def test_a_file_is_synced_with_all_of_its_data(tmp_path, monkeypatch):
     for path in [*(tmp_path / "step-00000007").iterdir(), tmp_path / "latest"]:
         was = str(path) if "step" in path.parent.name else f"{path}.tmp"
         assert sizes[was] == path.stat().st_size > 0
+
+
+def test_the_disk_writes_the_beginning_of_a_file_while_the_rest_is_made(tmp_path, monkeypatch):
+    """The stretches lie one after the other, and fsync comes last: only that makes them durable."""
+    monkeypatch.setattr(store_module, "_WRITEBACK", 100)
+    done = []
+    monkeypatch.setattr(store_module, "_begin_writeback", lambda file, *stretch: done.append(stretch))
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append("fsync"), fsync(file)))
+    store = LocalStore(tmp_path)
+    store.begin("step-00000001.a")
+    done.clear()
+    store.write("step-00000001.a", "f", [bytes(60)] * 5)
+    assert done == [(0, 120), (120, 120), "fsync"]
+
+
+def test_beginning_to_write_back_changes_nothing_and_may_fail(tmp_path):
+    path = tmp_path / "f"
+    with path.open("wb") as file:
+        file.write(b"abc")
+        file.flush()
+        store_module._begin_writeback(file.fileno(), 0, 3)
+        store_module._begin_writeback(file.fileno(), -1, 3)
+    store_module._begin_writeback(1 << 20, 0, 3)
+    assert path.read_bytes() == b"abc"
 
 
 def test_the_manifest_is_the_last_object_before_the_pointer(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
-"""What is wrong with a launch: faults as they are reported, unwritten memory and undefined lanes."""
+"""What is wrong with a launch: faults as they are reported, unwritten memory, undefined lanes and what a compiler
+may assume."""
 
+from threeloops.inner.meter.findings.compiled import Compiled
 from threeloops.inner.meter.findings.finding import (
     Finding,
     FindingKind,
@@ -13,6 +15,6 @@ from threeloops.inner.meter.findings.undefined import UndefinedLanes
 from threeloops.inner.meter.findings.unwritten import NAN_BYTE, Unwritten, Watch
 
 __all__ = [
-    "Finding", "FindingKind", "Incident", "Incidents", "NAN_BYTE", "UndefinedLanes", "Unwritten", "Watch", "amount",
-    "base_name", "program_coordinates",
+    "Compiled", "Finding", "FindingKind", "Incident", "Incidents", "NAN_BYTE", "UndefinedLanes", "Unwritten", "Watch",
+    "amount", "base_name", "program_coordinates",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ __all__ = ["Finding", "FindingKind", "Incident", "Incidents", "amount", "base_na
 
 FindingKind = Literal[
     "out-of-bounds", "outside-view", "uninitialised-read", "undefined-lane", "failed-assert", "store-conflict",
-    "write-race", "read-write-race", "accumulation",
+    "write-race", "read-write-race", "accumulation", "false-hint", "undefined-arithmetic",
 ]  # fmt: skip
 
 

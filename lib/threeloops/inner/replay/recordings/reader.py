@@ -35,7 +35,7 @@ from threeloops.inner.replay.recordings.steps import (
     malformed,
 )
 
-__all__ = ["EXECUTED", "Limits", "UNEXECUTED", "check"]
+__all__ = ["Limits", "check"]
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,14 @@ class Limits:
     output_bytes: int = 1 << 28
 
 
-EXECUTED = Limits()
-UNEXECUTED = Limits(programs=1 << 62, allocated_bytes=1 << 45, elements=1 << 44, output_bytes=1 << 45)
-"""For recordings that are only compiled."""
+_USUAL = Limits()
 
 
 def check(
     recording: Recording,
     inputs: Sequence[int],
     kernels: Mapping[str, Kernel],
-    limits: Limits = EXECUTED,
+    limits: Limits = _USUAL,
     given: Sequence[StridedView] = (),
 ) -> None:
     """Check a recording that was decoded.

@@ -6,6 +6,6 @@ how likely the token was.
 
 from threeloops.product.decode.sampling.adjusting import Adjuster
 from threeloops.product.decode.sampling.draws import choose, draw, probabilities, uniforms
-from threeloops.product.decode.sampling.logprobs import note_logprobs
+from threeloops.product.decode.sampling.logprobs import note_logprobs, note_prompt_logprobs
 
-__all__ = ["Adjuster", "choose", "draw", "note_logprobs", "probabilities", "uniforms"]
+__all__ = ["Adjuster", "choose", "draw", "note_logprobs", "note_prompt_logprobs", "probabilities", "uniforms"]

@@ -41,9 +41,15 @@ class Adjuster:
     def __init__(self, grammars: Grammars | None = None) -> None:
         self._grammars = grammars
         self._states: WeakKeyDictionary[Request, _State] = WeakKeyDictionary()
+        self._matchers: WeakKeyDictionary[Request, Any] = WeakKeyDictionary()
+        """Those of requests that have been checked. Their grammars are not compiled again, however many come after."""
 
     def check(self, request: Request, vocabulary: int) -> None:
-        """Check that a request can be adjusted. Raises ValueError for a bad token in `logit_bias` or a bad grammar."""
+        """Check that a request can be adjusted. Raises ValueError for a bad token in `logit_bias` or a bad grammar.
+
+        The first check of a request compiles its grammar, which may take long. Another thread may make this check, so
+        that later ones take no time.
+        """
         for token, _ in request.sampling.logit_bias:
             if not 0 <= token < vocabulary:
                 raise ValueError(f"logit_bias: token {token} is not in the model's vocabulary of {vocabulary} tokens")
@@ -53,7 +59,8 @@ class Adjuster:
                     "grammar: this engine cannot follow grammars: pass `grammars=Grammars(…)`, with the bytes of each "
                     "token, to ModelRunner"
                 )
-            self._grammars.check(request.sampling.grammar)
+            if request not in self._matchers:
+                self._matchers[request] = self._grammars.matcher(request.sampling.grammar)
 
     def adjusted(self, logits: Tensor, rows: Mapping[int, Request]) -> tuple[Tensor, dict[int, Exception]]:
         """Return an adjusted copy of `logits`, (rows, vocabulary), in float32 or wider.
@@ -108,7 +115,9 @@ class Adjuster:
 
     def _begun(self, request: Request, like: Tensor) -> _State:
         sampling = request.sampling
-        matcher = self._grammars.matcher(sampling.grammar) if sampling.grammar and self._grammars is not None else None
+        matcher = self._matchers.pop(request, None)
+        if matcher is None and sampling.grammar and self._grammars is not None:
+            matcher = self._grammars.matcher(sampling.grammar)
         biases = None
         if sampling.logit_bias:
             tokens, values = zip(*sampling.logit_bias, strict=True)

@@ -1,13 +1,16 @@
 """Record the log-probabilities of tokens, for requests that ask for them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from threeloops.product.request import Request, TokenLogprobs
 
-__all__ = ["note_logprobs"]
+__all__ = ["note_logprobs", "note_prompt_logprobs"]
+
+_ROWS = 64
+"""How many rows of logits are widened at a time, which bounds the memory that a long prompt takes."""
 
 
 def note_logprobs(logits: Tensor, requests: Sequence[Request], tokens: Sequence[int]) -> None:
@@ -16,14 +19,45 @@ def note_logprobs(logits: Tensor, requests: Sequence[Request], tokens: Sequence[
     `tokens` has the new token of each request. `logits`, (requests, vocabulary), are the model's, before any
     adjustment.
     """
-    rows = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    logprobs = logits[torch.tensor(rows, device=logits.device)].to(wide).log_softmax(-1)
-    most = min(max(requests[row].sampling.logprobs or 0 for row in rows), logits.shape[-1])
-    # A stable sort lists the first of equal tokens first, and temperature 0 takes the same one.
-    values, places = logprobs.sort(descending=True, stable=True)
-    likeliest = zip(places[:, :most].tolist(), values[:, :most].tolist(), strict=True)
-    for own, row, (top, chances) in zip(logprobs, rows, likeliest, strict=True):
-        count = requests[row].sampling.logprobs or 0
-        found = tuple(zip(top[:count], chances[:count], strict=True))
-        requests[row].logprobs.append(TokenLogprobs(own[tokens[row]].item(), found))
+    asked = {row: request.sampling.logprobs for row, request in enumerate(requests)}
+    rows = [row for row, count in asked.items() if count is not None]
+    chosen = logits[torch.tensor(rows, device=logits.device)]
+    found = _logprobs(chosen, [tokens[row] for row in rows], [asked[row] or 0 for row in rows])
+    for row, logprobs in zip(rows, found, strict=True):
+        requests[row].logprobs.append(logprobs)
+
+
+def note_prompt_logprobs(logits: Tensor, request: Request) -> None:
+    """Append the log-probabilities of the next tokens of the prompt of a request.
+
+    Each row of `logits`, (tokens, vocabulary), was computed at the position before such a token.
+    """
+    first = len(request.prompt_logprobs) + 1  # the first token of a prompt follows nothing, so it has none
+    tokens = request.prompt[first : first + len(logits)]
+    for rows, of_rows in zip(logits.split(_ROWS), _parts(tokens), strict=True):
+        most = [request.sampling.prompt_logprobs or 0] * len(rows)
+        request.prompt_logprobs += _logprobs(rows, of_rows, most)
+
+
+def _parts(tokens: Sequence[int]) -> Iterable[Sequence[int]]:
+    return (tokens[start : start + _ROWS] for start in range(0, len(tokens), _ROWS))
+
+
+def _logprobs(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:
+    """Return the log-probability of the token of each row, and those of the row's likeliest tokens, `counts` of them.
+
+    Equal tokens are listed in the order of their numbers, and temperature 0 takes the first of them.
+    """
+    logprobs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    own = logprobs.gather(-1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
+    most = min(max(counts), logprobs.shape[-1])
+    least = logprobs.topk(most).values[:, -1].tolist() if most else []
+    found = []
+    for row, (logprob, count) in enumerate(zip(own, counts, strict=True)):
+        top: list[tuple[int, float]] = []
+        if count:
+            places = (logprobs[row] >= least[row]).nonzero()[:, 0]  # more than `most` if the last ones are equal
+            values, order = logprobs[row, places].sort(descending=True, stable=True)
+            top = list(zip(places[order][:count].tolist(), values[:count].tolist(), strict=True))
+        found.append(TokenLogprobs(logprob, tuple(top)))
+    return found

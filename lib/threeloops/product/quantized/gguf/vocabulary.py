@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from threeloops.product.quantized.gguf.container import Value
-from threeloops.product.tokenizer_files import byte_characters, read_files
+from threeloops.product.tokenizer_files import byte_characters, end_tokens, read_files
 from threeloops.product.trained.text import SEPARATOR
 
 __all__ = ["TokenType", "Vocabulary", "byte_vocabulary", "expression_of", "numbered_vocabulary", "read_tokenizer"]
 
 _BYTES = byte_characters()
+_END_OF_MESSAGE = "<|eom_id|>"
+"""With this token, Llama 3.1 and later end a message and expect the result of a tool."""
 
 
 class TokenType(IntEnum):
@@ -38,8 +40,9 @@ class Vocabulary:
     """A list of tokens in the order of their numbers, with the rules that turn text into tokens.
 
     `pre` is llama.cpp's name of the regular expression that cuts text before pairs are merged. `end` is the number of
-    the token that ends a text. `begin` is the number of the token that starts one. llama.cpp adds `begin` to prompts if
-    `add_begin` is set. It adds `end` to prompts if `add_end` is set.
+    the token that ends a text. `other_ends` are the tokens that end a turn or a message of a chat, at most two. `begin`
+    is the number of the token that starts a text. llama.cpp adds `begin` to prompts if `add_begin` is set. It adds
+    `end` to prompts if `add_end` is set.
     """
 
     tokens: Sequence[str]
@@ -51,11 +54,12 @@ class Vocabulary:
     add_begin: bool = False
     add_end: bool = False
     chat_template: str | None = None
+    other_ends: Sequence[int] = ()
 
     def metadata(self, size: int) -> dict[str, Value]:
         """Return the keys of the file for a model with `size` tokens. Tokens beyond the vocabulary are marked unused.
 
-        Raises ValueError if the vocabulary has more than `size` tokens.
+        Raises ValueError if the vocabulary has more than `size` tokens, or more ends than a file has keys for.
         """
         unused = range(len(self.tokens), size)
         if len(self.tokens) > size:
@@ -74,7 +78,24 @@ class Vocabulary:
             "tokenizer.ggml.add_bos_token": self.add_begin,
             "tokenizer.ggml.add_eos_token": self.add_end,
         }
+        found |= {f"tokenizer.ggml.{name}_token_id": token for name, token in self._named_ends(size).items()}
         return found | ({} if self.chat_template is None else {"tokenizer.chat_template": self.chat_template})
+
+    def _named_ends(self, size: int) -> dict[str, int]:
+        """Return `other_ends` by llama.cpp's names: "eot" ends a turn, and "eom" a message within a turn.
+
+        llama.cpp stops at both. So the name only matters to programs that show it.
+        """
+        if len(self.other_ends) > 2 or any(end >= size for end in self.other_ends):
+            raise ValueError(
+                f"the tokens {[self.end, *self.other_ends]} end a text: expected at most three, each below {size}, "
+                "since a GGUF file names one end of a text, of a turn and of a message; correct eos_token_id in "
+                "generation_config.json"
+            )
+        texts = {end: self.tokens[end] if end < len(self.tokens) else "" for end in self.other_ends}
+        ends = sorted(self.other_ends, key=lambda end: (texts[end] == _END_OF_MESSAGE, end))
+        names = ("eom", "eot") if [texts[end] for end in ends] == [_END_OF_MESSAGE] else ("eot", "eom")
+        return dict(zip(names, ends, strict=False))
 
 
 def byte_vocabulary() -> Vocabulary:
@@ -140,6 +161,7 @@ def read_tokenizer(folder: Path) -> Vocabulary:
         add_begin=bool(before),
         add_end=bool(after),
         chat_template=files.template,
+        other_ends=sorted(end_tokens(folder, files) - {end}),
     )
 
 

@@ -116,8 +116,8 @@ class EngineClient:
         await self._process.wait()
 
     async def generate(self, request: Request) -> AsyncGenerator[int, None]:
-        """The request's tokens as they come, each after its `logprobs`; then `output`, `cached` and `finish` are filled
-        in.
+        """The request's tokens as they come, each after its `logprobs`, and the first after `prompt_logprobs` too; then
+        `output`, `cached` and `finish` are filled in.
 
         Whoever stops reading cancels it; `contextlib.aclosing` does that at once. Raises ValueError for a request that
         can never run, GrammarError if its grammar cannot be followed, RequestFailed if it ends with another error,
@@ -200,6 +200,9 @@ class EngineClient:
                 for number, logprobs in message.logprobs.items():
                     if (reader := self._readers.get(number)) is not None:
                         reader.request.logprobs.extend(logprobs)
+                for number, logprobs in message.prompt_logprobs.items():
+                    if (reader := self._readers.get(number)) is not None:
+                        reader.request.prompt_logprobs = logprobs
                 for number, cached in message.cached.items():
                     if (reader := self._readers.get(number)) is not None:
                         reader.request.cached_first = cached

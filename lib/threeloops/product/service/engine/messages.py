@@ -109,11 +109,13 @@ class Failed(msgspec.Struct, tag=True):
 
 class Tokens(msgspec.Struct, tag=True, omit_defaults=True):
     """New tokens by request: those of one step, if the front keeps up. `logprobs` are of the requests that ask for
-    them, one for each of their tokens. `cached` says how many tokens of the prompt the prefix cache had, with the first
-    tokens of a request."""
+    them, one for each of their tokens. With the first tokens of a request come `prompt_logprobs`, if it asks for them,
+    one for each token of its prompt after the first, and `cached`, the number of tokens of its prompt that the prefix
+    cache had."""
 
     tokens: dict[int, list[int]]
     logprobs: dict[int, list[TokenLogprobs]] = {}
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     cached: dict[int, int] = {}
 
 

@@ -12,6 +12,8 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -78,16 +80,30 @@ def _give_up(front: "_Front", reason: str) -> NoReturn:
     front.hang_up(1)
 
 
+@dataclass(frozen=True)
+class _Checked:
+    """A request with a grammar has been checked by the thread that compiles grammars. `error` is None if it is fine."""
+
+    number: int
+    error: BaseException | None
+
+
 class _Front:
     """The other end. A thread hears what it says; when it hangs up, the process ends there and then."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._changed = threading.Condition()
-        self._heard: list[Message] = []
+        self._heard: list[Message | _Checked] = []
         threading.Thread(target=self._listen, name="front", daemon=True).start()
 
-    def heard(self, wait: bool) -> list[Message]:
+    def hear(self, message: Message | _Checked) -> None:
+        """Add a message of this process's own. Any thread may call this."""
+        with self._changed:
+            self._heard.append(message)
+            self._changed.notify()
+
+    def heard(self, wait: bool) -> list[Message | _Checked]:
         """What has been heard since the last call; if `wait`, there is something."""
         with self._changed:
             while wait and not self._heard:
@@ -110,10 +126,8 @@ class _Front:
         reader = FrameReader(ToEngine)
         try:
             while data := self._end.recv(1 << 16):
-                messages = list(reader.feed(data))
-                with self._changed:
-                    self._heard += messages
-                    self._changed.notify()
+                for message in reader.feed(data):
+                    self.hear(message)
         finally:  # also what is no message: the front would never make sense again
             self.hang_up(0)
 
@@ -131,11 +145,16 @@ class _Stream:
 class _Server:
     """The engine, and who reads from it. A request of which `window` tokens are not yet taken is paused until half of
     them are: it gives its seat and its blocks to others.
+
+    A thread compiles grammars, and a request with a grammar joins the engine afterwards. So other requests do not wait
+    for a grammar that takes long.
     """
 
     def __init__(self, engine: Engine, front: _Front, window: int) -> None:
         self._engine, self._front, self._window = engine, front, window
         self._streams: dict[int, _Stream] = {}
+        self._unchecked: dict[int, Request] = {}  # requests whose grammars are being compiled
+        self._compiling = ThreadPoolExecutor(1, "grammars")
         self._is_busy = False
 
     def turn(self) -> None:
@@ -146,7 +165,7 @@ class _Server:
         if answers := [*answers, *self._new(batch)]:
             self._front.tell(answers)
 
-    def _take(self, heard: Message) -> FromEngine | None:
+    def _take(self, heard: Message | _Checked) -> FromEngine | None:
         match heard:
             case Submit():
                 return self._submit(heard)
@@ -156,13 +175,18 @@ class _Server:
                     if stream.paused and stream.sent - stream.taken <= self._window // 2:
                         stream.paused = False
                         self._engine.scheduler.resume(stream.request)
+            case _Checked():
+                if (request := self._unchecked.pop(heard.number, None)) is not None:
+                    return self._add(heard.number, request, heard.error)
             case Cancel():
+                if self._unchecked.pop(heard.number, None) is not None:
+                    return None
                 if self._streams.pop(heard.number, None) is not None:
                     self._engine.cancel(str(heard.number))
             case AskStats():
                 counting = self._engine.executor
                 assert isinstance(counting, CountingExecutor)
-                return Stats(heard.number, counting.stats(self._engine, len(self._streams)))
+                return Stats(heard.number, counting.stats(self._engine, len(self._streams) + len(self._unchecked)))
         return None
 
     def _submit(self, asked: Submit) -> FromEngine | None:
@@ -175,18 +199,42 @@ class _Server:
             client=asked.client,
             cache_salt=asked.cache_salt,
         )
-        try:
-            self._engine.add(request)
-        except ValueError as error:
-            outcome = "ungrammatical" if isinstance(error, GrammarError) else "refused"
-            return Finished(asked.number, outcome, str(error))
-        self._streams[asked.number] = _Stream(request)
+        if not asked.sampling.grammar:
+            return self._add(asked.number, request)
+        self._unchecked[asked.number] = request
+        self._compiling.submit(self._check, asked.number)
         return None
+
+    def _check(self, number: int) -> None:
+        """Compile the grammar of a request, in the thread for that. The engine finds it compiled."""
+        if (request := self._unchecked.get(number)) is None:  # cancelled meanwhile
+            return
+        error: BaseException | None = None
+        try:
+            self._engine.executor.check(request)
+        except BaseException as caught:  # llguidance may panic, which is no Exception
+            error = caught
+        self._front.hear(_Checked(number, error))
+
+    def _add(self, number: int, request: Request, error: BaseException | None = None) -> FromEngine | None:
+        """Let the engine compute a request, unless `error` or the engine refuses it."""
+        try:
+            if error is None:
+                self._engine.add(request)
+        except ValueError as refused:
+            error = refused
+        if error is None:
+            self._streams[number] = _Stream(request)
+            return None
+        if not isinstance(error, ValueError):
+            return Finished(number, "failed", repr(error))
+        return Finished(number, "ungrammatical" if isinstance(error, GrammarError) else "refused", str(error))
 
     def _new(self, batch: Batch) -> list[FromEngine]:
         """What a step gave: tokens of all streams in one message, and the ends of those that have ended."""
         tokens: dict[int, list[int]] = {}
         logprobs: dict[int, list[TokenLogprobs]] = {}
+        prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         cached: dict[int, int] = {}
         ends: list[FromEngine] = []
         for chunk in batch.chunks:
@@ -198,6 +246,8 @@ class _Server:
                 tokens[number] = request.output[stream.sent :]
                 if not stream.sent:
                     cached[number] = request.cached_first or 0
+                    if request.prompt_logprobs:
+                        prompt_logprobs[number] = request.prompt_logprobs
                 if request.logprobs:
                     logprobs[number] = request.logprobs[stream.sent :]
                 stream.sent = len(request.output)
@@ -210,7 +260,7 @@ class _Server:
             elif stream.sent - stream.taken >= self._window:
                 self._engine.scheduler.pause(request)
                 stream.paused = True
-        return [*([Tokens(tokens, logprobs, cached)] if tokens else []), *ends]
+        return [*([Tokens(tokens, logprobs, prompt_logprobs, cached)] if tokens else []), *ends]
 
 
 def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
@@ -230,11 +280,17 @@ def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
 
 
 def _grammars(files: str, vocabulary: int) -> Grammars | None:
-    """None for a model whose tokenizer knows no end of a text, by which an answer could end where its grammar does."""
+    """None for a model whose tokenizer knows no end of a text, by which an answer could end where its grammar does, and
+    without llguidance: then the front refuses requests that have a grammar.
+    """
     tokenizer = load_tokenizer(files) if files else ByteTokenizer()
     check_tokens(tokenizer, vocabulary)
     ends = sorted(tokenizer.end_tokens)
-    return Grammars([tokenizer.piece(token) for token in range(vocabulary)], ends) if ends else None
+    if not ends:
+        return None
+    with suppress(ImportError):
+        return Grammars([tokenizer.piece(token) for token in range(vocabulary)], ends)
+    return None
 
 
 def _fingerprint(model: GPT) -> str:

@@ -11,7 +11,7 @@ from threeloops.product.request import Finish, Request, Sampling
 from threeloops.product.service.admission import Refused
 from threeloops.product.service.engine import Supervisor
 from threeloops.product.service.generation.job import Job
-from threeloops.product.service.generation.reported import Reported
+from threeloops.product.service.generation.reported import HeldReports, Reported, prompt_reports
 from threeloops.product.service.generation.text_stream import TextStream
 from threeloops.product.service.observability import RequestMetrics, ServiceMetrics
 
@@ -96,39 +96,48 @@ class Choice:
         request = self._request()
         self._key = self._cache_key(engine, request)
         try:
-            if (echoed := job.echoed(self.index // job.asked.n)) is not None:
-                yield Piece(self.index, echoed)
+            echoed = job.echoed(self.index // job.asked.n)
             if (known := await self._cached(self._key)) is not None:
+                if echoed is not None:
+                    yield Piece(self.index, echoed)
                 yield Piece(self.index, known["text"], self.reason)
                 return
             parts: list[str] = []
             wants_logprobs = request.sampling.logprobs is not None
+            begin = len(echoed or "")
             text = TextStream(job.tokenizer.decoder(continues=not job.is_chat), job.asked.stops)
+            reports = HeldReports(begin)
             async with aclosing(engine.generate(request)) as tokens:
                 async for token in tokens:
-                    self._note_token()
                     self.cached_tokens = request.cached_first or 0
-                    if token in request.sampling.stop:
-                        continue  # this token ends the text and is not part of it
-                    place = text.place(token)
-                    given = text.push((token,), may_stop=self.tokens > request.sampling.min_tokens)
+                    if job.max_tokens:
+                        self._note_token()
+                    if echoed is not None:
+                        yield Piece(self.index, echoed, None, self._of_prompt(request, echoed))
+                        echoed = None
+                    if not job.max_tokens:
+                        continue  # the engine adds a token to every prompt, even if nobody asks for one
+                    is_end = token in request.sampling.stop  # it ends the text and is not part of it
+                    place = begin + text.place(token)
+                    given = "" if is_end else text.push((token,), may_stop=self.tokens > request.sampling.min_tokens)
+                    ready: tuple[Reported, ...] = ()
+                    if wants_logprobs and not (is_end and job.is_chat):
+                        ready = reports.push(Reported(token, request.logprobs[self.tokens - 1], place), given)
                     if given:
                         parts.append(given)
-                    if wants_logprobs:
-                        reported = Reported(token, request.logprobs[self.tokens - 1], place)
-                        yield Piece(self.index, given, None, (reported,))
-                    elif given:
-                        yield Piece(self.index, given)
+                    if given or ready:
+                        yield Piece(self.index, given, None, ready)
                     if text.stopped:
                         break
             parts.append(text.end())
-            self.reason = "stop" if text.stopped or request.finish is Finish.STOP else "length"
+            held = reports.end(parts[-1])
+            is_over = text.stopped or (request.finish is Finish.STOP and job.max_tokens)
+            self.reason = "stop" if is_over else "length"
         except GrammarError as error:
             self.reason = "error"
             field = job.asked.structure
-            raise Refused(
-                400, "invalid_value", f"{field}: it cannot be followed any further: {error}", param=field
-            ) from error
+            said = "it cannot be followed any further" if self.tokens else "no answer can follow this form"
+            raise Refused(400, "invalid_value", f"{field}: {said}: {error}", param=field) from error
         except ValueError as error:  # the engine now serves another version, which cannot compute the request
             self.reason = "error"
             is_too_long = len(self._prompt) + job.max_tokens > engine.served.longest
@@ -140,12 +149,18 @@ class Choice:
             if self.reason != "cancelled":  # why it is cancelled, `left` is told
                 self._seen.finished(self.reason)
         self._text = "".join(parts)
-        yield Piece(self.index, parts[-1], self.reason)
+        yield Piece(self.index, parts[-1], self.reason, held)
+
+    def _of_prompt(self, request: Request, echoed: str) -> tuple[Reported, ...]:
+        """Return the reports of the prompt's tokens, or none if they were not asked for."""
+        if request.sampling.prompt_logprobs is None:
+            return ()
+        return prompt_reports(self._prompt, request.prompt_logprobs, echoed, self._job.tokenizer)
 
     def _request(self) -> Request:
         job = self._job
         answer, ends = self.index % job.asked.n, job.tokenizer.end_tokens
-        sampling = job.asked.sampling(job.max_tokens, ends, answer=answer, grammar=job.grammar)
+        sampling = job.asked.sampling(max(1, job.max_tokens), ends, answer=answer, grammar=job.grammar)
         salt = job.asked.cache_salt or ""
         return Request(self._id, self._prompt, sampling, client=job.client.name, cache_salt=salt)
 
@@ -158,11 +173,13 @@ class Choice:
     def _cache_key(self, engine: Supervisor, request: Request) -> str | None:
         """Return the key of the answer in the cache, or None if there is no cache or the answer must not be cached.
 
-        An answer is not cached if it is drawn at random, or if it has log-probabilities besides its text.
+        An answer is not cached if it is drawn at random, if it has log-probabilities besides its text, or if the prompt
+        is all of its text.
         """
-        if self._service.cache is None or engine.model is None or request.sampling.logprobs is not None:
-            return None
         job = self._job
+        has_more = request.sampling.logprobs is not None or not job.max_tokens
+        if self._service.cache is None or engine.model is None or has_more:
+            return None
         also = json.dumps([job.asked.stops, job.asked.cache_salt, job.client.name, job.tokenizer.fingerprint])
         return self._service.cache.key(engine.model.fingerprint, self._prompt, request.sampling, also)
 

@@ -3,14 +3,12 @@
 import asyncio
 import time
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Protocol
 
-from threeloops.product.grammar import Grammars
 from threeloops.product.service.admission import Client, Refused
 from threeloops.product.service.engine import ServedModel
 from threeloops.product.service.openai_protocol import ChatRequest, CompletionRequest
-from threeloops.product.text import ByteTokenizer, Tokenizer
+from threeloops.product.text import Tokenizer
 
 __all__ = ["Job", "job_of"]
 
@@ -96,8 +94,10 @@ async def job_of(asked: CompletionRequest | ChatRequest, client: Client, setting
             f"{len(prompts)} prompts with n = {asked.n} answers each make {choices} answers: expected at most "
             f"{settings.max_running} in one request; send several requests",
         )
-    if (largest := max(map(int, asked.logit_bias), default=-1)) >= model.vocabulary:
-        raise _invalid("logit_bias", f"token {largest} is not in the model's vocabulary of {model.vocabulary} tokens")
+    named = {"logit_bias": [int(token) for token in asked.logit_bias], "stop_token_ids": asked.stop_token_ids}
+    for parameter, tokens in named.items():
+        if (largest := max(tokens, default=-1)) >= model.vocabulary:
+            raise _invalid(parameter, f"token {largest} is not in the model's vocabulary of {model.vocabulary} tokens")
     max_tokens = _max_tokens(asked, name, max(map(len, prompts)), settings, model.longest)
     if asked.min_tokens > max_tokens:
         raise _invalid(
@@ -128,38 +128,21 @@ def _max_tokens(asked: CompletionRequest | ChatRequest, name: str, prompt: int, 
                 f"lower {limit}"
             )
         raise Refused(400, "context_length_exceeded", f"the prompt ({prompt} tokens) {problem}", param=name)
-    return wanted or min(settings.default_max_tokens, settings.largest_max_tokens, room)
+    return min(settings.default_max_tokens, settings.largest_max_tokens, room) if wanted is None else wanted
 
 
 async def _grammar(asked: CompletionRequest | ChatRequest, model: ServedModel) -> str:
     """Return the grammar that the answer must follow, or "" if the answer may be any text.
 
-    A thread compiles the grammar, since that may take a while.
+    The engine compiles it, and refuses the request if it cannot.
     """
     if (field := asked.structure) is None:
         return ""
     if not model.tokenizer.end_tokens:
         raise _invalid(field, "this model's tokenizer has no end token, so an answer with a structure could never end")
     try:
-        return await asyncio.to_thread(_checked, asked, isinstance(model.tokenizer, ByteTokenizer))
+        return await asyncio.to_thread(asked.grammar)  # a large schema takes a while
     except ValueError as error:
-        raise _invalid(field, f"an answer cannot be made to follow this form: {error}") from None
+        raise _invalid(field, f"no answer can follow this form: {error}") from None
     except ImportError as error:
         raise Refused(400, "unsupported_parameter", f"{field}: {error}", param=field) from None
-
-
-def _checked(asked: CompletionRequest | ChatRequest, of_bytes: bool) -> str:
-    grammar = asked.grammar()
-    _bytes_grammars(of_bytes).check(grammar)
-    return grammar
-
-
-@cache
-def _bytes_grammars(of_bytes: bool) -> Grammars:
-    """Return the grammars of a vocabulary of bytes, which are enough to check any grammar.
-
-    Whether a grammar can be followed does not depend on how tokens divide a text. In a model `of_bytes`, one of the
-    bytes ends a text. In other models, a token without text does.
-    """
-    tokens = [bytes([byte]) for byte in range(256)]
-    return Grammars(tokens, sorted(ByteTokenizer.end_tokens)) if of_bytes else Grammars([*tokens, b""], [256])

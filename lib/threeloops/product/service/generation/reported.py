@@ -6,15 +6,62 @@ from typing import Any, NamedTuple
 from threeloops.product.request import TokenLogprobs
 from threeloops.product.text import Tokenizer
 
-__all__ = ["Reported", "chat_logprobs", "completion_logprobs"]
+__all__ = ["HeldReports", "Reported", "chat_logprobs", "completion_logprobs", "prompt_reports"]
 
 
 class Reported(NamedTuple):
-    """A token of an answer. `place` is the number of characters in the text before those of the token."""
+    """A token of an answer. `place` is the number of characters in the text before those of the token.
+
+    `logprobs` is None for the first token of a prompt, because nothing comes before it.
+    """
 
     token: int
-    logprobs: TokenLogprobs
+    logprobs: TokenLogprobs | None
     place: int
+
+
+class HeldReports:
+    """Reports that are held back until the first character of their token is sent.
+
+    So a stop string that is cut off later cannot leave a token behind whose place is beyond the end of the text.
+    """
+
+    def __init__(self, sent: int) -> None:
+        """Begin after `sent` characters of the answer, such as those of an echoed prompt."""
+        self._sent = sent
+        self._held: list[Reported] = []
+
+    def push(self, report: Reported, text: str) -> tuple[Reported, ...]:
+        """Add the report of a token and the text that is sent now. Return the reports to send with that text."""
+        self._held.append(report)
+        self._sent += len(text)
+        count = next((at for at, held in enumerate(self._held) if held.place >= self._sent), len(self._held))
+        ready, self._held = self._held[:count], self._held[count:]
+        return tuple(ready)
+
+    def end(self, text: str) -> tuple[Reported, ...]:
+        """End the answer with `text`, and return the remaining reports. Tokens that were cut off are at its end."""
+        end = self._sent + len(text)
+        return tuple(report._replace(place=min(report.place, end)) for report in self._held)
+
+
+def prompt_reports(
+    tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], text: str, tokenizer: Tokenizer
+) -> tuple[Reported, ...]:
+    """Return the reports of the tokens of a prompt, whose `text` was sent. `logprobs` begin with the second token.
+
+    A special token that stands in the text has a place of its own; one that the tokenizer has added takes no place. If
+    the tokenizer changes the text before it encodes it, places are those in the changed text.
+    """
+    decoder, names = tokenizer.decoder(), 0
+    reports = []
+    for token, found in zip(tokens, (None, *logprobs), strict=True):
+        place = min(decoder.place(token) + names, len(text))
+        reports.append(Reported(token, found, place))
+        decoder.push((token,))
+        if (name := tokenizer.special(token)) and text.startswith(name, place):
+            names += len(name)
+    return tuple(reports)
 
 
 def chat_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer) -> dict[str, Any]:
@@ -27,6 +74,7 @@ def chat_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer) -> dict[str,
             _described(tokenizer, token, found.logprob)
             | {"top_logprobs": [_described(tokenizer, other, logprob) for other, logprob in found.top]}
             for token, found, _ in tokens
+            if found is not None
         ],
         "refusal": None,
     }
@@ -40,9 +88,11 @@ def completion_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer, asked:
     """
     return {
         "tokens": [_shown(tokenizer, token) for token, _, _ in tokens],
-        "token_logprobs": [found.logprob for _, found, _ in tokens],
+        "token_logprobs": [None if found is None else found.logprob for _, found, _ in tokens],
         "top_logprobs": [
-            {_shown(tokenizer, other): logprob for other, logprob in (*found.top, (token, found.logprob))}
+            None
+            if found is None
+            else {_shown(tokenizer, other): logprob for other, logprob in (*found.top, (token, found.logprob))}
             for token, found, _ in tokens
         ]
         if asked

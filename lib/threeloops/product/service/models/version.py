@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from threeloops.files import below, replace_text
+from threeloops.files import replace_text
+from threeloops.places import below
 
 __all__ = ["RegistryError", "Version", "read_version", "write_manifest"]
 

@@ -39,11 +39,11 @@ class _Choice(Wire):
 
 
 class CompletionLogprobs(Wire):
-    """Lists that have one element for each token."""
+    """Lists that have one element for each token. The first token of a prompt has no log-probabilities."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 

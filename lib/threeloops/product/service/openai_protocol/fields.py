@@ -71,7 +71,6 @@ UNSUPPORTED: Mapping[str, Absent] = {
     "return_tokens_as_token_ids": Absent(),
     "skip_special_tokens": _only(True),
     "spaces_between_special_tokens": _only(True),
-    "stop_token_ids": Absent(),
     "structural_tag": Absent(),
     "truncate_prompt_tokens": _only(),
     "use_beam_search": Absent(),

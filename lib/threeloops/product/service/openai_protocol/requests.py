@@ -26,7 +26,8 @@ __all__ = ["ChatRequest", "CompletionRequest", "Message", "TextPart"]
 
 _Text = Annotated[str, AfterValidator(checked)]
 _Stop = Annotated[str, Field(min_length=1, max_length=1024)]
-_Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
+_Token = Annotated[int, Field(ge=0, lt=2**31)]
+_Tokens = Annotated[list[_Token], Field(min_length=1, fail_fast=True)]
 _Some = Field(min_length=1, max_length=1024, fail_fast=True)
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -54,6 +55,9 @@ class _Generation(Structured):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="the same seed gives the same random numbers")
     stop: _Stop | Annotated[list[_Stop], Field(fail_fast=True)] | None = Field(
         None, description="a string that ends the answer, or up to four of them"
+    )
+    stop_token_ids: Annotated[list[_Token], Field(max_length=1024, fail_fast=True)] = Field(
+        [], description="a field of vLLM: tokens that end the answer, as the model's own end tokens do"
     )
     stream: bool = False
     stream_options: _StreamOptions | None = None
@@ -132,13 +136,14 @@ class _Generation(Structured):
         """
         seed = secrets.randbits(63) if self.seed is None else (self.seed + answer) % 2**63
         goes_on = self.ignore_eos and not grammar  # a grammar allows no tokens after the end of the text
+        ends = frozenset() if goes_on else end_tokens
         return Sampling(
             max_tokens,
             self.temperature,
             max(0, self.top_k),
             self.top_p,
             seed,
-            frozenset() if goes_on else end_tokens,
+            ends.union(self.stop_token_ids),
             min_p=self.min_p,
             min_tokens=self.min_tokens,
             repetition_penalty=self.repetition_penalty,
@@ -147,12 +152,18 @@ class _Generation(Structured):
             logit_bias=tuple((int(token), bias) for token, bias in self.logit_bias.items()),
             grammar=grammar,
             logprobs=self.most_logprobs,
+            prompt_logprobs=self.most_logprobs if self.echoes else None,
         )
 
     @property
     def most_logprobs(self) -> int | None:
         """How many of the likeliest tokens to report at each position. None reports no log-probabilities."""
         raise NotImplementedError
+
+    @property
+    def echoes(self) -> bool:
+        """Whether each answer begins with its prompt."""
+        return False
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of each prompt. Raises ValueError if a prompt is empty."""
@@ -167,16 +178,23 @@ class CompletionRequest(_Generation):
     prompt: str | _Tokens | Annotated[list[str], _Some] | Annotated[list[_Tokens], _Some] = Field(
         description="a text, a list of tokens, or a list of either"
     )
-    echo: bool = Field(False, description="begin the answer with the prompt")
+    max_tokens: int | None = Field(
+        None, ge=0, description="the largest number of tokens in the answer; 0, with echo, gives the prompt alone"
+    )
+    echo: bool = Field(False, description="begin the answer, and its logprobs, with the prompt")
     logprobs: int | None = Field(
         None, ge=0, le=20, description="how many of the likeliest tokens to report at each position"
     )
 
     @model_validator(mode="after")
-    def _echoes_text_only(self) -> "CompletionRequest":
-        if self.echo and self.logprobs is not None:
-            raise unfit("echo", "this service reports logprobs of new tokens only: leave out echo or logprobs")
+    def _asks_for_some_text(self) -> "CompletionRequest":
+        if self.max_tokens == 0 and not self.echo:
+            raise unfit("max_tokens", "0 requires echo = true, since the answer would be empty: add that, or raise it")
         return self
+
+    @property
+    def echoes(self) -> bool:
+        return self.echo
 
     @property
     def most_logprobs(self) -> int | None:

@@ -12,6 +12,7 @@ __all__ = [
     "COMMUNICATION",
     "COMPUTE",
     "MOST_SAID",
+    "Ask",
     "Call",
     "Charge",
     "Collective",
@@ -114,6 +115,15 @@ class Wait(_Call, frozen=True):
     values: bool = False
 
 
+class Ask(_Call, frozen=True):
+    """Ask the other side for what the served function `name` returns. The `size` bytes of its arguments follow the
+    calls of a batch. The answer comes when the rank goes on; it takes no time. The router never sees this call."""
+
+    at: float
+    name: _Word
+    size: _Size
+
+
 class Finish(_Call, frozen=True):
     """The communication actor finished its job, or gave it up with `error`."""
 
@@ -130,4 +140,4 @@ class End(_Call, frozen=True):
     forgot: Annotated[str, msgspec.Meta(max_length=MOST_SAID)] | None = None
 
 
-Call = Send | Receive | Charge | Submit | Wait | Finish | End
+Call = Send | Receive | Charge | Submit | Wait | Ask | Finish | End

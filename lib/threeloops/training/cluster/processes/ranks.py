@@ -6,22 +6,27 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 import torch
 
 from threeloops.resident import ResidentMemory
-from threeloops.training.cluster.machine.calls import COMPUTE, Call, End, Send, Submit
+from threeloops.simulation.one_core import one_core as on_one_core
+from threeloops.training.cluster.machine.calls import COMPUTE, MOST_SAID, Ask, Call, End, Send, Submit
 from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import corrupt
 from threeloops.training.cluster.machine.records import Actor, Resumption
 from threeloops.training.cluster.processes.communicator import Communicator
 from threeloops.training.cluster.programs.actor import ANSWER, HEAD, Channel, line_in_stack
 from threeloops.training.cluster.programs.printed import log, text_of
+from threeloops.training.cluster.programs.tensors import packed, unpacked
 
-__all__ = ["Ranks", "Sockets", "Transport", "one_core"]
+__all__ = ["Ranks", "Served", "Sockets", "Transport", "one_core"]
+
+Served = Mapping[str, Callable[..., Any]]
+"""Functions that ranks may ask, by name."""
 
 _decoder, _encoder = msgspec.msgpack.Decoder(list[Call]), msgspec.msgpack.Encoder()
 
@@ -142,10 +147,11 @@ class Sockets:
 class Ranks:
     """The ranks of one run, from the router's side. `step` is what `Router.run` asks for.
 
-    Ranks whose memory is `measured` pause when they are ready to begin, which is when the measurement begins.
+    Ranks whose memory is `measured` pause when they are ready to begin, which is when the measurement begins. `served`
+    are the functions that ranks may ask; each gets the rank and what it sent.
     """
 
-    def __init__(self, transport: Transport, measured: bool = False) -> None:
+    def __init__(self, transport: Transport, measured: bool = False, served: Served | None = None) -> None:
         self.results: dict[int, memoryview] = {}
         self._transport = transport
         self._begin = 1 if measured else -1
@@ -153,6 +159,8 @@ class Ranks:
         self._errors: dict[int, str] = {}
         self._communicator = Communicator()
         self._sent: dict[tuple[int, int], memoryview] = {}
+        self._served = dict(served or {})
+        self._answers: dict[int, bytes] = {}
 
     def step(self, batch: list[tuple[Actor, float, Resumption]]) -> Iterator[Sequence[Call]]:
         """Let actors go on, all at once, and read in turn what each does until it waits."""
@@ -177,6 +185,7 @@ class Ranks:
                 if message.corrupted:
                     corrupt(data := memoryview(bytearray(data)))
                 parts.append(data)
+        parts.append(self._answers.pop(actor.rank, b""))
         return [ANSWER.pack(at, len(parts[0]), sum(map(len, parts[1:]))), *parts]
 
     def _accept(self, rank: int, said: Any, data: memoryview) -> Sequence[Call]:
@@ -185,19 +194,30 @@ class Ranks:
         except msgspec.DecodeError as error:
             raise ClusterError(f"rank {rank} says what is no call: {error}") from None
         for call in calls:
-            if isinstance(call, Send | Submit):
+            if isinstance(call, Send | Submit | Ask):
                 if call.size > len(data):
                     raise ClusterError(f"rank {rank} sends {call.size:,} bytes, of which {len(data):,} came")
                 part, data = data[: call.size], data[call.size :]
                 if isinstance(call, Send):
                     self._sent[rank, call.handle] = part
+                elif isinstance(call, Ask):
+                    self._answers[rank] = self._answer_to(rank, call.name, part)
                 else:
                     self._communicator.submit(rank, call, part)
             elif isinstance(call, End):
                 self.results[rank] = data
                 if call.error:
                     self._errors[rank] = call.error
-        return calls
+        return [call for call in calls if not isinstance(call, Ask)]
+
+    def _answer_to(self, rank: int, name: str, data: memoryview) -> bytes:
+        """What a served function says to a rank, whose question may be anything: its error and its result."""
+        try:
+            if name not in self._served:
+                raise LookupError(f"rank {rank} asks for {name!r}: served here are {sorted(self._served) or 'none'}")
+            return packed(("", self._served[name](rank, *unpacked(data))))
+        except Exception as error:
+            return packed((str(error)[:MOST_SAID] or type(error).__name__, None))
 
     def raise_failure(self) -> None:
         """Raise RankFailed where a rank failed, with its traceback."""
@@ -210,27 +230,14 @@ class Ranks:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[int]:
-    """Keep this thread on one core for a while; yields which, or -1 where a system cannot do this.
+    """Keep this thread on one core for a while, as `simulation.one_core` does.
 
-    Router and ranks take turns, and to wake up a process on another core takes several times as long. torch stays on
-    the calling thread meanwhile: threads that it started now would stay on that core for good.
+    torch stays on the calling thread meanwhile: threads that it started now would stay on that core for good.
     """
-    threads, core = torch.get_num_threads(), -1
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    if affinity := hasattr(os, "sched_setaffinity"):
-        before = os.sched_getaffinity(0)
-        current = _current_core()
-        core = current if current in before else min(before)
-        os.sched_setaffinity(0, {core})
     try:
-        yield core
+        with on_one_core() as core:
+            yield core
     finally:
-        if affinity:
-            os.sched_setaffinity(0, before)
         torch.set_num_threads(threads)
-
-
-def _current_core() -> int:
-    """On which core this process ran last."""
-    with open("/proc/self/stat") as file:
-        return int(file.read().rsplit(")", 1)[1].split()[36])

@@ -1,11 +1,18 @@
-"""What collectives are made of: dtypes, reductions, and tensors as bytes in the order of their elements."""
+"""What collectives are made of: dtypes, reductions, and tensors as bytes in the order of their elements; and plain
+values with tensors in them as bytes, for questions and their answers."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+import numpy as np
 import torch
 
-__all__ = ["DTYPES", "REDUCTIONS", "as_bytes", "fill", "joined"]
+__all__ = ["DTYPES", "REDUCTIONS", "as_bytes", "fill", "joined", "packed", "unpacked"]
+
+_TENSOR = 1
+"""The code of a tensor among the extension types of MessagePack."""
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -43,3 +50,37 @@ def fill(tensors: Sequence[torch.Tensor], data: memoryview) -> None:
         if tensor.nbytes:
             part, data = data[: tensor.nbytes], data[tensor.nbytes :]
             tensor.detach().copy_(torch.frombuffer(part, dtype=tensor.dtype).view(tensor.shape))
+
+
+def packed(value: Any) -> bytes:
+    """A value as bytes: numbers, texts, bytes, tensors, None, and lists, tuples and dicts of them.
+
+    Raises TypeError for anything else.
+    """
+    return msgspec.msgpack.encode(value, enc_hook=_as_extension)
+
+
+def unpacked(data: bytes | memoryview) -> Any:
+    """The value; tuples have become lists. The bytes may come from anybody: raises ValueError if they say nothing."""
+    return msgspec.msgpack.decode(data, ext_hook=_from_extension)
+
+
+def _as_extension(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"a {type(value).__name__} cannot be sent: expected numbers, texts, tensors or lists of them")
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise TypeError(f"a tensor of {dtype} cannot be sent: expected one of {', '.join(DTYPES)}")
+    return msgspec.msgpack.Ext(_TENSOR, msgspec.msgpack.encode((dtype, list(value.shape), as_bytes(value))))
+
+
+def _from_extension(code: int, data: memoryview) -> torch.Tensor:
+    if code != _TENSOR:
+        raise ValueError(f"an extension of type {code}: expected {_TENSOR}, a tensor")
+    name, shape, content = msgspec.msgpack.decode(data, type=tuple[str, list[int], bytes])
+    dtype = DTYPES.get(name)
+    if dtype is None or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"a tensor of {name} with shape {shape} in {len(content):,} bytes")
+    return (torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)).view(shape)

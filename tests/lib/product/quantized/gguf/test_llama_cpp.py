@@ -113,6 +113,43 @@ def test_settings_beside_the_tokenizer_name_its_special_tokens(tmp_path):
     assert values["tokenizer.ggml.bos_token_id"] == 1 and values["tokenizer.ggml.add_bos_token"] is True
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_llama_cpp_stops_at_every_token_that_ends_a_text(tmp_path, count):
+    """None of the tokens has a name that llama.cpp knows by itself, so it knows them by the file's keys alone."""
+    made = tokenizer("gpt-2", tmp_path)
+    ends = [0, *(made.token_to_id(text) for text in ("<|user|>", "added here")[:count])]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    torch.manual_seed(0)
+    file = tmp_path / "a.gguf"
+    export_gguf(GPT(GPTConfig.tiny(vocabulary_size=640)), file, vocabulary=read_tokenizer(tmp_path))
+    assert load_tokenizer(str(file)).end_tokens == load_tokenizer(str(tmp_path)).end_tokens == set(ends)
+    server, other = served(file), made.token_to_id("e")
+    for token in (*ends, other):
+        answer = ask(server, "/completion", prompt=[1, 2], n_predict=5, temperature=0, logit_bias=[[token, 1000]])
+        generated = 1 if token in ends else 5
+        assert (answer["tokens_predicted"], answer["stop_type"]) == (generated, "eos" if token in ends else "limit")
+
+
+def test_the_end_of_a_message_has_a_key_of_its_own(tmp_path):
+    made = tokenizer("llama-bpe", tmp_path)
+    made.add_special_tokens(["<|eom_id|>", "<|eot_id|>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    message, turn = map(made.token_to_id, ("<|eom_id|>", "<|eot_id|>"))
+    for ends, expected in (([message], {"eom": message}), ([message, turn], {"eom": message, "eot": turn}), ([0], {})):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+        values = read_tokenizer(tmp_path).metadata(640)
+        names = {name: values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom")}
+        assert {name: token for name, token in names.items() if token is not None} == expected
+
+
+@pytest.mark.parametrize("ends", [[1, 2, 3], [640]], ids=["too many", "beyond the model"])
+def test_ends_that_a_file_cannot_name_are_refused(tmp_path, ends):
+    tokenizer("gpt-2", tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    with pytest.raises(ValueError, match=r"the tokens \[0, .* end a text: expected at most three, each below 640"):
+        read_tokenizer(tmp_path).metadata(640)
+
+
 def test_tokenizers_that_llama_cpp_does_not_know_as_byte_level_bpe_are_named(tmp_path):
     made = tokenizer("gpt-2", tmp_path)
     for name, value, words in (

@@ -19,7 +19,7 @@ from threeloops.product.service.engine.messages import (
 SAMPLINGS = st.builds(
     Sampling, st.just(3), st.floats(0, 2), seed=st.integers(0, 2**63 - 1), stop=st.frozensets(st.integers(0, 255)),
     logit_bias=st.lists(st.tuples(st.integers(0, 255), st.floats(-9, 9))).map(tuple), grammar=st.text(),
-    logprobs=st.none() | st.integers(0, 20),
+    logprobs=st.none() | st.integers(0, 20), prompt_logprobs=st.none() | st.integers(0, 20),
 )  # fmt: skip
 MESSAGES = st.one_of(
     st.builds(Cancel, st.integers(0, 2**40)),

@@ -1,4 +1,4 @@
-"""The record of a save: what it asked of the file system, in order, as plain data that may cross a wall.
+"""The record of a save: what it asked of the file system, in order, as plain data. Operations may cross a wall.
 
 Paths are relative to the recorded folder, with "/" between names, and hold at the time of their operation. A file or a
 folder has a number besides, its inode: names come and go, and a write or an fsync concerns what they stood for.
@@ -27,13 +27,14 @@ __all__ = [
     "SyncAll",
     "Truncate",
     "Write",
+    "operation_from_bytes",
     "paths",
 ]
 
 ROOT = 0
 """The recorded folder itself."""
-_MOST_OPERATIONS, MOST_BYTES = 10_000, 256 << 20
-"""Of a record that comes from outside; also the largest file in it."""
+MOST_BYTES = 256 << 20
+"""Of all files of a disk, and so of an operation that comes from outside."""
 
 _Path = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -45,7 +46,8 @@ class BadRecord(ValueError):
 
 
 class _Operation(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    pass
+    def to_bytes(self) -> bytes:
+        return msgspec.msgpack.encode(self)
 
 
 class Create(_Operation, frozen=True):
@@ -184,31 +186,29 @@ class Record(msgspec.Struct, array_like=True):
     start: list[Entry]
     operations: list[Operation]
 
-    def to_bytes(self) -> bytes:
-        return msgspec.msgpack.encode(self)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Record":
-        """From a stranger: types, sizes, counts and paths are checked here; that each operation was possible, when the
-        record is replayed (`Disk`, `states`, `check`).
+def operation_from_bytes(data: object) -> Operation:
+    """An operation that a stranger sends: its types, sizes and paths are checked here. That a disk can do it is checked
+    where it is applied (`Disk`).
 
-        Raises:
-            BadRecord
-        """
-        if len(data) > MOST_BYTES:
-            raise BadRecord(f"a record of {len(data)} bytes: expected at most {MOST_BYTES}")
-        try:
-            record = msgspec.msgpack.decode(data, type=cls)
-        except (msgspec.DecodeError, RecursionError, MemoryError) as error:
-            raise BadRecord(f"this is no record: {error}") from None
-        count = len(record.start) + len(record.operations)
-        if count > _MOST_OPERATIONS:
-            raise BadRecord(f"{count} operations and entries: expected at most {_MOST_OPERATIONS}")
-        for each in (*record.start, *record.operations):
-            for path in paths(each):
-                if not _is_inside(path):
-                    raise BadRecord(f"the path {path!r}: expected names inside the folder, with single / between them")
-        return record
+    Raises:
+        BadRecord
+    """
+    if type(data) is not bytes or len(data) > MOST_BYTES:
+        raise BadRecord(f"an operation in a {type(data).__name__}: expected at most {MOST_BYTES} bytes")
+    try:
+        operation = _DECODER.decode(data)
+    except (msgspec.DecodeError, RecursionError, MemoryError) as error:
+        raise BadRecord(f"this is no operation: {error}") from None
+    for path in paths(operation):
+        if not _is_inside(path):
+            raise BadRecord(f"the path {path!r}: expected names inside the folder, with single / between them")
+    if isinstance(operation, Saved):
+        raise BadRecord("only a test says that a save has returned")
+    return operation
+
+
+_DECODER = msgspec.msgpack.Decoder(Operation)
 
 
 def _is_inside(path: str) -> bool:

@@ -1,5 +1,6 @@
 """The functions of `os` that change files, and `open`, so that a recorder sees what they do."""
 
+import errno
 import fcntl
 import io
 import os
@@ -23,7 +24,6 @@ from threeloops.training.checkpoint.crash.model.operations import (
     Truncate,
     Write,
 )
-from threeloops.training.checkpoint.crash.recording.failures import Failure
 from threeloops.training.checkpoint.crash.recording.files import open_recorded, writes
 
 __all__ = ["NAMELESS", "Notes", "installed"]
@@ -36,11 +36,19 @@ class Notes(Protocol):
     """What a recorder has to offer."""
 
     folder: str
-    fail: Failure
     lock: Any
 
     def add(self, operation: Operation) -> None:
         """It is done: write it down."""
+
+    def write(self, operation: Write) -> int:
+        """It is to be done: write down as much of it as the disk takes, and return how many bytes that is."""
+
+    def sync(self, operation: Sync | SyncAll) -> None:
+        """It is done: write it down, or raise an OSError where the disk fails."""
+
+    def lose(self, number: int) -> None:
+        """An fsync of this file has failed."""
 
     def path(self, path: Any, folder_fd: int | None = None, *, follow: bool = True) -> str | None:
         """Relative to the folder, or None outside of it."""
@@ -121,9 +129,6 @@ class _Calls:
 
     def __init__(self, recorder: Notes) -> None:
         self._recorder, self._add = recorder, recorder.add
-        self._lost = set[int]()
-        """Numbers of files of which an fsync failed: Linux takes their data for written, and a later fsync writes none
-        of it, though it succeeds (Rebello et al. 2020). So those that follow are done, and not written down."""
 
     def open(self, plain, path, flags, mode=0o777, *, dir_fd=None):
         inside = self._recorder.path(path, dir_fd, follow=not flags & os.O_NOFOLLOW)
@@ -144,13 +149,9 @@ class _Calls:
     def write(self, plain, fd, data):
         if (known := self._recorder.find(fd)) is None:
             return plain(fd, data)
-        data = bytes(memoryview(data).cast("B"))
-        taken = self._recorder.fail.bytes_taken(len(data))
-        count = plain(fd, data[:taken])
         appends = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND
-        end = os.fstat(fd).st_size if appends else os.lseek(fd, 0, os.SEEK_CUR)
-        self._written(fd, known, end - count, data[:count])
-        return count
+        offset = os.fstat(fd).st_size if appends else os.lseek(fd, 0, os.SEEK_CUR)
+        return self._write(lambda part: plain(fd, part), fd, known, offset, data)
 
     def writev(self, plain, fd, buffers):
         buffers = list(buffers)
@@ -161,12 +162,9 @@ class _Calls:
     def pwrite(self, plain, fd, data, offset):
         if (known := self._recorder.find(fd)) is None:
             return plain(fd, data, offset)
-        data = bytes(memoryview(data).cast("B"))
-        count = plain(fd, data[: self._recorder.fail.bytes_taken(len(data))], offset)
-        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND:  # pwrite(2), Bugs: on Linux it appends
-            offset = os.fstat(fd).st_size - count
-        self._written(fd, known, offset, data[:count])
-        return count
+        appends = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND  # pwrite(2), Bugs: on Linux it appends
+        at = os.fstat(fd).st_size if appends else offset
+        return self._write(lambda part: plain(fd, part, offset), fd, known, at, data)
 
     def pwritev(self, plain, fd, buffers, offset, flags=0):
         buffers = list(buffers)
@@ -221,10 +219,8 @@ class _Calls:
         self._sync(plain, fd, data_only=True)
 
     def sync(self, plain):
-        self._recorder.fail.before_sync()
         plain()
-        if not self._lost:
-            self._add(SyncAll())
+        self._recorder.sync(SyncAll())
 
     def rename(self, plain, src, dst, *, src_dir_fd=None, dst_dir_fd=None):
         old, new = self._name(src, src_dir_fd), self._name(dst, dst_dir_fd)
@@ -295,14 +291,17 @@ class _Calls:
     def _status(self, inside: str) -> os.stat_result:
         return os.lstat(os.path.join(self._recorder.folder, inside))
 
-    def _written(self, fd: int, known: tuple[int, str], offset: int, data: bytes) -> None:
-        if not data:
-            return
+    def _write(self, plain: Callable, fd: int, known: tuple[int, str], offset: int, data: Any) -> int:
+        data, flags = bytes(memoryview(data).cast("B")), fcntl.fcntl(fd, fcntl.F_GETFL)
+        if not data or flags & os.O_ACCMODE == os.O_RDONLY:
+            return plain(data)
+        count = self._recorder.write(Write(*known, offset, data))
+        if plain(data[:count]) != count:
+            raise OSError(errno.EIO, "this disk took less than is recorded")
         self._recorder.expect(os.fstat(fd))
-        self._add(Write(*known, offset, data))
-        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         if flags & os.O_DSYNC:  # a part of O_SYNC
             self._sync_known(known, flags & os.O_SYNC != os.O_SYNC)
+        return count
 
     def _sync(self, plain: Callable, fd: Any, data_only: bool = False) -> None:
         known = self._recorder.find(fd if isinstance(fd, int) else fd.fileno())
@@ -313,10 +312,8 @@ class _Calls:
 
     def _sync_known(self, known: tuple[int, str], data_only: bool, plain: Callable = lambda: None) -> None:
         try:
-            self._recorder.fail.before_sync()
             plain()
         except OSError:
-            self._lost.add(known[0])
+            self._recorder.lose(known[0])
             raise
-        if known[0] not in self._lost:
-            self._add(Sync(*known, data_only))
+        self._recorder.sync(Sync(*known, data_only))

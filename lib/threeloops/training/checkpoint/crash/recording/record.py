@@ -8,7 +8,7 @@ C++ code, memory maps or other processes wrote is not in the record, and an erro
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
     Record,
     Saved,
     Sync,
+    SyncAll,
     Truncate,
     Write,
     paths,
@@ -31,6 +32,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
 from threeloops.training.checkpoint.crash.model.states import Files, visible
 from threeloops.training.checkpoint.crash.recording.calls import installed
 from threeloops.training.checkpoint.crash.recording.failures import Failure
+from threeloops.training.checkpoint.crash.recording.keeper import Keeper
 from threeloops.training.checkpoint.crash.recording.stamps import Stamps, changed_since, next_tick
 
 __all__ = ["Escaped", "Recorder", "compare", "files_in", "link_target", "recording"]
@@ -65,7 +67,7 @@ def recording(folder: str | os.PathLike[str], *, fail: Failure | None = None) ->
     if not _recording.acquire(blocking=False):
         raise RuntimeError("a recording is under way: expected one at a time; leave its block first")
     try:
-        recorder = Recorder(Path(folder), fail or Failure())
+        recorder = Recorder(Path(folder), lambda record: Keeper(record, fail or Failure()))
         with installed(recorder):
             yield recorder
         recorder.finish()
@@ -76,8 +78,10 @@ def recording(folder: str | os.PathLike[str], *, fail: Failure | None = None) ->
 class Recorder:
     """Does operations and writes down those that concern the folder. Use `recording`."""
 
-    def __init__(self, folder: Path, fail: Failure) -> None:
-        self.folder, self.fail = os.path.realpath(folder), fail
+    def __init__(
+        self, folder: Path, keeper: Callable[[Record], Keeper] = lambda record: Keeper(record, Failure())
+    ) -> None:
+        self.folder = os.path.realpath(folder)
         if not os.path.isdir(self.folder):
             raise NotADirectoryError(f"folder = {folder}: expected a folder that exists")
         self.lock, self._process = threading.RLock(), os.getpid()
@@ -87,6 +91,7 @@ class Recorder:
         self._stamps = Stamps()
         self.note(os.stat(self.folder), "")
         self.record = Record(list(self._start()), [])
+        self._keeper = keeper(self.record)
         self._started = next_tick()
 
     def saved(self) -> None:
@@ -105,16 +110,30 @@ class Recorder:
         self._compare_times({"": ROOT} | {path: inode.number for path, inode in tree.items()})
 
     def add(self, operation: Operation) -> None:
+        self._check_process(operation)
+        self._keeper.add(operation)
+        if not isinstance(operation, Truncate):
+            for path in paths(operation):
+                full = os.path.join(self.folder, path)
+                self.expect(*(os.lstat(each) for each in (full, os.path.dirname(full)) if os.path.lexists(each)))
+
+    def write(self, operation: Write) -> int:
+        self._check_process(operation)
+        return self._keeper.write(operation)
+
+    def sync(self, operation: Sync | SyncAll) -> None:
+        self._check_process(operation)
+        self._keeper.sync(operation)
+
+    def lose(self, number: int) -> None:
+        self._keeper.lose(number)
+
+    def _check_process(self, operation: Operation) -> None:
         if os.getpid() != self._process:
             raise Escaped(
                 f"a forked process did `{operation}`: the record has the operations of the process that began it; save "
                 "from threads, or record each process on its own"
             )
-        self.record.operations.append(operation)
-        if not isinstance(operation, Write | Truncate | Sync):
-            for path in paths(operation):
-                full = os.path.join(self.folder, path)
-                self.expect(*(os.lstat(each) for each in (full, os.path.dirname(full)) if os.path.lexists(each)))
 
     def _compare_times(self, numbers: dict[str, int]) -> None:
         """Raise Escaped where a file is not the one of the record, or changed when nothing was recorded."""

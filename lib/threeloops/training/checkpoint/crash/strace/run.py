@@ -25,7 +25,6 @@ import msgspec
 
 from threeloops.training.checkpoint.crash.model.operations import MOST_BYTES, Entry, Record
 from threeloops.training.checkpoint.crash.model.states import files_after
-from threeloops.training.checkpoint.crash.recording.failures import Failure
 from threeloops.training.checkpoint.crash.recording.record import Recorder, compare, files_in, recording
 from threeloops.training.checkpoint.crash.strace.kernel import Kernel
 from threeloops.training.checkpoint.crash.strace.trace import CALLS, MARK, calls
@@ -101,7 +100,7 @@ def _child(path: str) -> None:
     steps = save(Path(folder), *arguments) if inspect.isgeneratorfunction(save) else None
     if steps is not None:
         next(steps)
-    Path(start).write_bytes(msgspec.msgpack.encode(Recorder(Path(folder), Failure()).record.start))
+    Path(start).write_bytes(msgspec.msgpack.encode(Recorder(Path(folder)).record.start))
     _mark("begin")
     if steps is None:
         save(Path(folder), *arguments)
@@ -119,13 +118,12 @@ def _mark(what: str) -> None:
 
 def _address(save: Callable) -> tuple[str, str | None, str]:
     """Return the module of a function, the path of its script if it is in one, and its name."""
+    name = getattr(save, "__qualname__", repr(save))
+    if "<" in name:
+        raise ValueError(f"save = {name}: expected a function of a module, which a child process can import")
     module = sys.modules[save.__module__]
-    if "<" in save.__qualname__:
-        raise ValueError(
-            f"save = {save.__qualname__}: expected a function of a module, which a child process can import"
-        )
     script = getattr(module, "__file__", None) if save.__module__ == "__main__" else None
-    return save.__module__, script, save.__qualname__
+    return save.__module__, script, name
 
 
 def _found(module: str, script: str | None, name: str) -> Any:

@@ -8,12 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 from threeloops.training.checkpoint.crash import Escaped, check, record_save, recording, strace_works
+from threeloops.training.checkpoint.crash.model.operations import Write
 from threeloops.training.checkpoint.crash.strace import run
 from threeloops.training.checkpoint.crash.strace.kernel import Kernel
 from threeloops.training.checkpoint.crash.strace.trace import calls
@@ -112,6 +114,38 @@ def test_native_code_and_other_processes_are_recorded_and_judged(tmp_path, save)
     save(tmp_path, 1)
     report = check(record_save(tmp_path, save, 2), lambda folder: (folder / "model").read_bytes(), most=200)
     assert report.count("broken") and report.count("lost"), "it has no fsync"
+
+
+def past_the_page_cache(folder, step, flags, sync):
+    """Write 8 KiB from aligned memory, of which one byte in the last block differs between steps."""
+    aligned = mmap.mmap(-1, 8192)
+    aligned.write(bytes(8191) + bytes([step]))
+    fd = os.open(folder / "tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT | flags)
+    for at in (0, 4096):
+        assert os.pwritev(fd, [memoryview(aligned)[at : at + 4096]], at) == 4096
+    if sync:
+        os.fsync(fd)
+    os.close(fd)
+    os.replace(folder / "tmp", folder / "model")
+    idioms.sync(folder)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sync", "durable"),
+    [(0, False, False), (0, True, True), (os.O_DSYNC, False, True), (os.O_SYNC, False, True)],
+)
+def test_what_is_written_past_the_page_cache_is_durable_only_after_a_sync(tmp_path, flags, sync, durable):
+    """O_DIRECT leaves out the page cache, but not the cache of the disk, nor the size of the file."""
+    try:
+        past_the_page_cache(tmp_path, 1, flags, sync)
+    except OSError as error:
+        pytest.skip(f"this file system does not open files with O_DIRECT: {error}")
+    record = record_save(tmp_path, past_the_page_cache, 2, flags, sync)
+    writes = [operation for operation in record.operations if isinstance(operation, Write)]
+    assert [(write.offset, len(write.data)) for write in writes] == [(0, 4096), (4096, 4096)]
+    assert writes[1].data == bytes(4095) + b"\x02"
+    report = check(record, lambda folder: (folder / "model").read_bytes(), most=20)
+    assert (report.count("broken") + report.count("lost") == 0) is durable, report
 
 
 def by_sqlite(folder, step):
@@ -302,6 +336,8 @@ def test_what_cannot_be_recorded_is_an_error(tmp_path):
         record_save(tmp_path / "in", ends_without_returning)
     with pytest.raises(ValueError, match="expected a function of a module"):
         record_save(tmp_path / "in", lambda folder: None)
+    with pytest.raises(ValueError, match="partial(.|\n)*expected a function of a module"):
+        record_save(tmp_path / "in", partial(fails))
 
 
 def test_a_call_that_was_interrupted_is_one_call_with_both_moments():

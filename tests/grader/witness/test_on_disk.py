@@ -1,5 +1,7 @@
-"""What a student's function does to a folder, recorded in the sandbox: the same record as beside the student's code;
-and a hostile one costs its own exercise only."""
+"""What a student's function does to a folder is recorded on the grader's side, as beside the student's code.
+
+The student's process cannot say that an operation happened: it can only have the disk do one more.
+"""
 
 import pytest
 from grading import SANDBOXES, fresh_course, needs
@@ -7,7 +9,7 @@ from sides import Walled, sides
 
 SETUP = """
 from threeloops.lab import check
-from threeloops.lab.checking.on_disk import on_disk, on_folders
+from threeloops.lab.disks.on_disk import in_folder, on_disk, on_folders
 from threeloops.training.checkpoint.crash import DiskFull, SyncFails
 from threeloops.training.checkpoint.crash import check as load_all_states
 from threeloops.training.checkpoint.crash.model.states import files_after
@@ -89,7 +91,7 @@ def test_a_disk_that_fails_ends_the_record_and_its_error_is_returned(run):
         """
         for failure, number in ((DiskFull(100), 28), (SyncFails(), 5)):
             seen = on_disk(program, f, [b"a" * 700], files={"model": b"old"}, fail=failure)
-            assert type(seen.error) is OSError and seen.error.errno == number, seen.error
+            assert type(seen.error) is OSError and f"[Errno {number}]" in str(seen.error), seen.error
             assert files_after(seen.record)["model"] == b"old" and seen.result is None
         """,
     )
@@ -135,42 +137,109 @@ def f(folder):
     assert done.ok, done
 
 
-def test_a_function_of_a_test_cell_does_not_run_there(lab):
-    needs("none")
-    side = Walled(lab, "none", SETUP, RENAMES)
+def test_a_test_fills_a_folder_and_reads_it(run):
+    done = run(
+        """
+def f(folder, name):
+    (folder / "sub" / name).write_bytes((folder / "a").read_bytes() + b"2")
+    (folder / "a").unlink()
+""",
+        """
+        with in_folder({"a": b"1", "sub": None}) as folder:
+            f(folder.path, "b")
+            assert folder.read("sub/b") == b"12" and folder.read("a") is None and folder.read("no/a") is None
+        """,
+    )
+    assert done.ok, done
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+@pytest.mark.parametrize(
+    ("makes", "refused"),
+    [
+        ("os.symlink('/etc/passwd', folder / 'a')", True),
+        ("(os.mkdir(folder / 'real'), os.symlink(folder / 'real', folder / 'sub'))", False),
+        ("os.mkfifo(folder / 'a')", True),
+        ("os.mkdir(folder / 'a')", True),
+        ("(open(folder / 'a', 'wb').truncate(1 << 40))", None),
+        ("__import__('shutil').rmtree(folder.parent)", False),
+    ],
+)
+def test_what_a_student_leaves_there_is_not_followed(lab, sandbox, makes, refused):
+    needs(sandbox)
+    side = Walled(lab, sandbox, SETUP, f"import os\ndef f(folder):\n    {makes}")
     try:
-        done = side.test("def g(folder, saved):\n    f(folder / 'a', b'')\n\non_disk(g)")
+        done = side.test(
+            "with in_folder({}) as folder:\n    f(folder.path)\n"
+            "    assert [folder.read(name) for name in ('a', 'sub/a')] == [None] * 2"
+        )
+        again = side.test("with in_folder({}) as folder:\n    pass")
     finally:
         side.close()
-    assert done.error == "TypeError" and "setup cell" in done.message
+    assert not done.fault and not again.fault, (done, again)
+    assert done.error == "WallError" if refused else refused is None or done.ok or "could not be" in done.message, done
+
+
+FORGES = """
+import sys
+from threeloops.lab.disks import kept
+
+
+def f(path, data):
+    [(_, recorder)] = kept._open
+    disk = recorder._keeper
+    {}
+"""
 
 
 @pytest.mark.parametrize(
     ("forged", "error"),
     [
-        ("(b'', None, None)", "BadRecord"),
-        ("(b'\\x92\\x90\\x90', None, None)", ""),
-        ("(1, 2)", "RuntimeError"),
-        ("[b'']", "RuntimeError"),
-        ("(b'\\x92\\x90\\x90', None, (1, 2, 3))", "RuntimeError"),
-        ("(b'\\x92\\x90\\x90', None, (['SystemExit', 'no such'], 'x', 1))", ""),
+        ("disk._ask(kept.Saved().to_bytes())", "BadRecord"),
+        ("disk._ask(b'no operation')", "BadRecord"),
+        ("disk._ask([1, 2])", "BadRecord"),
+        ("disk._ask(kept.Write(7, 'model', 0, b'a').to_bytes())", "BadRecord"),
+        ("disk._ask(kept.Sync(7, 'model').to_bytes())", "BadRecord"),
+        ("[disk._ask(kept.SyncAll().to_bytes()) for _ in range(10_001)]", "BadRecord"),
+        ("recorder.record.operations.append(kept.Write(1, 'model', 0, b'a'))", "Escaped"),
+        ("kept.end = lambda is_whole: None", "AssertionError"),
+        ("kept.begin = None", "AssertionError"),
+        ("sys.modules['threeloops.lab.disks.kept'] = None", "ModuleNotFoundError"),
+        ("disk._ask = lambda operation: 1; open(path, 'wb').write(data)", "AssertionError"),
+        ("disk._ask.args = (99,); disk._ask(b'')", "AttributeError"),
+        ("import os; os.write(201, b'no frame')", "LinkDead"),
     ],
 )
-def test_what_a_hostile_process_sends_is_a_record_or_an_error(lab, forged, error):
+def test_what_a_hostile_process_asks_for_is_done_or_refused(lab, forged, error):
+    """Nothing that it does makes a record of an operation that the disk has not done."""
     needs("none")
-    student = f"""
-from threeloops.lab.checking import on_disk as module
-
-
-def f(path, data):
-    module._record = lambda *_: {forged}
-"""
-    side = Walled(lab, "none", SETUP, student)
+    side = Walled(lab, "none", SETUP, FORGES.format(forged))
     try:
-        side.test("on_disk(program, f, [b'a'], fail=DiskFull(10 ** 6))")
         done = side.test(
-            "seen = on_disk(program, f, [b'a'])\nassert seen.error is None or type(seen.error) is RuntimeError"
+            "seen = on_disk(program, f, [b'a'], files={'model': b'old'})\n"
+            "assert files_after(seen.record)['model'] == b'a'"
         )
     finally:
         side.close()
-    assert done.error == error or (not error and done.ok), done
+    assert done.error == error and not done.fault, done
+
+
+def test_a_student_that_asks_without_a_recorder_does_the_exercise(lab):
+    """The operations are the evidence, whoever asks for them: this is a right answer in other words."""
+    needs("none")
+    forged = (
+        "[disk._ask(each.to_bytes()) for each in (Create(5, 'x'), Write(5, 'x', 0, data), Sync(5, 'x'), "
+        "Rename('x', 'model'), Sync(0, ''))]; kept.end = lambda is_whole: None"
+    )
+    student = FORGES.format(forged).replace(
+        "import sys", "from threeloops.training.checkpoint.crash.model.operations import *"
+    )
+    side = Walled(lab, "none", SETUP, student)
+    try:
+        done = side.test(
+            "seen = on_disk(program, f, [b'a' * 700], files={'model': b'old'})\n"
+            "assert load_all_states(seen.record, load, values=[b'old', b'a' * 700]).ok"
+        )
+    finally:
+        side.close()
+    assert done.ok, done

@@ -1,0 +1,139 @@
+"""Which answers are alike: those of a class with each other, and with earlier terms, the solution and the library."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import threeloops
+
+from grader.authoring.labs import Lab, grade_id
+from grader.authoring.manifest import Kind, Manifest, manifest
+from grader.authoring.regions import without
+from grader.classroom.similar.fingerprint import Fingerprint, definitions, fingerprint, given_names
+from grader.submissions.reading import find, read
+from grader.submissions.rebuild import rebuild
+from grader.submissions.submitted import BadSubmission
+
+__all__ = ["Answer", "Findings", "Pair", "compare"]
+
+_ALIKE = 0.85
+"""The share of the smaller answer from which two answers are listed. See tests/grader/classroom/test_similar.py."""
+_LEAST_PARTS = 20
+"""An answer with fewer parts beyond the stub is not compared: there are few ways to write it."""
+_NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer to an exercise. `owner` is a student of this class if `is_of_class`, or else says where it is from."""
+
+    owner: str
+    source: str
+    print: Fingerprint = field(repr=False)
+    is_of_class: bool = True
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers that are alike. `share` is the share of the smaller one that the larger one has."""
+
+    exercise: str
+    first: Answer
+    second: Answer
+    share: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a comparison of a class has found."""
+
+    students: int
+    pairs: tuple[Pair, ...]
+    small: tuple[str, ...]
+    """Exercises of which no answer is large enough to be compared."""
+    faults: tuple[str, ...]
+    """Submissions and answers that could not be read, with the reason."""
+
+
+def compare(lab: Lab, folder: Path, earlier: Iterable[Path] = ()) -> Findings:
+    """Compare the answers of the submissions in `folder`, with each other and with those of `earlier` folders.
+
+    Pairs come in the order of the lab's exercises, the most alike first. Raises FileNotFoundError if a folder has no
+    submissions.
+    """
+    trusted, faults = manifest(lab), list[str]()
+    of_class = list(_submitted(folder, trusted, "", faults))
+    of_earlier = [each for at in earlier for each in _submitted(at, trusted, f"{at}: ", faults)]
+    pairs, small = list[Pair](), list[str]()
+    for exercise in trusted.exercises:
+        name = exercise.id
+        stub = without(_source(trusted, name), "SOLUTION")
+        elsewhere = [*_ours(lab, trusted, name), *((owner, texts[name]) for owner, texts in of_earlier)]
+        own = _answers([(owner, texts[name]) for owner, texts in of_class], stub, faults, is_of_class=True)
+        others = _answers(elsewhere, stub, faults, is_of_class=False)
+        if not own:
+            small.append(name)
+        pairs += _alike(name, own, [*others, *_library()])
+    return Findings(len(of_class), tuple(pairs), tuple(small), tuple(faults))
+
+
+def _submitted(folder: Path, trusted: Manifest, prefix: str, faults: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the owner and the answers, by exercise, of each submission that can be read."""
+    for submission in find(folder, trusted.lab):
+        try:
+            notebook = rebuild(read(submission, folder), trusted).notebook
+        except BadSubmission as error:
+            faults.append(f"{prefix}{submission.student}: {error}")
+            continue
+        cells = {cell.id: cell.source for cell in notebook.cells if trusted.kind(cell) is Kind.SOLUTION}
+        yield prefix + submission.student, cells
+
+
+def _ours(lab: Lab, trusted: Manifest, exercise: str) -> Iterator[tuple[str, str]]:
+    """Yield the solution of an exercise, and the other right answers that the course has."""
+    yield "the solution", _source(trusted, exercise)
+    for path in sorted(lab.right.glob(f"{exercise}__*.py")):
+        yield f"right/{path.name}", path.read_text(encoding="utf-8")
+
+
+def _source(trusted: Manifest, exercise: str) -> str:
+    return next(str(cell.source) for cell in trusted.master.cells if grade_id(cell) == exercise)
+
+
+def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, is_of_class: bool) -> list[Answer]:
+    """Return the answers that are large enough to be compared, without the parts of the stub."""
+    given = given_names(stub)
+    start, found = fingerprint(stub, given), []
+    for owner, text in texts:
+        try:
+            own = fingerprint(text, given).without(start)
+        except _NOT_PARSED as error:
+            said = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+            faults.append(f"{owner}: an answer is not Python that can be compared: {said[:200]}")
+            continue
+        if own.size >= _LEAST_PARTS:
+            found.append(Answer(owner, text, own, is_of_class))
+    return found
+
+
+@cache
+def _library() -> tuple[Answer, ...]:
+    """Return the functions and classes of the library."""
+    root = Path(threeloops.__file__).parent
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        module = ".".join(["threeloops", *path.relative_to(root).with_suffix("").parts])
+        for name, text in definitions(path.read_text(encoding="utf-8")):
+            own = fingerprint(text, {name})
+            if own.size >= _LEAST_PARTS:
+                found.append(Answer(f"{module}.{name}", text, own, False))
+    return tuple(found)
+
+
+def _alike(exercise: str, own: Sequence[Answer], others: Sequence[Answer]) -> list[Pair]:
+    """Return the pairs of answers of the class, or of one of them and another text, that are alike."""
+    candidates = [*itertools.combinations(own, 2), *itertools.product(own, others)]
+    pairs = (Pair(exercise, first, second, first.print.share_with(second.print)) for first, second in candidates)
+    return sorted((pair for pair in pairs if pair.share >= _ALIKE), key=lambda pair: -pair.share)

@@ -1,0 +1,80 @@
+"""What is known of the exercises that leak: `known_leaks.json` beside a lab's source, and `handed_out` in its header.
+
+    {"notebook": {"gpu_hours": 12}, "library": {"saxpy_bytes": 10}}
+
+are the points that proposals from either source earn. The list may only shrink: an exercise that leaks more points than
+it says, or fewer, is a fault.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from grader.authoring.labs import Lab, LabError
+from grader.authoring.manifest import manifest
+from grader.proposals.search import Leak
+
+__all__ = ["faults"]
+
+_LONGEST = 3000
+"""Characters of an answer that a fault shows."""
+
+_FILE = "known_leaks.json"
+_SOURCES = ("notebook", "library")
+_MENDS = {
+    "notebook": "Show cases with numbers in the visible test and move the formula to a hidden one",
+    "library": "Withhold the module that answers it",
+}
+
+
+def _known_leaks(lab: Lab, source: str) -> dict[str, float]:
+    """Points that proposals from this source are known to earn, by exercise.
+
+    Raises LabError if the file is not such a table, or names an exercise that the lab does not have.
+    """
+    path = lab.folder / _FILE
+    if not path.exists():
+        return {}
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        tables = {name: {str(each): float(points) for each, points in table.items()} for name, table in known.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise LabError(f"{path}: expected tables of exercises and points, notebook and library ({error})") from None
+    if unknown := sorted(tables.keys() - set(_SOURCES)):
+        raise LabError(f"{path} has a table {', '.join(unknown)}; its tables are {' and '.join(_SOURCES)}")
+    found = tables.get(source, {})
+    _require_exercises(lab, str(path), found)
+    return found
+
+
+def _handed_out(lab: Lab) -> dict[str, str]:
+    """Exercises whose answer the lab gives on purpose, each with the reason. Raises LabError for one without."""
+    reasons = lab.settings.get("handed_out") or {}
+    if not isinstance(reasons, dict) or not all(isinstance(why, str) and why.strip() for why in reasons.values()):
+        raise LabError(f"lab {lab.slug}, header: handed_out is {reasons!r}, expected exercises, each with a reason")
+    _require_exercises(lab, f"lab {lab.slug}, header: handed_out", reasons)
+    return reasons
+
+
+def _require_exercises(lab: Lab, where: str, names: Iterable[str]) -> None:
+    exercises = {each.id for each in manifest(lab).exercises}
+    if unknown := sorted(set(names) - exercises):
+        raise LabError(f"{where} names {', '.join(unknown)}, and the lab has only {', '.join(sorted(exercises))}")
+
+
+def faults(lab: Lab, leaks: Sequence[Leak], source: str) -> Iterator[str]:
+    """A sentence for each exercise that leaks more or fewer points than `known_leaks.json` says."""
+    known, handed_out = _known_leaks(lab, source), _handed_out(lab)
+    found = {leak.exercise: leak for leak in leaks if leak.exercise not in handed_out}
+    for exercise in sorted(found.keys() | known.keys()):
+        before, leak = known.get(exercise, 0.0), found.get(exercise)
+        points = leak.points if leak else 0.0
+        if leak and points > before:
+            yield (
+                f"{lab.slug}, {exercise}: this answer is copied from the {source}, and earns {points:g} of "
+                f"{leak.of:g} points, expected {before:g}. {_MENDS[source]}, or say in the header why it is "
+                f"handed out (handed_out: {{{exercise}: reason}}).\n{leak.text.strip()[-_LONGEST:]}"
+            )
+        elif points < before:
+            mended = f"set it to {points:g}" if points else "take its line out"
+            counted = f"{before:g} points leak from the {source}, and now {points:g} do"
+            yield f"{lab.slug}, {exercise}: {_FILE} says that {counted}: {mended}"

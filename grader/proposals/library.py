@@ -1,0 +1,170 @@
+"""Answers taken from the library: each public function or class with a fitting signature, and texts of modules.
+
+A graded run lacks the modules that a lab withholds, and with them those that import them. Their texts can be read
+outside of it and pasted into an answer.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from grader.machine.child_process import LIBRARY
+from grader.proposals.released import Asked, Function, Released, head, parameters
+
+__all__ = ["from_library"]
+
+
+@dataclass(frozen=True)
+class _Module:
+    name: str
+    text: str
+    tree: ast.Module
+    needs: frozenset[str]
+    """Modules that its import imports, this package's own and the packages that it lies in included."""
+
+    @property
+    def functions(self) -> list[Function]:
+        return [each for each in self.tree.body if isinstance(each, Function) and not each.name.startswith("_")]
+
+    @property
+    def classes(self) -> list[ast.ClassDef]:
+        return [each for each in self.tree.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
+
+    @property
+    def has_kernels(self) -> bool:
+        return "@triton.jit" in self.text
+
+
+def from_library(lab: Released, exercise: Asked, *, kernels: bool, ranks: bool) -> Iterator[str]:
+    """Texts of the solution cell to try.
+
+    `kernels`: all tests replay them, so that only a text with kernels can pass. `ranks`: all tests run on the virtual
+    cluster, so that only modules of torch.distributed are tried.
+    """
+    gone = _gone(tuple(lab.trusted.lab.withholds))
+    for module in _modules():
+        if (
+            module.name.endswith("__main__")
+            or (kernels and not module.has_kernels)
+            or (ranks and "distributed" not in module.text)
+        ):
+            continue
+        pasted = kernels or module.name in gone
+        for function in exercise.functions:
+            for candidate in module.functions:
+                for arguments in _fitting(candidate, parameters(function)):
+                    for value in _returned(candidate, function, lab.setup):
+                        yield exercise.answer(
+                            function.name,
+                            f"{head(function)}:\n    taken = _taken({arguments})\n    return {value}",
+                            _taking(module, candidate.name, pasted),
+                        )
+        for wanted in exercise.classes:
+            for each in module.classes:
+                if _methods(wanted) <= _methods(each):
+                    yield exercise.answer(wanted.name, f"{wanted.name} = _taken", _taking(module, each.name, pasted))
+
+
+def _returned(candidate: Function, asked: Function, setup: ast.Module) -> Iterator[str]:
+    """Expressions of `taken`, which the candidate returned: itself, one of its fields, or the record that is asked for
+    with its fields."""
+    yield "taken"
+    fields = _fields().get(_annotation(candidate), frozenset())
+    yield from (f"taken.{name}" for name in sorted(fields))
+    for node in setup.body:
+        if isinstance(node, ast.ClassDef) and node.name == _annotation(asked):
+            own = sorted(_fields_of(node))
+            if own and fields >= set(own):
+                yield f"{node.name}({', '.join(f'{name}=taken.{name}' for name in own)})"
+
+
+def _annotation(function: Function) -> str:
+    return ast.unparse(function.returns).strip("'") if function.returns is not None else ""
+
+
+@cache
+def _fields() -> dict[str, frozenset[str]]:
+    """The fields and properties of the library's public classes, by the name of the class."""
+    found: dict[str, frozenset[str]] = {}
+    for module in _modules():
+        for node in module.classes:
+            found[node.name] = found.get(node.name, frozenset()) | _fields_of(node)
+    return found
+
+
+def _fields_of(node: ast.ClassDef) -> frozenset[str]:
+    fields = {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    properties = {
+        each.name
+        for each in node.body
+        if isinstance(each, Function) and "property" in {ast.unparse(by) for by in each.decorator_list}
+    }
+    return frozenset(name for name in fields | properties if not name.startswith("_"))
+
+
+def _taking(module: _Module, name: str, pasted: bool) -> str:
+    return f"{module.text}\n\n_taken = {name}" if pasted else f"from {module.name} import {name} as _taken"
+
+
+def _fitting(candidate: Function, wanted: list[str]) -> Iterator[str]:
+    """Arguments in order for a function with as many parameters; by name, if it has the same in another order."""
+    own, optional = parameters(candidate), len(candidate.args.defaults)
+    positional = len(candidate.args.posonlyargs) + len(candidate.args.args)
+    keywords = [
+        each.arg
+        for each, default in zip(candidate.args.kwonlyargs, candidate.args.kw_defaults, strict=True)
+        if default is None
+    ]
+    most = positional if candidate.args.vararg is None else len(wanted)
+    if not keywords and positional - optional <= len(wanted) <= most:
+        yield ", ".join(wanted)
+    elif {*own[: positional - optional], *keywords} <= set(wanted) and wanted:
+        yield ", ".join(f"{name}={name}" for name in own if name in wanted)
+
+
+def _methods(node: ast.ClassDef) -> set[str]:
+    return {each.name for each in node.body if isinstance(each, Function) and not each.name.startswith("_")}
+
+
+@cache
+def _modules() -> tuple[_Module, ...]:
+    root = LIBRARY / "threeloops" if (LIBRARY / "threeloops").is_dir() else LIBRARY
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
+    trees = {name: ast.parse(text) for name, text in found.items()}
+    return tuple(_Module(name, found[name], tree, _needs(name, tree, found)) for name, tree in trees.items())
+
+
+def _needs(name: str, tree: ast.Module, known: Iterable[str]) -> frozenset[str]:
+    asked = set()
+    for node in _at_import(tree.body):
+        if isinstance(node, ast.Import):
+            asked |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            asked |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    asked |= {name.rsplit(".", up)[0] for up in range(1, name.count(".") + 1)}
+    return frozenset(asked & set(known))
+
+
+def _at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
+            yield from _at_import([*node.body, *node.orelse])
+        elif isinstance(node, ast.Try):
+            yield from _at_import(node.body)
+
+
+@cache
+def _gone(withheld: tuple[str, ...]) -> frozenset[str]:
+    """Modules that cannot be imported in a graded run."""
+    prefixes = tuple(f"{each}." for each in withheld)
+    gone = {module.name for module in _modules() if f"{module.name}.".startswith(prefixes)}
+    while more := {module.name for module in _modules() if module.needs & gone} - gone:
+        gone |= more
+    return frozenset(gone)

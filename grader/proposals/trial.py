@@ -1,0 +1,176 @@
+"""Which parts of an exercise proposals earn, tried in forks of one process, as cells of a notebook would be.
+
+This is no wall, because a proposal consists of the course's own texts. It may loop or end its process, so each one has
+limits of its own. Checks of documented errors count as passed: whoever copies a formula adds `if …: raise ValueError`
+from the specification.
+"""
+
+import builtins
+import contextlib
+import functools
+import linecache
+import os
+import select
+import signal
+import sys
+import tempfile
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from threeloops.lab import check
+
+from grader.authoring.labs import LabError
+from grader.authoring.manifest import SETUPS, Exercise, Manifest
+from grader.authoring.names import bound, used
+from grader.machine.child_process import changed_environment
+
+__all__ = ["Bench", "Patience"]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long one proposal may compute, and how long it may take, computing or waiting."""
+
+    cpu_seconds: float = 10.0
+    seconds: float = 30.0
+
+
+class Bench:
+    """A lab with its setup cells run, on which answers are tried; to be used in a `with`."""
+
+    def __init__(self, trusted: Manifest, patience: Patience | None = None) -> None:
+        self._trusted = trusted
+        self._patience = patience or Patience()
+        self._cells = {cell.id: cell.source for cell in trusted.master.cells}
+        self._main = types.ModuleType("__main__")
+        self._setup = self._main.__dict__
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Run the setup cells in the lab's folder; the learner's record goes to a temporary one.
+
+        Raises LabError naming the setup cell that fails.
+        """
+        scratch = self._open.enter_context(tempfile.TemporaryDirectory())
+        self._open.enter_context(changed_environment({"THREELOOPS_HOME": scratch}))
+        self._open.enter_context(contextlib.chdir(self._trusted.lab.folder))
+        self._open.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+        sys.modules["__main__"] = self._main
+        for cell in self._trusted.master.cells:
+            if self._trusted.kind(cell) in SETUPS:
+                try:
+                    _execute(cell.source, f"<{cell.id}>", self._setup)
+                except Exception as error:
+                    self._open.close()
+                    raise LabError(f"lab {self._trusted.lab.slug}, cell {cell.id} fails: {error!r}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def earned(self, exercise: Exercise, texts: Sequence[str]) -> Iterator[frozenset[str]]:
+        """For each text, as the answer to the exercise, the tests that it passes."""
+        done = 0
+        while done < len(texts):
+            for passed in self._in_a_fork(exercise, texts[done:]):
+                yield passed
+                done += 1
+            if done < len(texts):  # the next one has ended the process, or was ended
+                yield frozenset()
+                done += 1
+
+    def _in_a_fork(self, exercise: Exercise, texts: Sequence[str]) -> Iterator[frozenset[str]]:
+        """Until a text ends the fork, or is silent for too long. Each result is one byte, a bit for each test."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            with contextlib.suppress(BaseException):
+                os.setpgid(0, 0)
+                self._try_all(exercise, texts, writing)
+            os._exit(0)
+        os.close(writing)
+        try:
+            for _ in texts:
+                passed = os.read(reading, 1) if select.select([reading], [], [], self._patience.seconds)[0] else b""
+                if not passed:
+                    return
+                yield frozenset(test for bit, test in enumerate(exercise.tests) if passed[0] >> bit & 1)
+        finally:
+            for kill in (os.kill, os.killpg):  # the group may not be there yet
+                with contextlib.suppress(ProcessLookupError):
+                    kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(reading)
+
+    def _try_all(self, exercise: Exercise, texts: Sequence[str], writing: int) -> None:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
+        sys.stdout = sys.stderr = os.fdopen(nothing, "w")
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which ends the process
+        check.raises = lambda *_, **__: None  # type: ignore[method-assign]
+        for text in texts:
+            signal.setitimer(signal.ITIMER_PROF, self._patience.cpu_seconds)
+            bits = self._bits(exercise, text)
+            os.write(writing, bytes([bits]))
+
+    def _bits(self, exercise: Exercise, text: str) -> int:
+        student = dict(self._setup)
+        student["__builtins__"] = {**vars(builtins), "__import__": _importing(self._trusted.lab.withholds)}
+        try:
+            _execute(text, f"<{exercise.id}>", student)
+        except BaseException:
+            return 0
+        bits = 0
+        for bit, test in enumerate(exercise.tests):
+            calls = _Calls()
+            names = (bound(text) & used(self._cells[test])) - self._setup.keys()
+            try:
+                namespace = self._setup | {name: calls.counted(student[name]) for name in names}
+                _execute(self._cells[test], f"<{test}>", namespace)
+            except BaseException:
+                continue
+            bits |= (calls.returned > 0) << bit
+        return bits
+
+
+class _Calls:
+    """How many calls of an answer's functions have returned."""
+
+    def __init__(self) -> None:
+        self.returned = 0
+
+    def counted(self, answer: Any) -> Any:
+        """The function, counting; anything else as it is, for one call."""
+        if not isinstance(answer, types.FunctionType):
+            self.returned += 1
+            return answer
+
+        @functools.wraps(answer)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = answer(*args, **kwargs)
+            self.returned += 1
+            return result
+
+        return call
+
+
+def _importing(withheld: Iterable[str]) -> Any:
+    """An `__import__` for which withheld modules do not exist."""
+    gone = tuple(f"{module}." for module in withheld)
+
+    def imports(name: str, *others: Any) -> Any:
+        for each in (name, *(f"{name}.{part}" for part in (others[2] if len(others) > 2 else None) or ())):
+            if f"{each}.".startswith(gone):
+                raise ImportError(f"{each} is withheld in graded runs")
+        return builtins.__import__(name, *others)
+
+    return imports
+
+
+def _execute(text: str, file: str, namespace: dict[str, Any]) -> None:
+    """Execute a cell under a file name that `inspect.getsource` can read, which Triton needs."""
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), namespace)

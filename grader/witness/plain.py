@@ -1,0 +1,36 @@
+"""Plain data on the way between the student's threads and the functions that a test offers them: no objects at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from grader.transport.link import WallError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["PLAIN"]
+
+
+class _Plain:
+    def encode_tensor(self, tensor: torch.Tensor) -> None:
+        return None
+
+    def decode_tensor(self, tensor: torch.Tensor, grad: Any) -> torch.Tensor:
+        return tensor
+
+    def encode_record(self, value: Any) -> bool:
+        return False
+
+    def encode_object(self, value: Any, inner: Callable[[Any], Any]) -> NoReturn:
+        raise WallError(f"expected plain data (numbers, bytes, lists, tensors), got a {type(value).__name__!r} object")
+
+    def decode_record(self, module: Any, name: Any, fields: Any) -> NoReturn:
+        raise WallError("a malformed value came back (a record in plain data)")
+
+    def decode_object(self, tag: str, value: Any, inner: Callable[[Any], Any]) -> NoReturn:
+        raise WallError("a malformed value came back (an object in plain data)")
+
+
+PLAIN = _Plain()

@@ -1,0 +1,105 @@
+"""What a kernel does in the interpreter, and would not do when compiled: false hints and undefined arithmetic.
+
+The compiler believes `tl.multiple_of`, `max_contiguous` and `max_constancy`, and loads several elements at once from
+the first one's address. It also assumes that no integer is divided by zero and that no shift is as wide as its operand,
+and it drops a branch in which one certainly is. The interpreter ignores hints and gives such an operation a value.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+__all__ = ["Compiled"]
+
+_Kind = Literal["false-hint", "undefined-arithmetic"]
+_HINTS = {"tt.divisibility": "multiple_of", "tt.contiguity": "max_contiguous", "tt.constancy": "max_constancy"}
+"""The attribute that a hint sets → its name in `tl`."""
+_ADVICE: dict[_Kind, str] = {
+    "false-hint": "the compiler relies on it: leave it out, or correct it",
+    "undefined-arithmetic": "the compiler assumes that this never happens, and may leave out whatever depends on it",
+}
+
+
+class Compiled:
+    """Looks at hints and operations during one launch. `report(kind, first, advice, unit, amount)` adds a fault."""
+
+    def __init__(self, report: Callable[[_Kind, str, str, str, int], None]) -> None:
+        self._report = report
+
+    def hint(self, handle: Any, attribute: str, values: Sequence[int]) -> None:
+        """Report the elements of a tile for which a hint is false; replaces the handle's `set_attr`."""
+        step = handle.get_element_ty().primitive_bitwidth // 8 if handle.dtype.scalar.is_ptr() else 1
+        axes = (np.moveaxis(np.atleast_1d(handle.data), axis, -1) for axis in range(len(values)))
+        wrong = max(_against(attribute, value, data, step) for value, data in zip(values, axes, strict=True))
+        if wrong:
+            said = f"tl.{_HINTS[attribute]} with {', '.join(map(str, values))} is not true of a tile"
+            self._found("false-hint", said, "element", wrong)
+
+    def wrappers(self, builder: Any) -> dict[str, Callable]:
+        """Replacements for the builder's methods, by name, that report undefined results."""
+        names = {
+            **dict.fromkeys(("create_sdiv", "create_udiv", "create_srem", "create_urem"), _undefined_quotients),
+            **dict.fromkeys(("create_shl", "create_lshr", "create_ashr"), _undefined_shifts),
+            **dict.fromkeys(("create_fp_to_si", "create_fp_to_ui"), _undefined_conversions),
+        }
+        return {name: self._looking(getattr(builder, name), undefined) for name, undefined in names.items()}
+
+    def _looking(self, original: Callable, undefined: Callable[[Any, Any], tuple[int, str]]) -> Callable:
+        def looked(operand: Any, other: Any) -> Any:
+            lanes, what = undefined(operand, other)
+            if lanes:
+                self._found("undefined-arithmetic", what, "lane", lanes)
+            return original(operand, other)
+
+        return looked
+
+    def _found(self, kind: _Kind, first: str, unit: str, amount: int) -> None:
+        self._report(kind, first, _ADVICE[kind], unit, amount)
+
+
+def _against(attribute: str, value: int, data: np.ndarray, step: int) -> int:
+    """How many elements contradict a hint for the last axis. `step`: between neighbours, in bytes for pointers.
+
+    Of elements that follow each other, only the first has to be a multiple, as the compiler understands it. A row of
+    neighbours may break off once: at the end of a matrix, kernels wrap offsets around or replace them with 0.
+    """
+    differences = np.diff(data.astype(np.int64), axis=-1)
+    if attribute == "tt.divisibility":
+        begins = np.ones(data.shape, bool)
+        begins[..., 1:] = differences != step
+        return int(np.count_nonzero(begins & (data % data.dtype.type(value) != 0)))
+    within = np.arange(1, data.shape[-1]) % value != 0
+    if attribute == "tt.constancy":
+        return int(np.count_nonzero(within & (differences != 0)))
+    same_to_the_end = np.logical_and.accumulate((differences == 0)[..., ::-1], axis=-1)[..., ::-1]
+    breaks = within & (differences != step) & ~same_to_the_end
+    return int(np.count_nonzero(breaks & (np.count_nonzero(breaks, axis=-1, keepdims=True) > 1)))
+
+
+def _undefined_quotients(dividend: Any, divisor: Any) -> tuple[int, str]:
+    """Lanes that divide by zero, or the lowest number by −1, whose quotient does not fit."""
+    zero = divisor.data == 0
+    if zero.any() or divisor.data.dtype.kind != "i":
+        return int(np.count_nonzero(zero)), "an integer is divided by zero"
+    overflow = (divisor.data == -1) & (dividend.data == np.iinfo(dividend.data.dtype).min)
+    return int(np.count_nonzero(overflow)), "the lowest integer is divided by −1"
+
+
+def _undefined_shifts(value: Any, amount: Any) -> tuple[int, str]:
+    bits = 8 * value.data.dtype.itemsize
+    wide = (amount.data < 0) | (amount.data >= bits)
+    return int(np.count_nonzero(wide)), f"an integer of {bits} bits is shifted by fewer than 0 or at least {bits}"
+
+
+def _undefined_conversions(value: Any, dtype: Any) -> tuple[int, str]:
+    """All lanes, if no number fits into the integer type: a GPU converts single ones to the nearest that does.
+
+    A tile that holds NaN is left alone, because masked lanes may, and no number has to be in a tile that is all masked.
+    """
+    from threeloops.inner.interpreter.repairs import values_of
+
+    numbers, bits, signed = values_of(value), dtype.scalar.primitive_bitwidth, dtype.scalar.is_int_signed()
+    low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if signed else (0.0, 2.0**bits)
+    fits = (numbers > low - 1) & (numbers < high) | (np.isnan(numbers) & (numbers.size > 1))
+    return 0 if fits.any() else numbers.size, f"no number of a tile fits into the {dtype.scalar} that it becomes"

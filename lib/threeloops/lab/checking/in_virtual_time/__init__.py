@@ -1,0 +1,9 @@
+"""Run a program of a lab that uses a student's asynchronous functions, in virtual time, from a test.
+
+Behind the wall, the program runs on the grader's side, on a loop that keeps the time; only the student's functions run
+in the sandbox. `docs/design/virtual_time.md` says why.
+"""
+
+from threeloops.lab.checking.in_virtual_time.program import in_virtual_time, there
+
+__all__ = ["in_virtual_time", "there"]

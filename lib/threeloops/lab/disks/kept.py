@@ -1,0 +1,176 @@
+"""A disk that is kept on the grader's side.
+
+A recorder in the student's process asks it for each operation, at the moment of the operation, and the answer says how
+it went: how many bytes a write took, and whether an fsync failed. The student's code could ask without the recorder.
+But it cannot claim that an operation happened, when, or how it went, or that a call returned. All it can do is have the
+disk do one more operation, which is what the exercise asks for. The folder in the sandbox is a copy to read from; what
+else changes that copy (a system call, a memory map, another process) does not change the disk.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from threeloops.lab.checking import wall
+from threeloops.training.checkpoint.crash.explore import write_files
+from threeloops.training.checkpoint.crash.model.disk import Disk
+from threeloops.training.checkpoint.crash.model.operations import (
+    BadRecord,
+    Entry,
+    Operation,
+    Record,
+    Saved,
+    Sync,
+    SyncAll,
+    Write,
+    operation_from_bytes,
+)
+from threeloops.training.checkpoint.crash.model.states import Files
+from threeloops.training.checkpoint.crash.recording.calls import installed
+from threeloops.training.checkpoint.crash.recording.failures import Failure
+from threeloops.training.checkpoint.crash.recording.keeper import Keeper
+from threeloops.training.checkpoint.crash.recording.record import Recorder
+
+__all__ = ["Kept", "begin", "end"]
+
+_MOST_OPERATIONS = 10_000
+
+
+class Kept(Keeper):
+    """The disk. What it is asked for is a stranger's word: it does what a disk can do, and refuses the rest."""
+
+    path: Path
+    """What the student's process calls its copy."""
+
+    def __init__(self, files: Files, fail: Failure) -> None:
+        super().__init__(Record(list(_entries(files)), []), fail)
+        self._files, self._disk = files, Disk(_entries(files))
+        self._refused: BadRecord | None = None
+        self._is_open = False
+
+    @contextmanager
+    def open(self) -> Iterator["Kept"]:
+        """Have the student's process record what it does, within the block."""
+        with wall.offered(self.ask) as ask:
+            path = wall.connection.call_library((__name__, "begin"), [self._files, ask], {})
+            if type(path) is not str:
+                raise RuntimeError("this submission named no folder")
+            self.path, self._is_open = Path(path), True
+            try:
+                yield self
+            finally:
+                self._end(is_whole=False)
+
+    def ask(self, encoded: object) -> int | None:
+        """Do one operation, and return how many bytes the disk took of a write.
+
+        Raises:
+            OSError: the disk failed.
+            BadRecord: no disk does that. The record is void from here on.
+        """
+        try:
+            operation = operation_from_bytes(encoded)
+            if isinstance(operation, Write):
+                return self.write(operation)
+            if isinstance(operation, Sync | SyncAll):
+                self.sync(operation)
+            else:
+                self.add(operation)
+        except BadRecord as error:
+            self._refused = self._refused or error
+            raise
+        return None
+
+    def add(self, operation: Operation) -> None:
+        if len(self.record.operations) >= _MOST_OPERATIONS:
+            raise BadRecord(f"more than {_MOST_OPERATIONS} operations in one recording")
+        self._disk.apply(operation)
+        super().add(operation)
+
+    def sync(self, operation: Sync | SyncAll) -> None:
+        if isinstance(operation, Sync) and operation.inode not in self._disk.inodes:
+            raise BadRecord(f"{operation}: expected a file or a folder of this disk")
+        super().sync(operation)
+
+    def saved(self) -> None:
+        """The call returned: what it saved must not be lost from here on."""
+        super().add(Saved())
+        self._disk.apply(Saved())
+
+    def finish(self, *, is_whole: bool) -> None:
+        """End the record. If `is_whole`, the last call has returned, and the student's process looks for changes of its
+        copy that it did not ask for.
+
+        Raises:
+            BadRecord: it asked for something impossible.
+            Escaped: it found such changes.
+        """
+        if self._refused:
+            raise self._refused
+        self._end(is_whole=is_whole)
+        operations = self.record.operations
+        if is_whole and not (operations and isinstance(operations[-1], Saved)):
+            self.saved()
+
+    def _end(self, *, is_whole: bool) -> None:
+        if self._is_open:
+            self._is_open = False
+            wall.connection.call_library((__name__, "end"), [is_whole], {})
+
+
+def _entries(files: Files) -> Iterator[Entry]:
+    """The entries of a folder that holds these files, numbered as a recorder numbers them."""
+    for number, path in enumerate(sorted(files, key=lambda path: path.split("/")), 1):
+        content = files[path]
+        data, target = (content, None) if isinstance(content, bytes) else (None, content)
+        yield Entry(path, number, data, target)
+
+
+# In the student's process
+
+
+class _Distant(Keeper):
+    """A keeper that asks the disk on the grader's side. It has a record of its own, to compare the folder with."""
+
+    def __init__(self, record: Record, ask: Callable[[bytes], int | None]) -> None:
+        super().__init__(record, Failure())
+        self._ask = ask
+
+    def add(self, operation: Operation) -> None:
+        if not isinstance(operation, Saved):
+            self._ask(operation.to_bytes())
+        super().add(operation)
+
+    def write(self, operation: Write) -> int:
+        count = self._ask(operation.to_bytes())
+        assert count is not None
+        super().add(Write(operation.file, operation.path, operation.offset, operation.data[:count]))
+        return count
+
+    def sync(self, operation: Sync | SyncAll) -> None:
+        self._ask(operation.to_bytes())
+
+
+_open: list[tuple[ExitStack, Recorder]] = []
+
+
+def begin(files: Files, ask: Callable[[bytes], int | None]) -> str:
+    """Record in a new folder that holds `files`, and return its path. A recording that was left open ends."""
+    end(False)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "folder"
+        write_files(folder, files)
+        recorder = Recorder(folder, lambda record: _Distant(record, ask))
+        stack.enter_context(installed(recorder))
+        _open.append((stack.pop_all(), recorder))
+    return str(folder)
+
+
+def end(is_whole: bool) -> None:
+    """End the recording. If `is_whole`, raise Escaped if the folder holds what was not recorded."""
+    if _open:
+        stack, recorder = _open.pop()
+        with stack:
+            if is_whole:
+                recorder.finish()

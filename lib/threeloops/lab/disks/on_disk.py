@@ -1,0 +1,148 @@
+"""Record what a student's function does to a folder, or run it on folders, from a test.
+
+Not a name of `threeloops.lab`, which imports no torch: a lab that needs it imports it from here.
+"""
+
+import builtins
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+from threeloops.lab.checking import wall
+from threeloops.lab.disks.kept import Kept
+from threeloops.training.checkpoint.crash.explore import write_files
+from threeloops.training.checkpoint.crash.model.operations import Record
+from threeloops.training.checkpoint.crash.model.states import Files
+from threeloops.training.checkpoint.crash.recording.failures import Failure
+from threeloops.training.checkpoint.crash.recording.record import recording
+
+__all__ = ["Folder", "Recorded", "in_folder", "on_disk", "on_folders"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a program did to a folder: its record, what it returned, or the error that ended it."""
+
+    record: Record
+    result: Any
+    error: Exception | None
+
+
+class Folder(Protocol):
+    """A folder for the student's function, which knows it by `path`."""
+
+    path: Path
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file in it; None if it does not exist."""
+
+    def shared(self, name: str, size: int) -> Any:
+        """A buffer of `size` bytes that is a new file's memory, so that the student's process can map it as well."""
+
+
+def on_disk(
+    program: Callable[..., Any], *arguments: Any, files: Files | None = None, fail: Failure | None = None
+) -> Recorded:
+    """Run `program(folder, saved, *arguments)` on a new folder that holds `files`, and record what is done there.
+
+    The program runs where the test runs, and calls the student's function, which is one of the arguments. Behind the
+    wall the disk is kept on the grader's side: see `kept.py`.
+
+    Args:
+        program: calls `saved()` after each save that returned; at its end that is implied.
+        fail: how the disk fails. Then an error of the program ends the record, and is returned; otherwise it is raised.
+
+    Raises:
+        NotImplementedError: the program raised it without a message, as an exercise does that is not written yet.
+        BadRecord: behind the wall, the student's process asked the disk for something impossible.
+    """
+    if wall.connection is not None:
+        with Kept(files or {}, fail or Failure()).open() as disk:
+            result, error = _ended(fail, program, disk.path, disk.saved, *arguments)
+            disk.finish(is_whole=error is None)
+        return Recorded(disk.record, result, error)
+    with TemporaryDirectory() as scratch:
+        folder, result, error, recorder = Path(scratch) / "folder", None, None, None
+        write_files(folder, files or {})
+        try:
+            with recording(folder, fail=fail) as recorder:
+                result, error = _ended(fail, program, folder, recorder.saved, *arguments)
+                if error is not None:
+                    raise error
+        except Exception:
+            if error is None or recorder is None:
+                raise
+        return Recorded(recorder.record, result, error)
+
+
+def on_folders(function: Callable[..., Any], folders: Sequence[Files], *arguments: Any) -> list[Any]:
+    """What `function(path, *arguments)` returns for each folder with these files, or the exception that it raises: as
+    its nearest builtin class, with its message. A call knows of its own folder only.
+
+    Raises:
+        NotImplementedError: as `on_disk`.
+    """
+    found = []
+    for files in folders:
+        with in_folder(files) as folder:
+            result, error = _ended(Failure(), function, folder.path, *arguments)
+            found.append(result if error is None else error)
+    return found
+
+
+@contextmanager
+def in_folder(files: Files) -> Iterator[Folder]:
+    """Make a folder that holds `files`, for the student's function to use and for the test to read.
+
+    Behind the wall both go through a descriptor of a folder in the sandbox, which was passed to the grader's side
+    before the student's code ran.
+    """
+    if wall.connection is not None:
+        with wall.connection.folders.new(files) as folder:
+            yield folder
+        return
+    with TemporaryDirectory() as scratch:
+        write_files(Path(scratch) / "folder", files)
+        yield _OwnFolder(Path(scratch) / "folder")
+
+
+@dataclass
+class _OwnFolder:
+    path: Path
+
+    def read(self, name: str) -> bytes | None:
+        path = self.path / name
+        return path.read_bytes() if path.exists() else None
+
+    def shared(self, name: str, size: int) -> bytearray:
+        return bytearray(size)
+
+
+def _ended(fail: Failure | None, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
+    """What a call returned, or its error. Errors are raised where the disk is healthy (`fail` is None)."""
+    try:
+        return function(*arguments), None
+    except Exception as error:
+        if fail is None or (type(error) is NotImplementedError and not str(error)):
+            raise
+        return None, _nearest_builtin(error)
+
+
+def _nearest_builtin(error: Exception) -> Exception:
+    """The same text as the error's nearest builtin class, whatever classes the student's cell defines."""
+    found = next((kind for each in type(error).__mro__ if (kind := _builtin(each)) is not None), RuntimeError)
+    made = found(str(error)[:4000])
+    if isinstance(error, OSError):
+        made.errno = error.errno  # type: ignore[attr-defined]
+    if wall.connection is not None:
+        wall.connection.note_words(made)
+    return made
+
+
+def _builtin(kind: type) -> type[Exception] | None:
+    if getattr(builtins, kind.__name__, None) is not kind or not issubclass(kind, Exception):
+        return None
+    return None if kind is Exception or issubclass(kind, UnicodeError) else kind

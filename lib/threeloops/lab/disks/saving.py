@@ -1,0 +1,180 @@
+"""Drive a student's asynchronous saver from a test: call by call, with writes that wait until the test lets them go.
+
+The test makes the tensors and changes them between the calls, as a training step does. Behind the wall they lie in
+memory that both sides have mapped. The saver's thread calls the test when a write begins and when it ends. So the test
+itself sees the order of calls, writes and returns, and what each write got. The student's process names the addresses
+of what it wrote. They count only if its memory, read from outside, holds there what the write got.
+"""
+
+import mmap
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threeloops.lab.checking import wall
+from threeloops.lab.disks.on_disk import in_folder
+
+__all__ = ["Saving", "Saver", "saving"]
+
+_STEPS = range(1, 9)
+_LONGEST_WAIT = 4.0
+"""Seconds. A save that waits for its own write would otherwise never return."""
+
+_MOST_BYTES = 64 << 20
+"""Of a tensor that is looked for in the memory of the student's process."""
+
+_Layout = list[tuple[str, torch.dtype, int, list[int], list[int]]]
+"""Of tensors in one buffer: name, type, offset in elements, shape, strides."""
+
+
+class Saving:
+    """What a saver did, as the test saw it. `state` are the tensors that training changes."""
+
+    def __init__(self, state: dict[str, Tensor], fails: tuple[int, ...]) -> None:
+        self.state = state
+        self.log: list[str] = []
+        self.written: dict[int, dict[str, Tensor]] = {}
+        self.places: dict[str, set[int]] = {}
+        """Where in memory the copies of each tensor were. An address without its copy counts as a new one."""
+        self._fails = fails
+        self._gates = {step: threading.Event() for step in _STEPS}
+        self._going = set[int]()
+        self._saver: Any = None
+
+    def save(self, step: int) -> None:
+        """Call `save` with the state. Raises what the student's method raises."""
+        _save(self._saver, step)
+        self.log.append(f"save {step} returned")
+
+    def save_beside(self, step: int) -> threading.Thread:
+        """The same in a thread. The test may change the state meanwhile, but must not call the saver."""
+
+        def save() -> None:
+            try:
+                self.save(step)
+            except Exception as error:
+                self.log.append(f"save {step} raised {type(error).__name__}: {error}")
+
+        thread = threading.Thread(target=save, daemon=True)
+        thread.start()
+        return thread
+
+    def wait(self) -> None:
+        _wait(self._saver)
+        self.log.append("wait returned")
+
+    def let_go(self, *steps: int) -> None:
+        """Let the writes of these steps go on, those that wait and those that are still to come."""
+        for step in steps or _STEPS:
+            self._gates[step].set()
+
+    def begins(self, step: int) -> None:
+        self.log.append(f"write {step} begins")
+        self._gates[step].wait(_LONGEST_WAIT)
+        if step in self._fails:
+            raise OSError(f"no space for step {step}")
+        self._going.add(step)
+
+    def ends(self, step: int, tensors: dict[str, Tensor], places: dict[str, int]) -> None:
+        self._going.remove(step)  # a write that was not let go has not happened
+        self.written[step] = {name: tensor.clone() for name, tensor in tensors.items()}
+        for name, place in places.items():
+            self.places.setdefault(name, set()).add(place if _holds(place, tensors[name]) else -step)
+        self.log.append(f"write {step} ends")
+
+
+@contextmanager
+def saving(saver_class: Callable[..., Any], state: dict[str, Tensor], fails: tuple[int, ...] = ()) -> Iterator[Saving]:
+    """Drive a new saver, `saver_class(write)`, with a copy of `state`; tensors that are views of one another stay so.
+
+    `fails` are the steps whose write raises an OSError.
+    """
+    layout, size = _layout_of(state)
+    with in_folder({}) as folder:
+        buffer = folder.shared("state", size)
+        tensors = _tensors_in(buffer, layout)
+        for name, tensor in state.items():
+            tensors[name].copy_(tensor)
+        run = Saving(tensors, fails)
+        with wall.offered(run.begins, waits=True) as begins, wall.offered(run.ends, waits=True) as ends:
+            path = None if wall.connection is None else str(folder.path / "state")
+            run._saver = _made(saver_class, path or tensors, layout, begins, ends)
+            yield run
+
+
+def _holds(place: int, tensor: Tensor) -> bool:
+    """Whether the memory of the student's process holds this tensor there."""
+    if wall.connection is None:
+        return True
+    if tensor.nbytes > _MOST_BYTES:
+        return False
+    content = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return type(place) is int and 0 <= place < 1 << 63 and wall.connection.memory_at(place, len(content)) == content
+
+
+def _layout_of(state: Mapping[str, Tensor]) -> tuple[_Layout, int]:
+    """Where each tensor lies in one buffer that holds all their storages, and how many bytes that has."""
+    starts, layout, size = dict[int, int](), _Layout(), 0
+    for name, tensor in state.items():
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in starts:
+            starts[storage.data_ptr()] = size
+            size += -(-storage.nbytes() // 64) * 64
+        offset = starts[storage.data_ptr()] // tensor.element_size() + tensor.storage_offset()
+        layout.append((name, tensor.dtype, offset, list(tensor.shape), list(tensor.stride())))
+    return layout, size
+
+
+def _tensors_in(buffer: Any, layout: _Layout) -> dict[str, Tensor]:
+    return {
+        name: torch.frombuffer(buffer, dtype=dtype).as_strided(shape, stride, offset)
+        for name, dtype, offset, shape, stride in layout
+    }
+
+
+# Where the student's objects live
+
+
+class Saver:
+    """A student's saver, with the state that it is given."""
+
+    def __init__(self, saver: Any, state: dict[str, Tensor]) -> None:
+        self.saver, self.state = saver, state
+
+
+@wall.student_side
+def _made(
+    saver_class: Callable[..., Any],
+    state: str | dict[str, Tensor],
+    layout: _Layout,
+    begins: Callable[..., None],
+    ends: Callable[..., None],
+) -> Saver:
+    if isinstance(state, str):
+        with open(state, "r+b") as file:
+            state = _tensors_in(mmap.mmap(file.fileno(), 0), layout)
+    kept = []  # so that a new copy is never where an old one was
+
+    def write(step: int, copy: dict[str, Tensor]) -> None:
+        begins(step)
+        kept.append(dict(copy))
+        ends(step, dict(copy), {name: tensor.data_ptr() for name, tensor in copy.items()})
+
+    return Saver(saver_class(write), state)
+
+
+@wall.student_side
+def _save(saver: Saver, step: int) -> None:
+    given = dict(saver.state)
+    saver.saver.save(step, given)
+    for name in given:  # a saver that kept the dictionary finds other tensors in it
+        given[name] = torch.zeros(1)
+
+
+@wall.student_side
+def _wait(saver: Saver) -> None:
+    saver.saver.wait()

@@ -1,0 +1,85 @@
+"""What a student's code gets for functions, coroutines and generators that live on the grader's side (`following`)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Protocol
+
+__all__ = ["PLAIN", "stand_in"]
+
+PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict)
+"""What crosses the wall as it is."""
+
+
+class _Loop(Protocol):
+    asked: list[list[Any]]
+    is_ending: bool
+
+    def call_grader(self, export: int, *args: Any, **kwargs: Any) -> Any: ...
+
+    def question(self, export: int, what: str) -> "tuple[int, asyncio.Future[Any]]": ...
+
+
+def stand_in(loop: _Loop, kind: str, value: Any) -> Any:
+    """An argument from the grader: plain data, an object of this side, or what stands for one of the grader's."""
+    match kind:
+        case "function":
+            return _Function(loop, value)
+        case "coroutine":
+            return _coroutine(loop, value)
+        case "generator":
+            return _generator(loop, value)
+        case _:
+            return value
+
+
+class _Function:
+    """A function of the grader's."""
+
+    def __init__(self, loop: _Loop, export: int) -> None:
+        self._loop, self._export = loop, export
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = [_listed(each) for each in args]
+        return self._loop.call_grader(self._export, *given, **{name: _listed(kwargs[name]) for name in kwargs})
+
+
+def _listed(value: Any) -> Any:
+    """A view or an iterator as a list, because only plain data cross the wall."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, PLAIN) else value
+
+
+async def _coroutine(loop: _Loop, export: int) -> Any:
+    """A coroutine of the grader's: cancelling this one cancels that."""
+    question, future = loop.question(export, "run")
+    while True:
+        try:
+            kind, value = await asyncio.shield(future)
+            break
+        except asyncio.CancelledError as error:
+            if future.done() or loop.is_ending:
+                raise
+            loop.asked.append(["stop", question, str(error.args[0]) if error.args else None])
+    if kind == "raised":
+        raise value
+    if kind == "cancelled":
+        raise asyncio.CancelledError(*([] if value is None else [value]))
+    return value
+
+
+async def _generator(loop: _Loop, export: int) -> AsyncIterator[Any]:
+    """An asynchronous generator of the grader's."""
+    try:
+        while True:
+            question, future = loop.question(export, "next")
+            try:
+                kind, value = await future
+            except asyncio.CancelledError:
+                loop.asked.append(["stop", question, None])
+                raise
+            if kind == "raised":
+                raise value
+            if kind != "value":
+                return
+            yield value
+    finally:
+        loop.asked.append(["close", export])

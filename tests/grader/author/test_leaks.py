@@ -1,0 +1,210 @@
+"""`threeloops leaks` finds answers that can be copied from what a student sees, or from the library."""
+
+import json
+
+import pytest
+
+from grader.authoring.labs import LabError
+from grader.proposals.known import faults
+from grader.proposals.search import find_leaks
+from grader.proposals.trial import Bench, Patience
+from tests.support.toy_course import SOURCE, make_course
+
+CASE = '    check.close(mean(SAMPLES), 3.0, what="mean of the samples", hint="the sum was not divided by the count")\n'
+"""The visible case of the toy lab, in place of which each leak is planted."""
+
+PLANTED = {
+    "the expected value": """\
+    values = [float(x) for x in check.rng(1).normal(size=9)]
+    expected = sum(values) / len(values)
+    check.close(mean(values), expected)
+""",
+    "an argument of a comparison": """\
+    numbers = list(SAMPLES)
+    total = 0.0
+    for each in numbers:
+        total += each
+    assert abs(mean(numbers) - total / len(numbers)) < 1e-9
+""",
+    "a right value among slips": """\
+    def judges(values):
+        total, count = sum(values), len(values)
+        slips = {"the sum": total, "a slip": total / (count + 1), "right": total / count}
+        got = mean(list(values))
+        check.true(got not in (slips["the sum"], slips["a slip"]), "this is a slip")
+
+    judges(SAMPLES)
+""",
+    "a helper of the test": """\
+    def averaged(values):
+        return sum(values) / len(values)
+
+    check.close(mean(SAMPLES), 3.0)
+    assert averaged(SAMPLES) == 3.0
+""",
+    "a check with the function as an argument": """\
+    samples = [1.0, 2.5]
+    check.returns(sum(samples) / 2.0 if len(samples) == 2 else sum(samples) / len(samples), mean, samples)
+""",
+    "a helper that gets the function": """\
+    def agrees(function, numbers):
+        check.close(function(numbers), sum(numbers) / len(numbers))
+
+    agrees(mean, SAMPLES)
+""",
+    "a formula with the numbers of the call": """\
+    check.close(mean([17.5, 24.25]), sum([17.5, 24.25]) / len([17.5, 24.25]))
+""",
+}
+
+
+def lab_with(tmp_path, case, setup="", header=""):
+    source = SOURCE.replace(CASE, case).replace("SAMPLES = [", f"{setup}SAMPLES = [")
+    return make_course(tmp_path, source.replace("#     minutes: 5\n", f"#     minutes: 5\n{header}"))
+
+
+def leaks_of(lab, **options):
+    return find_leaks(lab, **options)[1]
+
+
+def leaking(lab, **options):
+    return {leak.exercise: leak.points for leak in leaks_of(lab, **options)}
+
+
+@pytest.mark.parametrize("case", PLANTED.values(), ids=PLANTED.keys())
+def test_an_answer_that_a_visible_test_spells_is_found(tmp_path, case):
+    assert leaking(lab_with(tmp_path, case)) == {"mean": 40}
+
+
+def test_a_function_of_a_setup_cell_is_found(tmp_path):
+    setup = "def average(values):\n    return sum(values) / len(values)\n\n\n"
+    assert leaking(lab_with(tmp_path, CASE, setup)) == {"mean": 40}
+
+
+def test_cases_with_numbers_leak_nothing(tmp_path):
+    assert leaking(make_course(tmp_path)) == {}
+
+
+def test_hidden_tests_are_not_read(tmp_path):
+    lab = make_course(tmp_path)
+    assert "np.mean(values)" in lab.source.read_text()  # the formula, in the hidden part
+    assert leaking(lab) == {}
+
+
+def test_a_function_of_the_library_is_found_unless_it_is_withheld(tmp_path, monkeypatch):
+    package = tmp_path / "threeloops"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "averages.py").write_text("def average(numbers):\n    return sum(numbers) / len(numbers)\n")
+    use_library(monkeypatch, package)
+    assert leaking(make_course(tmp_path / "open"), library=True) == {"mean": 40}
+    (package / "averages.py").write_text(
+        "from threeloops import roofs\n\n\ndef average(numbers):\n    return roofs.of(numbers)\n"
+    )
+    (package / "roofs.py").write_text("def of(numbers, extra):\n    return sum(numbers) / len(numbers)\n")
+    use_library(monkeypatch, package)
+    source = SOURCE.replace("threeloops.inner.roofline", "threeloops.roofs")
+    assert leaking(make_course(tmp_path / "withheld", source), library=True) == {}
+
+
+def test_a_withheld_module_that_can_be_pasted_is_found(tmp_path, monkeypatch):
+    package = tmp_path / "threeloops"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "averages.py").write_text(
+        "import math\n\n\ndef average(numbers):\n    return math.fsum(numbers) / len(numbers)\n"
+    )
+    use_library(monkeypatch, package)
+    lab = make_course(tmp_path / "course", SOURCE.replace("threeloops.inner.roofline", "threeloops.averages"))
+    (leak,) = leaks_of(lab, library=True)
+    assert (leak.exercise, leak.points) == ("mean", 40)
+    assert "math.fsum" in leak.text  # its text, because a graded run cannot import it
+
+
+def use_library(monkeypatch, package):
+    """Take the modules in `package` for the library's, and make those that it has importable."""
+    import importlib
+    import sys
+
+    import threeloops
+
+    from grader.proposals import library
+
+    monkeypatch.setattr(library, "LIBRARY", package)
+    monkeypatch.setattr(threeloops, "__path__", [*threeloops.__path__, str(package)])
+    library._modules.cache_clear()
+    library._gone.cache_clear()
+    library._fields.cache_clear()
+    for name in ("averages", "roofs"):
+        sys.modules.pop(f"threeloops.{name}", None)
+    importlib.invalidate_caches()
+
+
+HOSTILE = {
+    "computes for ever": "def mean(values):\n    while True:\n        pass\n",
+    "computes for ever in an import": "while True:\n    pass\n",
+    "waits for ever": "import threading\n\ndef mean(values):\n    threading.Event().wait()\n",
+    "catches everything": (
+        "def mean(values):\n    while True:\n        try:\n            while True:\n                pass\n"
+        "        except BaseException:\n            pass\n"
+    ),
+    "ends the process": "import os\n\ndef mean(values):\n    os._exit(0)\n",
+    "ends the process like Python": "def mean(values):\n    raise SystemExit\n",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_proposal_that_does_not_end_is_ended_and_the_next_one_is_tried(tmp_path, text):
+    from grader.authoring.manifest import manifest
+
+    trusted = manifest(make_course(tmp_path))
+    right = "def mean(values):\n    return sum(values) / len(values)\n"
+    with Bench(trusted, Patience(cpu_seconds=0.3, seconds=2.0)) as bench:
+        passed = list(bench.earned(trusted.exercise("mean"), [text, right]))
+    assert passed == [frozenset(), {"mean_test"}]
+
+
+def test_a_leak_that_is_not_listed_is_a_fault_with_its_answer(tmp_path):
+    lab = lab_with(tmp_path, PLANTED["the expected value"])
+    (fault,) = faults(lab, leaks_of(lab), "notebook")
+    assert "90_toy, mean: this answer is copied from the notebook, and earns 40 of 40 points, expected 0" in fault
+    assert "expected = sum(values) / len(values)" in fault
+
+
+def test_a_leak_that_is_listed_is_no_fault_until_it_is_mended(tmp_path):
+    lab = lab_with(tmp_path, PLANTED["the expected value"])
+    (lab.folder / "known_leaks.json").write_text(json.dumps({"notebook": {"mean": 40}}))
+    assert list(faults(lab, leaks_of(lab), "notebook")) == []
+    (fault,) = faults(lab, [], "notebook")
+    assert "says that 40 points leak from the notebook, and now 0 do: take its line out" in fault
+
+
+def test_an_exercise_whose_answer_is_handed_out_is_no_fault(tmp_path):
+    header = '#     handed_out: {mean: "the lesson is when to use it"}\n'
+    lab = lab_with(tmp_path, PLANTED["the expected value"], header=header)
+    assert list(faults(lab, leaks_of(lab), "notebook")) == []
+
+
+@pytest.mark.parametrize(
+    ("handed_out", "words"),
+    [("{mean: ' '}", "each with a reason"), ("{median: because}", "names median"), ("[mean]", "each with a reason")],
+)
+def test_what_is_handed_out_needs_a_reason(tmp_path, handed_out, words):
+    lab = lab_with(tmp_path, CASE, header=f"#     handed_out: {handed_out}\n")
+    with pytest.raises(LabError, match=words):
+        list(faults(lab, [], "notebook"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1]", "expected tables of exercises and points"),
+        ('{"notebook": {"median": 3}}', "names median, and the lab has only mean, rescale"),
+        ('{"books": {"mean": 3}}', "has a table books; its tables are notebook and library"),
+    ],
+)
+def test_a_list_that_cannot_be_right_is_refused(tmp_path, text, words):
+    lab = make_course(tmp_path)
+    (lab.folder / "known_leaks.json").write_text(text)
+    with pytest.raises(LabError, match=words):
+        list(faults(lab, [], "notebook"))
