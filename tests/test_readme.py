@@ -152,6 +152,7 @@ def put(clone: Path, kind: str, folder: str) -> None:
 
 
 def edit(clone: Path) -> None:
+    assert execute(clone, "sh", ".venv/bin/threeloops release 01").returncode == 0
     path = clone / f"solutions/{SLUG}/{SLUG}.ipynb"
     path.write_text(path.read_text().replace("arithmetic intensity", "arithmetic density"))
 
