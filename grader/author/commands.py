@@ -56,10 +56,10 @@ def leaks(
     ] = "notebook",
     jobs: Annotated[int, typer.Option(min=1, help="Labs searched at a time.")] = 2,
 ) -> None:
-    """Propose answers cut from the released notebooks, or taken from the library, and fail if one earns points.
+    """Try answers copied from the released notebooks or from the library, and fail if one earns points.
 
-    `known_leaks.json` beside a lab's source lists those that are known, and `handed_out` in its header the exercises
-    whose answer the lab gives on purpose. Exits 1 if a proposal earns more, or fewer, points than that.
+    Known leaks are listed in `known_leaks.json` beside a lab's source. Exercises whose answer the lab gives on purpose
+    are listed under `handed_out` in its header. Exits 1 if an answer earns more or fewer points than these two say.
     """
     from grader.machine.side_by_side import side_by_side
     from grader.proposals.known import faults

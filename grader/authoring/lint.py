@@ -234,7 +234,7 @@ def _setups(source: _Source) -> Iterator[str]:
     """A setup cell runs whatever the answers are: Run All, grading and the cells below all need it."""
     answers = {name for cell in source.of(Kind.SOLUTION) for name in bound(cell.source, imports=False)}
     before: set[str] = set()
-    of_oracles: set[str] = set()  # names that only tests, and oracles below, may use
+    of_oracles: set[str] = set()  # names that only tests and later oracles may use
     for cell in source.of(*SETUPS):
         missing = used(cell.source) - before - (of_oracles if cell.kind is Kind.ORACLE else set())
         if needed := sorted((missing | texts(cell.source, *_LOOK_UP)) & answers):

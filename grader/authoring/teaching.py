@@ -61,7 +61,7 @@ def _length(cells: list[NotebookNode]) -> Iterator[str]:
         if cell.cell_type == "code" and kind_of(cell) is not Kind.SOLUTION and not _is_folded(cell)
     )
     opening, oracles = (sum(tag in cell.metadata.get("tags", []) for cell in cells) for tag in (OPENING, Kind.ORACLE))
-    shown = len(cells) - opening - oracles  # an oracle continues the setup cell, which nobody has to read
+    shown = len(cells) - opening - oracles  # an oracle need not be read, like the setup cell that it continues
     limits = (
         (words, _MOST_WORDS, "words of prose"),
         (shown, _MOST_CELLS, "cells"),

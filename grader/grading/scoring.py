@@ -94,16 +94,17 @@ def run(
 
 
 def _explained(outcome: Outcome, answer: Outcome | None) -> Outcome:
-    """The outcome of a test. If it misses a name because the cell of the `answer` failed, it says how that failed."""
+    """Return the outcome of a test. If a name is missing because the answer's cell failed, say how the cell failed."""
     if answer is None or outcome.ok or outcome.quoted is not None or "is not defined" not in outcome.message:
         return outcome
     return replace(outcome, error="NoAnswer", message=f"the cell of the answer failed: {answer.reason}", where="")
 
 
 def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = None) -> list[tuple[int, NotebookNode]]:
-    """The cells to execute, with their index: code that is no demonstration.
+    """Return the cells to execute, each with its index: all code cells except demonstrations.
 
-    `only` leaves one exercise with all cells before its last test except other tests: an answer may call earlier ones.
+    With `only`, return the cells up to the last test of that exercise, without the tests of others. Earlier answers
+    stay, because this one may call them.
     """
     exercise = trusted.exercise(only) if only else None
     chosen = []

@@ -61,7 +61,7 @@ class Session:
         outcome = self._execute(kind, source, answer)
         if outcome.dead:
             self._restart()
-            if kind in SETUPS:  # the cause has cost its own points, and later exercises need this cell
+            if kind in SETUPS:  # the cause has already cost points, and later exercises need this cell
                 return self.cell(kind, source)
         elif kind is not Kind.TEST:
             self.history.append((kind, source))
@@ -77,10 +77,11 @@ class Session:
         return self._ask(self.limits.cell_seconds, op="student", source=source, setup=False)
 
     def _set_up(self, kind: Kind, source: str) -> Outcome:
-        """Run a setup cell on both sides, or an oracle on the grader's side. The cell is the lab's own, so if it fails
-        before any code of the student's has run, it would fail for everybody, and nobody is graded. If it fails later,
-        it is the machine's fault only if it also fails alone: values that earlier answers returned may have filled the
-        memory of the grader's side."""
+        """Run a setup cell on both sides, or an oracle on the grader's side.
+
+        The cell belongs to the lab. If it fails before any of the student's code has run, it would fail for everybody,
+        so nobody is graded. If it fails later, values that earlier answers returned may have filled the memory of the
+        grader's side. Then it is the machine's fault only if the cell also fails alone."""
         limit, fresh = self.limits.cell_seconds, not self.ran_own_code
         if kind is Kind.SETUP:
             outcome = self._ask(limit, op="student", source=source, setup=True)

@@ -110,10 +110,10 @@ class _GraderHalf:
         setup: bool = False,
         answer: str = "",
     ) -> Outcome:
-        """Run one cell: `op` is "setup" (here), "oracle" (a setup cell that exists only here), "student" (over there)
-        or "test" (here, against the proxies).
+        """Run one cell. `op` is "setup" (here), "oracle" (a setup cell that runs only here), "student" (over there) or
+        "test" (here, against the proxies).
 
-        `answer` is the text of the cell that a test judges, as it was submitted.
+        `answer` is the submitted text of the cell that a test judges.
         """
         gc.collect()  # an exception of an earlier test may still hold what an answer gave it
         result, text = Outcome(), io.StringIO()
@@ -150,7 +150,7 @@ class _GraderHalf:
         result.shown = _shown(answer.get("shown"))
 
     def _setup(self, source: str, *, shared: bool) -> None:
-        """`shared` says whether the student's side runs the cell too, so that its names mean the same there."""
+        """Run a setup cell. If it is `shared`, the student's side runs it too, so its names mean the same there."""
         exec(compile(source, "<setup>", "exec"), self.main.__dict__)
         defined = {n for n, o in self.main.__dict__.items() if getattr(o, "__module__", None) == "__main__"}
         if shared:

@@ -100,8 +100,8 @@ def _monitor(
     """Start the submission's process, then watch it until it ends or the grader closes `life`.
 
     `channels` lead to the grader's side: one for its requests, one for calls by the submission's threads. `entries`
-    lead into its control group. Where there are none, its limits are held from here, by looking. `meter` is where the
-    grader asks for the memory of the processes that the submission's own has started.
+    lead into the submission's control group. Without a control group, the monitor polls, and enforces the limits
+    itself. The grader uses `meter` to ask for the memory of processes that the submission has started.
     """
     os.setsid()
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -138,8 +138,8 @@ def _monitor(
 
 
 class _Memory:
-    """Answers the grader's questions about memory: how that of all processes below this one has grown, except for
-    `submission`, and what that of `submission` holds."""
+    """Answers the grader's questions about memory: how much the processes below this one have grown, without
+    `submission` itself, and which bytes the memory of `submission` holds."""
 
     def __init__(self, link: Link, submission: int) -> None:
         self._link, self._submission = link, submission
@@ -159,7 +159,7 @@ class _Memory:
         return True
 
     def _read(self, address: int, size: int) -> tuple[dict[str, Any], list[bytes]]:
-        """What is at an address; no buffer where nothing is."""
+        """Read the bytes at an address. Return no buffer if nothing is there."""
         try:
             memory = open(f"/proc/{self._submission}/mem", "rb", 0)  # noqa: SIM115 (errors of each step mean different things)
         except PermissionError as error:

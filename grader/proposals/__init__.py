@@ -1,1 +1,1 @@
-"""Answers proposed without understanding: cut from a released notebook or taken from the library, and graded."""
+"""Copy possible answers from a released notebook or the library, without understanding them, and grade them."""

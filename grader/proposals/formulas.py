@@ -1,8 +1,8 @@
-"""Answers cut from what a student sees: expressions of visible tests, and functions of setup and test cells.
+"""Build answers from code that a student sees: expressions in visible tests, and functions in setup and test cells.
 
-A visible test calls the exercise's function with arguments and compares the result. Whatever else stands there and can
-be computed from the same arguments is proposed as the body of the function: the expected value, a slip that the test
-recognises, or a helper with the same parameters. Nothing here knows a lab.
+A visible test calls the exercise's function with arguments and compares the result. Every other expression in the test
+that can be computed from the same arguments is proposed as the body of the function. It may be the expected value, a
+mistake that the test recognises, or a call of a helper with the same parameters. This module works for any lab.
 """
 
 import ast
@@ -25,10 +25,10 @@ _FEWEST_DIGITS = 2
 
 @dataclass(frozen=True)
 class _Call:
-    """A place where a test calls the exercise's function: what stands there for each parameter.
+    """A call of the exercise's function in a test, and the argument that it passes for each parameter.
 
-    `names` are variables, `parts` other expressions, by their text; `spread` is the variable of `function(*spread)`.
-    `node` is the expression that stands for the result.
+    `names` maps arguments that are variables to their parameters. `parts` does so for other expressions, by their
+    text. `spread` is the variable in `function(*spread)`. `node` is the call itself, which stands for the result.
     """
 
     scope: Scope
@@ -39,7 +39,7 @@ class _Call:
 
 
 def formulas(lab: Released, exercise: Asked) -> Iterator[str]:
-    """Texts of the solution cell to try, each once."""
+    """Yield the texts to try in the solution cell, without repetitions."""
     seen: set[str] = set()
     for function in exercise.functions:
         for text in _bodies(lab, exercise, function):
@@ -62,7 +62,7 @@ def _bodies(lab: Released, exercise: Asked, function: Function) -> Iterator[str]
 
 
 def _calls(lab: Released, test: ast.Module, function: Function) -> Iterator[_Call]:
-    """Calls in a visible test, and in helpers that it hands the function to as an argument."""
+    """Yield the calls in a visible test, and in helpers to which the test passes the function as an argument."""
     reached = lab.reached(test)
     for scope in scopes(test):
         yield from _calls_in(scope, {function.name} | _called(scope), function)
@@ -72,7 +72,7 @@ def _calls(lab: Released, test: ast.Module, function: Function) -> Iterator[_Cal
 
 
 def _called(scope: Scope) -> set[str]:
-    """Parameters that are called, or handed on before arguments: they may stand for the exercise's function."""
+    """Return the parameters of the functions around a call. One of them may be the exercise's function."""
     return {name for each in (*scope.around, scope) for name in each.parameters}
 
 
@@ -106,7 +106,7 @@ def _calls_in(scope: Scope, stands_for: set[str], function: Function) -> Iterato
 
 
 def _compares(node: ast.Call) -> bool:
-    """Whether this is `check.close(value, …)` or another check of values, not of a function."""
+    """Tell whether this call is `check.close(value, …)` or another check of a value, rather than of a function."""
     match node.func:
         case ast.Attribute(value=ast.Name(id="check"), attr=name):
             return name != "returns"
@@ -114,7 +114,7 @@ def _compares(node: ast.Call) -> bool:
 
 
 def _plain(argument: ast.expr) -> ast.expr:
-    """The argument without the conversions and copies around it."""
+    """Strip conversions and copies from an argument."""
     while True:
         match argument:
             case ast.Call(func=ast.Name(id=name), args=[inner]) if name in _WRAPPERS:
@@ -130,7 +130,7 @@ def _plain(argument: ast.expr) -> ast.expr:
 
 
 def _own_nodes(scope: Scope) -> Iterator[ast.AST]:
-    """Nodes of the scope's statements, without those of functions in it."""
+    """Yield the nodes of the scope's statements, without nested functions and classes."""
     left: list[ast.AST] = list(scope.body)
     while left:
         node = left.pop()
@@ -141,7 +141,7 @@ def _own_nodes(scope: Scope) -> Iterator[ast.AST]:
 
 
 def _values(call: _Call, setup: set[str], function: Function) -> Iterator[tuple[ast.expr, list[ast.stmt]]]:
-    """Expressions beside the call that depend on its arguments, each with the statements that it needs."""
+    """Yield expressions next to the call that depend on its arguments, with the statements that each one needs."""
     given = setup | call.names.keys() | {call.spread}
     arguments = call.names.keys() | {call.spread}
     unknown = {function.name} | (_called(call.scope) & _heads(call))
@@ -160,7 +160,7 @@ def _written_in(nodes: list[ast.AST], texts: dict[str, str]) -> bool:
 
 
 def _forms(value: ast.expr, call: _Call, function: Function) -> Iterator[ast.expr]:
-    """The value, and what a function returns that should give whole numbers, or several results of which it is one."""
+    """Yield the value, rounded versions of it if the function returns an int, and tuples that have it in one place."""
     yield value
     if function.returns is not None and ast.unparse(function.returns) == "int":
         text = ast.unparse(value)
@@ -215,7 +215,7 @@ def _candidates(call: _Call) -> Iterator[ast.expr]:
 
 
 def _results(call: _Call) -> list[str]:
-    """The variables of `a, b = function(…)`."""
+    """Return the variables `a` and `b` of `a, b = function(…)`."""
     for node in _own_nodes(call.scope):
         if isinstance(node, ast.Assign) and node.value is call.node and isinstance(node.targets[0], ast.Tuple):
             return [each.id for each in node.targets[0].elts if isinstance(each, ast.Name)]
@@ -223,7 +223,7 @@ def _results(call: _Call) -> list[str]:
 
 
 def _helpers(lab: Released, exercise: Asked, setup: set[str]) -> Iterator[tuple[Function, list[ast.stmt]]]:
-    """Functions at the top of setup and visible test cells, with the statements that those of tests need."""
+    """Yield top-level functions of setup cells and visible tests, with the statements that a test's function needs."""
     for node in lab.setup.body:
         if isinstance(node, Function):
             yield node, []
@@ -241,7 +241,7 @@ def _helpers(lab: Released, exercise: Asked, setup: set[str]) -> Iterator[tuple[
 
 
 def _fitting(helper: Function, wanted: list[str]) -> Iterator[str]:
-    """Arguments for a helper: by name if it has the same, else in order."""
+    """Yield arguments for a helper: by name if the parameters have the same names, and in order."""
     own = parameters(helper)
     optional = len(helper.args.defaults) + sum(each is not None for each in helper.args.kw_defaults)
     needed = own[: len(own) - optional]
@@ -252,7 +252,7 @@ def _fitting(helper: Function, wanted: list[str]) -> Iterator[str]:
 
 
 def _written(function: Function, call: _Call | None, body: list[ast.stmt], value: ast.expr) -> str:
-    """The function with this body; what stands for a parameter in the test becomes the parameter."""
+    """Return the function with this body, in which the arguments of the test's call become parameters."""
     lines: list[str] = []
     replaced = call.parts if call else {}
     if call:
@@ -264,7 +264,7 @@ def _written(function: Function, call: _Call | None, body: list[ast.stmt], value
 
 
 class _Replacing(ast.NodeTransformer):
-    """Replace expressions, by their text, by names."""
+    """Replaces expressions that have a certain text with names."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self._names = names

@@ -1,9 +1,9 @@
-"""What is known of the exercises that leak: `known_leaks.json` beside a lab's source, and `handed_out` in its header.
+"""Compare leaks with those that are known: `known_leaks.json` beside a lab's source, and `handed_out` in its header.
 
     {"notebook": {"gpu_hours": 12}, "library": {"saxpy_bytes": 10}}
 
-are the points that proposals from these sources earn; a third one is `ranks`. The list may only shrink: an exercise
-that leaks more points than it says, or fewer, is a fault.
+This file lists, for each source, the points that proposed answers earn. A third source is `ranks`. The list may only
+get shorter. It is a fault if an exercise leaks more or fewer points than the list says.
 """
 
 import json
@@ -28,7 +28,7 @@ _MENDS: dict[Source, str] = {
 
 
 def _known_leaks(lab: Lab, source: Source) -> dict[str, float]:
-    """Points that proposals from this source are known to earn, by exercise.
+    """Return the points that proposals from this source are known to earn, by exercise.
 
     Raises LabError if the file is not such a table, or names an exercise that the lab does not have.
     """
@@ -48,7 +48,7 @@ def _known_leaks(lab: Lab, source: Source) -> dict[str, float]:
 
 
 def _handed_out(lab: Lab) -> dict[str, str]:
-    """Exercises whose answer the lab gives on purpose, each with the reason. Raises LabError for one without."""
+    """Return the exercises whose answer the lab gives on purpose, with reasons. Raises LabError without a reason."""
     reasons = lab.settings.get("handed_out") or {}
     if not isinstance(reasons, dict) or not all(isinstance(why, str) and why.strip() for why in reasons.values()):
         raise LabError(f"lab {lab.slug}, header: handed_out is {reasons!r}, expected exercises, each with a reason")
@@ -63,7 +63,7 @@ def _require_exercises(lab: Lab, where: str, names: Iterable[str]) -> None:
 
 
 def faults(lab: Lab, leaks: Sequence[Leak], source: Source) -> Iterator[str]:
-    """A sentence for each exercise that leaks more or fewer points than `known_leaks.json` says."""
+    """Yield a sentence for each exercise that leaks more or fewer points than `known_leaks.json` says."""
     known, handed_out = _known_leaks(lab, source), _handed_out(lab)
     found = {leak.exercise: leak for leak in leaks if leak.exercise not in handed_out}
     for exercise in sorted(found.keys() | known.keys()):

@@ -1,7 +1,7 @@
-"""Answers taken from the library: each public function or class with a fitting signature, and texts of modules.
+"""Build answers from the library: public functions and classes with a fitting signature, and texts of whole modules.
 
-A graded run lacks the modules that a lab withholds, and with them those that import them. Their texts can be read
-outside of it and pasted into an answer.
+A graded run lacks the modules that a lab withholds, and all modules that import these. But a student can read their
+texts elsewhere and paste them into an answer.
 """
 
 import ast
@@ -37,9 +37,9 @@ class _Module:
 
 
 def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[str]:
-    """Texts of the solution cell to try.
+    """Yield the texts to try in the solution cell.
 
-    `kernels`: all tests replay them, so that only a text with kernels can pass.
+    `kernels`: all tests replay kernels, so only a text with kernels can pass.
     """
     gone = _gone(tuple(lab.trusted.lab.withholds))
     for module in _modules():
@@ -62,8 +62,8 @@ def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[s
 
 
 def _returned(candidate: Function, asked: Function, setup: ast.Module) -> Iterator[str]:
-    """Expressions of `taken`, which the candidate returned: itself, one of its fields, or the record that is asked for
-    with its fields."""
+    """Yield expressions of `taken`, the candidate's result: `taken` itself, each of its fields, or the record that the
+    exercise asks for, made from these fields."""
     yield "taken"
     fields = _fields().get(_annotation(candidate), frozenset())
     yield from (f"taken.{name}" for name in sorted(fields))
@@ -80,7 +80,7 @@ def _annotation(function: Function) -> str:
 
 @cache
 def _fields() -> dict[str, frozenset[str]]:
-    """The fields and properties of the library's public classes, by the name of the class."""
+    """Return the fields and properties of the library's public classes, by the name of the class."""
     found: dict[str, frozenset[str]] = {}
     for module in _modules():
         for node in module.classes:
@@ -105,7 +105,7 @@ def _taking(module: _Module, name: str, pasted: bool) -> str:
 
 
 def _fitting(candidate: Function, wanted: list[str]) -> Iterator[str]:
-    """Arguments in order for a function with as many parameters; by name, if it has the same in another order."""
+    """Yield arguments in order if the number fits. Otherwise yield them by name if the parameters are the same."""
     own, optional = parameters(candidate), len(candidate.args.defaults)
     positional = len(candidate.args.posonlyargs) + len(candidate.args.args)
     keywords = [
@@ -157,7 +157,7 @@ def _at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 @cache
 def _gone(withheld: tuple[str, ...]) -> frozenset[str]:
-    """Modules that cannot be imported in a graded run."""
+    """Return the modules that cannot be imported in a graded run."""
     prefixes = tuple(f"{each}." for each in withheld)
     gone = {module.name for module in _modules() if f"{module.name}.".startswith(prefixes)}
     while more := {module.name for module in _modules() if module.needs & gone} - gone:

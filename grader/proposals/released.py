@@ -18,13 +18,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def parameters(function: Function) -> list[str]:
-    """The names of the parameters that a call gives values to; a method's `self` is one of them."""
+    """Return the names of the parameters, including `self` of a method."""
     given = function.args
     return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
 
 
 def head(function: Function) -> str:
-    """The first line of a function with this signature, without its colon."""
+    """Return the first line of a function with this signature, without its colon."""
     kind = "async def" if isinstance(function, ast.AsyncFunctionDef) else "def"
     return f"{kind} {function.name}({ast.unparse(function.args)})"
 
@@ -39,7 +39,7 @@ class Asked:
 
     @property
     def functions(self) -> list[Function]:
-        """The functions that the exercise asks for: those whose body is still to be written."""
+        """Return the functions that the exercise asks for: those without a body so far."""
         return [each for each in self.stub.body if isinstance(each, Function) and _is_unwritten(each)]
 
     @property
@@ -47,15 +47,15 @@ class Asked:
         return [each for each in self.stub.body if isinstance(each, ast.ClassDef) and _is_unwritten(each)]
 
     def answer(self, name: str, text: str, before: str = "") -> str:
-        """The text of the solution cell with `text` in place of the function or class `name`, after `before`."""
+        """Return the solution cell with `text` instead of the function or class `name`, and with `before` on top."""
         parts = [text if getattr(node, "name", "") == name else ast.unparse(node) for node in self.stub.body]
         return "\n\n".join([*([before] if before else []), *parts]) + "\n"
 
 
 @dataclass(frozen=True)
 class Released:
-    """The released notebook of a lab; `setup` is one module of all its setup cells, `oracle` the text
-    of those that graded runs keep from answers, which may copy it."""
+    """The released notebook of a lab. `setup` is a module of all its setup cells. `oracle` is the text of the setup
+    cells that answers cannot call in graded runs, but may copy."""
 
     trusted: Manifest
     setup: ast.Module
@@ -63,7 +63,7 @@ class Released:
     exercises: tuple[Asked, ...]
 
     def reached(self, test: ast.Module) -> set[str]:
-        """Functions and classes of setup cells that a test uses, directly or by each other."""
+        """Return the functions and classes of setup cells that a test uses, directly or through others."""
         defined = {node.name: node for node in self.setup.body if isinstance(node, Function | ast.ClassDef)}
         found: set[str] = set()
         new = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} & defined.keys()
@@ -73,7 +73,7 @@ class Released:
         return found
 
     def runs_elsewhere(self, test: ast.Module) -> bool:
-        """Whether a test runs answers on ranks or on a recorded disk: on_cluster, on_disk and the like."""
+        """Tell whether a test runs answers on ranks or on a recorded disk, with on_cluster, on_disk and the like."""
         runners = {
             alias.asname or alias.name
             for node in self.setup.body

@@ -25,7 +25,7 @@ _OF_LIBRARY = Patience(cpu_seconds=3, seconds=10)
 
 @dataclass(frozen=True)
 class Leak:
-    """The text of a solution cell that earns points without an idea of the exercise."""
+    """A solution cell that earns points although it was built without understanding the exercise."""
 
     exercise: str
     points: float
@@ -36,8 +36,8 @@ class Leak:
 def find_leaks(
     lab: Lab, source: Source = "notebook", watch: Callable[[str], None] = lambda _: None
 ) -> tuple[Lab, list[Leak]]:
-    """The lab, and the best proposal of each exercise that earns anything. `watch` gets the lab's name before its
-    search."""
+    """Return the lab, and the best proposal for each exercise in which a proposal earns points. `watch` is called with
+    the lab's name before the search."""
     watch(lab.slug)
     released = Released.read(lab)
     found = []
@@ -50,8 +50,8 @@ def find_leaks(
 
 
 def _tried(released: Released, exercise: Exercise, source: Source) -> Exercise:
-    """The exercise with the parts that run on ranks or a recorded disk, if the source is `ranks`; else with the
-    others."""
+    """Return the exercise with only the parts to try: those that run on ranks or a recorded disk if the source is
+    `ranks`, and all others if it is not."""
     texts = {cell.id: cell.source for cell in released.trusted.master.cells}
     elsewhere = {test for test in exercise.tests if released.runs_elsewhere(ast.parse(texts[test]))}
     parts = (part for part in exercise.parts if (part.test in elsewhere) == (source == "ranks"))
@@ -65,7 +65,7 @@ def _proposals(released: Released, asked: Asked, exercise: Exercise, source: Sou
         return
     if source == "library":
         yield from from_library(released, asked, kernels=kernels)
-    elif not kernels:  # no kernel can be cut from a notebook whose kernels are all to be written
+    elif not kernels:  # a notebook whose kernels are all still to be written has none to copy
         yield from (f"{released.oracle}\n\n{text}" if released.oracle else text for text in formulas(released, asked))
 
 
@@ -81,7 +81,7 @@ def _best(bench: Bench, exercise: Exercise, asked: Asked, texts: list[str]) -> L
 
 
 def _trivial(asked: Asked) -> Iterator[str]:
-    """Answers that copy nothing. A part that one of them passes, with documented errors left out, proves nothing."""
+    """Yield answers that copy nothing. If one of them passes a part, that part does not show a leak."""
     for function in asked.functions:
         arguments = [each.arg for each in function.args.args]
         for value in ("None", "0", "[]", "()", "False", "True", *arguments, *(f"list({name})" for name in arguments)):

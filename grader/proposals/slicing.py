@@ -1,4 +1,4 @@
-"""Which statements a value depends on, going back from it: names that statements bind and read."""
+"""Find the statements that a value depends on, from the names that statements bind and read."""
 
 import ast
 import builtins
@@ -15,7 +15,7 @@ _Compound = ast.For | ast.AsyncFor | ast.While | ast.If | ast.With | ast.AsyncWi
 
 @dataclass(frozen=True)
 class Scope:
-    """The statements of a module or function, and the scopes around it, from the outermost."""
+    """The statements of a module or function, and the scopes around it, the outermost first."""
 
     name: str
     parameters: tuple[str, ...]
@@ -23,12 +23,12 @@ class Scope:
     around: tuple["Scope", ...] = ()
 
     def before(self, at: ast.AST) -> list[ast.stmt]:
-        """Statements that run before `at`, in order: a compound one that `at` lies in counts by its parts."""
+        """Return the statements that run before `at`, in order. If `at` is in a compound statement, list its parts."""
         outer = [statement for scope in self.around for statement in _beside(scope.body, at)]
         return [*outer, *_before(self.body, at)]
 
     def statements(self) -> Iterator[ast.stmt]:
-        """Its statements, and those inside of compound ones; not those of functions in it."""
+        """Yield all statements, also those inside compound statements, but not those inside nested functions."""
         return _flat(self.body)
 
 
@@ -43,7 +43,7 @@ class _Needs:
 
 
 def scopes(tree: ast.Module) -> Iterator[Scope]:
-    """The module, and every function in it."""
+    """Yield the scopes of the module and of every function in it."""
     return _scopes(Scope("", (), tree.body))
 
 
@@ -82,7 +82,7 @@ def _before(body: Sequence[ast.stmt], at: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _beside(body: Sequence[ast.stmt], at: ast.AST) -> Iterator[ast.stmt]:
-    """Statements around a function that `at` lies in: when it is called, all of them may have run."""
+    """Yield the statements around the function that contains `at`. All may have run when the function is called."""
     for statement in body:
         if _contains(statement, at):
             yield from _beside(_inside(statement), at)
@@ -91,7 +91,7 @@ def _beside(body: Sequence[ast.stmt], at: ast.AST) -> Iterator[ast.stmt]:
 
 
 def reads(node: ast.AST) -> set[str]:
-    """Names that the node needs from outside; builtins are not among them."""
+    """Return the names that the node needs from outside, without builtins."""
     loaded = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
     inner: set[str] = set()
     for each in ast.walk(node):
@@ -109,7 +109,7 @@ def reads(node: ast.AST) -> set[str]:
 
 
 def _read_at_once(statement: ast.stmt) -> set[str]:
-    """Names that `total += …` reads, although only assignments store it."""
+    """Return the names that `total += …` reads. The syntax tree shows them only as assigned."""
     return {
         each.target.id
         for each in ast.walk(statement)
@@ -118,7 +118,7 @@ def _read_at_once(statement: ast.stmt) -> set[str]:
 
 
 def binds(statement: ast.stmt) -> set[str]:
-    """Names that the statement binds, or changes by a method, an index or an attribute: `found.append(1)`."""
+    """Return the names that the statement binds, or changes as in `list.append(1)`, `list[0] = 1` or `list.x = 1`."""
     if isinstance(statement, _Named):
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -149,9 +149,10 @@ def _stored(node: ast.AST) -> set[str]:
 
 
 def backward(value: ast.AST, before: Sequence[ast.stmt], given: set[str], without: set[str]) -> list[ast.stmt] | None:
-    """The statements of `before` that `value` depends on, in order; None if names stay open, or one is in `without`.
+    """Return the statements of `before` that `value` depends on, in order.
 
-    `given` are names with a value already: parameters, and what setup cells define.
+    Returns None if a name has no definition, or if the value depends on a name in `without`. `given` are the names that
+    already have a value: parameters and definitions of setup cells.
     """
     needs = _Needs()
     needs.add(reads(value) - given)

@@ -1,8 +1,8 @@
-"""Which parts of an exercise proposals earn, tried in forks of one process, as cells of a notebook would be.
+"""Try proposed answers in forks of one process, and report which tests of an exercise they pass.
 
-This is no wall, because a proposal consists of the course's own texts. It may loop or end its process, so each one has
-limits of its own. Checks of documented errors count as passed: whoever copies a formula adds `if …: raise ValueError`
-from the specification.
+There is no wall here, because a proposal consists of the course's own texts. But a proposal may loop or end its
+process, so each one has its own limits. Checks of documented errors count as passed, because a student who copies a
+formula can easily add `if …: raise ValueError` from the specification.
 """
 
 import builtins
@@ -31,14 +31,14 @@ __all__ = ["Bench", "Patience"]
 
 @dataclass(frozen=True)
 class Patience:
-    """How long one proposal may compute, and how long it may take, computing or waiting."""
+    """How many seconds of CPU time one proposal may use, and how many seconds it may take altogether."""
 
     cpu_seconds: float = 10.0
     seconds: float = 30.0
 
 
 class Bench:
-    """A lab with its setup cells run, on which answers are tried; to be used in a `with`."""
+    """A lab whose setup cells have run, to try answers on. Use it in a `with` statement."""
 
     def __init__(self, trusted: Manifest, patience: Patience | None = None) -> None:
         self._trusted = trusted
@@ -49,7 +49,7 @@ class Bench:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Run the setup cells in the lab's folder; the learner's record goes to a temporary one.
+        """Run the setup cells in the lab's folder. The learner's record goes to a temporary folder.
 
         Raises LabError naming the setup cell that fails.
         """
@@ -71,18 +71,18 @@ class Bench:
         self._open.close()
 
     def earned(self, exercise: Exercise, texts: Sequence[str]) -> Iterator[frozenset[str]]:
-        """For each text, as the answer to the exercise, the tests that it passes."""
+        """Yield, for each text, the tests that it passes as the answer to the exercise."""
         done = 0
         while done < len(texts):
             for passed in self._in_a_fork(exercise, texts[done:]):
                 yield passed
                 done += 1
-            if done < len(texts):  # the next one has ended the process, or was ended
+            if done < len(texts):  # the next text has ended the process, or was stopped
                 yield frozenset()
                 done += 1
 
     def _in_a_fork(self, exercise: Exercise, texts: Sequence[str]) -> Iterator[frozenset[str]]:
-        """Until a text ends the fork, or is silent for too long. Each result is one byte, a bit for each test."""
+        """Yield results until a text ends the fork or takes too long. A result is a byte with a bit for each test."""
         reading, writing = os.pipe()
         pid = os.fork()
         if not pid:
@@ -98,7 +98,7 @@ class Bench:
                     return
                 yield frozenset(test for bit, test in enumerate(exercise.tests) if passed[0] >> bit & 1)
         finally:
-            for kill in (os.kill, os.killpg):  # the group may not be there yet
+            for kill in (os.kill, os.killpg):  # the group may not exist yet
                 with contextlib.suppress(ProcessLookupError):
                     kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -109,7 +109,7 @@ class Bench:
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
         sys.stdout = sys.stderr = os.fdopen(nothing, "w")
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which ends the process
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the signal ends the process
         check.raises = lambda *_, **__: None  # type: ignore[method-assign]
         for text in texts:
             signal.setitimer(signal.ITIMER_PROF, self._patience.cpu_seconds)
@@ -139,13 +139,13 @@ class Bench:
 
 
 class _Calls:
-    """How many calls of an answer's functions have returned."""
+    """Counts the calls of an answer's functions that have returned."""
 
     def __init__(self) -> None:
         self.returned = 0
 
     def counted(self, answer: Any) -> Any:
-        """The function, counting; anything else as it is, for one call."""
+        """Return a function that counts its calls. Anything else is returned as it is, and counts as one call."""
         if not isinstance(answer, types.FunctionType):
             self.returned += 1
             return answer
@@ -160,7 +160,7 @@ class _Calls:
 
 
 def _importing(withheld: Iterable[str]) -> Any:
-    """An `__import__` for which withheld modules do not exist."""
+    """Return an `__import__` for which withheld modules do not exist."""
     gone = tuple(f"{module}." for module in withheld)
 
     def imports(name: str, *others: Any) -> Any:

@@ -1,4 +1,4 @@
-"""An exception of the student's as plain data, as it crosses the wall."""
+"""Turn an exception of the student's code into plain data, which can cross the wall."""
 
 import errno
 from pathlib import Path
@@ -11,8 +11,8 @@ _LONGEST_LINE = 200
 
 
 def _marked(error: SyntaxError) -> str:
-    """Return the line and the message of a syntax error, and below it the text with a caret, as Python shows it."""
-    said = "a bracket or a text is not closed" if error.msg == "incomplete input" else error.msg  # IPython's words
+    """Return the line number and message of a syntax error, and below them the code with a caret, as Python does."""
+    said = "a bracket or a text is not closed" if error.msg == "incomplete input" else error.msg  # IPython's message
     text = (error.text or "").rstrip("\n")[:_LONGEST_LINE]
     indent = len(text) - len(text.lstrip())
     caret = " " * max(0, min((error.offset or 1) - 1, len(text)) - indent) + "^"
@@ -20,7 +20,7 @@ def _marked(error: SyntaxError) -> str:
 
 
 def described(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: the names of its classes, its message and the line that raised it."""
+    """Return an exception as plain data: the names of its classes, its message and the line that raised it."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -31,7 +31,7 @@ def described(error: BaseException) -> dict[str, Any]:
     except BaseException:
         message = "<an exception without a readable message>"
     if isinstance(error, SyntaxError) and isinstance(error.text, str) and isinstance(error.lineno, int):
-        message, where = _marked(error)[:4000], ""  # the place is in the text, not where it was compiled
+        message, where = _marked(error)[:4000], ""  # the message has the place; the traceback only shows the compiler
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
         message = f"{message}: the cell printed or wrote more than one file may hold in a graded run"
     names = [f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__ if isinstance(c, type)]

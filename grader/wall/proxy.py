@@ -39,7 +39,7 @@ class Proxy:
         return self._wall.call({"handle": self._handle, **owner}, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute as it is now. A method is asked for once, and looked up again over there by each call."""
+        """Return the current value of an attribute. A method is fetched once, and each call looks it up over there."""
         if name.startswith("_"):
             raise AttributeError(f"{name}: private names do not cross the wall")
         if name in self._methods:

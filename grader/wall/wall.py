@@ -88,8 +88,8 @@ class Wall:
         return function.__name__ in self.setup_names
 
     def offer(self, function: Callable[..., Any], *, waits: bool) -> Function:
-        """A function of the test that any thread of the student's may call, until it is withdrawn."""
-        self.folders.receive()  # the first message on the socket that the calls will use
+        """Let any thread of the student's code call a function of the test, until the function is withdrawn."""
+        self.folders.receive()  # the folder is the first message on the socket of the calls
         return self.functions.offer(function, waits=waits)
 
     def replay(self, tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -109,9 +109,9 @@ class Wall:
         return self._ask_monitor("report")[0]["bytes"]  # type: ignore[no-any-return]
 
     def memory_at(self, address: int, size: int) -> bytes | None:
-        """What the memory of the student's process holds at an address, read from outside; None where it ends before.
+        """Read the memory of the student's process at an address, from outside. Return None if it has fewer bytes.
 
-        Raises OSError where this machine does not let the monitor read it.
+        Raises OSError if this machine does not let the monitor read it.
         """
         tree, buffers = self._ask_monitor("read", address=address, size=size)
         if "refused" in tree:

@@ -1,1 +1,1 @@
-"""How the grader's side sees what a student's threads do to files, and when they call: functions and folders."""
+"""Let the grader's side observe the student's threads: the files that they change, and the calls that they make."""

@@ -1,4 +1,4 @@
-"""The student's end: functions of the test that any thread here may call. Each call waits for its own answer."""
+"""The student's end of calls to functions of the test. Any thread may call, and each call waits for its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Calls"]
 
 
 class Calls:
-    """Calls of the functions that a test has offered. One thread takes the answers, from the first call on."""
+    """Calls the functions that a test has offered. From the first call on, one thread receives the answers."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._link = Link(sock)

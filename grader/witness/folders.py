@@ -1,8 +1,9 @@
 """Folders of the sandbox that the grader's side fills and reads by itself.
 
 Before the first line of a student's code runs, its process opens a folder in its sandbox and passes the descriptor
-over the socket of calls. Every name below it is opened from here, without following links, and what is read has a
-limit: the student's code can change these files at any time, as any program can, but not what is read from here.
+over the socket of calls. The grader's side opens every file below this folder itself, without following links, and
+limits how much it reads. The student's code can change these files at any time. But it cannot
+redirect the grader's side to a file outside the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | _FLAGS
 
 
 def pass_folder(sock: socket.socket, place: str) -> None:
-    """Make a folder in `place` and pass it to the grader's side. Called in the student's process, before its code."""
+    """Make a folder in `place` and pass it to the grader's side. The student's process does so before its code runs."""
     path = tempfile.mkdtemp(prefix="folders-", dir=place)
     folder = os.open(path, _DIRECTORY)
     socket.send_fds(sock, [path.encode().ljust(_PATH_BYTES)], [folder])
@@ -37,7 +38,7 @@ def pass_folder(sock: socket.socket, place: str) -> None:
 
 
 class Folders:
-    """Makes folders inside of the one that the student's process has passed."""
+    """Makes folders inside the one that the student's process has passed."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -45,8 +46,8 @@ class Folders:
         self._count = 0
 
     def receive(self) -> None:
-        """Take the folder, which was passed before the student's code ran. Raises OSError if it was not: that is the
-        machine's fault."""
+        """Receive the folder, which was passed before the student's code ran. Raises OSError if there is none, which is
+        the machine's fault."""
         if self._passed is None:
             path, folders, *_ = socket.recv_fds(self._socket, _PATH_BYTES, 1)
             if len(folders) != 1 or len(path) != _PATH_BYTES:
@@ -57,7 +58,7 @@ class Folders:
     def new(self, files: dict[str, bytes | str | None]) -> Iterator[SandboxFolder]:
         """Make a folder that holds `files`, and remove it afterwards.
 
-        Raises WallError where that fails: the student's processes may have filled or removed what it is in.
+        Raises WallError if that fails: the student's processes may have filled or removed the folder around it.
         """
         self.receive()
         assert self._passed is not None
@@ -95,9 +96,9 @@ class SandboxFolder:
                     self._write(parent, last, content)
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None where there is none.
+        """Return the content of a file, or None if it does not exist.
 
-        Raises WallError where something else has that name, or a file that is too large.
+        Raises WallError if this is not a regular file, or if it is too large.
         """
         try:
             with self._parent(name) as (parent, last):
@@ -121,7 +122,10 @@ class SandboxFolder:
 
     @contextmanager
     def _parent(self, name: str) -> Iterator[tuple[int, str]]:
-        """A descriptor of the folder that `name` is in, and its last part. Raises FileNotFoundError or WallError."""
+        """Yield a descriptor of the folder that contains `name`, and the last part of `name`.
+
+        Raises FileNotFoundError or WallError.
+        """
         *parents, last = name.split("/")
         folder = os.dup(self.descriptor)
         try:
@@ -140,7 +144,7 @@ class SandboxFolder:
     def _write(self, parent: int, name: str, content: bytes, *, keep: bool = False) -> int:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666, dir_fd=parent)
         try:
-            os.fchmod(file, 0o666)  # the student's processes are other users'
+            os.fchmod(file, 0o666)  # the student's processes belong to another user
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(file, rest) :]
@@ -151,7 +155,7 @@ class SandboxFolder:
 
 
 def _made(name: str, parent: int) -> int:
-    """A descriptor of a new folder."""
+    """Make a folder and return its descriptor."""
     os.mkdir(name, dir_fd=parent)
     folder = os.open(name, _DIRECTORY, dir_fd=parent)
     os.fchmod(folder, 0o777)
@@ -159,7 +163,7 @@ def _made(name: str, parent: int) -> int:
 
 
 def _read(file: int, size: int) -> bytes:
-    """At most `size` bytes, however the file grows meanwhile."""
+    """Read at most `size` bytes, even if the file grows meanwhile."""
     parts = []
     while size and (part := os.read(file, size)):
         parts.append(part)

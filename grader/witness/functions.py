@@ -1,7 +1,7 @@
-"""The grader's end: functions that a test offers to the student's threads, and calls of them.
+"""The grader's end of calls to functions that a test offers to the student's threads.
 
-A call is an event that is seen here, when it happens. The student's process can make it or leave it, and send what it
-likes as arguments, but it cannot say that a call was made, nor how it ended.
+The grader's side sees each call when it happens. The student's process decides whether to call, and with which
+arguments. But it cannot pretend that a call was made, nor how the call ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEND_SECONDS = 10.0
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function as an argument of a call across the wall: the student's side gets one that calls it."""
+    """A function as an argument of a call across the wall. The student's side gets a function that calls it."""
 
     number: int
 
@@ -48,7 +48,7 @@ class _Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Functions:
-    """Answers calls in a thread, each that waits in one of its own."""
+    """Answers calls in a thread. A call that may have to wait gets its own thread."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -59,7 +59,7 @@ class Functions:
         self._room = threading.Semaphore(_MAX_WAITING)
 
     def offer(self, function: Callable[..., Any], *, waits: bool) -> Function:
-        """Let the student's threads call `function`; `waits` where a call may have to wait for the test."""
+        """Let the student's threads call `function`. Set `waits` if a call may have to wait for the test."""
         if not self._count:
             threading.Thread(target=self._serve, daemon=True).start()
         self._count += 1
@@ -67,7 +67,7 @@ class Functions:
         return Function(self._count)
 
     def withdraw(self, function: Function) -> None:
-        """Refuse calls from here on."""
+        """Refuse further calls of this function."""
         self._offers.pop(function.number, None)
 
     def _serve(self) -> None:
@@ -110,6 +110,6 @@ class Functions:
                 self._hang_up()
 
     def _hang_up(self) -> None:
-        """End all calls: the student's side broke the format, or reads no answers."""
+        """End all calls, because the student's side broke the format or does not read its answers."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Plain data on the way between the student's threads and the functions that a test offers them: no objects at all."""
+"""Encode data between the student's threads and the functions that a test offers them. Only plain data can pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which answers are alike: those of a class with each other, and with earlier terms, the solution and the library."""
+"""Compare the answers of a class with each other, with earlier terms, with the solution and with the library."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ _NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer to an exercise. `owner` is a student of this class if `is_of_class`, or else says where it is from."""
+    """One answer to an exercise. `owner` is a student of this class if `is_of_class`, or else names the source."""
 
     owner: str
     source: str
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two answers that are alike. `share` is the share of the smaller one that the larger one has."""
+    """Two answers that are alike. `share` is how much of the smaller answer also occurs in the larger one."""
 
     exercise: str
     first: Answer
@@ -47,7 +47,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a comparison of a class has found."""
+    """The result of comparing the answers of a class."""
 
     students: int
     pairs: tuple[Pair, ...]
@@ -103,7 +103,7 @@ def _source(trusted: Manifest, exercise: str) -> str:
 
 
 def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, is_of_class: bool) -> list[Answer]:
-    """Return the answers that are large enough to be compared, without the parts of the stub."""
+    """Return the answers that are still large enough to compare after the parts of the stub are removed."""
     given = given_names(stub)
     start, found = fingerprint(stub, given), []
     for owner, text in texts:
@@ -133,7 +133,7 @@ def _library() -> tuple[Answer, ...]:
 
 
 def _alike(exercise: str, own: Sequence[Answer], others: Sequence[Answer]) -> list[Pair]:
-    """Return the pairs of answers of the class, or of one of them and another text, that are alike."""
+    """Return the pairs that are alike: two answers of the class, or an answer of the class and another text."""
     candidates = [*itertools.combinations(own, 2), *itertools.product(own, others)]
     pairs = (Pair(exercise, first, second, first.print.share_with(second.print)) for first, second in candidates)
     return sorted((pair for pair in pairs if pair.share >= _ALIKE), key=lambda pair: -pair.share)

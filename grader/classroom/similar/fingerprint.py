@@ -1,11 +1,11 @@
-"""The fingerprint of an answer: its statements and expressions, without what a copier can change at no cost.
+"""The fingerprint of an answer: its statements and expressions, without the details that are easy to change in a copy.
 
-Names that the answer itself chooses become one placeholder. Docstrings, comments, annotations and the format are left
-out, and operands whose order does not matter are sorted. A fingerprint counts the parts of the program whatever their
-order, so statements may be moved, and others may be added between them.
+All names that the answer chooses itself become the same placeholder. Docstrings, comments, annotations and formatting
+are removed, and operands are sorted if their order does not matter. A fingerprint counts the parts of the program and
+ignores their order. So a copy is still recognised if statements were moved or added.
 
-Tools for this exist. copydetect and compare50 compare runs of tokens in whole files, which are too coarse for answers
-of ten lines, and copydetect has had no release since 2024. dolos is a program for Node.js.
+Existing tools do not fit. copydetect and compare50 compare sequences of tokens in whole files, which is too coarse for
+answers of ten lines, and copydetect has had no release since 2024. dolos needs Node.js.
 """
 
 import ast
@@ -38,11 +38,11 @@ class Fingerprint:
         return self.parts.total()
 
     def without(self, other: "Fingerprint") -> "Fingerprint":
-        """Return what is left after the parts of `other`, such as those of the stub that everybody starts from."""
+        """Remove the parts of `other`, such as the stub that everybody starts from, and return the rest."""
         return Fingerprint(self.parts - other.parts, self.lines)
 
     def share_with(self, other: "Fingerprint") -> float:
-        """Return which share of the smaller fingerprint the larger one has. Padding a copy does not lower it."""
+        """Return how much of the smaller fingerprint the larger one contains. Padding a copy does not lower it."""
         smaller = min(self.size, other.size)
         return (self.parts & other.parts).total() / smaller if smaller else 0.0
 
@@ -53,7 +53,7 @@ class Fingerprint:
 
 
 def fingerprint(source: str, given: Set[str]) -> Fingerprint:
-    """Return the fingerprint of an answer, in which the names `given` by the exercise keep their meaning.
+    """Return the fingerprint of an answer. Names that are `given` by the exercise do not become placeholders.
 
     Raises SyntaxError, ValueError, RecursionError or MemoryError for a text that Python cannot parse.
     """
@@ -90,7 +90,7 @@ def definitions(source: str) -> Iterator[tuple[str, str]]:
 
 
 def _parsed(source: str) -> ast.Module:
-    """Parse a cell. If it is not Python, lines that begin with % or ! are commands of IPython, and are left out."""
+    """Parse a cell. If that fails, parse it without lines that begin with % or !, which are IPython commands."""
     try:
         return ast.parse(source)
     except SyntaxError:
@@ -119,7 +119,7 @@ class _Names(ast.NodeVisitor):
 
 
 class _Plain(ast.NodeTransformer):
-    """Removes names, annotations and docstrings, and sorts what may stand in any order."""
+    """Removes names, annotations and docstrings, and sorts operands whose order does not matter."""
 
     def __init__(self, own: Set[str], attributes: Set[str]) -> None:
         self._own, self._attributes = own, attributes
@@ -168,7 +168,7 @@ def _turn(node: ast.Compare, operator: ast.cmpop) -> None:
 
 
 def _parts(node: ast.AST, parent: str) -> Iterator[tuple[str, int]]:
-    """Yield the parts of a program with their lines. A statement with a body is a part without it."""
+    """Yield the parts of a program with their lines. A statement that has a body counts without its body."""
     for child in ast.iter_child_nodes(node):
         yield from _parts(child, type(node).__name__)
     if isinstance(node, ast.stmt | ast.ExceptHandler):

@@ -1,4 +1,4 @@
-"""The page of `threeloops class similar`: pairs of answers side by side, and what they do and do not show."""
+"""The page of `threeloops class similar`: pairs of answers side by side, with advice on how to read them."""
 
 import html
 from collections import defaultdict
@@ -52,7 +52,7 @@ def similar_page(lab: Lab, findings: Findings) -> str:
 
 
 def _people(pairs: Sequence[Pair]) -> str:
-    """A table of students with the exercises that they share, the most first."""
+    """Return a table of pairs of students and the exercises in which they are alike, the longest list first."""
     shared: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pair in pairs:
         shared[pair.first.owner, pair.second.owner].append(pair.exercise)
