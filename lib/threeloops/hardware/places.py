@@ -12,7 +12,7 @@ _BASES = {"cache": "~/.cache", "data": "~/.local/share", "state": "~/.local/stat
 
 
 def base_folder(kind: Literal["cache", "data", "state"]) -> Path:
-    """A base folder of this user by the XDG Base Directory Specification, such as `$XDG_STATE_HOME`.
+    """Return a base folder of this user by the XDG Base Directory Specification, such as `$XDG_STATE_HOME`.
 
     The specification asks programs to ignore a relative path in the variable. Raises RuntimeError if the default is
     needed and there is no home folder.
@@ -22,7 +22,10 @@ def base_folder(kind: Literal["cache", "data", "state"]) -> Path:
 
 
 def record_folder() -> Path:
-    """The folder of a learner's record: `$THREELOOPS_HOME`, else `threeloops` in `$XDG_STATE_HOME` or `~/.local/state`.
+    """Return the folder of a learner's record.
+
+    It is `$THREELOOPS_HOME` if that is set, and `threeloops` in `$XDG_STATE_HOME` or `~/.local/state` if not.
+
 
     Releases that did not know XDG_STATE_HOME wrote to `~/.local/state`. A record there is used until there is another.
     Raises RuntimeError as `base_folder` does.
@@ -34,7 +37,7 @@ def record_folder() -> Path:
 
 
 def below(folder: Path) -> list[Path]:
-    """All files and folders below `folder`, sorted; none if there is no such folder.
+    """Return all files and folders below `folder`, sorted, or none if there is no such folder.
 
     Raises OSError if one of the folders cannot be listed. `Path.rglob` leaves it out instead, from Python 3.13 on.
     """

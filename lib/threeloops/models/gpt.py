@@ -82,8 +82,8 @@ class RotaryPositions(nn.Module):
     def forward(self, start: int | Int[Tensor, "batch"], length: int) -> Rotation:
         """Cosines and sines of positions start … start + length − 1, (length, head_dim / 2), in float32.
 
-        If `start` is a tensor, each sequence has its own, repeated for both halves of a head, with the signs that the
-        halves need: (cosines, cosines) and (−sines, sines), (batch, 1, length, head_dim).
+        If `start` is a tensor, each sequence has its own start. Then the values are repeated for both halves of a head,
+        with the signs that the halves need: (cosines, cosines) and (−sines, sines), (batch, 1, length, head_dim).
         """
         if isinstance(start, Tensor):
             positions = start.view(-1, 1, 1) + torch.arange(length, device=start.device)

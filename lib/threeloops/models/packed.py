@@ -6,7 +6,7 @@ it freezes a model. Packing has a second advantage: oneDNN gives a row the same 
 with it, and MKL does not. The price is memory, because the original weights are kept next to the packed copies.
 
 A step of decoding computes so little that every operator counts. A product by oneDNN takes about 10 µs before it reads
-a weight, so an MLP multiplies by its first two matrices at once. An RMSNorm takes four operators instead of nine.
+a weight, so an MLP multiplies by its first two matrices at once, and an RMSNorm takes four operators instead of nine.
 """
 
 import copy
@@ -91,7 +91,7 @@ class _PackedLinear(nn.Module):
             # Without a batch size, oneDNN chooses a layout that suits any number of rows.
             self._packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights).detach(), None)
             self._made_of = [(id(weight), weight._version) for weight in weights]
-            self._weights = weights  # as long as they are kept, nothing else has their ids
+            self._weights = weights  # while they are kept, no other object can have their ids
         return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, bias, "none", [], "")
 
     __call__ = forward  # looking for hooks takes longer than a small operator
@@ -120,7 +120,7 @@ class _RMSNorm(nn.Module):
         self._parameters = norm._parameters
         size = norm.weight.numel()
         self._root = math.sqrt(size)
-        with torch.inference_mode(False):  # so that gradients may be computed with these
+        with torch.inference_mode(False):  # so that gradients can be computed with these tensors
             self._zero, self._floor = torch.zeros(()), torch.tensor(math.sqrt(size * norm.epsilon))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit)
     grammar: str = ""  # of `threeloops.product.grammar`: the output is the beginning of a text of it
     logprobs: int | None = None  # how many of the likeliest tokens to report with each token; None reports nothing
-    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
+    prompt_logprobs: int | None = None  # the same for tokens of the prompt
 
     def __post_init__(self) -> None:
         whole = {

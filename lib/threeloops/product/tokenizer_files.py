@@ -47,7 +47,7 @@ def read_files(folder: Path) -> TokenizerFiles:
 def end_tokens(folder: Path, files: TokenizerFiles) -> set[int]:
     """Return the tokens that end a text: the tokenizer's own, and those of `generation_config.json`.
 
-    `config.json` is read if `generation_config.json` names none. Raises ValueError if it names anything but tokens.
+    Reads `config.json` if `generation_config.json` names none. Raises ValueError if a file names anything but tokens.
     """
     found = read_object(folder / "generation_config.json").get("eos_token_id")
     if found is None:

@@ -91,12 +91,12 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     @property
     def is_in_a_thread(self) -> bool:
-        """Whether a function in an executor runs now."""
+        """Tell whether a function in an executor is running."""
         return self._thread is not None
 
     @contextmanager
     def own_clock(self) -> Iterator[_Thread]:
-        """Charge what runs in here to a clock of its own, as in an executor's thread."""
+        """Charge the code in this block to a separate clock, as in an executor's thread."""
         self._thread = thread = _Thread(self._now)
         try:
             yield thread
@@ -149,7 +149,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         return future
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Instead of waiting for `timeout` seconds: let time pass."""
+        """Let virtual time pass instead of waiting for `timeout` seconds."""
         if timeout == 0:
             self.count_a_turn()
         else:
@@ -157,18 +157,18 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         return []
 
     def count_a_turn(self) -> None:
-        """Raises TimeLimit after many turns without a jump in between."""
+        """Raise TimeLimit after many turns without a jump."""
         self._turns += 1
         if self._turns > _MOST_TURNS:
             message = f"{_MOST_TURNS:,} turns of the loop at {self._now:g} s, and time stands still: a task spins"
             raise TimeLimit(message + self.where())
 
     def idle(self) -> None:
-        """Jump to the next timer, because nothing is ready."""
+        """Jump to the next timer, because no task is ready."""
         self.jump(self.next_timer())
 
     def jump(self, moment: float) -> None:
-        """Let time pass until `moment`; infinity means that nothing will happen any more."""
+        """Let time pass until `moment`. Infinity means that nothing more will happen."""
         if moment == math.inf:
             raise Deadlock(f"deadlock at {self._now:g} s: nothing is ready, and no timer runs" + self.where())
         if moment > self._limit:
@@ -176,7 +176,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._now, self._turns = max(self._now, moment), 0
 
     def next_timer(self) -> float:
-        """The moment of the first timer; infinite without any."""
+        """Return the time of the first timer, or infinity if there is none."""
         while self._scheduled and self._scheduled[0].cancelled():
             self._timer_cancelled_count -= 1
             heapq.heappop(self._scheduled)._scheduled = False
@@ -227,7 +227,7 @@ def run(main: Callable[..., Awaitable[Any]], *args: Any, seconds: float = 3600.0
 
 
 def run_on(loop: VirtualTimeLoop, main: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
-    """Do what `run` does, on a loop that was made for it, and close the loop."""
+    """Do the same as `run`, on the given new loop, and close the loop."""
     with alone():
         try:
             return loop.run_until_complete(_awaited(main, args, options))

@@ -1,17 +1,17 @@
-"""An event loop that has no clock: another process drives it, and says how late it is.
+"""An event loop without a clock of its own: another process drives it, and tells it the time.
 
 Behind the wall, the student's tasks run on this loop in the sandbox, and the program that tests them runs on the
-grader's loop (`lab/checking/in_virtual_time`). Only the grader's loop keeps time. Whenever nothing is ready here, this
-side hands over what its tasks have asked for and when its next timer runs, and stops until it is told to go on.
+grader's loop (`lab/checking/in_virtual_time`). Only the grader's loop keeps time. When no task is ready here, this side
+sends the requests of its tasks and the time of its next timer, and stops until the grader's loop lets it continue.
 
-`start`, `go_on`, `call_now`, `raise_error`, `raise_deadlock`, `raise_time_limit` and `end` are called from there. What
-is *told* from there are lists `[kind, …]`:
+The grader's loop calls `start`, `go_on`, `call_now`, `raise_error`, `raise_deadlock`, `raise_time_limit` and `end`. It
+*tells* this side lists `[kind, …]`:
 
     begin   operation, lane, target, method, args, kwargs    await `target.method(*args)`
     cancel  operation, reason
     answer  question, kind, value                            to one of the questions below
 
-What the tasks here *ask* are lists as well:
+The tasks here *ask* with lists as well:
 
     done    operation, kind, value
     ask     question, export, what          run a coroutine of the grader's, or take the next item of its generator
@@ -40,7 +40,7 @@ BUSY = -1
 
 
 class _FollowingLoop(VirtualTimeLoop):
-    """Stops whenever nothing is ready."""
+    """A loop that stops whenever no task is ready."""
 
     _ready: deque[asyncio.Handle]
 
@@ -69,7 +69,7 @@ class _FollowingLoop(VirtualTimeLoop):
             self.call_grader(BUSY, seconds)
 
     def call_grader(self, export: int, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of the grader's. This takes the time of the loop, or of the thread that calls it."""
+        """Call a function of the grader's. This takes up the time of the loop, or of the thread that calls it."""
         kind, value, moment = self.grader(export, self.is_in_a_thread, args, kwargs)
         if self._thread:
             self._thread.now = max(self._thread.now, moment)
@@ -87,7 +87,7 @@ class _FollowingLoop(VirtualTimeLoop):
         return self._numbers_asked, future
 
     def outcome_of(self, error: BaseException) -> list[Any]:
-        """How to tell the grader that an operation has failed."""
+        """Encode for the grader that an operation has failed."""
         if isinstance(error, asyncio.CancelledError):
             return ["cancelled", str(error.args[0]) if error.args else None]
         if isinstance(error, StopAsyncIteration):
@@ -115,7 +115,7 @@ class _FollowingLoop(VirtualTimeLoop):
             self.finish(operation, outcome)
 
         task = self.create_task(operate())
-        task.add_done_callback(lambda _: self.finish(operation, ["cancelled", None]))  # it may never have begun
+        task.add_done_callback(lambda _: self.finish(operation, ["cancelled", None]))  # the task may never have begun
         self.operations[operation] = task.cancel
 
     def finish(self, operation: int, outcome: list[Any]) -> None:
@@ -133,8 +133,8 @@ class _FollowingLoop(VirtualTimeLoop):
 
 
 class _Lane:
-    """A task in which all operations on one asynchronous generator run, as those of one reader do: a timeout or a task
-    group around a `yield` belongs to the task of the reader."""
+    """A task that runs all operations on one asynchronous generator, like a single reader. This is necessary because a
+    timeout or a task group around a `yield` belongs to the task of the reader."""
 
     def __init__(self, loop: _FollowingLoop) -> None:
         self._loop = loop
@@ -176,7 +176,7 @@ class _Lane:
 
 
 class _State:
-    """The one loop at a time."""
+    """Holds the loop. There is only one at a time."""
 
     loop: _FollowingLoop | None = None
     cores: set[int] = set()
@@ -189,7 +189,7 @@ def start(core: int) -> None:
 
 
 def go_on(grader: Callable[..., Any], moment: float, told: list[list[Any]]) -> list[Any]:
-    """Run until nothing is ready. Returns what the tasks ask, and when the next timer runs."""
+    """Run until no task is ready. Returns the requests of the tasks, and the time of the next timer."""
     loop = _loop()
     loop.grader = grader
     loop.begin_turns(moment)
@@ -221,17 +221,17 @@ def call_now(
 
 
 def raise_error(number: int) -> None:
-    """Raise what an operation raised."""
+    """Raise the exception that an operation raised."""
     raise _loop().errors[number]
 
 
 def raise_deadlock(moment: float) -> None:
-    """Raise Deadlock with the lines at which tasks wait."""
+    """Raise Deadlock, naming the lines at which tasks wait."""
     raise Deadlock(f"deadlock at {moment:g} s: nothing is ready, and no timer runs" + _where())
 
 
 def raise_time_limit(limit: float) -> None:
-    """Raise TimeLimit with the lines at which tasks wait."""
+    """Raise TimeLimit, naming the lines at which tasks wait."""
     raise TimeLimit(f"not finished after {limit:g} s" + _where())
 
 
@@ -264,14 +264,14 @@ def _hear(loop: _FollowingLoop, told: list[list[Any]]) -> None:
 
 
 def _asked(loop: _FollowingLoop) -> tuple[list[list[Any]], float | None, bool]:
-    """What has been asked, the moment of the next timer, and whether something is ready."""
+    """Return the new requests, the time of the next timer, and whether a task is ready."""
     asked, loop.asked = loop.asked, []
     timer = loop.next_timer()
     return asked, None if timer == math.inf else timer, bool(loop._ready)
 
 
 def _call(loop: _FollowingLoop, target: Any, method: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What `target.method(*args)` returns, or the target itself where it is to be awaited."""
+    """Return `target.method(*args)`, or the target itself if it is to be awaited."""
     if method == "__await__":
         return target
     function = getattr(target, method) if method else target
@@ -281,7 +281,7 @@ def _call(loop: _FollowingLoop, target: Any, method: str, args: list[Any], kwarg
 
 
 def _described(value: Any) -> tuple[str, Any, list[str]]:
-    """How the grader's program may use a result: as data, by awaiting it, as a stream, or by its methods."""
+    """Tell how the grader's program may use a result: as data, by awaiting it, as a stream, or by its methods."""
     kind = type(value)
     if isinstance(value, PLAIN) or kind.__module__.partition(".")[0] in ("numpy", "torch"):
         return "value", value, []

@@ -1,4 +1,4 @@
-"""Keep two processes that take turns on one core: to wake up a process on another core takes several times as long."""
+"""Keep two processes that take turns on one core. Waking a process on another core takes several times as long."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ __all__ = ["keep_to", "one_core"]
 
 @contextmanager
 def one_core() -> Iterator[int]:
-    """Keep this thread on one core for a while; yields which, or -1 if the system cannot do this."""
+    """Keep this thread on one core for a while. Yields the core, or -1 if the system cannot do this."""
     if not hasattr(os, "sched_setaffinity"):
         yield -1
         return
@@ -33,6 +33,6 @@ def keep_to(core: int) -> set[int]:
 
 
 def _current_core() -> int:
-    """On which core this process ran last."""
+    """Return the core on which this process ran last."""
     with open("/proc/self/stat") as file:
         return int(file.read().rpartition(")")[2].split()[36])

@@ -1,4 +1,4 @@
-"""What a student's code gets for functions, coroutines and generators that live on the grader's side (`following`)."""
+"""Objects that stand for the grader's functions, coroutines and generators in the student's process (`following`)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -20,7 +20,7 @@ class _Loop(Protocol):
 
 
 def stand_in(loop: _Loop, kind: str, value: Any) -> Any:
-    """An argument from the grader: plain data, an object of this side, or what stands for one of the grader's."""
+    """Return an argument from the grader: plain data, an object of this side, or a stand-in for one of the grader's."""
     match kind:
         case "function":
             return _Function(loop, value)
@@ -33,7 +33,7 @@ def stand_in(loop: _Loop, kind: str, value: Any) -> Any:
 
 
 class _Function:
-    """A function of the grader's."""
+    """Stands for a function of the grader's."""
 
     def __init__(self, loop: _Loop, export: int) -> None:
         self._loop, self._export = loop, export
@@ -44,12 +44,12 @@ class _Function:
 
 
 def _listed(value: Any) -> Any:
-    """A view or an iterator as a list, because only plain data cross the wall."""
+    """Turn a view or an iterator into a list, because only plain data can cross the wall."""
     return list(value) if isinstance(value, Iterable) and not isinstance(value, PLAIN) else value
 
 
 async def _coroutine(loop: _Loop, export: int) -> Any:
-    """A coroutine of the grader's: cancelling this one cancels that."""
+    """Stand for a coroutine of the grader's. Cancelling this coroutine cancels that one."""
     question, future = loop.question(export, "run")
     while True:
         try:
@@ -67,7 +67,7 @@ async def _coroutine(loop: _Loop, export: int) -> Any:
 
 
 async def _generator(loop: _Loop, export: int) -> AsyncIterator[Any]:
-    """An asynchronous generator of the grader's."""
+    """Stand for an asynchronous generator of the grader's."""
     try:
         while True:
             question, future = loop.question(export, "next")

@@ -57,7 +57,7 @@ def require_uncompressed(file: BinaryIO, shard: str) -> None:
 
 
 def _compression(head: bytes) -> tuple[str, str]:
-    """The name of the format that begins so, and the command that decompresses it, or two empty texts."""
+    """Return the name of the format that begins with `head` and the command to decompress it, or two empty texts."""
     return next((format for magic, format in _FORMATS.items() if re.match(magic, head)), ("", ""))
 
 

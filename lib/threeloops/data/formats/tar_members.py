@@ -56,11 +56,11 @@ def header(name: str, size: int) -> bytes:
 
 
 def list_members(file: BinaryIO, shard: str) -> Iterator[Member]:
-    """List the regular files of a shard in order, and skip folders. Only headers are read, and `file` has to seek.
+    """List the regular files of a shard in order, without folders. Reads only headers, so `file` must be seekable.
 
     Bytes of a name that are not UTF-8 become lone surrogates, as in Python's file names, so different names stay
-    different. Raises CorruptData naming shard and offset for a bad checksum, a cut file, a sparse file, a member of
-    another type, and anything but zeros behind the block of zeros that ends the shard.
+    different. Raises CorruptData naming shard and offset for a bad checksum, a truncated file, a sparse file, a member
+    of another type, or data after the block of zeros that ends the shard.
     """
     offset = start = 0
     extended: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Tar shards in the WebDataset layout: the files of a sample lie next to each other and share a key.
 
-A shard is read from front to back, with one open for thousands of samples. Its headers come first, since only they show
-whether a part of a sample is still to come. Source: Aizman et al. 2019,
+A shard is opened once and read from front to back, for thousands of samples. All headers are read first, because only
+they show whether another part of a sample follows later. Source: Aizman et al. 2019,
 "High performance I/O for large scale deep learning", arXiv:2001.01858.
 """
 
@@ -48,9 +48,9 @@ def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard:
 def read_tar_shard(file: BinaryIO, shard: str) -> Iterator[Sample]:
     """Yield the samples of a shard in order. The headers of all its members are read before the first sample.
 
-    From a stream that cannot seek, and from a gzip file, a temporary copy is made first.
+    A stream that cannot seek, or a gzip file, is first copied to a temporary file.
 
-    Raises CorruptData as `_index`, before the first sample, and for a name that leads out of the folder.
+    Raises CorruptData in the cases of `_index`, before the first sample, and for a name that leads out of the folder.
     """
     whole = uncompressed(file, shard)
     for key, parts in _index(whole, shard):
@@ -58,15 +58,15 @@ def read_tar_shard(file: BinaryIO, shard: str) -> Iterator[Sample]:
 
 
 class TarShards:
-    """The samples of tar shards by number, in the order of the shards and of the samples in each.
+    """The samples of tar shards, numbered in the order of the shards and of the samples within each shard.
 
-    Making it reads the headers of all members. Ranks and workers share the samples by a `Loader` with the `sizes` of
-    the shards, which shuffles whole shards, so that each batch is read from one place or two:
+    The constructor reads the headers of all members. To share the samples among ranks and workers, give a `Loader` the
+    `sizes` of the shards. It shuffles whole shards, so each batch is read from one or two places:
 
     >>> shards = TarShards(paths)
     >>> Loader(shards.load, len(shards), 32, SamplerState(seed=1), shards=shards.sizes, rank=rank, ranks=ranks)
 
-    Raises CorruptData as `read_tar_shard`, and for a compressed shard, which cannot be read from the middle.
+    Raises CorruptData in the cases of `read_tar_shard`, and for a compressed shard: it has no random access.
     """
 
     def __init__(self, paths: Iterable[Path | str]) -> None:
@@ -83,7 +83,7 @@ class TarShards:
         return sum(self.sizes)
 
     def load(self, numbers: Iterable[int]) -> list[Sample]:
-        """Read the samples of these numbers. Neighbours are read with one open. Raises IndexError for others."""
+        """Read the samples with these numbers. Neighbours need only one open. Raises IndexError for a bad number."""
         found: list[Sample] = []
         for shard, wanted in groupby(map(int, numbers), self._shard_of):
             path, first = self.paths[shard], self._ends[shard] - self.sizes[shard]
@@ -103,10 +103,10 @@ _Parts = dict[str, Member]
 
 
 def _index(file: BinaryIO, shard: str) -> list[tuple[str, _Parts]]:
-    """The samples of a shard, in order: the key of each, and the members that are its parts.
+    """Return the samples of a shard in order, each as its key and the members that are its parts.
 
-    Raises CorruptData naming the shard and the member's offset for what `list_members` refuses, a part that occurs
-    twice in a sample, a sample whose parts are not neighbours, and a file without a name before its extension.
+    Raises CorruptData, naming the shard and the member's offset, if `list_members` does, if a sample has a part twice,
+    if its parts are not neighbours, or if a file has no name before its extension.
     """
     samples: dict[str, _Parts] = {}
     last = ""

@@ -10,18 +10,18 @@ __all__ = ["Loader"]
 
 
 class Loader:
-    """Batches of the rest of an epoch: `load(indices)` makes one, `indices` int64 of shape (≤ batch,).
+    """Iterates over the batches left in an epoch. `load(indices)` makes a batch from int64 indices of shape (≤ batch,).
 
-    `state` counts only what was trained on, not what workers have in flight. A loader made from it, with any number of
-    workers, continues with the first batch that was not trained on.
+    `state` counts only samples that were trained on, and not those that workers are loading. A loader made from it,
+    with any number of workers, continues with the first batch that was not trained on.
 
-    With data parallelism each rank makes a loader with its `rank` and the number of `ranks`, and gets its share:
-    `batch` samples of each step. All ranks have the same state, from which another number of ranks can go on.
+    With data parallelism, each rank makes a loader with its `rank` and the number of `ranks`, and gets `batch` samples
+    of each step. All ranks have the same state, and any number of ranks can continue from it.
 
     With `shards`, the number of samples in each, whole shards are shuffled; see `TarShards` and `epoch_order`.
 
-    - `for batch in loader`: asking for the next batch means that the last one was trained on. Until then only the loop
-      knows, so reading `state` in its body, or behind a `break` or an error in it, raises RuntimeError.
+    - `for batch in loader`: when the loop asks for the next batch, the last one counts as trained on. Before that, the
+      loader cannot know, so reading `state` in the loop's body, or after a `break` or an error, raises RuntimeError.
     - `for batch, after in loader.with_states()` is for loops that save: `after` is the state after the step on `batch`.
     """
 

@@ -26,14 +26,14 @@ class SamplerState:
 
 
 def epoch_order(samples: int, seed: int, epoch: int, shards: Sequence[int] | None = None) -> NDArray[np.int64]:
-    """The order of one epoch: a permutation of shape (samples,), from a generator seeded with the pair.
+    """Return the order of one epoch: a permutation of shape (samples,), drawn with `seed` and `epoch`.
 
     Args:
-        shards: the number of samples in each shard. Then whole shards are shuffled, and the samples of each follow one
-            another as they lie, so that they can be read from front to back.
+        shards: the number of samples in each shard. If given, whole shards are shuffled, and the samples within a
+            shard stay in order, so that it can be read from front to back.
 
-    Raises ValueError for a seed of more than 32 bits: the generator would take the rest as part of the epoch. Also for
-    shards that do not have this number of samples.
+    Raises ValueError if the shards have another number of samples in total, or if the seed has more than 32 bits,
+    because the generator would take the rest as part of the epoch.
     """
     if not 0 <= seed < 1 << 32:
         raise ValueError(f"seed = {seed}: expected 0 … 2³² − 1")
@@ -58,15 +58,15 @@ def batches(
 ) -> list[NDArray[np.int64]]:
     """This rank's batches of the rest of the epoch, in order.
 
-    All ranks have the same number of batches, of equal sizes except in the last step. There a batch may be short, and
-    that of one rank by one sample shorter than that of another. Where fewer samples than ranks are left, this epoch
-    does without them.
+    All ranks have the same number of batches. They have equal sizes except in the last step, where batches may be
+    shorter and differ by one sample between ranks. If fewer samples than ranks are left at the end, this epoch does not
+    use them.
 
     Raises ValueError as `remaining` does, and for a rank that does not exist.
     """
     check_rank(rank, ranks)
     ends = np.cumsum(step_sizes(state, samples, batch, ranks))
-    steps = np.split(remaining(state, samples, shards), ends)[:-1]  # without those that no step has
+    steps = np.split(remaining(state, samples, shards), ends)[:-1]  # without samples that are left over
     return [np.array_split(step, ranks)[rank] for step in steps]
 
 

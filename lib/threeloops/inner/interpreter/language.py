@@ -88,10 +88,10 @@ def _argument(arg: Any) -> Any:
 
 
 def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """`range` and `tl.range` in a kernel: the index is a tensor, as wide as the widest bound and at least int32.
+    """Stand for `range` and `tl.range` in a kernel. The index is a tensor as wide as the widest bound, at least int32.
 
-    Refuse what a compiled loop does differently: it counts upwards unless its step is a negative constant, and it
-    compares unsigned bounds as signed ones.
+    Refuses loops that behave differently when compiled: a compiled loop counts upwards unless its step is a negative
+    constant, and it compares unsigned bounds as signed numbers.
     """
     if isinstance(step, tl.core.tensor) and (step.handle.data <= 0).any():
         raise ValueError(f"range with a step of {step}: a step that is not a constant must be at least 1")
@@ -119,15 +119,15 @@ def _assigned(value: Any) -> Any:
 
 
 def _logical(is_and: bool, left: Any, right: Callable[[], Any]) -> Any:
-    """`left and right` or `left or right`: of a number that is a tensor, a truth, as compiled, and not an operand."""
+    """Compute `left and right` or `left or right`. For a scalar tensor the result is a boolean, as when compiled."""
     if not isinstance(left, tl.core.tensor) or left.handle.data.size != 1:
         return (left and right()) if is_and else (left or right())
     return _scalar(bool(left) and bool(right()) if is_and else bool(left) or bool(right()), tl.int1)
 
 
 class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel as the compiler reads it: assigned numbers and loop indices are tensors, and the index of a loop
-    has no value after it, and `and` and `or` give truths."""
+    """Rewrite a kernel to behave as if compiled: assigned numbers and loop indices are tensors, a loop's index has no
+    value after the loop, and `and` and `or` return booleans."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         if len(node.targets) > 1:
@@ -164,7 +164,7 @@ class _Transformer(ast.NodeTransformer):
         self.generic_visit(node)
         if unrolled or not isinstance(node.target, ast.Name):
             return [node]
-        name = node.target.id  # assigned, so that it can be deleted after a loop without steps
+        name = node.target.id  # assigned first, because `del` fails if the loop made no steps
         made = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(0))
         forgotten: list[ast.stmt] = [made, ast.Delete([ast.Name(name, ast.Del())])]
         return [node, *(ast.copy_location(each, node) for each in forgotten)]

@@ -14,9 +14,9 @@ It reports faults, with the source line, as `findings`:
 - reads of memory that nothing has written (while metering, `torch.empty` hands out NaN)
 - races between programs, and lanes of one store that write different values to one address
 - uses of the lanes that a masked load without `other` leaves undefined (`undefined_lanes=True`). These lanes hold NaN
-  or an odd integer in any case, so that a kernel that counts on zeros does not look right.
-- hints to the compiler (`tl.multiple_of` and the like) that are not true, and integer arithmetic that it assumes never
-  to happen: a division by zero, a shift by all bits or more, a conversion of numbers of which none fits
+  or an odd integer in any case, so that a kernel that relies on zeros fails.
+- false hints to the compiler (`tl.multiple_of` and the like), and integer arithmetic that the compiler assumes never
+  happens: a division by zero, a shift by all bits or more, a conversion in which no number fits
 - `tl.device_assert` that fails; the kernel goes on. A Python `assert` raises, as in the interpreter.
 - outputs that accumulate while an autotuner compares configurations (`configs="all"`)
 """

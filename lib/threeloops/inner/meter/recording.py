@@ -325,7 +325,7 @@ class Recording:
         self.incidents.add(Incident(kind, argument, site, program, first, advice, unit, amount, {program}))
 
     def report_here(self, kind: FindingKind, first: str, advice: str, unit: str, amount: int) -> None:
-        """Add an incident of the line that runs now, which concerns no argument."""
+        """Add an incident at the current line. It does not concern an argument."""
         self.report(kind, "", self.site(), first, advice, unit, amount)
 
     def site(self) -> int:

@@ -164,9 +164,9 @@ class Traffic:
 
     `idle` programs are those that wrote nothing, however much they read.
 
-    `largest_tile` is the number of elements in the largest tile that a program loads or computes, `most_held` that in
-    all tiles that one program holds at once, including pointers, masks and intermediate results that Python has not yet
-    dropped. For several launches these two are maxima, not sums.
+    `largest_tile` is the number of elements in the largest tile that a program loads or computes. `most_held` counts
+    the elements of all tiles that one program holds at once, including pointers, masks and intermediate results that
+    Python has not yet dropped. For several launches these two are maxima, not sums.
     """
 
     requested_loaded: int = 0

@@ -1,4 +1,4 @@
-"""Executes a recording: the same allocations, copies, sums and launches on other inputs, with admitted kernels only."""
+"""Execute a recording: repeat its allocations, copies, sums and launches on other inputs, with admitted kernels."""
 
 import re
 import traceback
@@ -183,7 +183,7 @@ class _Run:
 
 
 def _said(error: BaseException) -> str:
-    """A kernel's exception in words, with the fix for slips that the interpreter's message leaves unexplained."""
+    """Describe a kernel's exception, and add the fix for mistakes that the interpreter's message does not explain."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     said = str(error) or (last[0].line if last else "") or type(error).__name__  # of a bare assertion, its own text
     if cast := _CAST.fullmatch(said):  # the interpreter prints every element of the tile
@@ -210,8 +210,8 @@ def execute(
         l2: a cache model for the meter.
 
     Raises:
-        RecordingRefused: a kernel fails, accesses memory out of bounds or races, or stored nothing of what is returned;
-            or most of the programs have nothing to do.
+        RecordingRefused: a kernel fails, accesses memory out of bounds or has a race, no kernel stored the returned
+            values, or most of the programs have nothing to do.
     """
     with launches.record() as recorded, meter(l2, arguments_only=True) as traffic:
         run = _run(recording, admitted, inputs, traffic)
@@ -223,7 +223,7 @@ def execute(
 
 
 def _require_busy(total: Traffic) -> None:
-    """Refuse a grid that is larger than the problem: each program costs a GPU a place, whatever it does."""
+    """Refuse a grid that is larger than the problem. On a GPU each program takes up space, even if it does nothing."""
     working = total.programs - total.idle
     if total.idle > max(working, _MOST_IDLE):
         raise RecordingRefused(

@@ -63,7 +63,7 @@ class Answer:
 def question(
     cell: str, recording: Recording, inputs: Inputs, storages: Sequence[torch.Tensor], l2: L2 | str | None
 ) -> Message:
-    """What does `recording`, made of what the launcher of `cell` did, compute on these inputs?"""
+    """Make the question what `recording`, which a launcher of `cell` made, computes on these inputs."""
     tree = msgspec.to_builtins(_Question(cell, recording, inputs, l2))
     return tree, [_bytes(storage) for storage in storages]
 

@@ -23,25 +23,25 @@ def on_cluster(
     memory: bool = False,
     served: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Run:
-    """`cluster.run(program, *arguments)`, which behind the wall keeps the clocks where no student's code reaches.
+    """Run `cluster.run(program, *arguments)`, behind the wall with clocks that the student's code cannot reach.
 
-    The ranks then run in the sandbox, and every message passes through the grader: bytes, messages and times of the run
-    are what its router saw, and memory what the monitor of the sandbox saw. Results cross as plain data. In a notebook,
-    what ranks printed is printed.
+    Behind the wall, the ranks run in the sandbox, and every message passes through the grader. Its router records the
+    bytes, messages and times of the run, and the monitor of the sandbox records the memory. Results cross as plain
+    data. In a notebook, the output of the ranks is printed.
 
     Args:
         program: the student's function, or one of the library or of a setup cell, which gets the student's function as
             an argument. A function of a test cell exists on the grader's side only.
         seconds: of real time, for the whole run.
-        memory: measure each rank's, as `Cluster.run` does.
+        memory: measure the memory of each rank, as `Cluster.run` does.
         served: functions of the test, which ranks call with `ask(name, …)`. They run on the grader's side and get the
-            rank first. So the test knows what each rank was given, and nothing else reaches the sandbox. They must
-            expect any arguments. The ranks of one submission share a sandbox: a hostile one could pass on its part
-            outside of the router, for example in a file.
+            rank first. So the test knows what each rank was given, and no other data reaches the sandbox. The functions
+            must accept any arguments. The ranks of a submission share a sandbox, so a hostile rank could pass its part
+            on without the router, for example in a file.
 
     Raises:
-        TypeError: a function of a test cell is to run on the ranks.
-        NotImplementedError: a rank raised it without a message, as an exercise does that is not written yet.
+        TypeError: `program` is a function of a test cell.
+        NotImplementedError: a rank raised this error without a message, as an unwritten exercise does.
         RankFailed, Deadlock, Mismatch, Unfinished: see `Cluster.run`.
     """
     try:

@@ -3,14 +3,14 @@
     run = replay(softmax, x).require(torch.softmax(x.double(), -1), what="softmax")
     check.true(run.traffic.total.unique_bytes <= 1.05 * 2 * x.nbytes, "softmax moves more than one read and one write")
 
-The launcher is run on zeros and without executing a kernel; what it allocates and launches is noted. Then the kernels
+The launcher runs on zeros, without executing a kernel, and its allocations and launches are recorded. Then the kernels
 are taken from the text of its cell and launched the same way on the real inputs, in Triton's interpreter under the
 traffic meter. A launcher that computes with PyTorch, remembers results or launches nothing gets no result at all. The
 same line works in JupyterLab and behind the grading wall, where the launcher lives in another process.
 
-What a kernel moves, how it is launched and what it compiles to count only in a run whose values are right: `require`
-compares them, and only then are `traffic`, `launches`, `torch_bytes` and `code` there. So no kernel can move the right
-bytes and compute nothing, and none can be shown to the compiler that is not the one that computed.
+Traffic, launches and compiled code count only if the values of the run are right. `require` compares the values, and
+only then makes `traffic`, `launches`, `torch_bytes` and `code` available. So a kernel that moves the right bytes but
+computes nothing earns nothing, and the compiled kernel is always the one that computed the values.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _aside = False
 
 @dataclass
 class _Replay:
-    """What the kernels of a cell did on the inputs of a test.
+    """A run of the kernels of a cell on the inputs of a test.
 
-    `outputs`: what the launcher returns, a tensor or a tuple of tensors, as the kernels computed it. Everything else
-    about the run is there once `require` has found these values right.
+    `outputs` is the tensor or tuple of tensors that the launcher returns, with the values that the kernels computed.
+    Everything else about the run is available after `require` has found these values right.
     """
 
     outputs: Any
@@ -58,17 +58,17 @@ class _Replay:
     def require(
         self, expected: Any, *, rtol: float = _RTOL, atol: float | None = None, what: str = "", hint: str = ""
     ) -> _Replay:
-        """Compare the outputs with `expected`, and return this run, whose traffic, launches and code then count.
+        """Compare the outputs with `expected`, and return this run. After that, its traffic, launches and code count.
 
         Args:
             expected: a tensor, or a tuple with one for each output, computed in float64 by the test.
-            rtol: coarse, because a test of values has its own `check.close`.
+            rtol: the relative tolerance. It is coarse, because a test of values calls `check.close` itself.
             atol: a tenth of `rtol` times the largest expected magnitude if left out.
-            what: the run, as a message names it.
+            what: the name of the run in messages.
             hint: the usual cause of wrong values.
 
         Raises:
-            CheckFailed: a value is wrong; the message says which, and that nothing else counts before it is right.
+            CheckFailed: a value is wrong. The message says which one, and that nothing else counts until it is right.
         """
         what = what or f"what {self._name} returns"
         wanted, got = _several(expected), _several(self.outputs)
@@ -88,7 +88,7 @@ class _Replay:
 
     @property
     def stored(self) -> int:
-        """Bytes that the kernels wrote, each counted once per launch: to explain values that are wrong."""
+        """The number of bytes that the kernels wrote, each byte counted once per launch, to explain wrong values."""
         return self._answer.traffic.total.unique_stored
 
     @property
@@ -99,27 +99,27 @@ class _Replay:
 
     @property
     def traffic(self) -> Metered:
-        """The meter's."""
+        """The traffic that the meter counted."""
         return self._of_right_values("traffic").traffic
 
     @property
     def launches(self) -> list[Launch]:
-        """Every launch, in order, as it was executed."""
+        """All launches in the order in which they were executed."""
         return list(self._of_right_values("launches").launches)
 
     @property
     def torch_bytes(self) -> int:
-        """Bytes read and written by the copies, sums and fills that the launcher leaves to PyTorch, and that no kernel
-        accounts for."""
+        """The number of bytes that PyTorch reads and writes for the launcher's copies, sums and fills. The traffic of
+        the kernels does not include them."""
         return self._of_right_values("torch_bytes").torch_bytes
 
     def code(self, target: str) -> list[Code]:
-        """The machine code of every launch that was executed, for "sm_80", "sm_90", "sm_100" or "gfx942"; needs no GPU.
+        """Compile all executed launches for "sm_80", "sm_90", "sm_100" or "gfx942". This needs no GPU.
 
-        The kernel's text, its constants, what its arguments are divisible by, num_warps and num_stages are those of the
-        run, and the launcher is not called again.
+        The kernel's text, its constants, the divisibility of its arguments, num_warps and num_stages are those of the
+        run. The launcher is not called again.
 
-        Raises CheckFailed where a kernel does not compile, with the compiler's words and the line of the cell.
+        Raises CheckFailed if a kernel does not compile, with the compiler's message and the line of the cell.
         """
         from dataclasses import replace
 
@@ -184,7 +184,7 @@ def _record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, A
 
 
 def _judge(launcher: Callable[..., Any], args: Any, kwargs: Any, l2: L2 | str | None) -> _Replay:
-    """Record a launcher and have its kernels executed; outputs on the device of the inputs."""
+    """Record a launcher and have its kernels executed. The outputs are on the device of the inputs."""
     import msgspec
 
     from threeloops.inner.replay.inputs import inputs_of

@@ -35,7 +35,7 @@ class ByValue:
 
 
 class CalledBack:
-    """A function of the library that the student's side calls back, as it does with functions of a test cell."""
+    """A function of the library that the student's side may call back, like a function of a test cell."""
 
     def __init__(self, value: Callable[..., Any]) -> None:
         self.value = value
@@ -56,11 +56,11 @@ def by_value(value: Any) -> Any:
 
 @contextmanager
 def offered(function: Callable[..., Any], *, waits: bool = False) -> Iterator[Any]:
-    """Let any thread of the student's code call a function of the test, within the block.
+    """Let any thread of the student's code call a function of the test, within the `with` block.
 
-    What the block gets stands for the function as an argument of the student's functions. Arguments and results are
-    plain data. Behind the wall, calls are served in threads of the grader's; `waits` gives a call that may have to wait
-    a thread of its own.
+    The block gets an object that stands for the function, to pass to the student's functions. Arguments and results are
+    plain data. Behind the wall, the grader answers calls in a thread. Set `waits` if a call may have to wait: then each
+    call gets its own thread.
     """
     if connection is None:
         yield function
@@ -99,8 +99,8 @@ def arguments_after(function: Callable[..., Any], *args: Any) -> list[Any]:
 
 @student_side
 def there(function: Callable[..., Any], *args: Any) -> Any:
-    """What `function(*args)` returns where the student's objects live: for a function of a setup cell that needs the
-    objects themselves. Behind the wall it is the word of the student's process."""
+    """Return `function(*args)`, called where the student's objects live. Use this for a function of a setup cell that
+    needs the objects themselves. Behind the wall, the student's process could forge the result."""
     return function(*args)
 
 

@@ -1,10 +1,10 @@
-"""The reader's own record: which checks pass and since when, and what was predicted and found.
+"""The reader's own record: which checks pass and since when, and what was predicted and measured.
 
-Written from a Jupyter kernel in a lab's own folder and by `threeloops check`, never in a graded run. If it cannot be
-written, the course map lacks its colours and predictions are asked again, and nothing fails.
+A Jupyter kernel in a lab's own folder writes it, and so does `threeloops check`, but never a graded run. If the record
+cannot be written, nothing fails: the course map has no colours, and the notebooks ask for predictions again.
 
-All records of a user are in one file (`places.record_folder`). A record belongs to the folder that the labs' folders
-lie in (`work/` of one checkout): two copies of the course on one machine do not count each other's points.
+All records of a user are in one file (`places.record_folder`). Each record belongs to a folder that contains labs, such
+as `work/` of one checkout. So two copies of the course on one machine do not count each other's points.
 """
 
 import fcntl

@@ -1,1 +1,1 @@
-"""What students' functions do to files and to memory, seen from the test."""
+"""Let a test observe what a student's functions do to files and to memory."""

@@ -1,10 +1,11 @@
-"""A disk that is kept on the grader's side.
+"""A simulated disk on the grader's side.
 
-A recorder in the student's process asks it for each operation, at the moment of the operation, and the answer says how
-it went: how many bytes a write took, and whether an fsync failed. The student's code could ask without the recorder.
-But it cannot claim that an operation happened, when, or how it went, or that a call returned. All it can do is have the
-disk do one more operation, which is what the exercise asks for. The folder in the sandbox is a copy to read from; what
-else changes that copy (a system call, a memory map, another process) does not change the disk.
+A recorder in the student's process sends the disk a request for each operation, when the operation happens. The disk
+answers how it went: how many bytes it wrote, or that an fsync failed. The student's code could send requests without
+the recorder. But that only makes the disk do one more operation, which is what the exercise asks for. The student's
+code cannot pretend that an operation happened or how it went, and not that a call returned. The folder in the sandbox
+is a copy to read from. Whatever else changes that copy (a system call, a memory map, another process) does not change
+the disk.
 """
 
 import tempfile
@@ -38,7 +39,7 @@ _MOST_OPERATIONS = 10_000
 
 
 class Kept(Keeper):
-    """The disk. What it is asked for is a stranger's word: it does what a disk can do, and refuses the rest."""
+    """The disk. Its requests are not trusted: it does what a disk can do, and refuses everything else."""
 
     path: Path
     """What the student's process calls its copy."""
@@ -51,7 +52,7 @@ class Kept(Keeper):
 
     @contextmanager
     def open(self) -> Iterator["Kept"]:
-        """Have the student's process record what it does, within the block."""
+        """Have the student's process record its operations, within the `with` block."""
         with wall.offered(self.ask) as ask:
             path = wall.connection.call_library((__name__, "_begin"), [self._files, ask], {})
             if type(path) is not str:
@@ -63,11 +64,11 @@ class Kept(Keeper):
                 self._end(is_whole=False)
 
     def ask(self, encoded: object) -> int | None:
-        """Do one operation, and return how many bytes the disk took of a write.
+        """Do one operation. For a write, return how many bytes the disk has written.
 
         Raises:
             OSError: the disk failed.
-            BadRecord: no disk does that. The record is void from here on.
+            BadRecord: the operation is impossible. The record is invalid from now on.
         """
         try:
             operation = operation_from_bytes(encoded)
@@ -94,17 +95,17 @@ class Kept(Keeper):
         super().sync(operation)
 
     def saved(self) -> None:
-        """The call returned: what it saved must not be lost from here on."""
+        """Record that the call returned. From now on, what it saved must not be lost."""
         super().add(Saved())
         self._disk.apply(Saved())
 
     def finish(self, *, is_whole: bool) -> None:
-        """End the record. If `is_whole`, the last call has returned, and the student's process looks for changes of its
-        copy that it did not ask for.
+        """End the record. If `is_whole`, the last call has returned, and the student's process checks its copy for
+        changes that were not recorded.
 
         Raises:
-            BadRecord: it asked for something impossible.
-            Escaped: it found such changes.
+            BadRecord: the student's process asked for something impossible.
+            Escaped: there are changes that were not recorded.
         """
         if self._refused:
             raise self._refused
@@ -120,7 +121,7 @@ class Kept(Keeper):
 
 
 def _entries(files: Files) -> Iterator[Entry]:
-    """The entries of a folder that holds these files, numbered as a recorder numbers them."""
+    """Yield the entries of a folder with these files, numbered as a recorder numbers them."""
     for number, path in enumerate(sorted(files, key=lambda path: path.split("/")), 1):
         content = files[path]
         data, target = (content, None) if isinstance(content, bytes) else (None, content)
@@ -131,7 +132,7 @@ def _entries(files: Files) -> Iterator[Entry]:
 
 
 class _Distant(Keeper):
-    """A keeper that asks the disk on the grader's side. It has a record of its own, to compare the folder with."""
+    """A keeper that passes requests on to the grader's disk. It also has its own record, to compare the folder with."""
 
     def __init__(self, record: Record, ask: Callable[[bytes], int | None]) -> None:
         super().__init__(record, Failure())
@@ -156,7 +157,7 @@ _open: list[tuple[ExitStack, Recorder]] = []
 
 
 def _begin(files: Files, ask: Callable[[bytes], int | None]) -> str:
-    """Record in a new folder that holds `files`, and return its path. A recording that was left open ends."""
+    """Begin to record in a new folder with `files`, and return its path. Ends a recording that is still open."""
     _end(False)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "folder"
@@ -168,7 +169,7 @@ def _begin(files: Files, ask: Callable[[bytes], int | None]) -> str:
 
 
 def _end(is_whole: bool) -> None:
-    """End the recording. If `is_whole`, raise Escaped if the folder holds what was not recorded."""
+    """End the recording. If `is_whole`, raise Escaped if the folder has changes that were not recorded."""
     if _open:
         stack, recorder = _open.pop()
         with stack:

@@ -1,6 +1,6 @@
 """Record what a student's function does to a folder, or run it on folders, from a test.
 
-Not a name of `threeloops.lab`, which imports no torch: a lab that needs it imports it from here.
+`threeloops.lab` does not import torch, and therefore not this module. A lab that needs it imports it from here.
 """
 
 import builtins
@@ -24,7 +24,7 @@ __all__ = ["Folder", "Recorded", "in_folder", "on_disk", "on_folders"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a program did to a folder: its record, what it returned, or the error that ended it."""
+    """What a program did to a folder: its record, and either its result or the error that ended it."""
 
     record: Record
     result: Any
@@ -32,31 +32,31 @@ class Recorded:
 
 
 class Folder(Protocol):
-    """A folder for the student's function, which knows it by `path`."""
+    """A folder for the student's function, which gets its `path`."""
 
     path: Path
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file in it; None if it does not exist."""
+        """Return the content of a file in the folder, or None if it does not exist."""
 
     def shared(self, name: str, size: int) -> Any:
-        """A buffer of `size` bytes that is a new file's memory, so that the student's process can map it as well."""
+        """Make a file of `size` bytes and return its mapped memory. The student's process can map the file as well."""
 
 
 def on_disk(
     program: Callable[..., Any], *arguments: Any, files: Files | None = None, fail: Failure | None = None
 ) -> Recorded:
-    """Run `program(folder, saved, *arguments)` on a new folder that holds `files`, and record what is done there.
+    """Run `program(folder, saved, *arguments)` on a new folder with `files`, and record the operations on the folder.
 
-    The program runs where the test runs, and calls the student's function, which is one of the arguments. Behind the
-    wall the disk is kept on the grader's side: see `kept.py`.
+    The program runs in the test's process, and calls the student's function, which is one of the arguments. Behind the
+    wall the disk is on the grader's side: see `kept.py`.
 
     Args:
-        program: calls `saved()` after each save that returned; at its end that is implied.
-        fail: how the disk fails. Then an error of the program ends the record, and is returned; otherwise it is raised.
+        program: calls `saved()` after each save that returned. The last of these calls can be left out.
+        fail: how the disk fails. If given, an error of the program ends the record and is returned, not raised.
 
     Raises:
-        NotImplementedError: the program raised it without a message, as an exercise does that is not written yet.
+        NotImplementedError: the program raised this error without a message, as an unwritten exercise does.
         BadRecord: behind the wall, the student's process asked the disk for something impossible.
     """
     if wall.connection is not None:
@@ -79,8 +79,8 @@ def on_disk(
 
 
 def on_folders(function: Callable[..., Any], folders: Sequence[Files], *arguments: Any) -> list[Any]:
-    """What `function(path, *arguments)` returns for each folder with these files, or the exception that it raises: as
-    its nearest builtin class, with its message. A call knows of its own folder only.
+    """Return the results of `function(path, *arguments)` for folders with these files, one folder per call. If a call
+    raises an exception, its result is that exception, as its nearest builtin class with the same message.
 
     Raises:
         NotImplementedError: as `on_disk`.
@@ -95,10 +95,10 @@ def on_folders(function: Callable[..., Any], folders: Sequence[Files], *argument
 
 @contextmanager
 def in_folder(files: Files) -> Iterator[Folder]:
-    """Make a folder that holds `files`, for the student's function to use and for the test to read.
+    """Make a folder with `files`, for the student's function to use and for the test to read.
 
-    Behind the wall both go through a descriptor of a folder in the sandbox, which was passed to the grader's side
-    before the student's code ran.
+    Behind the wall, the folder is in the sandbox. The grader's side uses it through a descriptor that it got before the
+    student's code ran.
     """
     if wall.connection is not None:
         with wall.connection.folders.new(files) as folder:
@@ -122,7 +122,7 @@ class _OwnFolder:
 
 
 def _ended(fail: Failure | None, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
-    """What a call returned, or its error. Errors are raised where the disk is healthy (`fail` is None)."""
+    """Return the result of a call, or its error. If the disk is healthy (`fail` is None), the error is raised."""
     try:
         return function(*arguments), None
     except Exception as error:
@@ -132,7 +132,7 @@ def _ended(fail: Failure | None, function: Callable[..., Any], *arguments: Any) 
 
 
 def _nearest_builtin(error: Exception) -> Exception:
-    """The same text as the error's nearest builtin class, whatever classes the student's cell defines."""
+    """Return an error with the same text and the nearest builtin class, because a student's cell may define classes."""
     found = next((kind for each in type(error).__mro__ if (kind := _builtin(each)) is not None), RuntimeError)
     made = found(str(error)[:4000])
     if isinstance(error, OSError):

@@ -1,9 +1,9 @@
 """Drive a student's asynchronous saver from a test: call by call, with writes that wait until the test lets them go.
 
-The test makes the tensors and changes them between the calls, as a training step does. Behind the wall they lie in
-memory that both sides have mapped. The saver's thread calls the test when a write begins and when it ends. So the test
-itself sees the order of calls, writes and returns, and what each write got. The student's process names the addresses
-of what it wrote. They count only if its memory, read from outside, holds there what the write got.
+The test makes the tensors and changes them between the calls, as a training step does. Behind the wall the tensors lie
+in memory that both sides have mapped. The saver's thread calls the test when a write begins and when it ends. So the
+test itself sees the order of calls, writes and returns, and the tensors of each write. The student's process reports
+the addresses of these tensors. An address counts only if the process has the same bytes there, read from outside.
 """
 
 import mmap
@@ -32,7 +32,7 @@ _Layout = list[tuple[str, torch.dtype, int, list[int], list[int]]]
 
 
 class Saving:
-    """What a saver did, as the test saw it. `state` are the tensors that training changes."""
+    """A record of what a saver did, made by the test. `state` has the tensors that training changes."""
 
     def __init__(self, state: dict[str, Tensor], fails: tuple[int, ...]) -> None:
         self.state = state
@@ -51,7 +51,7 @@ class Saving:
         self.log.append(f"save {step} returned")
 
     def save_beside(self, step: int) -> threading.Thread:
-        """The same in a thread. The test may change the state meanwhile, but must not call the saver."""
+        """Call `save` in a thread. The test may change the state meanwhile, but must not call the saver."""
 
         def save() -> None:
             try:
@@ -68,7 +68,7 @@ class Saving:
         self.log.append("wait returned")
 
     def let_go(self, *steps: int) -> None:
-        """Let the writes of these steps go on, those that wait and those that are still to come."""
+        """Let the writes of these steps continue, both those that wait and those that will come."""
         for step in steps or _STEPS:
             self._gates[step].set()
 
@@ -89,9 +89,9 @@ class Saving:
 
 @contextmanager
 def saving(saver_class: Callable[..., Any], state: dict[str, Tensor], fails: tuple[int, ...] = ()) -> Iterator[Saving]:
-    """Drive a new saver, `saver_class(write)`, with a copy of `state`; tensors that are views of one another stay so.
+    """Drive a new saver, `saver_class(write)`, with a copy of `state`, in which views of the same tensor stay views.
 
-    `fails` are the steps whose write raises an OSError.
+    `fails` has the steps whose write raises an OSError.
     """
     layout, size = _layout_of(state)
     with in_folder({}) as folder:
@@ -107,7 +107,7 @@ def saving(saver_class: Callable[..., Any], state: dict[str, Tensor], fails: tup
 
 
 def _holds(place: int, tensor: Tensor) -> bool:
-    """Whether the memory of the student's process holds this tensor there."""
+    """Tell whether the student's process has the bytes of this tensor at the address `place`."""
     if wall.connection is None:
         return True
     if tensor.nbytes > _MOST_BYTES:
@@ -117,7 +117,7 @@ def _holds(place: int, tensor: Tensor) -> bool:
 
 
 def _layout_of(state: Mapping[str, Tensor]) -> tuple[_Layout, int]:
-    """Where each tensor lies in one buffer that holds all their storages, and how many bytes that has."""
+    """Return the place of each tensor in one buffer for all storages, and the size of this buffer in bytes."""
     starts, layout, size = dict[int, int](), _Layout(), 0
     for name, tensor in state.items():
         storage = tensor.untyped_storage()
@@ -140,7 +140,7 @@ def _tensors_in(buffer: Any, layout: _Layout) -> dict[str, Tensor]:
 
 
 class _Saver:
-    """A student's saver, with the state that it is given."""
+    """A student's saver and the state that it gets."""
 
     def __init__(self, saver: Any, state: dict[str, Tensor]) -> None:
         self.saver, self.state = saver, state
@@ -157,7 +157,7 @@ def _made(
     if isinstance(state, str):
         with open(state, "r+b") as file:
             state = _tensors_in(mmap.mmap(file.fileno(), 0), layout)
-    kept = []  # so that a new copy is never where an old one was
+    kept = []  # keep all copies, so that a new one never gets an old address
 
     def write(step: int, copy: dict[str, Tensor]) -> None:
         begins(step)
@@ -171,7 +171,7 @@ def _made(
 def _save(saver: _Saver, step: int) -> None:
     given = dict(saver.state)
     saver.saver.save(step, given)
-    for name in given:  # a saver that kept the dictionary finds other tensors in it
+    for name in given:  # a saver that keeps this dictionary will find other tensors in it
         given[name] = torch.zeros(1)
 
 

@@ -191,7 +191,7 @@ class Scheduler:
         return is_open
 
     def _take_prefix(self, request: Request) -> None:
-        """Start from the blocks that the cache still has; the last token is always computed, for its logits.
+        """Start from the blocks that the cache still has. The last token is always computed, because it needs logits.
 
         A request that lacks log-probabilities of its prompt computes all of it, because each of them needs logits.
         """

@@ -248,7 +248,7 @@ class _Layer:
         copied = self.blocks.index_select(0, group.tables.flatten()).view(chunks, -1, 2, kv_heads, head_dim)
         keys, values = copied.transpose(1, 3).unbind(2)
         if group.count == 1:  # a step of decoding, whose operators cost more than what they compute
-            # Query heads that share a key head are more rows of that head, to attention.
+            # To attention, query heads that share a key head are just more rows of that head.
             q = q.view(chunks, kv_heads, -1, head_dim)
             attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
             return attended.reshape(chunks, -1, 1, head_dim)

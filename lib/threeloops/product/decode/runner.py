@@ -81,9 +81,11 @@ class ModelRunner:
     def logits(
         self, chunks: Sequence[Chunk], guesses: Sequence[Sequence[int]] | None = None
     ) -> tuple[Tensor, Sequence[bool]]:
-        """Run the chunks, each followed by its guesses. Returns the logits of the last row of every chunk that samples
-        and of all rows of its guesses, (rows, vocabulary); and for each chunk, whether all of its numbers are finite.
-        Requests that lack log-probabilities of their prompts get those of their chunks.
+        """Run the chunks, each followed by its guesses.
+
+        Returns the logits of the last row of every chunk that samples and of all rows of its guesses, (rows,
+        vocabulary). Also returns, for each chunk, whether all of its numbers are finite. If a request lacks
+        log-probabilities of its prompt, those of this chunk are added to it.
         """
         rows: list[Rows] = []
         wanted: list[int] = []
@@ -111,7 +113,7 @@ class ModelRunner:
         sizes = [len(prompt_rows) for _, prompt_rows in of_prompts]
         for (request, _), of_request in zip(of_prompts, logits[sampled:].split(sizes), strict=True):
             note_prompt_logprobs(of_request, request)
-        # Whatever is not finite makes a sum not finite. A sum may also overflow, and then every number is looked at.
+        # If a number is not finite, the sum is not finite. A sum may also overflow, so then every number is checked.
         if math.isfinite(logits.sum() if every else logits.sum() + hidden.sum()):
             return logits[:sampled], [True] * len(chunks)
         # Also of rows that give no token: what they leave in the cache would be found by others with the same prefix.

@@ -1,9 +1,9 @@
 """Run chat templates in a Jinja sandbox, with the filters, functions and tags that transformers adds.
 
 A template is a program written by the publisher of the model. The sandbox gives it no access to files or to Python
-objects. The length of the text is limited, and so is the time that the template takes: each step of a loop and each
-call of a macro looks at a clock. A single step is not interrupted, so the operators that could take any time in one
-step are limited too. The memory that a template takes is not limited otherwise.
+objects. The length of the text is limited, and so is the time that the template takes: the clock is checked at each
+step of a loop and each call of a macro. A single step cannot be interrupted, so operators that could take very long in
+one step are limited too. There is no other limit on the memory that a template uses.
 """
 
 import json
@@ -47,8 +47,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Return the conversation as text, followed by the beginning of the assistant's next message.
 
-        Raises ValueError if the template fails, for example because the model does not know a role, if it writes far
-        more than the conversation, and if it takes too long.
+        Raises ValueError if the template fails, for example because the model does not know a role. Also raises it if
+        the template takes too long, or writes far more text than the conversation has.
         """
         given = {"messages": [dict(message) for message in messages], "tools": None, "documents": None}
         own = sum(len(text) for message in messages for text in message.values())
@@ -70,13 +70,13 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Limited(ImmutableSandboxedEnvironment):
-        """A sandbox in which `check_clock`, which templates call at each step, ends a template that takes too long."""
+        """A sandbox that ends a template that takes too long, in `check_clock`, which templates call at each step."""
 
         intercepted_binops = frozenset({"*", "**"})
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self._clock = threading.local()  # other threads run the same template
+            self._clock = threading.local()  # per thread, because other threads run the same template
 
         def start_clock(self) -> None:
             self._clock.end = time.thread_time() + _SECONDS
@@ -114,7 +114,7 @@ def _compiled(environment: Any, source: str) -> Any:
 def _check_size(operator: str, left: Any, right: Any) -> None:
     """Raise ValueError if `left * right` is a very long text or list, or `left ** right` is beyond 64-bit floats."""
     if operator == "**":
-        float(left) ** right  # it raises OverflowError at once, where whole numbers would be computed for ever
+        float(left) ** right  # floats raise OverflowError at once, but integers would be computed forever
         return
     for text, times in ((left, right), (right, left)):
         if hasattr(text, "__len__") and isinstance(times, int) and len(text) * times > _LONGEST:

@@ -71,7 +71,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def octets_of(tensor: Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor on the CPU, as an array. The garbage collector does not visit its slices."""
+    """Return the memory of a contiguous tensor on the CPU as an array. The garbage collector skips its slices."""
     if sys.byteorder != "little":
         raise CheckpointError("this machine is big-endian: the format is little-endian, and nothing here swaps bytes")
     octets: np.ndarray = tensor.reshape(-1).view(torch.uint8).numpy()

@@ -61,7 +61,7 @@ class Save:
 
     Args:
         before: blocks of earlier saves, which are not written again.
-        identifies: a later save may compare with this one.
+        identifies: whether a later save may compare its blocks with this one's.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Save:
         self._thread: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Make the thread, which waits for `start`: a new thread keeps the one that makes it until it first yields."""
+        """Make the thread, which waits for `start`, in advance: a new thread blocks its creator until it first yields."""
         thread = threading.Thread(target=self._run, name=f"save of step {self.plan.step}")
         thread.start()
         self._thread = thread
@@ -293,8 +293,8 @@ class Staging:
         return {key: self._places[key] for key in tensors}
 
     def _copy_octets(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-        """Copy with several threads, which take the next chunk when they have done one: so one that has to wait for a
-        core does not keep the others."""
+        """Copy with several threads. A thread takes the next chunk when it has finished one, so one that has to wait
+        for a core does not delay the others."""
         chunks = [
             (place[at : at + _CHUNK], octets[at : at + _CHUNK])
             for place, octets in pairs

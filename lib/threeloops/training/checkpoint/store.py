@@ -182,7 +182,7 @@ class LocalStore:
 
 
 def _begin_writeback(descriptor: int, offset: int, length: int) -> None:
-    """Let the disk begin to write these bytes of a file, if the system can do that, so that a later fsync takes less
+    """Ask the disk to begin writing these bytes of a file, if the system can do that. A later fsync then takes less
     time. This is only a hint: nothing is durable before the fsync."""
     if begin := getattr(_LIBC, "sync_file_range", None):
         begin(descriptor, ctypes.c_int64(offset), ctypes.c_int64(length), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))

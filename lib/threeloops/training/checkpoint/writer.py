@@ -1,8 +1,8 @@
-"""One rank's share of a checkpoint: one file, checksummed while it is written, of what has changed since the last.
+"""Write a rank's part of a checkpoint: one file with the blocks that have changed, checksummed while it is written.
 
 Checksums are computed on other threads while the file is written, so a save takes as long as the slower of the two.
 A state may have hundreds of thousands of tensors, and the garbage collector visits most kinds of objects many times.
-So what is kept for each tensor here is of types that it skips.
+So for each tensor, this module only keeps objects of types that the garbage collector skips.
 """
 
 import os
@@ -65,7 +65,7 @@ def write_part(
         top = header([run.described(shapes[run.item.name]) for run in runs], {"format": "pt"})
         size = len(top) + sum(len(run.data) for run in runs)
         new = [item for item in items if not item.sums]
-        with suppress(RuntimeError):  # as in `_checksums`
+        with suppress(RuntimeError):  # see `_checksums`
             pool.submit(written.wait)  # one of the threads starts when the writing thread leaves its core to it
         sums = _checksums(pool, [block for item in new for block in item.blocks()], identifies)
         if runs:
@@ -90,7 +90,7 @@ def _checksums(pool: ThreadPoolExecutor, blocks: Sequence[np.ndarray], identifie
 
         try:
             jobs.append(pool.submit(compute))
-        except RuntimeError:  # the main thread has ended, and no pool takes work any more
+        except RuntimeError:  # the main thread has ended, so the pool accepts no more work
             jobs.append(Future())
             jobs[-1].set_result(compute())
 
@@ -134,7 +134,7 @@ class _Item(msgspec.Struct, gc=False):
 
 
 def _compare(items: Sequence[_Item], before: Saved, pool: ThreadPoolExecutor) -> None:
-    """Find the blocks that are as they were in items that were saved earlier."""
+    """Find the blocks that have not changed since an earlier save."""
     compared = [(item, old) for item in items if (old := before.get((item.name, *item.box, item.dtype)))]
     sums = _checksums(pool, [block for item, _ in compared for block in item.blocks()], identifies=True)
     for item, (files, blocks) in compared:
@@ -166,7 +166,7 @@ class _Run(msgspec.Struct, gc=False):
 
 
 def _chunks(top: bytes, runs: Sequence[_Run], written: threading.Event) -> Iterator[bytes | memoryview]:
-    """The contents of the file. Set `written` when the store has taken all of them and only has to sync them."""
+    """Yield the contents of the file. Set `written` when the store has taken all of them and only has to sync."""
     yield top
     for run in runs:
         data = run.data
@@ -176,7 +176,7 @@ def _chunks(top: bytes, runs: Sequence[_Run], written: threading.Event) -> Itera
 
 
 def _part(items: Sequence[_Item], file: File | None) -> Part:
-    """What was written to `file`, in the order of the items, and what is referred to."""
+    """Describe the blocks that were written to `file` and those in earlier files, in the order of the items."""
     numbers = {file: 0} if file else {}
     offset = file.header if file else 0
     pieces: dict[str, list[Piece]] = {}

@@ -87,15 +87,16 @@ class Cluster:
     ) -> Run:
         """Run `program(*arguments)` on every rank, each in a process of its own, for at most `seconds` of real time.
 
-        With `memory` each rank's largest memory is measured, as `threeloops.resident` describes; its arguments are part
-        of what it begins with.
+        With `memory`, the largest memory of each rank is measured, as `threeloops.resident` describes. A rank's
+        arguments belong to the memory that it starts with.
 
-        `served` are functions that ranks call with `ask(name, …)`: they run in this process, and get the rank first.
+        `served` has functions that ranks call with `ask(name, …)`. They run in this process, and get the rank first.
 
-        Functions of a notebook and of the program's own module travel with what they use, as they are now.
+        Functions of a notebook and of the program's own module are sent to the ranks with everything that they use, in
+        its current state.
 
         Raises:
-            RankFailed: a rank raised an exception, or its process died; with its traceback.
+            RankFailed: a rank raised an exception, or its process died. The message has its traceback.
             Deadlock, Mismatch, Unfinished: see there. All processes are gone when this returns or raises. A note of the
                 exception has what the ranks printed.
         """

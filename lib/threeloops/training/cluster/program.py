@@ -66,14 +66,15 @@ def synchronize() -> None:
 
 
 def ask(name: str, *arguments: Any) -> Any:
-    """What the function that `Cluster.run` serves under this name returns for `(rank, *arguments)`.
+    """Call the function that `Cluster.run` serves under this name with `(rank, *arguments)`, and return its result.
 
-    It runs beside the router, not in the rank's process. So it can hand each rank its part of something, and count what
-    each rank asks for. Arguments and result are numbers, texts, lists and tensors; tensors arrive without gradients.
+    The function runs next to the router, not in the rank's process. So it can give each rank its own part of some data,
+    and count what each rank asks for. Arguments and the result consist of numbers, texts, lists and tensors. Tensors
+    arrive without gradients.
 
     Raises:
-        RuntimeError: the function raised an exception, with its text; or nothing is served under this name; or this
-            process is not a rank of a virtual cluster.
+        RuntimeError: the function raised an exception (the message has its text), nothing is served under this name, or
+            this process is not a rank of a virtual cluster.
     """
     if (rank := current_rank()) is None:
         raise RuntimeError(f"ask({name!r}, …): only ranks of a virtual cluster can ask; run it with Cluster.run")

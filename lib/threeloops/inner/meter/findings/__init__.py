@@ -1,5 +1,4 @@
-"""What is wrong with a launch: faults as they are reported, unwritten memory, undefined lanes and what a compiler
-may assume."""
+"""Find faults of a launch: unwritten memory, undefined lanes, and code that breaks the assumptions of the compiler."""
 
 from threeloops.inner.meter.findings.compiled import Compiled
 from threeloops.inner.meter.findings.finding import (

@@ -1,8 +1,9 @@
-"""What a kernel does in the interpreter, and would not do when compiled: false hints and undefined arithmetic.
+"""Find code that a compiled kernel executes differently from the interpreter: false hints and undefined arithmetic.
 
 The compiler believes `tl.multiple_of`, `max_contiguous` and `max_constancy`, and loads several elements at once from
-the first one's address. It also assumes that no integer is divided by zero and that no shift is as wide as its operand,
-and it drops a branch in which one certainly is. The interpreter ignores hints and gives such an operation a value.
+the address of the first. It also assumes that no integer is divided by zero and that no shift is as wide as its
+operand, and drops a branch that certainly does so. The interpreter ignores hints, and computes some value for such an
+operation.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +23,13 @@ _ADVICE: dict[_Kind, str] = {
 
 
 class Compiled:
-    """Looks at hints and operations during one launch. `report(kind, first, advice, unit, amount)` adds a fault."""
+    """Checks hints and operations during one launch. `report(kind, first, advice, unit, amount)` adds a fault."""
 
     def __init__(self, report: Callable[[_Kind, str, str, str, int], None]) -> None:
         self._report = report
 
     def hint(self, handle: Any, attribute: str, values: Sequence[int]) -> None:
-        """Report the elements of a tile for which a hint is false; replaces the handle's `set_attr`."""
+        """Report the elements of a tile for which a hint is false. This replaces the handle's `set_attr`."""
         step = handle.get_element_ty().primitive_bitwidth // 8 if handle.dtype.scalar.is_ptr() else 1
         axes = (np.moveaxis(np.atleast_1d(handle.data), axis, -1) for axis in range(len(values)))
         wrong = max(_against(attribute, value, data, step) for value, data in zip(values, axes, strict=True))
@@ -37,7 +38,7 @@ class Compiled:
             self._found("false-hint", said, "element", wrong)
 
     def wrappers(self, builder: Any) -> dict[str, Callable]:
-        """Replacements for the builder's methods, by name, that report undefined results."""
+        """Return replacements for the builder's methods, by name, that report undefined results."""
         names = {
             **dict.fromkeys(("create_sdiv", "create_udiv", "create_srem", "create_urem"), _undefined_quotients),
             **dict.fromkeys(("create_shl", "create_lshr", "create_ashr"), _undefined_shifts),
@@ -59,10 +60,10 @@ class Compiled:
 
 
 def _against(attribute: str, value: int, data: np.ndarray, step: int) -> int:
-    """How many elements contradict a hint for the last axis. `step`: between neighbours, in bytes for pointers.
+    """Count the elements that contradict a hint for the last axis. Neighbours differ by `step`, in bytes for pointers.
 
-    Of elements that follow each other, only the first has to be a multiple, as the compiler understands it. A row of
-    neighbours may break off once: at the end of a matrix, kernels wrap offsets around or replace them with 0.
+    In a run of consecutive elements, only the first has to be a multiple, because the compiler reads the hint that way.
+    A row may have one break: at the end of a matrix, kernels wrap offsets around or replace them with 0.
     """
     differences = np.diff(data.astype(np.int64), axis=-1)
     if attribute == "tt.divisibility":
@@ -78,7 +79,7 @@ def _against(attribute: str, value: int, data: np.ndarray, step: int) -> int:
 
 
 def _undefined_quotients(dividend: Any, divisor: Any) -> tuple[int, str]:
-    """Lanes that divide by zero, or the lowest number by −1, whose quotient does not fit."""
+    """Count lanes that divide by zero, or that divide the lowest number by −1: this quotient does not fit."""
     zero = divisor.data == 0
     if zero.any() or divisor.data.dtype.kind != "i":
         return int(np.count_nonzero(zero)), "an integer is divided by zero"
@@ -93,9 +94,9 @@ def _undefined_shifts(value: Any, amount: Any) -> tuple[int, str]:
 
 
 def _undefined_conversions(value: Any, dtype: Any) -> tuple[int, str]:
-    """All lanes, if no number fits into the integer type: a GPU converts single ones to the nearest that does.
+    """Count all lanes if none of the numbers fits into the integer type. A GPU rounds single ones to the nearest fit.
 
-    A tile that holds NaN is left alone, because masked lanes may, and no number has to be in a tile that is all masked.
+    A tile with NaN is not reported: masked lanes may hold NaN, and a fully masked tile needs no valid number.
     """
     from threeloops.inner.interpreter.repairs import values_of
 

@@ -1,10 +1,14 @@
-"""The grader's loop, which keeps the time for two processes: its own program, and the student's tasks in the sandbox.
+"""The grader's loop. It keeps the time for two processes: its own program, and the student's tasks in the sandbox.
 
-Whatever happens between the two is noted here at the moment at which it arrives. When nothing is ready on this side,
-the loop takes the next thing that the student's tasks have asked for; if there is none, it lets them go on at the
-present moment, if they have something to do; if they have not, it jumps to the next timer of either side. So the
-student's side learns of an event when it happens, and can neither move the time nor choose the moment of what it does.
-`simulation/following.py` is the other end.
+The loop records each request from the other side at the time when it arrives. When no task is ready on this side, the
+loop does the first of these that applies:
+
+- handle the next request of the student's tasks
+- let the student's tasks continue at the current time, if they have something to do
+- jump to the next timer of either side.
+
+So the student's side learns of an event when it happens. It can neither move the clock nor choose when its actions
+happen. `simulation/following.py` is the other end.
 """
 
 import asyncio
@@ -27,7 +31,7 @@ _ASKED = {"done": (int, str), "ask": (int, int, str), "stop": (int,), "close": (
 
 
 class LeadingLoop(VirtualTimeLoop):
-    """A loop in virtual time whose program uses objects that are in the sandbox."""
+    """A loop in virtual time whose program uses objects in the sandbox."""
 
     def __init__(self, connection: Any, limit: float) -> None:
         super().__init__(limit)
@@ -44,15 +48,15 @@ class LeadingLoop(VirtualTimeLoop):
         )  # an error that nobody awaits is the student's, so it is not printed
 
     def where(self) -> str:
-        """Nothing: tasks here may have failed with the student's words, and `following` names those that wait."""
+        """Return nothing. Failed tasks here may quote the student's code, and `following` names the waiting tasks."""
         return ""
 
     def begin(self, core: int) -> None:
-        """Make the loop in the sandbox, which stays on `core` meanwhile."""
+        """Start the loop in the sandbox, which then runs on `core`."""
         self.ask("start", core)
 
     def finish(self) -> None:
-        """End the loop in the sandbox, and the coroutines that nobody has run."""
+        """End the loop in the sandbox, and close the coroutines that never ran."""
         for each in self._exports:
             if inspect.iscoroutine(each):
                 each.close()
@@ -79,11 +83,11 @@ class LeadingLoop(VirtualTimeLoop):
             self.ask("raise_deadlock", self._now)
         elif moment > self._limit:
             self.ask("raise_time_limit", self._limit)
-        self.jump(moment)  # raises if the sandbox did not
+        self.jump(moment)  # raises an error if the sandbox did not
 
     def call(self, target: Any, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call a method of the student's at once, or the target itself where `method` is empty."""
-        self._other_is_ready = True  # also if it raises
+        """Call a method of the student's at once, or the target itself if `method` is empty."""
+        self._other_is_ready = True  # even if the call raises an error
         given, named = self._given(args, kwargs)
         answer = self._exchange("call_now", self._there(target), method, given, named)
         if type(answer) is not list or len(answer) != 6:
@@ -95,8 +99,8 @@ class LeadingLoop(VirtualTimeLoop):
     async def operate(
         self, target: Any, method: str, args: Sequence[Any], kwargs: dict[str, Any], lane: int | None = None
     ) -> Any:
-        """Await what a method of the student's returns. A cancellation goes on to the student's code, and this waits
-        until that has ended."""
+        """Await the result of a method of the student's. A cancellation is passed on to the student's code, and then
+        this waits until that code has ended."""
         self._started = number = self._started + 1
         self._operations[number] = future = self.create_future()
         lanes = [lane, *(each.lane for each in args if isinstance(each, Remote))]
@@ -131,7 +135,7 @@ class LeadingLoop(VirtualTimeLoop):
         return self.ask(name, wall.CalledBack(self._serve), self._now, told, *args)
 
     def _take(self, answer: Any) -> None:
-        """Note what the sandbox says: what is asked, when its next timer runs, and whether something is ready."""
+        """Record an answer of the sandbox: its requests, its next timer, and whether one of its tasks is ready."""
         if type(answer) is not list or len(answer) != 3:
             raise _malformed()
         asked, timer, is_ready = answer
@@ -142,7 +146,7 @@ class LeadingLoop(VirtualTimeLoop):
         self._other_timer, self._other_is_ready = math.inf if timer is None else timer, is_ready
 
     def _hear(self, kind: str, number: int, *rest: Any) -> None:
-        """Act on one thing that was asked."""
+        """Act on one request of the sandbox."""
         match kind, rest:
             case "done", (outcome, value) if number in self._operations:
                 self._operations.pop(number).set_result((outcome, value))
@@ -182,7 +186,7 @@ class LeadingLoop(VirtualTimeLoop):
         self._told.append(["answer", question, *outcome])
 
     def _serve(self, export: int, is_in_a_thread: bool, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """Call a function for the sandbox. It takes time of this loop, or of a thread with its own clock."""
+        """Call a function for the sandbox. It takes up the time of this loop, or of a thread with its own clock."""
         function = self.busy if export == following.BUSY else self._export(export)
         if not is_in_a_thread:
             return [*_called(function, args, kwargs), self._now]
@@ -193,7 +197,7 @@ class LeadingLoop(VirtualTimeLoop):
         return [self._argument(each) for each in args], {name: self._argument(kwargs[name]) for name in kwargs}
 
     def _argument(self, value: Any) -> list[Any]:
-        """How to send an argument: data and objects of the sandbox as they are, others as a number."""
+        """Encode an argument. Data and objects of the sandbox stay as they are, and other objects become a number."""
         if isinstance(value, Remote) or is_of_the_student(value) or isinstance(value, type):
             return ["value", self._there(value)]
         for kind, is_one in (

@@ -1,4 +1,4 @@
-"""What a test calls: `in_virtual_time` and `there`. Both work in a notebook, too, where there is only one side."""
+"""The functions that a test calls: `in_virtual_time` and `there`. In a notebook, both run in the same process."""
 
 import inspect
 from asyncio import events
@@ -15,14 +15,14 @@ __all__ = ["in_virtual_time", "there"]
 
 
 def in_virtual_time(program: Callable[..., Awaitable[Any]], *args: Any, seconds: float = 3600.0, **options: Any) -> Any:
-    """Return what `await program(*args, **options)` returns, on a loop in virtual time (`event_loop.run`).
+    """Return the result of `await program(*args, **options)` on a loop in virtual time (`event_loop.run`).
 
-    Behind the wall, the program runs on the grader's side, so its arguments, its clock and whatever it notes stay
-    there. An argument that is the student's is an object of the sandbox. The program may
+    Behind the wall, the program runs on the grader's side, and so its arguments, its clock and its notes stay there. If
+    an argument belongs to the student, the program gets an object that stands for it. The program may
 
-    - call it, call its methods, and set its attributes. That happens at once;
-    - await what such a call returns, and read it with `async for`, if it is an asynchronous generator;
-    - hand over plain data, and its own functions, coroutines and asynchronous generators. These keep running on the
+    - call the object or its methods, and set its attributes, which happens at once
+    - await the result of such a call, or read it with `async for` if it is an asynchronous generator
+    - pass plain data, and its own functions, coroutines and asynchronous generators. These keep running on the
       grader's side, and the student's code gets objects that behave like them.
 
     Args:
@@ -30,8 +30,8 @@ def in_virtual_time(program: Callable[..., Awaitable[Any]], *args: Any, seconds:
         seconds: the limit of virtual time.
 
     Raises:
-        Deadlock, TimeLimit: as `event_loop.run`, with the lines at which the student's tasks wait.
-        RuntimeError: the sandbox gave an answer that no loop gives.
+        Deadlock, TimeLimit: see `event_loop.run`. The message names the lines at which the student's tasks wait.
+        RuntimeError: the sandbox gave an impossible answer.
     """
     if wall.connection is None:
         return run(program, *args, seconds=seconds, **options)
@@ -45,9 +45,9 @@ def in_virtual_time(program: Callable[..., Awaitable[Any]], *args: Any, seconds:
 
 
 def there(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of a setup cell where the student's objects are, from a program that runs in virtual time.
+    """Call a function of a setup cell in the process that has the student's objects, from a program in virtual time.
 
-    For what needs the objects themselves, such as tasks. What it returns is only a claim of the sandbox.
+    Use this if the function needs the objects themselves, such as tasks. The sandbox could forge the result.
     """
     loop = events._get_running_loop()
     if not isinstance(loop, LeadingLoop):

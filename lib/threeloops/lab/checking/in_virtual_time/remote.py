@@ -1,4 +1,4 @@
-"""The student's objects as a program in virtual time sees them: called, awaited and read, but never compared."""
+"""Objects that stand for the student's in a program in virtual time. It can call, await and read them."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
@@ -7,30 +7,30 @@ __all__ = ["Loop", "Remote", "is_of_the_student", "made"]
 
 
 class Loop(Protocol):
-    """What these objects need of the loop."""
+    """The methods of the loop that these objects need."""
 
     def call(self, target: Any, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call at once."""
+        """Call a method at once."""
         ...
 
     async def operate(
         self, target: Any, method: str, args: Sequence[Any], kwargs: dict[str, Any], lane: int | None = None
     ) -> Any:
-        """Await over there."""
+        """Await the result of a method in the sandbox."""
         ...
 
     def new_lane(self) -> int:
-        """A number for the task in which all operations on one stream run."""
+        """Return a number for the task in which all operations on one stream run."""
         ...
 
 
 def is_of_the_student(value: Any) -> bool:
-    """Whether it is what the wall shows of an object in the sandbox."""
+    """Tell whether a value stands for an object in the sandbox."""
     return getattr(type(value), "stands_for_another", False) is True
 
 
 class Remote:
-    """An object of the student's: methods in `asynchronous` are awaited, all others are called at once."""
+    """An object of the student's. Methods in `asynchronous` are awaited, and all others are called at once."""
 
     __slots__ = ("_asynchronous", "_loop", "lane", "proxy")
     _asynchronous: frozenset[str]
@@ -92,7 +92,7 @@ class _Stream(Remote):
 
 
 def made(loop: Loop, kind: Any, value: Any, names: Any) -> Any:
-    """What a call has returned: plain data, or an object that stays over there."""
+    """Return the result of a call: plain data, or a stand-in for an object that stays in the sandbox."""
     if kind == "value":
         return value
     names = [name for name in names if type(name) is str] if type(names) is list else []

@@ -84,7 +84,7 @@ class Vocabulary:
     def _named_ends(self, size: int) -> dict[str, int]:
         """Return `other_ends` by llama.cpp's names: "eot" ends a turn, and "eom" a message within a turn.
 
-        llama.cpp stops at both. So the name only matters to programs that show it.
+        llama.cpp stops at both, so the name only matters to programs that show it.
         """
         if len(self.other_ends) > 2 or any(end >= size for end in self.other_ends):
             raise ValueError(

@@ -116,12 +116,13 @@ class EngineClient:
         await self._process.wait()
 
     async def generate(self, request: Request) -> AsyncGenerator[int, None]:
-        """The request's tokens as they come, each after its `logprobs`, and the first after `prompt_logprobs` too; then
-        `output`, `cached` and `finish` are filled in.
+        """Yield the request's tokens as they are produced.
 
-        Whoever stops reading cancels it; `contextlib.aclosing` does that at once. Raises ValueError for a request that
-        can never run, GrammarError if its grammar cannot be followed, RequestFailed if it ends with another error,
-        EngineStopped if the process is not ready or is gone.
+        The `logprobs` of a token are set before it is yielded, and `prompt_logprobs` before the first token. At the end
+        `output`, `cached` and `finish` are set. If the caller stops reading, the request is cancelled. Use
+        `contextlib.aclosing` to cancel it at once. Raises ValueError for a request that can never run, GrammarError if
+        its grammar cannot be followed, RequestFailed if it ends with another error, and EngineStopped if the process is
+        not ready or is gone.
         """
         if not self.ready:
             raise EngineStopped(self.reason or "the engine is loading its model")

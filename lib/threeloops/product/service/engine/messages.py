@@ -108,10 +108,11 @@ class Failed(msgspec.Struct, tag=True):
 
 
 class Tokens(msgspec.Struct, tag=True, omit_defaults=True):
-    """New tokens by request: those of one step, if the front keeps up. `logprobs` are of the requests that ask for
-    them, one for each of their tokens. With the first tokens of a request come `prompt_logprobs`, if it asks for them,
-    one for each token of its prompt after the first, and `cached`, the number of tokens of its prompt that the prefix
-    cache had."""
+    """New tokens by request, those of one step if the front keeps up.
+
+    `logprobs` has one element for each token of the requests that ask for them. Two fields come only with the first
+    tokens of a request: `cached` is the number of tokens of its prompt that the prefix cache had. `prompt_logprobs` has
+    an element for each token of its prompt after the first, if the request asks for them."""
 
     tokens: dict[int, list[int]]
     logprobs: dict[int, list[TokenLogprobs]] = {}

@@ -82,7 +82,7 @@ def _give_up(front: "_Front", reason: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class _Checked:
-    """A request with a grammar has been checked by the thread that compiles grammars. `error` is None if it is fine."""
+    """The result of checking a request in the thread that compiles grammars. `error` is None if the request is fine."""
 
     number: int
     error: BaseException | None
@@ -98,7 +98,7 @@ class _Front:
         threading.Thread(target=self._listen, name="front", daemon=True).start()
 
     def hear(self, message: Message | _Checked) -> None:
-        """Add a message of this process's own. Any thread may call this."""
+        """Add a message from this process itself. Any thread may call this."""
         with self._changed:
             self._heard.append(message)
             self._changed.notify()
@@ -143,11 +143,11 @@ class _Stream:
 
 
 class _Server:
-    """The engine, and who reads from it. A request of which `window` tokens are not yet taken is paused until half of
-    them are: it gives its seat and its blocks to others.
+    """The engine and its readers. If a reader is `window` tokens behind, its request is paused until the reader has
+    taken half of them. A paused request gives its seat and its blocks to others.
 
-    A thread compiles grammars, and a request with a grammar joins the engine afterwards. So other requests do not wait
-    for a grammar that takes long.
+    A separate thread compiles grammars, and a request joins the engine when its grammar is ready. So other requests do
+    not wait for a slow grammar.
     """
 
     def __init__(self, engine: Engine, front: _Front, window: int) -> None:
@@ -206,13 +206,13 @@ class _Server:
         return None
 
     def _check(self, number: int) -> None:
-        """Compile the grammar of a request, in the thread for that. The engine finds it compiled."""
-        if (request := self._unchecked.get(number)) is None:  # cancelled meanwhile
+        """Compile the grammar of a request, in the thread for grammars. The engine later uses the compiled grammar."""
+        if (request := self._unchecked.get(number)) is None:  # the request was cancelled meanwhile
             return
         error: BaseException | None = None
         try:
             self._engine.executor.check(request)
-        except BaseException as caught:  # llguidance may panic, which is no Exception
+        except BaseException as caught:  # a panic of llguidance is not an Exception
             error = caught
         self._front.hear(_Checked(number, error))
 
@@ -280,8 +280,10 @@ def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
 
 
 def _grammars(files: str, vocabulary: int) -> Grammars | None:
-    """None for a model whose tokenizer knows no end of a text, by which an answer could end where its grammar does, and
-    without llguidance: then the front refuses requests that have a grammar.
+    """Return the compiler for grammars, or None if this model cannot follow grammars. The front then refuses them.
+
+    A model cannot if llguidance is not installed, or if its tokenizer has no end token, because an answer could not end
+    where its grammar ends.
     """
     tokenizer = load_tokenizer(files) if files else ByteTokenizer()
     check_tokens(tokenizer, vocabulary)

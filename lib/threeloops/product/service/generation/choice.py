@@ -117,7 +117,7 @@ class Choice:
                         echoed = None
                     if not job.max_tokens:
                         continue  # the engine adds a token to every prompt, even if nobody asks for one
-                    is_end = token in request.sampling.stop  # it ends the text and is not part of it
+                    is_end = token in request.sampling.stop  # this token ends the text and is not part of it
                     place = begin + text.place(token)
                     given = "" if is_end else text.push((token,), may_stop=self.tokens > request.sampling.min_tokens)
                     ready: tuple[Reported, ...] = ()
@@ -173,8 +173,8 @@ class Choice:
     def _cache_key(self, engine: Supervisor, request: Request) -> str | None:
         """Return the key of the answer in the cache, or None if there is no cache or the answer must not be cached.
 
-        An answer is not cached if it is drawn at random, if it has log-probabilities besides its text, or if the prompt
-        is all of its text.
+        An answer is not cached if it is drawn at random, if it has log-probabilities in addition to its text, or if its
+        text is only the prompt.
         """
         job = self._job
         has_more = request.sampling.logprobs is not None or not job.max_tokens

@@ -21,9 +21,9 @@ class Reported(NamedTuple):
 
 
 class HeldReports:
-    """Reports that are held back until the first character of their token is sent.
+    """Holds reports back until the first character of their token is sent.
 
-    So a stop string that is cut off later cannot leave a token behind whose place is beyond the end of the text.
+    Otherwise, when a stop string is cut off, a report could remain whose place is beyond the end of the text.
     """
 
     def __init__(self, sent: int) -> None:
@@ -40,7 +40,7 @@ class HeldReports:
         return tuple(ready)
 
     def end(self, text: str) -> tuple[Reported, ...]:
-        """End the answer with `text`, and return the remaining reports. Tokens that were cut off are at its end."""
+        """End the answer with `text`, and return the remaining reports. Tokens that were cut off are placed at its end."""
         end = self._sent + len(text)
         return tuple(report._replace(place=min(report.place, end)) for report in self._held)
 
@@ -50,8 +50,8 @@ def prompt_reports(
 ) -> tuple[Reported, ...]:
     """Return the reports of the tokens of a prompt, whose `text` was sent. `logprobs` begin with the second token.
 
-    A special token that stands in the text has a place of its own; one that the tokenizer has added takes no place. If
-    the tokenizer changes the text before it encodes it, places are those in the changed text.
+    A special token that is written in the text has its own place. One that the tokenizer has added takes up no
+    characters. If the tokenizer changes the text before it encodes it, places refer to the changed text.
     """
     decoder, names = tokenizer.decoder(), 0
     reports = []

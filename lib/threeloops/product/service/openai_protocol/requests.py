@@ -162,7 +162,7 @@ class _Generation(Structured):
 
     @property
     def echoes(self) -> bool:
-        """Whether each answer begins with its prompt."""
+        """Tell whether each answer begins with its prompt."""
         return False
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:

@@ -116,8 +116,8 @@ class Wait(_Call, frozen=True):
 
 
 class Ask(_Call, frozen=True):
-    """Ask the other side for what the served function `name` returns. The `size` bytes of its arguments follow the
-    calls of a batch. The answer comes when the rank goes on; it takes no time. The router never sees this call."""
+    """Ask the other side for the result of the served function `name`. The `size` bytes of its arguments follow the
+    calls of a batch. The answer comes when the rank resumes, and takes no time. The router never sees this call."""
 
     at: float
     name: _Word

@@ -145,10 +145,10 @@ class Sockets:
 
 
 class Ranks:
-    """The ranks of one run, from the router's side. `step` is what `Router.run` asks for.
+    """The ranks of one run, from the router's side. `Router.run` calls `step`.
 
-    Ranks whose memory is `measured` pause when they are ready to begin, which is when the measurement begins. `served`
-    are the functions that ranks may ask; each gets the rank and what it sent.
+    If the memory of the ranks is `measured`, they pause when they are ready to begin, and the measurement begins then.
+    `served` has the functions that ranks may ask. Each gets the rank and the arguments that the rank has sent.
     """
 
     def __init__(self, transport: Transport, measured: bool = False, served: Served | None = None) -> None:
@@ -211,7 +211,7 @@ class Ranks:
         return [call for call in calls if not isinstance(call, Ask)]
 
     def _answer_to(self, rank: int, name: str, data: memoryview) -> bytes:
-        """What a served function says to a rank, whose question may be anything: its error and its result."""
+        """Encode the error and the result of a served function for a rank, whose question is not trusted."""
         try:
             if name not in self._served:
                 raise LookupError(f"rank {rank} asks for {name!r}: served here are {sorted(self._served) or 'none'}")
@@ -232,7 +232,7 @@ class Ranks:
 def one_core() -> Iterator[int]:
     """Keep this thread on one core for a while, as `simulation.one_core` does.
 
-    torch stays on the calling thread meanwhile: threads that it started now would stay on that core for good.
+    Meanwhile torch uses only the calling thread, because threads that it starts now would stay on that core forever.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

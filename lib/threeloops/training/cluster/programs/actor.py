@@ -239,7 +239,7 @@ class ActorSocket:
         self.resume()
 
     def ask(self, name: str, data: bytes) -> memoryview:
-        """What the function that is served as `name` beside the router answers to these bytes. It takes no time."""
+        """Return the answer of the function that is served as `name`, next to the router. It takes no virtual time."""
         self.check_thread()
         self._calls += [Ask(self.now, name, len(data)), Wait((), self.now, calling_line())]
         self._bytes.append(memoryview(data))

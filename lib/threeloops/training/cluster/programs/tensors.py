@@ -1,5 +1,5 @@
-"""What collectives are made of: dtypes, reductions, and tensors as bytes in the order of their elements; and plain
-values with tensors in them as bytes, for questions and their answers."""
+"""The parts of collectives: dtypes, reductions, and tensors as bytes in the order of their elements. For questions and
+their answers, also values as bytes, with tensors in them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def fill(tensors: Sequence[torch.Tensor], data: memoryview) -> None:
 
 
 def packed(value: Any) -> bytes:
-    """A value as bytes: numbers, texts, bytes, tensors, None, and lists, tuples and dicts of them.
+    """Encode a value: numbers, texts, bytes, tensors, None, and lists, tuples and dicts of these.
 
     Raises TypeError for anything else.
     """
@@ -61,7 +61,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes | memoryview) -> Any:
-    """The value; tuples have become lists. The bytes may come from anybody: raises ValueError if they say nothing."""
+    """Decode a value. Tuples become lists. The bytes are not trusted: raises ValueError if they are malformed."""
     return msgspec.msgpack.decode(data, ext_hook=_from_extension)
 
 

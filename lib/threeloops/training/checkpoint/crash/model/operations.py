@@ -1,7 +1,8 @@
-"""The record of a save: what it asked of the file system, in order, as plain data. Operations may cross a wall.
+"""The record of a save: its requests to the file system in order, as plain data. Operations may cross a wall.
 
-Paths are relative to the recorded folder, with "/" between names, and hold at the time of their operation. A file or a
-folder has a number besides, its inode: names come and go, and a write or an fsync concerns what they stood for.
+Paths are relative to the recorded folder, have "/" between names, and are valid when their operation happens. A file or
+a folder also has a number, its inode, because a name may later mean another file, and a write or an fsync concerns the
+file and not the name.
 """
 
 from typing import Annotated
@@ -188,11 +189,10 @@ class Record(msgspec.Struct, array_like=True):
 
 
 def operation_from_bytes(data: object) -> Operation:
-    """An operation that a stranger sends: its types, sizes and paths are checked here. That a disk can do it is checked
-    where it is applied (`Disk`).
+    """Decode an operation from an untrusted process. Checks types, sizes and paths. `Disk` checks that it is possible.
 
     Raises:
-        BadRecord
+        BadRecord: a type, a size or a path is wrong.
     """
     if type(data) is not bytes or len(data) > MOST_BYTES:
         raise BadRecord(f"an operation in a {type(data).__name__}: expected at most {MOST_BYTES} bytes")

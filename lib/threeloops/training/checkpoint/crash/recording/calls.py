@@ -33,31 +33,31 @@ NAMELESS = "(a file without a name)"
 
 
 class Notes(Protocol):
-    """What a recorder has to offer."""
+    """The methods that a recorder must have."""
 
     folder: str
     lock: Any
 
     def add(self, operation: Operation) -> None:
-        """It is done: write it down."""
+        """Record an operation that is done."""
 
     def write(self, operation: Write) -> int:
-        """It is to be done: write down as much of it as the disk takes, and return how many bytes that is."""
+        """Record a write that is about to happen, as far as the disk takes it, and return how many bytes that is."""
 
     def sync(self, operation: Sync | SyncAll) -> None:
-        """It is done: write it down, or raise an OSError where the disk fails."""
+        """Record an fsync that is done, or raise an OSError if the disk fails."""
 
     def lose(self, number: int) -> None:
-        """An fsync of this file has failed."""
+        """Record that an fsync of this file has failed."""
 
     def path(self, path: Any, folder_fd: int | None = None, *, follow: bool = True) -> str | None:
-        """Relative to the folder, or None outside of it."""
+        """Return the path relative to the folder, or None if it is outside."""
 
     def find(self, fd: int) -> tuple[int, str] | None:
-        """Number and path of an open file in the folder."""
+        """Return the number and path of an open file in the folder."""
 
     def known(self, status: os.stat_result) -> tuple[int, str] | None:
-        """Number and path of what has this status."""
+        """Return the number and path of the file that has this status."""
 
     def note(self, status: os.stat_result, path: str) -> int:
         """A number for a new file or folder."""
@@ -162,7 +162,7 @@ class _Calls:
     def pwrite(self, plain, fd, data, offset):
         if (known := self._recorder.find(fd)) is None:
             return plain(fd, data, offset)
-        appends = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND  # pwrite(2), Bugs: on Linux it appends
+        appends = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND  # on Linux, pwrite then appends: see pwrite(2), Bugs
         at = os.fstat(fd).st_size if appends else offset
         return self._write(lambda part: plain(fd, part, offset), fd, known, at, data)
 

@@ -1,4 +1,4 @@
-"""The keeper of a record: it writes operations down, and decides how the disk takes writes and fsyncs."""
+"""The keeper of a record. It records operations, and decides which writes and fsyncs of the disk fail."""
 
 from threeloops.training.checkpoint.crash.model.operations import Operation, Record, Sync, SyncAll, Write
 from threeloops.training.checkpoint.crash.recording.failures import Failure
@@ -7,7 +7,7 @@ __all__ = ["Keeper"]
 
 
 class Keeper:
-    """Keeps the record of a disk that may fail. It may live in another process than the recorder that tells it."""
+    """Keeps the record of a disk that may fail. The recorder that calls it may be in another process."""
 
     def __init__(self, record: Record, fail: Failure) -> None:
         self.record, self.fail = record, fail
@@ -16,11 +16,11 @@ class Keeper:
         of it, though it succeeds (Rebello et al. 2020). So those that follow are not written down."""
 
     def add(self, operation: Operation) -> None:
-        """Write down an operation that neither writes nor syncs."""
+        """Record an operation that is neither a write nor an fsync."""
         self.record.operations.append(operation)
 
     def write(self, operation: Write) -> int:
-        """Write down as much of it as the disk takes, and return how many bytes that is. Raises OSError where it takes
+        """Record as much of a write as the disk takes, and return how many bytes that is. Raises OSError if it takes
         none."""
         count = self.fail.bytes_taken(len(operation.data))
         if count:
@@ -28,7 +28,7 @@ class Keeper:
         return count
 
     def sync(self, operation: Sync | SyncAll) -> None:
-        """Write down an fsync. Raises OSError where it fails."""
+        """Record an fsync. Raises OSError if it fails."""
         number = operation.inode if isinstance(operation, Sync) else None
         try:
             self.fail.before_sync()
@@ -40,5 +40,5 @@ class Keeper:
             self.add(operation)
 
     def lose(self, number: int) -> None:
-        """An fsync of this file has failed."""
+        """Record that an fsync of this file has failed."""
         self._lost.add(number)
