@@ -31,7 +31,7 @@ __all__ = ["Bench", "Patience"]
 
 @dataclass(frozen=True)
 class Patience:
-    """How many seconds of CPU time one proposal may use, and how many seconds it may take altogether."""
+    """The limits of one proposal: seconds of CPU time, and seconds altogether."""
 
     cpu_seconds: float = 10.0
     seconds: float = 30.0

@@ -602,7 +602,7 @@ if INTERPRETED:
 #   calls it a race, even if they write the same value.
 # - Other `bits` raise `ValueError`. These lines are given.
 #
-# Here Python only allocates, takes views and launches. Bytes and widths count only for right values.
+# Here Python only allocates, takes views and launches. Bytes and widths count only if values are right.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}

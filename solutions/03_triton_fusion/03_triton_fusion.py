@@ -242,10 +242,11 @@ with reveal("chain"):
 term("fusion")
 
 # %% [markdown]
-# In this lab a kernel is judged by what it returns, compared with float64, and by what it moves, which counts only if what
-# it returns is right. A **meter** runs it in Triton's interpreter and sees every address. *Requested* bytes are what the programs ask for. *Unique* bytes count each
-# byte once per launch: what memory has to deliver if the cache is perfect. A launcher allocates (`torch.empty_like`) and
-# launches. "PyTorch moves nothing" means that it does not fill, copy or convert.
+# In this lab, tests look at the values that a kernel returns and at the bytes that it moves. The values are compared with
+# float64 results, and the bytes count only if the values are right. A **meter** runs the kernel in Triton's interpreter and
+# sees every address. *Requested* bytes are those that the programs ask for. *Unique* bytes count each byte once per launch:
+# memory has to deliver at least these, even if the cache is perfect. A launcher allocates (`torch.empty_like`) and launches.
+# "PyTorch moves nothing" means that it does not fill, copy or convert.
 #
 # A kernel has to stand in the same cell as its launcher, and so do all functions and constants that it uses. Write a
 # constant as a number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`.

@@ -216,9 +216,9 @@ def require_lse(got, q, k, v, visible, case):
 
 
 def require_work(run, q, k, v, visible, block_m, block_n, case, heads=1, lse=True):
-    """Exactly the visible tiles: their FLOPs, the bytes asked for and written, and how much a program holds.
+    """Check the FLOPs, the requested and written bytes, and the elements that a program holds, for visible tiles only.
 
-    It counts only with the right values, of all heads.
+    The values of all heads have to be right first.
     """
     if q.ndim == 4:
         k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (k, v))
@@ -1009,8 +1009,8 @@ debrief(
 # - No tile has more elements than the largest of block_m · block_n, block_m · head_dim and block_n · head_dim; a program holds
 #   at most 32 times as many at one time.
 #
-# Go in two steps: first keys that fill all tiles, then the ragged end. What a kernel moves counts only in a
-# run whose values are right.
+# Go in two steps: first keys that fill all tiles, then the ragged end. The bytes that a kernel moves count only if the values
+# of the run are right.
 
 
 # %% tags=["demo"]

@@ -1510,7 +1510,7 @@ with check("choose_recipe", "the cheapest recipe that is good enough", hidden="o
     WEIGHT = 0.02 * drawn(16, 128, seed=1)
 
     def chosen(errors, x, history, most, case, weight=WEIGHT):
-        """`errors`: what each recipe costs the worst token, in the order of RECIPES."""
+        """`errors` has the error of the worst token for each recipe, in the order of RECIPES."""
         found = dict(zip(RECIPES, errors, strict=True))
         best = next(recipe for recipe, error in found.items() if error <= most)
         got = choose_recipe(x, weight, history, most)

@@ -185,7 +185,7 @@ def two_calls(accumulated, weights, tokens, targets, micro):
 
 
 def large_batch(accumulated, batch, length, micro):
-    """The loss and the gradients of a batch whose activations take far more memory than the batch."""
+    """Return the loss and the gradients of a batch whose activations take far more memory than the batch."""
     loss, gradients = accumulated(*a_batch(3, batch, length), micro)
     return loss.detach(), [gradient.detach() for gradient in gradients]
 
@@ -202,8 +202,8 @@ class AdamW:
 
 
 def steps_from_files(adamw_from_files, parameter, gradients, chunk, options, first=1, files=None):
-    """After each step: the parameter, the bytes of both files, the given parameter and the given gradient. Steps from
-    `first` on, in a folder that holds `files`."""
+    """Make steps from `first` on, in a folder with `files`. Return for each step the new parameter, the bytes of both
+    files, and the parameter and gradient that were passed in."""
     names, found = ("states/exp_avg.bin", "states/exp_avg_sq.bin"), []
     with in_folder({"states": None, **dict(zip(names, files, strict=True))} if files else {}) as folder:
         for step, gradient in enumerate(gradients, first):
@@ -269,7 +269,7 @@ def cause_of(got, slips, rtol):
 
 # %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "memory_of_parts", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 def require_memory_of_parts(accumulated, batch, length, micro, exact=True):
-    """Measured from outside of the process that computes. A logit is a float64, and there are 29 per token."""
+    """Measure memory from outside the process that computes. A token has 29 logits, which are float64 numbers."""
     whole, mebibytes = 3 * 8 * 29 * batch * length / 2**20, math.inf
     for _ in range(3):  # libraries whose pages the kernel has taken away meanwhile may count at first
         if mebibytes >= whole / 4:
@@ -1153,10 +1153,10 @@ with reveal("best_segment"):
 # count** (a 0-dimensional tensor), and its gradient for each weight, in the weight's shape and dtype.
 #
 # - `tokens` and `targets` are int64, (batch, length). `weights` are leaf tensors that require gradients.
-# - `mean_loss(weights, tokens, targets)` is the mean over the targets that count among those given. Where none counts it is
-#   0/0 = NaN, and so are its gradients.
+# - `mean_loss(weights, tokens, targets)` is the mean over the given targets that count. If none counts, the mean is 0/0 = NaN,
+#   and so are its gradients.
 # - Call it for `micro` sequences at a time, in order; the last part may be shorter. It raises `OutOfMemory` for more than 4
-#   sequences, and for graphs of more than 8 at once. Memory is measured too.
+#   sequences, and if you hold graphs of more than 8 at once. Memory is measured too.
 # - A second call with the same weights returns the same.
 # - `ValueError`: `micro` below 1, as `micro = 0`; no target that counts, or shapes that differ, naming `targets`.
 
@@ -1492,7 +1492,7 @@ with check("offload", "AdamW with its moments in files", part="values", hidden="
         return ""
 
     def goes_on(shape, chunk, options, step, seed):
-        """A step from moments that only the files hold: no call has written them."""
+        """Check a step whose moments come from given files, which no earlier call has written."""
         generator = torch.Generator().manual_seed(seed)
         start, gradient, m = torch.randn((3, *shape), generator=generator)
         v = torch.rand(shape, generator=generator)
@@ -1823,7 +1823,7 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
     ]
 
     def outcome(best, job, margin):
-        """`best`: seconds per step of the fastest plan that fits."""
+        """`best` is the number of seconds per step of the fastest plan that fits."""
         allowed = (1 - margin) * job.capacity
         found = choose_plan(job, margin)
         for name, low, high in (("micro", 1, job.batch), ("k", 0, job.layers)):
@@ -1853,13 +1853,13 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
     for best, job in zip((1.47, 6.17143, 5.38794, 2.76667, 1.65333, 0.814603), JOBS, strict=True):
         outcome(best, job, 0.1)
     outcome(1.47, JOBS[0], 0.0)
-    # three and ten sequences at a time need exactly what half of it allows
+    # with half of the capacity allowed, three and ten sequences at a time just fit
     for best, capacity in ((0.9, 8), (0.3, 22)):
         outcome(best, Job(f"{capacity} GB", 1, GB / 2, GB, 0.0, GB, 0.0, 10, 0.01, 0.2, 63 * GB, capacity * GB), 0.5)
     ### BEGIN HIDDEN TESTS
 
     def every_plan(job):
-        """Of a job; the check needs the fastest that fits."""
+        """Return all plans for a job. The check needs the fastest one that fits."""
         segments = [0, *(k for k in range(1, job.layers + 1) if job.layers % k == 0)]
         return [Plan(m, k, o) for m in range(1, job.batch + 1) for k in segments for o in (False, True)]
 

@@ -70,7 +70,7 @@ def on_each(function, tensors, *arguments):
 
 
 def on_own(function, *arguments):
-    """The same in the tests, where no rank has the tensors of the others."""
+    """Do the same in the tests, where a rank gets only its own tensor."""
     x = ask("tensor")
     return function(x, *arguments), x
 

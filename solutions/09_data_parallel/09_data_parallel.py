@@ -115,7 +115,7 @@ def batch_of(rank, rows, width, seed=0):
 
 
 def batches_for_ranks(rows, width, seed):
-    """What `ask("batch", step)` gives a rank in the tests: its own rows. No rank has those of the others."""
+    """Return the function for `ask("batch", step)` in the tests. A rank gets its own rows, and no other rank's."""
     return {"batch": lambda rank, step: batch_of(rank, rows, width, seed + min(9, step))}
 
 

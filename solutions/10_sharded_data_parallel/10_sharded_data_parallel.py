@@ -99,7 +99,7 @@ def random(*shape, seed):
 
 
 def weight_of(layer, widths, seed=0):
-    """The whole weight of a layer."""
+    """Return the whole weight of a layer."""
     return random(widths[layer + 1], widths[layer], seed=100 * seed + layer) / math.sqrt(widths[layer])
 
 
@@ -119,12 +119,12 @@ def mean_square(output):
 
 
 def pieces_for_ranks(ranks, widths, seed):
-    """What `ask("piece", layer)` gives a rank in the tests: its own piece of a weight. No rank has the others."""
+    """Return the function for `ask("piece", layer)` in the tests. A rank gets only its own piece of a weight."""
     return {"piece": lambda rank, layer: weight_of(layer, widths, seed).flatten().chunk(ranks)[rank]}
 
 
 def batches_for_ranks(rows, width, seed):
-    """What `ask("batch", step)` gives a rank in the tests: its own rows. No rank has those of the others."""
+    """Return the function for `ask("batch", step)` in the tests. A rank gets its own rows, and no other rank's."""
     return {"batch": lambda rank, step: batch_of(rank, rows, width, seed + min(9, step))}
 
 

@@ -115,7 +115,7 @@ class Stored:
         return ask("read", self.name, [p.indices(size)[:2] for p, size in zip(parts, self.shape, strict=True)])
 
 
-# What the test cells share: programs that run on every rank.
+# The test cells share these programs, which run on every rank.
 
 
 def mlp_on_ranks(parallel_mlp, x, shapes):
@@ -123,8 +123,8 @@ def mlp_on_ranks(parallel_mlp, x, shapes):
 
 
 def trained_mlps(copy_to_ranks, sum_over_ranks, x, upstream, layers):
-    """x + MLP(x), `layers` times: outputs, gradients of x and of this rank's weights, and what changed its argument.
-    Forward ends before second 1, and backward begins then, with the gradient `upstream`."""
+    """Compute x + MLP(x), `layers` times. Return the outputs, the gradients of x and of this rank's weights, and the
+    functions that changed their argument. Backward begins at second 1, with the gradient `upstream`."""
     changed = []
 
     def watched(function, given):
@@ -165,7 +165,7 @@ def shards_of(cut_attention, width, heads, kv_heads, head_dim):
 
 
 def experts_on_ranks(expert_layer, experts):
-    """Outputs, gradients of x and of the rank's experts, and the calls of run_expert. Forward ends before second 1."""
+    """Return outputs, gradients of x and of the rank's experts, and run_expert's calls. Backward begins at second 1."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     own = range(rank * experts // ranks, (rank + 1) * experts // ranks)
     weights = {expert: ask("expert", expert).requires_grad_() for expert in own}
@@ -204,11 +204,11 @@ def sent_by(run, rank, start=0.0, end=math.inf):
 
 
 # %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "oracles", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-# In graded runs this cell does not run on the side of your answers: a rank has what it is given or reads.
+# In graded runs, your answers cannot call the functions of this cell: a rank only has the data that it gets or reads.
 
 
 def mlp_weights(width, hidden, seed):
-    """up (hidden, width), its bias, down (width, hidden), its bias."""
+    """Return up (hidden, width), its bias, down (width, hidden) and its bias."""
     up, down = drawn(hidden, width, seed=seed) / width**0.5, drawn(width, hidden, seed=seed + 1) / hidden**0.5
     return up, drawn(hidden, seed=seed + 2), down, drawn(width, seed=seed + 3)
 
@@ -218,7 +218,7 @@ def whole_mlp(x, up, up_bias, down, down_bias):
 
 
 def run_mlp(parallel_mlp, ranks, x, weights):
-    """Run it on ranks that may read an N-th of each weight, and all of the bias of `down`."""
+    """Run `parallel_mlp` on ranks that may read an N-th of each weight, and all of the bias of `down`."""
     stored = dict(zip(("up", "up_bias", "down", "down_bias"), weights, strict=True))
     seen = [{name: torch.zeros(whole.shape, dtype=torch.bool) for name, whole in stored.items()} for _ in range(ranks)]
 
@@ -253,7 +253,7 @@ def train_mlps(copy_to_ranks, sum_over_ranks, ranks, tokens, width, hidden, laye
 
 
 def trained_alone(tokens, width, hidden, layers, seed, part=slice(None)):
-    """The same in one process and float64; `part` are the hidden features that count in the gradients."""
+    """Do the same in one process and float64. `part` selects the hidden features that count in the gradients."""
     x = drawn(tokens, width, seed=seed + 9).double().requires_grad_()
     y, weights = x, []
     for layer in range(layers):
@@ -273,8 +273,8 @@ def expert_weight(expert, width, seed):
 
 
 def run_experts(expert_layer, chosen, experts, width, seed):
-    """Run it on ranks that have their own tokens, the choices of these and their own experts. `chosen[rank]` are the
-    experts of a rank's tokens."""
+    """Run `expert_layer` on ranks. A rank has its own experts and its own tokens, with `chosen[rank]`, the experts that
+    its tokens have chosen."""
     ranks = len(chosen)
 
     def expert(rank, number):
@@ -291,8 +291,8 @@ def run_experts(expert_layer, chosen, experts, width, seed):
 
 
 def experts_alone(chosen, experts, width, seed):
-    """Outputs and gradients of x for each rank, and gradients of the experts, in one process and float64. `chosen` are
-    the experts of each rank's tokens."""
+    """Return the outputs and the gradients of x for each rank, and the gradients of the experts, computed in one
+    process and float64. `chosen[rank]` has the experts of that rank's tokens."""
     weights = [expert_weight(expert, width, seed).double().requires_grad_() for expert in range(experts)]
     outputs, inputs = [], []
     for rank, picks in enumerate(chosen):
@@ -349,11 +349,11 @@ show.figure(plot, "Two matrices of one layer, each with a possible cut from left
 #
 # `parallel_mlp(x, up, up_bias, down, down_bias)` returns `gelu(x @ up.T + up_bias) @ down.T + down_bias` on every rank.
 #
-# - Every rank is given the same x. The weights are on disk: `up` is (hidden, width), `down` is (width, hidden). A slice reads a
-#   part: `up[2:4]` gives two rows of `up` as a tensor, `down[:, 2:4]` two columns of `down`, and `down_bias[:]` all of the bias.
-#   `up.shape` and `len(up)` read nothing.
-# - Rank r of N uses the r-th of N equal parts of the hidden features; N divides `hidden`. It may read an N-th of `up`,
-#   `up_bias` and `down`, and so it does an N-th of the arithmetic.
+# - Every rank gets the same x. The weights are on disk: `up` is (hidden, width), `down` is (width, hidden). A slice reads a
+#   part of a weight: `up[2:4]` gives two rows of `up` as a tensor, `down[:, 2:4]` two columns of `down`, and `down_bias[:]` all
+#   of the bias. `up.shape` and `len(up)` read nothing.
+# - Rank r of N uses the r-th of N equal parts of the hidden features; N divides `hidden`. It may read only an N-th of `up`,
+#   `up_bias` and `down`, so it does an N-th of the arithmetic.
 # - The ranks send what one all-reduce of the output sends, and nothing else.
 
 # %% tags=["demo"]

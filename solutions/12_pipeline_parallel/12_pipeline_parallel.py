@@ -158,7 +158,7 @@ def pipelined(run_row, rows, samples, width, mebibytes):
 
 
 def run_pipeline(cluster, run_row, rows, samples, width, seed, mebibytes=0, memory=False):
-    """A rank gets the weights of its own stage alone. Only the first has the inputs, and only the last the targets."""
+    """Give a rank only the weights of its own stage. Only the first gets the inputs, and only the last the targets."""
     inputs, targets = data_of(len(rows[0]) // 2, samples, width, seed)
     served = {
         "weights": lambda rank: dict(Stage(rank, width, seed).state_dict()),

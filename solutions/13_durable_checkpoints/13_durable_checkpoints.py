@@ -177,11 +177,11 @@ def checkpoints(*steps):
     return found
 
 
-# Exercise 4: a saver that is called step by step. Each write waits until the test lets it go on.
+# Exercise 4: the test calls a saver step by step. Each write waits until the test lets it continue.
 
 
 def trains_on(saver_class, rows):
-    """One save, and training goes on before the write: what was written."""
+    """Save once, and continue training before the write. Return the tensors that were written, and the log."""
     whole = torch.arange(6.0 * rows).reshape(rows, 6)
     with saving(saver_class, {"weight": whole, "column": whole[:, 2], "step": torch.tensor(7)}) as run:
         run.save(1)

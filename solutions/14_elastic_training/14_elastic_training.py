@@ -135,7 +135,7 @@ class Task:
         self.weights.sub_(0.05 * self.momentum)
 
 
-# What the test cells share.
+# The test cells share this code.
 
 
 def trained(train, steps):
@@ -210,17 +210,17 @@ def lacking(after, elements):
 
 
 # %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "batches", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-# In graded runs this cell does not run on the side of your answers: ranks get what they ask for, and nothing else.
+# In graded runs, your answers cannot use this cell: ranks get the gradients that they ask for, and nothing else.
 
 
 class Batches:
-    """The rows of all steps, and what one process computes with them. `asked[rank]` are its calls of task.gradient."""
+    """The rows of all steps, and training on them in one process. `asked[rank]` has a rank's calls of task.gradient."""
 
     def __init__(self, seed=0):
         self.seed, self.asked = seed, {}
 
     def rows(self, step):
-        """The global batch of a step: the same on whatever ranks compute it."""
+        """Return the global batch of a step. It is the same for any number of ranks."""
         generator = torch.Generator().manual_seed(self.seed + step)
         rows = torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64)
         return rows, rows.sum(1) + rows[:, 0] ** 2
@@ -231,7 +231,7 @@ class Batches:
         return own.T @ (own @ weights - targets) / len(own)
 
     def served(self, ranks, deaths):
-        """What `task.gradient` asks: each rank gets the rows of one place among so many ranks."""
+        """Return the function that `task.gradient` asks. A rank gets the gradient of the rows of its own place."""
         self.asked = {rank: [] for rank in range(ranks)}
 
         def gradient(rank, weights, step, place, size):
@@ -251,8 +251,8 @@ class Batches:
         return {"gradient": gradient}
 
     def continued(self, replicas, first, steps, places=(0,), size=1, divisor=1):
-        """Train copies of (weights, momentum) from step `first` on, each with its place's rows; the sum of the gradients
-        is divided by `divisor`."""
+        """Train copies of (weights, momentum) from step `first` on, each with the rows of its place. The sum of their
+        gradients is divided by `divisor`."""
         replicas = [(w.clone(), m.clone()) for w, m in replicas]
         for step in range(first, steps):
             total = sum(self.gradient(w, step, at, size) for (w, _), at in zip(replicas, places, strict=True))
@@ -262,13 +262,13 @@ class Batches:
         return replicas
 
     def alone(self, steps):
-        """Weights and momentum of one process."""
+        """Return the weights and momentum that one process computes."""
         start = torch.zeros(WIDTH, dtype=torch.float64)
         return self.continued([(start, start)], 0, steps)[0]
 
 
 def train_on(batches, train, ranks, deaths, steps):
-    """Run it with these deaths, (rank, seconds), and say for each phase who was left."""
+    """Run `train` with these deaths, (rank, seconds). Return the run, the ranks that survived, and a description."""
     cluster = Cluster(uniform(ranks, LATENCY, 1e9), [RankDies(*d) for d in deaths], timeout=TIMEOUT)
     run = on_cluster(cluster, trained, train, steps, served=batches.served(ranks, len(deaths)))
     left = [rank for rank in range(ranks) if rank not in run.died]
@@ -277,7 +277,7 @@ def train_on(batches, train, ranks, deaths, steps):
 
 
 def attempted(log, size):
-    """The steps that a rank began while it trained with `size` ranks."""
+    """Return the steps that a rank began while it trained with `size` ranks."""
     return [step for step, _, of in log if of == size]
 
 

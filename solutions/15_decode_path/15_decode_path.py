@@ -104,11 +104,11 @@ def cause_of(got, expected, slips, rtol=1e-4, atol=1e-5):
     return next((cause for cause, value in slips.items() if near(value)), "")
 
 
-# What test cells run where the answer lives.
+# Test cells run these functions in the process of the answer.
 
 
 def flops_of(CachedAttention, kv_heads, chunks):
-    """For each call, the FLOPs of its matrix products and what it returns."""
+    """Return for each call the FLOPs of its matrix products, and its result."""
     attention, found = CachedAttention(kv_heads), []
     for chunk in chunks:
         with FlopCounterMode(display=False) as counter:
@@ -118,7 +118,7 @@ def flops_of(CachedAttention, kv_heads, chunks):
 
 
 def last_of_many(CachedAttention, kv_heads, chunks):
-    """What the last call returns."""
+    """Return the result of the last call."""
     attention, got = CachedAttention(kv_heads), None
     for chunk in chunks:
         got = attention.attend(*chunk)
@@ -175,32 +175,33 @@ show.figure(
 # Queries have `heads` heads of `head_dim` numbers each. Keys and values have only `kv_heads` heads, and neighbouring
 # query heads share one of them (grouped-query attention, lab 04).
 #
-# A layer projects each token once, when it arrives, to its query, key and value. `whole_attention` below has no cache: to use
-# it for a new token, you would need those of all tokens, and it would compute the results of all tokens again. It leaves out
-# the rotary position embeddings that real models apply to queries and keys. It is part of this notebook only: in graded
-# runs your answer cannot call it.
+# A layer projects each token once, when it arrives, to its query, key and value. `whole_attention` below has no cache. To use
+# it for a new token, you would need the queries, keys and values of all tokens, and it would compute all results again. It
+# leaves out the rotary position embeddings that real models apply to queries and keys. You can call it in this notebook, but
+# your answer cannot call it in graded runs.
 #
-# *Worked example.* Three tokens are in the cache, and a chunk of two arrives, at positions 3 and 4. The first sees keys
-# 0 to 3, the second keys 0 to 4. A mask that starts counting at the chunk would let the first see only key 0. With 4 heads, 2
-# key-value heads and a head_dim of 8, a token brings 4 · 8 numbers of queries and twice 2 · 8 of keys and values. Scores and
-# results of 2 queries and 5 keys take 2 · 2 · 2 · 5 · 4 · 8 = 1,280 FLOPs.
+# *Worked example.* Three tokens are in the cache, and a chunk of two arrives, at positions 3 and 4. The first new token sees
+# keys 0 to 3, the second sees keys 0 to 4. A mask that starts counting at the chunk would let the first see only key 0. With 4
+# heads, 2 key-value heads and a head_dim of 8, a token has 4 · 8 numbers in its query, and 2 · 8 each in its key and value.
+# Scores and results for 2 queries and 5 keys take 2 · 2 · 2 · 5 · 4 · 8 = 1,280 FLOPs.
 #
 # ### Exercise 1 (20 points)
 #
 # `CachedAttention(kv_heads)` is the attention of one layer, for a batch of sequences that grow together.
 #
-# - `attend(q, k, v)` takes the queries of the new tokens, (batch, new, heads · head_dim), and their keys and values, (batch, new,
-#   kv_heads · head_dim). Each token comes only once. It returns what `whole_attention` of all tokens so far returns for the new
-#   ones, (batch, new, heads · head_dim).
-# - Compute no results of earlier tokens again. If n tokens are new and the cache then holds t, torch's matrix products in a call
-#   may take 4 · n · t · heads · head_dim FLOPs per sequence of the batch. With a long cache, the memory is measured too.
+# - `attend(q, k, v)` takes the queries of the new tokens, (batch, new, heads · head_dim), and their keys and values,
+#   (batch, new, kv_heads · head_dim). Each token is passed only once. `attend` returns the results that `whole_attention` of
+#   all tokens so far would return for the new tokens, (batch, new, heads · head_dim).
+# - Do not compute results of earlier tokens again. If n tokens are new and the cache then holds t tokens, torch's matrix
+#   products in a call may take 4 · n · t · heads · head_dim FLOPs per sequence of the batch. With a long cache, the memory is
+#   measured too.
 # - `truncate(length)` forgets all tokens from position `length` on; `attend` continues from there. If `length` is
 #   negative or larger than the number of cached tokens, raise a `ValueError` that says so: `length = 9 of 5 tokens`.
 
 
 # %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "whole_attention", "locked": true, "schema_version": 3, "solution": false, "task": false}
 def whole_attention(q, k, v, kv_heads):
-    """Causal attention of all tokens: q (batch, tokens, heads · head_dim) → the same shape."""
+    """Compute causal attention of all tokens. The result has the shape of q, (batch, tokens, heads · head_dim)."""
     head_dim = k.shape[-1] // kv_heads
     q, k, v = (each.unflatten(-1, (-1, head_dim)).transpose(1, 2) for each in (q, k, v))
     group = q.shape[1] // kv_heads  # neighbouring query heads that share a key head
@@ -337,7 +338,7 @@ with check("CachedAttention", "arithmetic per call", part="cost", hidden="other 
             check.true(near, f"{what} returns another result, so its FLOPs do not count: see the test above")
 
     def takes_little_memory(total, new, head_dim, seed=0):
-        """A long cache: the scores of all tokens would take total² numbers, those of the new ones new · total."""
+        """Check a long cache. Scores of all tokens would take total² numbers, those of the new tokens new · total."""
         q, k, v = (drawn(1, total, head_dim, seed=seed + place) for place in range(3))
         chunks = [list(parts) for parts in zip(*(each.split(new, 1) for each in (q, k, v)), strict=True)]
         took, whole = math.inf, 4 * total**2 / 2**20
@@ -368,7 +369,7 @@ with check("CachedAttention", "arithmetic per call", part="cost", hidden="other 
 with check("CachedAttention", "tokens that are forgotten", part="truncate", hidden="other lengths"):
 
     def tokens_of(batch, count, seed):
-        """q, k and v of 2 heads, which share one key-value head, with a head_dim of 4."""
+        """Return q, k and v for 2 heads, which share one key-value head, with a head_dim of 4."""
         return [drawn(batch, count, width, seed=seed + place) for place, width in enumerate((8, 4, 4))]
 
     def forgets(first, length, then, batch=1, seed=1):

@@ -173,7 +173,7 @@ def require_times(got, expected, case):
 
 
 def require_ends(got, milliseconds, case):
-    """The last token of each request at the recorded virtual time."""
+    """Check that the last token of each request comes at the recorded virtual time."""
     for mine, wanted in zip(got, map(float, milliseconds.split()), strict=True):
         check.equal(len(mine.times), mine.output, what=f"tokens of {mine.name}, {case}")
         last = 1e3 * mine.times[-1]
@@ -1069,7 +1069,7 @@ with check("admit", "a trace in virtual time", part="trace", hidden="other trace
         120,
         400,
     )
-    # a burst: many wait while many seats are free
+    # a burst: many requests wait while many seats are free
     serves(
         "170.6676 330.7476 230.6676 101.4516 266.5796 325.7476 296.5796 477.2356 382.2356 407.2356 355.7476 "
         "664.5476 582.2356 512.2356 594.5476 582.2356 870.6196 807.2036 933.2836 888.2836 1138.188 993.2836 "
@@ -1486,12 +1486,12 @@ with check("fill_step", "the chunks of one step", part="chunks", hidden="other r
 with check("fill_step", "a trace in virtual time", part="trace", hidden="other traces"):
 
     def traced(seed):
-        """Of every third request all but the last token of the prompt was in a prefix cache, so it decodes at once."""
+        """For every third request, the prefix cache has the prompt except its last token, so it decodes at once."""
         trace = arrivals(60.0, 25, (20, 900), (4, 40), seed)
         return [(*each, (each[2] - 1) * (place % 3 == 2)) for place, each in enumerate(trace)]
 
     def serves_chunks(ends, p99, seed, seats, budget):
-        """`ends`: milliseconds until the last token of each request; `p99`: of the gaps of the model answer."""
+        """`ends` has milliseconds until the last token of each request; `p99` is that of the model answer's gaps."""
         got = serve(traced(seed), filling(fill_step, seats, budget))
         require_ends(got, ends, f"{seats} seats, budget {budget}, trace {seed}")
         gaps = np.percentile(np.concatenate([np.diff(each.times) for each in got]), 99)

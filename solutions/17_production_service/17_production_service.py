@@ -127,8 +127,8 @@ def event(data):
     return f"data: {json.dumps(data)}\n\n"
 
 
-# Programs that run in virtual time and use your functions. They return what happened, as plain data. In a graded run, your
-# functions run in a process of their own, and `there` calls a function in that process.
+# These programs run in virtual time and use your functions. They return plain data that describes what happened. In a graded
+# run, your functions run in a separate process, and `there` calls a function in that process.
 
 
 def arrivals(rate, requests, seed):
@@ -176,7 +176,7 @@ async def load_test(make_server, moments, leave=None, poison=(), **settings):
 
 
 class Digest(str):
-    """A stored digest that notes whether it is compared without `same`."""
+    """A stored digest that records comparisons without `same`."""
 
     otherwise = set()
 
@@ -194,7 +194,7 @@ class Digest(str):
 
 
 def watched(find_client, authorization, keys, same):
-    """The result, and how digests were compared without `same`."""
+    """Return the result, and the ways in which digests were compared without `same`."""
     Digest.otherwise.clear()
     keys = [Key(key.client, Digest(key.sha256)) for key in keys]
 
@@ -205,8 +205,8 @@ def watched(find_client, authorization, keys, same):
 
 
 async def compares(find_client, authorization, keys, only=None):
-    """The result, the arguments of each comparison, and whether digests were compared in another way. With `only`, `same`
-    says yes for the stored key at this place and for no other, whatever it is compared with."""
+    """Return the result, the arguments of each comparison, and the other ways in which digests were compared. With
+    `only`, `same` is true for the stored key at this place, and for no other, whatever it is compared with."""
     asked = []
 
     def same(a, b):
@@ -218,7 +218,7 @@ async def compares(find_client, authorization, keys, only=None):
 
 
 async def closes(events_of):
-    """Close a stream. Returns what that raised, and the number of tasks that are left."""
+    """Close a stream. Returns the error that this raised, and the number of tasks that are left."""
     problem = ""
     try:
         await events_of.aclose()
@@ -289,7 +289,7 @@ async def probed(Lifecycle, loaded, engine_dead, draining, paths):
 
 
 def runs(process, name, work):
-    """Make `work` a stream of the process."""
+    """Start `work` as a stream of the process."""
     task = process.running[name] = asyncio.create_task(work)
     task.add_done_callback(lambda _: process.running.pop(name))
     task.add_done_callback(lambda _: task.cancelled() or task.exception())  # so that asyncio does not warn
@@ -1513,7 +1513,7 @@ class Lifecycle:
 with check("Lifecycle", "what the probes get", part="probes", hidden="all other states"):
 
     def answers_all(cases, **state):
-        """Cases {path: (status, why)} for one process."""
+        """Check one process with cases {path: (status, why)}."""
         flags = {"loaded": True, "engine_dead": False, "draining": False, **state}
         statuses = virtual(probed, Lifecycle, flags["loaded"], flags["engine_dead"], flags["draining"], list(cases))
         for (path, (expected, why)), got in zip(cases.items(), statuses, strict=True):

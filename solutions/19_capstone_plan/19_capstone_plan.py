@@ -641,7 +641,7 @@ def reserve(needed: list[int], reserved: float, on_demand: float) -> int:
 with check("reserve", "the cheapest number", hidden="longer years"):
 
     def reserves(costs, needed, reserved, on_demand):
-        """`costs`: what the hours cost with 0, 1, 2, … reserved."""
+        """`costs` has the cost of the hours with 0, 1, 2, … reserved GPUs."""
         expected = costs.index(min(costs))
         got = reserve(list(needed), reserved, on_demand)
         mean = sum(needed) / len(needed) if needed else 0

@@ -28,7 +28,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """How often each part occurs, and in which lines. A part is the dump of a normalised statement or expression."""
+    """Counts the parts of an answer, with their lines. A part is the dump of a normalised statement or expression."""
 
     parts: Counter[str]
     lines: dict[str, frozenset[int]]

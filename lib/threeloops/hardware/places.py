@@ -26,7 +26,6 @@ def record_folder() -> Path:
 
     It is `$THREELOOPS_HOME` if that is set, and `threeloops` in `$XDG_STATE_HOME` or `~/.local/state` if not.
 
-
     Releases that did not know XDG_STATE_HOME wrote to `~/.local/state`. A record there is used until there is another.
     Raises RuntimeError as `base_folder` does.
     """

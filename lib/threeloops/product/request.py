@@ -170,7 +170,7 @@ class Request:
 
     @property
     def lacks_prompt_logprobs(self) -> bool:
-        """Whether the request asks for log-probabilities of its prompt that have not been computed yet."""
+        """Tell whether the request asks for log-probabilities of its prompt that have not been computed yet."""
         return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < len(self.prompt) - 1
 
     @property

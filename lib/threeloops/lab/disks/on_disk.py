@@ -24,7 +24,7 @@ __all__ = ["Folder", "Recorded", "in_folder", "on_disk", "on_folders"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a program did to a folder: its record, and either its result or the error that ended it."""
+    """The record of a program's operations on a folder, and either its result or the error that ended it."""
 
     record: Record
     result: Any

@@ -76,7 +76,7 @@ class Save:
         self._thread: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Make the thread, which waits for `start`, in advance: a new thread blocks its creator until it first yields."""
+        """Make the thread in advance. It waits for `start`. A new thread blocks its creator until it first yields."""
         thread = threading.Thread(target=self._run, name=f"save of step {self.plan.step}")
         thread.start()
         self._thread = thread

@@ -40,7 +40,7 @@ class HeldReports:
         return tuple(ready)
 
     def end(self, text: str) -> tuple[Reported, ...]:
-        """End the answer with `text`, and return the remaining reports. Tokens that were cut off are placed at its end."""
+        """End the answer with `text`, and return the remaining reports. Tokens that were cut off are put at its end."""
         end = self._sent + len(text)
         return tuple(report._replace(place=min(report.place, end)) for report in self._held)
 
