@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from threeloops.hardware.places import base_folder, record_folder
+from threeloops.places import base_folder, record_folder
 
 from grader.authoring.labs import Limits
 from grader.doctor.finding import Finding

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from threeloops.hardware.places import base_folder
+from threeloops.places import base_folder
 
 from grader.authoring.labs import Lab
 from grader.machine.faults import MachineFault

@@ -14,8 +14,7 @@ from matplotlib.colors import to_hex, to_rgb, to_rgba, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
-from threeloops.figures import GRID, ON_DARK, ON_LIGHT
-from threeloops.palette import palette
+from threeloops.figures import GRID, ON_DARK, ON_LIGHT, palette
 
 __all__ = ["png"]
 

@@ -1,11 +1,27 @@
-"""Figures in the course's look: one set of sizes and colours, for the library's pictures and for those of labs."""
+"""Figures in the course's look: one set of sizes and colours, for the library's pictures and for those of labs.
+
+Colour-blind readers can tell the colours apart. They are those of Okabe and Ito, "Color Universal Design" (2008).
+"""
 
 import re
+from typing import NamedTuple
 
-from threeloops.palette import palette
+__all__ = ["GRID", "ON_DARK", "ON_LIGHT", "figure", "fitting", "palette", "text_inches"]
 
-__all__ = ["GRID", "ON_DARK", "ON_LIGHT", "figure", "fitting", "text_inches"]
 
+class _Palette(NamedTuple):
+    blue: str = "#0072b2"
+    orange: str = "#e69f00"
+    green: str = "#009e73"
+    vermillion: str = "#d55e00"
+    purple: str = "#cc79a7"
+    sky: str = "#56b4e9"
+    yellow: str = "#f0e442"
+    grey: str = "#7f7f7f"
+    ink: str = "#222222"
+
+
+palette = _Palette()
 GRID = "#dddddd"
 ON_DARK, ON_LIGHT = "#fdfdfd", "#1a1a1a"
 """Text on bars of the palette, whose colours are the same on a light page and on a dark one; white and ink are not."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from threeloops.files import replace_text, replacing
-from threeloops.hardware.places import RECORD, base_folder, below, record_folder
+from threeloops.places import RECORD, base_folder, below, record_folder
 
 
 def names(folder):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from threeloops.figures import palette
 from threeloops.hardware.accelerators import Accelerator, dtype_name
 from threeloops.inner.costs import Work, attention, elementwise, layernorm, matmul, softmax
-from threeloops.palette import palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

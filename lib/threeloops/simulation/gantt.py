@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from threeloops.palette import palette
+from threeloops.figures import palette
 from threeloops.simulation.pipeline import Trace
 
 __all__ = ["draw"]

@@ -10,8 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.patches import Rectangle
 from PIL import Image
-from threeloops.figures import figure
-from threeloops.palette import palette
+from threeloops.figures import figure, palette
 from toy_course import SOURCE, make_course, read
 
 from grader.authoring.labs import Lab, LabError

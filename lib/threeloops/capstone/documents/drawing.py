@@ -6,9 +6,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from threeloops.capstone.plan import Bars, Figure, Gantt, Lines
-from threeloops.figures import ON_LIGHT, fitting, text_inches
+from threeloops.figures import ON_LIGHT, fitting, palette, text_inches
 from threeloops.figures import figure as new_figure
-from threeloops.palette import palette
 from threeloops.units import readable, time_unit
 
 if TYPE_CHECKING:

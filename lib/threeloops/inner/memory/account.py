@@ -3,11 +3,11 @@
 from functools import cached_property
 from typing import Any
 
+from threeloops.figures import palette
 from threeloops.inner.memory.block import saved_by_layer
 from threeloops.inner.memory.sizes import Model, Step
 from threeloops.inner.memory.step import predicted
 from threeloops.inner.memory.timeline import KINDS, Timeline
-from threeloops.palette import palette
 
 __all__ = ["Account", "account", "draw_bars", "draw_timeline"]
 

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from threeloops.hardware.places import RECORD, record_folder
 from threeloops.lab.course.loops import labs
 from threeloops.lab.widgets.display import in_kernel
+from threeloops.places import RECORD, record_folder
 
 __all__ = [
     "current_lab", "forget", "note_checked", "note_prediction", "passed", "predictions", "record",

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from threeloops.figures import ON_LIGHT, figure
-from threeloops.palette import palette
+from threeloops.figures import ON_LIGHT, figure, palette
 from threeloops.product.batching import Engine, Policy, SimulatedExecutor, StepShape
 from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.loadgen import Arrival, Replay, requests_of

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import ON_LIGHT, figure, fitting
-from threeloops.palette import palette
+from threeloops.figures import ON_LIGHT, figure, fitting, palette
 from threeloops.simulation.link import Link
 from threeloops.training.data_parallel.buckets import assign_buckets
 from threeloops.training.data_parallel.scaling import Gradient, bucketed_step

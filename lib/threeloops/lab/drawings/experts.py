@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from threeloops.figures import ON_LIGHT, figure
-from threeloops.palette import palette
+from threeloops.figures import ON_LIGHT, figure, palette
 from threeloops.training.expert_parallel import Load, expert_capacity, keep_within_capacity
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import ON_LIGHT, figure, fitting
-from threeloops.palette import palette
+from threeloops.figures import ON_LIGHT, figure, fitting, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

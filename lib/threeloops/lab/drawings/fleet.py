@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from threeloops.figures import ON_LIGHT, figure
-from threeloops.palette import palette
+from threeloops.figures import ON_LIGHT, figure, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from threeloops.figures import ON_LIGHT, figure
-from threeloops.palette import palette
+from threeloops.figures import ON_LIGHT, figure, palette
 from threeloops.training.pipeline.simulate import Timed, Timeline
 from threeloops.units import readable_seconds
 

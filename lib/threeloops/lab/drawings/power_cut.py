@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from threeloops.figures import figure
-from threeloops.palette import palette
+from threeloops.figures import figure, palette
 from threeloops.training.checkpoint.crash.explore import loaded
 from threeloops.training.checkpoint.crash.model.operations import Record
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules

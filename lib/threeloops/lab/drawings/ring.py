@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from threeloops.figures import figure
-from threeloops.palette import palette
+from threeloops.figures import figure, palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

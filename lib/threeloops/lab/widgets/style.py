@@ -11,8 +11,7 @@ import re
 import sys
 from html import escape
 
-from threeloops.figures import GRID, figure
-from threeloops.palette import palette
+from threeloops.figures import GRID, figure, palette
 
 __all__ = ["WIDTH", "figure", "html", "png", "svg", "with_still", "words"]
 

@@ -11,10 +11,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from threeloops.hardware.places import base_folder
 from threeloops.models import gpt, gpt_config, gpt_operations
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.places import base_folder
 from threeloops.product.trained import training
 from threeloops.product.trained.recipe import RECIPES, Recipe
 from threeloops.product.trained.text import standard_library

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from threeloops.figures import ON_LIGHT, figure, text_inches
-from threeloops.palette import palette
+from threeloops.figures import ON_LIGHT, figure, palette, text_inches
 from threeloops.training.pipeline.simulate import Timeline
 from threeloops.units import readable_seconds, time_unit
 

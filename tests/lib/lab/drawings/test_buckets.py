@@ -5,9 +5,9 @@ import math
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
+from threeloops.figures import palette
 from threeloops.lab.drawings import Layer, draw_buckets, fill_buckets
 from threeloops.lab.widgets import style
-from threeloops.palette import palette
 from threeloops.training.cluster import Cluster, compute, now, uniform
 
 EIGHT = [Layer(f"layer {n}", 2e-4, 1 << 18) for n in range(8)]

@@ -2,10 +2,10 @@
 
 import pytest
 from matplotlib.colors import to_hex
+from threeloops.figures import palette
 from threeloops.lab import animate
 from threeloops.lab.drawings import draw_ring, ring_steps
 from threeloops.lab.widgets import style
-from threeloops.palette import palette
 
 RANKS = range(2, 9)
 

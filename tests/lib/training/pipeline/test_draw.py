@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
-from threeloops.palette import palette
+from threeloops.figures import palette
 from threeloops.training.pipeline import Action, Durations, Timed, Timeline, gantt, one_f_one_b, simulate, zb_v
 
 KINDS = {"forward": "F", "backward": "B", "input gradient": "I", "weight gradient": "W"}

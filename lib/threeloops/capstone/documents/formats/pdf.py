@@ -9,7 +9,7 @@ from fpdf.enums import TableBordersLayout, XPos, YPos
 from fpdf.fonts import FontFace
 
 from threeloops.capstone.documents.formats.outline import Block, Document, Paragraph, Picture, Table
-from threeloops.palette import palette
+from threeloops.figures import palette
 
 __all__ = ["render"]
 

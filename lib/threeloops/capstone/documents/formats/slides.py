@@ -10,7 +10,7 @@ from pptx.enum.text import PP_ALIGN
 from pptx.util import Inches, Pt
 
 from threeloops.capstone.documents.formats.outline import Document, Picture, Slide, Table
-from threeloops.palette import palette
+from threeloops.figures import palette
 
 __all__ = ["render"]
 

@@ -11,7 +11,7 @@ from docx.oxml.ns import qn
 from docx.shared import Cm, Pt, RGBColor
 
 from threeloops.capstone.documents.formats.outline import Block, Document, Paragraph, Picture, Table
-from threeloops.palette import palette
+from threeloops.figures import palette
 
 __all__ = ["render"]
 

@@ -16,7 +16,7 @@ import xlsxwriter
 
 from threeloops.capstone.documents.formats.outline import Cell, Document, Number, Paragraph, Picture, Section, Table
 from threeloops.capstone.plan import Quantity
-from threeloops.palette import palette
+from threeloops.figures import palette
 
 __all__ = ["render"]
 

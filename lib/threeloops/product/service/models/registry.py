@@ -25,7 +25,7 @@ from typing import Literal
 import msgspec
 
 from threeloops.files import replace_text, sync
-from threeloops.hardware.places import below
+from threeloops.places import below
 from threeloops.product.service.models.version import RegistryError, Version, read_version, write_manifest
 
 __all__ = ["Registry"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from threeloops.files import replace_text
-from threeloops.hardware.places import below
+from threeloops.places import below
 
 __all__ = ["RegistryError", "Version", "read_version", "write_manifest"]
 

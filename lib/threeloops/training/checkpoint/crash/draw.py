@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from threeloops.figures import figure
-from threeloops.palette import palette
+from threeloops.figures import figure, palette
 from threeloops.training.checkpoint.crash.model.disk import Disk
 from threeloops.training.checkpoint.crash.model.operations import (
     Operation,

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from threeloops.figures import figure
-from threeloops.palette import palette
+from threeloops.figures import figure, palette
 from threeloops.training.cluster.cluster import Run
 from threeloops.units import readable_bytes
 

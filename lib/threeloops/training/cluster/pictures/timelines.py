@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import ON_DARK, ON_LIGHT, figure, fitting, text_inches
-from threeloops.palette import palette
+from threeloops.figures import ON_DARK, ON_LIGHT, figure, fitting, palette, text_inches
 from threeloops.training.cluster.cluster import Run
 from threeloops.training.cluster.machine.calls import COMMUNICATION, COMPUTE
 from threeloops.training.cluster.machine.records import Message, Span

@@ -2,7 +2,7 @@
 
 import pytest
 from matplotlib.colors import to_hex
-from threeloops.palette import palette
+from threeloops.figures import palette
 from threeloops.training.checkpoint.crash import EXT4, Record, crash_states, draw_crash
 from threeloops.training.checkpoint.crash.model.operations import Create, Entry, Rename, Saved, Sync, Write
 

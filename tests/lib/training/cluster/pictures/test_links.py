@@ -2,8 +2,8 @@
 
 import pytest
 from matplotlib.collections import PolyCollection
+from threeloops.figures import palette
 from threeloops.lab.widgets import style
-from threeloops.palette import palette
 from threeloops.training.cluster.cluster import Run
 from threeloops.training.cluster.machine.records import Message
 from threeloops.training.cluster.machine.topology import fabric, uniform

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.quiver import Quiver
+from threeloops.figures import palette
 from threeloops.lab import animate
 from threeloops.lab.widgets import style
-from threeloops.palette import palette
 from threeloops.training.cluster.cluster import Run
 from threeloops.training.cluster.machine.calls import COMMUNICATION, COMPUTE
 from threeloops.training.cluster.machine.records import Message, Span
