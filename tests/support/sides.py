@@ -4,8 +4,10 @@ import textwrap
 import time
 from contextlib import contextmanager
 
-from grading import needs
+import pytest
+from grading import SANDBOXES, fresh_course, needs
 from threeloops.lab.checking import wall
+from toy_course import make_course
 
 from grader.authoring.labs import Limits
 from grader.sandbox.pool import pool
@@ -13,9 +15,31 @@ from grader.transport.link import Link
 from grader.wall.outcome import Outcome
 
 
+def course_fixture(make=make_course):
+    """Return the fixture `lab` of a module: a toy lab that all its tests share."""
+
+    @pytest.fixture(scope="module")
+    def lab(tmp_path_factory):
+        with fresh_course(tmp_path_factory.mktemp("wall"), make) as lab:
+            yield lab
+
+    return lab
+
+
+def sides_fixture(setup):
+    """Return the fixture `run` of a module: `sides` with this setup cell, first direct and then in each sandbox."""
+
+    @pytest.fixture(params=("direct", *SANDBOXES))
+    def run(request, lab):
+        with sides(lab, request.param, setup) as run:
+            yield run
+
+    return run
+
+
 @contextmanager
 def sides(lab, where, setup):
-    """`run(student, *tests)`: the outcome of each test cell for a student's cell, "direct" or in a sandbox."""
+    """Yield `run(student, *tests)`, which returns the outcome of each test cell: "direct", or in a sandbox."""
     opened = []
 
     def run(student, *tests):

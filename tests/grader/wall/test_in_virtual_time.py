@@ -2,8 +2,8 @@
 cell sees what it would see beside the student's code."""
 
 import pytest
-from grading import SANDBOXES, fresh_course, needs
-from sides import Walled, sides
+from grading import SANDBOXES, needs
+from sides import Walled, course_fixture, sides_fixture
 
 SETUP = """
 import asyncio
@@ -102,16 +102,8 @@ async def reads_two(f):
 """
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with fresh_course(tmp_path_factory.mktemp("wall")) as lab:
-        yield lab
-
-
-@pytest.fixture(params=("direct", *SANDBOXES))
-def run(request, lab):
-    with sides(lab, request.param, SETUP) as run:
-        yield run
+lab = course_fixture()
+run = sides_fixture(SETUP)
 
 
 def test_both_sides_have_the_same_time_to_the_bit(run):

@@ -4,8 +4,8 @@ hostile rank program costs its own exercise only."""
 import textwrap
 
 import pytest
-from grading import SANDBOXES, fresh_course, needs
-from sides import Walled, sides
+from grading import SANDBOXES, needs
+from sides import Walled, course_fixture, sides, sides_fixture
 from toy_course import make_tensor_course
 
 SETUP = """
@@ -37,16 +37,8 @@ def f(x):
 """
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with fresh_course(tmp_path_factory.mktemp("wall"), make_tensor_course) as lab:
-        yield lab
-
-
-@pytest.fixture(params=("direct", *SANDBOXES))
-def run(request, lab):
-    with sides(lab, request.param, SETUP) as run:
-        yield run
+lab = course_fixture(make_tensor_course)
+run = sides_fixture(SETUP)
 
 
 def test_a_ring_has_its_values_bytes_messages_and_time(run):

@@ -1,8 +1,8 @@
 """What crosses the wall: the same test cell, beside the student's code and with a process between them."""
 
 import pytest
-from grading import SANDBOXES, fresh_course, needs
-from sides import Walled, sides
+from grading import SANDBOXES, needs
+from sides import Walled, course_fixture, sides_fixture
 from toy_course import make_tensor_course
 
 from grader.processes.grader_process import _shown
@@ -44,16 +44,8 @@ def double(x):
 """
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with fresh_course(tmp_path_factory.mktemp("wall"), make_tensor_course) as lab:
-        yield lab
-
-
-@pytest.fixture(params=("direct", *SANDBOXES))
-def run(request, lab):
-    with sides(lab, request.param, SETUP) as run:
-        yield run
+lab = course_fixture(make_tensor_course)
+run = sides_fixture(SETUP)
 
 
 SAME = {

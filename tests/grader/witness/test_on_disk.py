@@ -4,8 +4,8 @@ The student's process cannot say that an operation happened: it can only have th
 """
 
 import pytest
-from grading import SANDBOXES, fresh_course, needs
-from sides import Walled, sides
+from grading import SANDBOXES, needs
+from sides import Walled, course_fixture, sides_fixture
 
 SETUP = """
 from threeloops.lab import check
@@ -43,16 +43,8 @@ def f(path, data):
 """
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with fresh_course(tmp_path_factory.mktemp("wall")) as lab:
-        yield lab
-
-
-@pytest.fixture(params=("direct", *SANDBOXES))
-def run(request, lab):
-    with sides(lab, request.param, SETUP) as run:
-        yield run
+lab = course_fixture()
+run = sides_fixture(SETUP)
 
 
 def test_the_record_is_explored_where_the_test_is(run):
