@@ -72,7 +72,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     _clock_resolution: float
     _timer_cancelled_count: int
     is_ending = False
-    """Whether the program is over, and the tasks that are left are being cancelled."""
+    """True once the program is over, while the remaining tasks are being cancelled."""
 
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
 
 def run(main: Callable[..., Awaitable[Any]], *args: Any, seconds: float = 3600.0, **options: Any) -> Any:
-    """What `await main(*args, **options)` returns, in a new loop in virtual time. Tasks that are left are cancelled.
+    """Return the result of `await main(*args, **options)` in a new loop in virtual time, and cancel remaining tasks.
 
     It also works where another loop is running, as one is in a notebook.
 
@@ -296,7 +296,7 @@ def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None)
 
 
 def cancel_all(loop: VirtualTimeLoop) -> None:
-    """As `asyncio.run` does, but a task that refuses to end is left behind."""
+    """Cancel all tasks as `asyncio.run` does, but leave a task behind if it refuses to end."""
     loop.is_ending, loop._limit = True, math.inf
     left = loop._created(done=False)
     for task in left:
@@ -312,7 +312,7 @@ def cancel_all(loop: VirtualTimeLoop) -> None:
 
 
 def _line_of(task: "asyncio.Task[Any]") -> str:
-    """Where the task waits: the innermost line that is not asyncio's own."""
+    """Return the innermost line at which the task waits, without lines of asyncio and of this package."""
     found = ""
     for code, line in _chain(task.get_coro()):
         if code.co_filename.startswith((asyncio.__path__[0], _HERE)):

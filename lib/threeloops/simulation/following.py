@@ -31,7 +31,7 @@ from typing import Any
 
 from threeloops.simulation.event_loop import Deadlock, TimeLimit, VirtualTimeLoop, alone, cancel_all
 from threeloops.simulation.one_core import keep_to
-from threeloops.simulation.stand_ins import PLAIN, stand_in
+from threeloops.simulation.stand_ins import is_data, reason_of, stand_in
 
 __all__ = ["BUSY", "call_now", "end", "go_on", "raise_deadlock", "raise_error", "raise_time_limit", "start"]
 
@@ -89,7 +89,7 @@ class _FollowingLoop(VirtualTimeLoop):
     def outcome_of(self, error: BaseException) -> list[Any]:
         """Encode for the grader that an operation has failed."""
         if isinstance(error, asyncio.CancelledError):
-            return ["cancelled", str(error.args[0]) if error.args else None]
+            return ["cancelled", reason_of(error)]
         if isinstance(error, StopAsyncIteration):
             return ["ended", None]
         self.errors.append(error)
@@ -190,13 +190,10 @@ def start(core: int) -> None:
 
 def go_on(grader: Callable[..., Any], moment: float, told: list[list[Any]]) -> list[Any]:
     """Run until no task is ready. Returns the requests of the tasks, and the time of the next timer."""
-    loop = _loop()
-    loop.grader = grader
-    loop.begin_turns(moment)
-    _hear(loop, told)
+    loop = _resumed(grader, moment, told)
     with alone():
         loop.run_forever()
-    return [*_asked(loop)]
+    return _asked(loop)
 
 
 def call_now(
@@ -210,10 +207,7 @@ def call_now(
 ) -> list[Any]:
     """Call a function of the student's at once. Returns the kind of its result, the result, the names of its
     asynchronous methods, and what `go_on` returns."""
-    loop = _loop()
-    loop.grader = grader
-    loop.begin_turns(moment)
-    _hear(loop, told)
+    loop = _resumed(grader, moment, told)
     with alone():
         events._set_running_loop(loop)
         value = _call(loop, target, method, args, kwargs)
@@ -258,16 +252,21 @@ def _where() -> str:
     return "".join(line for line in lines if not line.rstrip().endswith(" waits"))
 
 
-def _hear(loop: _FollowingLoop, told: list[list[Any]]) -> None:
+def _resumed(grader: Callable[..., Any], moment: float, told: list[list[Any]]) -> _FollowingLoop:
+    """Return the loop at this moment, after it has heard what the grader's loop tells."""
+    loop = _loop()
+    loop.grader = grader
+    loop.begin_turns(moment)
     for kind, *rest in told:
         getattr(loop, f"on_{kind}")(*rest)
+    return loop
 
 
-def _asked(loop: _FollowingLoop) -> tuple[list[list[Any]], float | None, bool]:
+def _asked(loop: _FollowingLoop) -> list[Any]:
     """Return the new requests, the time of the next timer, and whether a task is ready."""
     asked, loop.asked = loop.asked, []
     timer = loop.next_timer()
-    return asked, None if timer == math.inf else timer, bool(loop._ready)
+    return [asked, None if timer == math.inf else timer, bool(loop._ready)]
 
 
 def _call(loop: _FollowingLoop, target: Any, method: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -283,7 +282,7 @@ def _call(loop: _FollowingLoop, target: Any, method: str, args: list[Any], kwarg
 def _described(value: Any) -> tuple[str, Any, list[str]]:
     """Tell how the grader's program may use a result: as data, by awaiting it, as a stream, or by its methods."""
     kind = type(value)
-    if isinstance(value, PLAIN) or kind.__module__.partition(".")[0] in ("numpy", "torch"):
+    if is_data(value):
         return "value", value, []
     if hasattr(kind, "__await__"):
         return "awaitable", value, []

@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Protocol
 
-__all__ = ["PLAIN", "stand_in"]
+__all__ = ["is_data", "reason_of", "stand_in"]
 
-PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict)
-"""What crosses the wall as it is."""
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict)
 
 
 class _Loop(Protocol):
@@ -17,6 +16,16 @@ class _Loop(Protocol):
     def call_grader(self, export: int, *args: Any, **kwargs: Any) -> Any: ...
 
     def question(self, export: int, what: str) -> "tuple[int, asyncio.Future[Any]]": ...
+
+
+def is_data(value: Any) -> bool:
+    """Tell whether a value crosses the wall as a copy: plain data, or an array or tensor."""
+    return isinstance(value, _PLAIN) or type(value).__module__.partition(".")[0] in ("numpy", "torch")
+
+
+def reason_of(error: asyncio.CancelledError) -> str | None:
+    """Return the message of a cancellation, if it has one."""
+    return str(error.args[0]) if error.args else None
 
 
 def stand_in(loop: _Loop, kind: str, value: Any) -> Any:
@@ -44,8 +53,8 @@ class _Function:
 
 
 def _listed(value: Any) -> Any:
-    """Turn a view or an iterator into a list, because only plain data can cross the wall."""
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, PLAIN) else value
+    """Turn a view or an iterator into a list, because only data can cross the wall."""
+    return list(value) if isinstance(value, Iterable) and not is_data(value) else value
 
 
 async def _coroutine(loop: _Loop, export: int) -> Any:
@@ -58,7 +67,7 @@ async def _coroutine(loop: _Loop, export: int) -> Any:
         except asyncio.CancelledError as error:
             if future.done() or loop.is_ending:
                 raise
-            loop.asked.append(["stop", question, str(error.args[0]) if error.args else None])
+            loop.asked.append(["stop", question, reason_of(error)])
     if kind == "raised":
         raise value
     if kind == "cancelled":

@@ -63,6 +63,10 @@ async def computes(f, seconds):
     return result, now(), log, max(late, default=0.0)
 
 
+async def gives(f):
+    return await f(lambda *values: [type(value).__name__ for value in values])
+
+
 async def leaves(f, seconds):
     try:
         async with asyncio.timeout(seconds):
@@ -171,6 +175,19 @@ def test_computation_blocks_the_loop_that_calls_and_no_other_if_it_is_in_a_threa
         result, end, log, late = in_virtual_time(computes, f, 4.0)
         assert (result, end, log) == ([2, 3], 8.75, [(0.25, [1]), (4.75, [2])]) and late == 3.75, (end, log, late)
         """,
+    )
+    assert done.ok, done
+
+
+def test_an_array_reaches_a_function_of_the_program_as_an_array(run):
+    done = run(
+        """
+        import numpy as np
+
+        async def f(given):
+            return given(np.arange(2.0), np.float64(1.0), [3])
+        """,
+        "assert in_virtual_time(gives, f) == ['ndarray', 'float64', 'list']",
     )
     assert done.ok, done
 

@@ -22,12 +22,13 @@ from threeloops.lab.checking import wall
 from threeloops.lab.checking.in_virtual_time.remote import Remote, is_of_the_student, made
 from threeloops.simulation import following
 from threeloops.simulation.event_loop import VirtualTimeLoop
+from threeloops.simulation.stand_ins import reason_of
 
 __all__ = ["LeadingLoop"]
 
 _FOLLOWING = "threeloops.simulation.following"
 _ASKED = {"done": (int, str), "ask": (int, int, str), "stop": (int,), "close": (int,)}
-"""What may be asked, with the types of the first fields."""
+"""The kinds of requests from the sandbox, each with the types of its first fields."""
 
 
 class LeadingLoop(VirtualTimeLoop):
@@ -43,9 +44,8 @@ class LeadingLoop(VirtualTimeLoop):
         self._started = self._lanes = 0
         self._questions: dict[int, asyncio.Task[Any]] = {}
         self._other_timer, self._other_is_ready = math.inf, False
-        self.set_exception_handler(
-            lambda *_: None
-        )  # an error that nobody awaits is the student's, so it is not printed
+        # An error that nobody awaits is the student's, so it is not printed.
+        self.set_exception_handler(lambda *_: None)
 
     def where(self) -> str:
         """Return nothing. Failed tasks here may quote the student's code, and `following` names the waiting tasks."""
@@ -113,7 +113,7 @@ class LeadingLoop(VirtualTimeLoop):
             except asyncio.CancelledError as error:
                 if future.done() or self.is_ending:
                     raise
-                self._told.append(["cancel", number, _reason(error)])
+                self._told.append(["cancel", number, reason_of(error)])
         match kind:
             case "value":
                 return value
@@ -177,7 +177,7 @@ class LeadingLoop(VirtualTimeLoop):
         try:
             outcome = ["value", await work]
         except asyncio.CancelledError as error:
-            outcome = ["cancelled", _reason(error)]
+            outcome = ["cancelled", reason_of(error)]
         except StopAsyncIteration:
             outcome = ["ended", None]
         except Exception as error:
@@ -235,10 +235,6 @@ async def _next(generator: Any) -> Any:
 def _retrieve(task: "asyncio.Task[Any]") -> None:
     if not task.cancelled():
         task.exception()
-
-
-def _reason(error: asyncio.CancelledError) -> str | None:
-    return str(error.args[0]) if error.args else None
 
 
 def _malformed() -> RuntimeError:
