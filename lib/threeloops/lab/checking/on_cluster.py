@@ -120,7 +120,7 @@ class _Hub:
 
 
 def _checked(heard: Any, count: int) -> list[Any]:
-    """What came is the student's word: one pair of bytes for each rank, or nothing."""
+    """Check that an answer, which the student's process could forge, has a pair of bytes for each rank."""
     good = type(heard) is list and len(heard) == count
     if not good or any(type(each) is not tuple or [type(part) for part in each] != [bytes, bytes] for each in heard):
         raise RuntimeError("the ranks of this submission gave a malformed answer")

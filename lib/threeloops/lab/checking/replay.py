@@ -35,11 +35,11 @@ _SECONDS = 60.0
 """Time limit of one replay where no wall sets another."""
 
 _RTOL = 0.02
-"""Of `require`: coarser than any rounding, and finer than what statistics of the inputs give without the computation,
-such as the mean of exp(x) in place of a softmax's sum."""
+"""The default relative tolerance of `require`. It is larger than any rounding error. But it is small enough to refuse
+values that a kernel estimates instead of computing them, such as the mean of exp(x) in place of a softmax's sum."""
 
 _aside = False
-"""Whether kernels are executed in a process of their own even where this one could interpret them."""
+"""If true, kernels are executed in a separate process even if this one could interpret them."""
 
 
 @dataclass
@@ -169,7 +169,7 @@ replay = _Replayer()
 
 @wall.student_side
 def _record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """What a launcher does with inputs of these shapes, as plain data: a recording, or why there is none."""
+    """Record a launcher on inputs of these shapes. Returns the recording as plain data, or why there is none."""
     import msgspec
 
     from threeloops.inner.replay.inputs import Inputs

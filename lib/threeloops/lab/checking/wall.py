@@ -1,7 +1,7 @@
-"""What a test cell may say about the wall, and what it means where there is none.
+"""Functions by which a test cell says how its arguments and calls cross the wall.
 
 A test cell runs unchanged in JupyterLab, next to the student's functions, and in a graded run, where those functions
-live in another process. Three words carry the difference. In JupyterLab all three are the identity.
+live in another process. These functions carry the difference. In JupyterLab they only return or call what they get.
 """
 
 import functools
@@ -105,7 +105,7 @@ def there(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What to call a student's function in a message; never asks an object that could answer with code of its own."""
+    """Return the name of a student's function for a message, without asking an object that could run its own code."""
     if type(function) is FunctionType:
         return function.__name__
     return "the call" if connection is None else connection.name_of(function)

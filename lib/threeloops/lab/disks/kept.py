@@ -42,7 +42,7 @@ class Kept(Keeper):
     """The disk. Its requests are not trusted: it does what a disk can do, and refuses everything else."""
 
     path: Path
-    """What the student's process calls its copy."""
+    """The path of the copy in the student's process."""
 
     def __init__(self, files: Files, fail: Failure) -> None:
         super().__init__(Record(list(_entries(files)), []), fail)

@@ -61,7 +61,7 @@ def on_disk(
     """
     if wall.connection is not None:
         with Kept(files or {}, fail or Failure()).open() as disk:
-            result, error = _ended(fail, program, disk.path, disk.saved, *arguments)
+            result, error = _ended(program, disk.path, disk.saved, *arguments, returns_error=fail is not None)
             disk.finish(is_whole=error is None)
         return Recorded(disk.record, result, error)
     with TemporaryDirectory() as scratch:
@@ -69,7 +69,7 @@ def on_disk(
         write_files(folder, files or {})
         try:
             with recording(folder, fail=fail) as recorder:
-                result, error = _ended(fail, program, folder, recorder.saved, *arguments)
+                result, error = _ended(program, folder, recorder.saved, *arguments, returns_error=fail is not None)
                 if error is not None:
                     raise error
         except Exception:
@@ -88,7 +88,7 @@ def on_folders(function: Callable[..., Any], folders: Sequence[Files], *argument
     found = []
     for files in folders:
         with in_folder(files) as folder:
-            result, error = _ended(Failure(), function, folder.path, *arguments)
+            result, error = _ended(function, folder.path, *arguments, returns_error=True)
             found.append(result if error is None else error)
     return found
 
@@ -121,12 +121,12 @@ class _OwnFolder:
         return bytearray(size)
 
 
-def _ended(fail: Failure | None, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
-    """Return the result of a call, or its error. If the disk is healthy (`fail` is None), the error is raised."""
+def _ended(function: Callable[..., Any], *arguments: Any, returns_error: bool) -> tuple[Any, Exception | None]:
+    """Return the result of a call, or its error if `returns_error`. An unwritten exercise always raises its error."""
     try:
         return function(*arguments), None
     except Exception as error:
-        if fail is None or (type(error) is NotImplementedError and not str(error)):
+        if not returns_error or (type(error) is NotImplementedError and not str(error)):
             raise
         return None, _nearest_builtin(error)
 

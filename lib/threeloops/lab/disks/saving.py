@@ -25,10 +25,10 @@ _LONGEST_WAIT = 4.0
 """Seconds. A save that waits for its own write would otherwise never return."""
 
 _MOST_BYTES = 64 << 20
-"""Of a tensor that is looked for in the memory of the student's process."""
+"""The largest tensor that the test compares with the memory of the student's process."""
 
 _Layout = list[tuple[str, torch.dtype, int, list[int], list[int]]]
-"""Of tensors in one buffer: name, type, offset in elements, shape, strides."""
+"""The tensors in one buffer, each as name, type, offset in elements, shape and strides."""
 
 
 class Saving:
@@ -39,7 +39,7 @@ class Saving:
         self.log: list[str] = []
         self.written: dict[int, dict[str, Tensor]] = {}
         self.places: dict[str, set[int]] = {}
-        """Where in memory the copies of each tensor were. An address without its copy counts as a new one."""
+        """The addresses of the copies of each tensor. An address that does not hold the copy counts as a new one."""
         self._fails = fails
         self._gates = {step: threading.Event() for step in _STEPS}
         self._going = set[int]()

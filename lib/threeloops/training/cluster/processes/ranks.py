@@ -32,9 +32,9 @@ _decoder, _encoder = msgspec.msgpack.Decoder(list[Call]), msgspec.msgpack.Encode
 
 _STACK_SECONDS, _STATUS_SECONDS = 0.5, 1.0
 _Told = list[tuple[int, Sequence[Any]]]
-"""Ranks, and the parts of what each is told."""
+"""Pairs of a rank and the parts of the message to it."""
 _Heard = Iterable[tuple[Any, memoryview]]
-"""What each of them says, in the same order, and the bytes that come with it."""
+"""Pairs of what a rank says and the bytes that come with it, in the order of the ranks that were told."""
 
 
 class Transport(Protocol):
@@ -44,10 +44,10 @@ class Transport(Protocol):
         """Let these ranks go on, and hear what they do. Raises ClusterError where one of them does not answer."""
 
     def measure_memory(self) -> None:
-        """From now on."""
+        """Begin to measure the memory of the ranks."""
 
     def memory(self) -> list[int]:
-        """By how many bytes each rank has grown at most. Raises ClusterError where this cannot be told."""
+        """Return by how many bytes each rank has grown at most. Raises ClusterError if this is unknown."""
 
 
 class Sockets:
@@ -104,14 +104,14 @@ class Sockets:
             raise RankFailed(f"rank {rank}: its process ended without a word{self._ended(rank)}") from None
 
     def _stands_at(self, rank: int) -> str:
-        """Where a rank that does not answer is: it sends its stack for this signal."""
+        """Return the line at which a silent rank stands. The rank sends its stack when it gets the signal."""
         with contextlib.suppress(OSError):
             os.kill(self._processes[rank], signal.SIGUSR1)
             return line_in_stack(self._channels[rank].rest(_STACK_SECONDS).decode(errors="replace"))
         return ""
 
     def _ended(self, rank: int) -> str:
-        """How a rank has ended that has closed its socket, which comes a moment before its status."""
+        """Say how a rank ended that has closed its socket. Its exit status comes a moment later."""
         if self._statuses is None:
             return ""
         end = time.monotonic() + _STATUS_SECONDS
@@ -131,7 +131,7 @@ class Sockets:
             raise ClusterError(f"the memory of a rank cannot be told: {error}") from None
 
     def printed(self) -> str:
-        """What all ranks printed, each line with its rank."""
+        """Return the output of all ranks, each line with its rank."""
         lines = []
         for rank, file in enumerate(self._printed):
             lines += [f"[rank {rank}] {line}" for line in text_of(file).splitlines()]
