@@ -10,9 +10,13 @@ All that is in its address space counts: tensors, arrays, bytes, shared memory. 
 and are its own at a look count above 16 MiB: a process copies several MiB of them without allocating anything,
 because Python counts references in the objects themselves.
 
-Who wants to hide memory has to keep it in a file, in a pipe or a message under way, in up to 16 MiB that the parent
-prepared, in the parent itself, or in another process that is gone before the second look. A process that may write to
+A process that wants to hide memory has to keep it in a file, in a pipe or a message under way, in up to 16 MiB that the
+parent prepared, in the parent itself, or in another process that is gone before the second look. Or it has to unmap as
+many pages of libraries after the first look, and free the memory before the second one. A process that may write to
 /proc can also make the kernel forget the largest size (`clear_refs`); in the sandbox /proc is read-only.
+
+The kernel can evict pages of libraries by itself when memory is short. If it does so between `settle` and the first
+look, these pages count when they return, so a growth that seems too large is worth a second measurement.
 """
 
 import ctypes
