@@ -114,7 +114,10 @@ class ModelRunner:
         for (request, _), of_request in zip(of_prompts, logits[sampled:].split(sizes), strict=True):
             note_prompt_logprobs(of_request, request)
         # If a number is not finite, the sum is not finite. A sum may also overflow, so then every number is checked.
-        if math.isfinite(logits.sum() if every else logits.sum() + hidden.sum()):
+        # Sums of 16-bit logits would often overflow in their own dtype. A hidden number that is not finite makes every
+        # logit of its row not finite too.
+        total = logits.sum(dtype=torch.float32)
+        if math.isfinite(total if every else total + hidden.sum(dtype=torch.float32)):
             return logits[:sampled], [True] * len(chunks)
         # Also of rows that give no token: what they leave in the cache would be found by others with the same prefix.
         fine = hidden.isfinite().all(-1)
