@@ -36,8 +36,9 @@ class ModelRunner:
         self._adjuster = Adjuster(grammars)
 
     def check(self, request: Request) -> None:
-        """Raises ValueError for a request that the model cannot compute: before it joins, since within a batch it would
-        take everybody else down with it.
+        """Raise ValueError for a request that the model cannot compute.
+
+        This is checked before the request joins a batch, because it would fail all requests of the batch.
         """
         config = self.model.config
         for place, token in enumerate(request.prompt):
@@ -58,7 +59,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> list[Sequence[int] | Exception]:
-        """For each chunk its new tokens, none if it does not sample, or the error that ends its request."""
+        """Return for each chunk its new tokens, or the error that ends its request.
+
+        A chunk that does not sample has no new tokens.
+        """
         self.cache.copy(batch.copies)
         logits, finite = self.logits(batch.chunks)
         requests = [chunk.request for chunk in batch.chunks if chunk.samples]
