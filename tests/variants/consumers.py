@@ -315,7 +315,8 @@ def _gptq(model):
 
 @_one_by_one("AWQ", 1e-4, layers=1)
 def _awq(model):
-    """Scale the weights with AWQ, and compare the logits. Then round them to 4 bits, and compare as for GPTQ."""
+    """Scale the weights with AWQ, and compare the logits with the model's own. Then round to 4 bits, and compare as for
+    GPTQ."""
     scheme, folded, layers = Scheme(bits=4, group=32), copy.deepcopy(model), list(_names_of_layers())
     through = Calibration(folded, _calibration())
     for block in folded.blocks:

@@ -26,8 +26,9 @@ def packed(model: GPT) -> GPT:
     """Copy a model so that it packs each matrix when the matrix is first used.
 
     The copy shares its weights with `model`. If a matrix is replaced or changed in place, the copy packs it again. It
-    does not notice a change through `.data`. If the weights are not float32 on an x86 CPU, or this PyTorch lacks
-    oneDNN, nothing can be packed and the function returns `model` itself.
+    does not notice a change through `.data`. A layer with hooks stays as it is, but hooks that are added to the copy
+    later may not be called. If the weights are not float32 on an x86 CPU, or this PyTorch lacks oneDNN, nothing can be
+    packed and the function returns `model` itself.
     """
     weight = model.head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _has_packed_products():
@@ -51,7 +52,7 @@ def _copied(module: nn.Module) -> nn.Module:
     """Copy a module with the same parameters and packed linear layers. A layer that cannot be packed is shared."""
     if type(module) is nn.Linear:
         return _PackedLinear(module) if _can_be_packed(module) else module
-    if type(module) is MLP and all(map(_can_be_packed, (module.gate, module.up))) and not _has_hooks(module):
+    if type(module) is MLP and all(map(_can_be_joined, (module.gate, module.up))) and not _has_hooks(module):
         return _PackedMLP(module)
     if type(module) is RMSNorm and module.normalise is OPERATIONS["eager"].rms_norm and not _has_hooks(module):
         return _RMSNorm(module)
@@ -63,6 +64,10 @@ def _copied(module: nn.Module) -> nn.Module:
 def _can_be_packed(linear: nn.Module) -> bool:
     # PyTorch counts no versions of a weight made under torch.inference_mode(), so a change would go unnoticed.
     return type(linear) is nn.Linear and not _has_hooks(linear) and not linear.weight.is_inference()
+
+
+def _can_be_joined(linear: nn.Module) -> bool:
+    return _can_be_packed(linear) and linear.bias is None
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -79,8 +84,9 @@ class _PackedLinear(nn.Module):
         super().__init__()
         self._parameters = linears[0]._parameters  # shared, so that a replaced parameter is seen here
         self._owners = [linear._parameters for linear in linears]
-        self._made_of: list[tuple[Tensor, int]] = []  # the weights that were packed, and their versions
         self._packed: Tensor | None = None
+        self._weights: list[Tensor] = []  # were packed; while they are kept, no other object can have their ids
+        self._made_of: list[tuple[int, int]] = []  # their ids and versions
 
     def forward(self, x: Tensor) -> Tensor:
         weights, bias = [owner["weight"] for owner in self._owners], self._parameters["bias"]
@@ -90,11 +96,10 @@ class _PackedLinear(nn.Module):
         if [(id(weight), weight._version) for weight in weights] != self._made_of:
             # Without a batch size, oneDNN chooses a layout that suits any number of rows.
             self._packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights).detach(), None)
-            self._made_of = [(id(weight), weight._version) for weight in weights]
-            self._weights = weights  # while they are kept, no other object can have their ids
+            self._weights, self._made_of = weights, [(id(weight), weight._version) for weight in weights]
         return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, bias, "none", [], "")
 
-    __call__ = forward  # looking for hooks takes longer than a small operator
+    __call__ = forward  # looking for hooks takes about as long as a small operator
 
 
 class _PackedMLP(nn.Module):

@@ -62,7 +62,7 @@ def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(packed_model, other
         lambda model: model.blocks[1].mlp.up.weight.mul_(2),
         lambda model: model.load_state_dict(GPT(model.config).state_dict()),
         lambda model: setattr(model.blocks[0].mlp, "down", model.blocks[0].mlp.down.double().float()),
-        lambda model: setattr(model.head, "weight", torch.nn.Parameter(model.head.weight.flip(0))),
+        lambda model: setattr(model.head, "weight", torch.nn.Parameter(0.02 * torch.randn_like(model.head.weight))),
     ],
     ids=["in place", "other weights loaded", "converted and back", "another parameter"],
 )
@@ -101,6 +101,14 @@ def test_a_step_of_a_packed_model_takes_fewer_products(model, packed_model):
     assert products.count == 4 * model.config.layers + 1, "qkv, output, gate and up, down; and the head"
 
 
+@pytest.mark.parametrize("layer", ["gate", "up", "down"])
+@torch.inference_mode()
+def test_a_bias_that_somebody_added_to_an_mlp_is_added(model, layer):
+    linear = getattr(model.blocks[0].mlp, layer)
+    linear.bias = torch.nn.Parameter(torch.randn(linear.out_features))
+    torch.testing.assert_close(packed(model)(TOKENS), model(TOKENS), rtol=1e-5, atol=1e-5)
+
+
 def test_a_model_in_bfloat16_is_not_packed(model):
     model = model.to(torch.bfloat16)
     assert packed(model) is model
@@ -111,8 +119,12 @@ def test_weights_whose_changes_cannot_be_seen_are_not_packed():
         model = GPT(GPTConfig.tiny()).eval()
         copied = packed(model)
         copied(TOKENS)
-        model.blocks[0].mlp.up.weight.mul_(100)
-        torch.testing.assert_close(copied(TOKENS), model(TOKENS), rtol=1e-5, atol=1e-5)
+        for part in ("blocks.0.attention.qkv", "blocks.0.attention.output", "blocks.0.mlp", "head"):
+            ours, theirs = copied.get_submodule(part), model.get_submodule(part)
+            x = torch.randn(5, 1, model.config.width)
+            for weight in theirs.parameters():
+                weight.mul_(2)
+            assert ours(x).equal(theirs(x)), part
 
 
 def test_gradients_reach_the_weights_that_the_copy_shares(model):

@@ -83,8 +83,9 @@ class PagedCache:
             self._block(destination).copy_(self._block(source))
 
     def hidden(self, model: GPT, chunks: Sequence[Rows]) -> Tensor:
-        """What the model's head reads for every row of `chunks`, in their order, (rows, width). Keeps their keys and
-        values.
+        """Compute what the model's head reads for every row of `chunks`, in their order, (rows, width).
+
+        The cache keeps the rows' keys and values.
         """
         step = self.prepare(chunks)
         self.zero(step.fresh)
@@ -92,8 +93,10 @@ class PagedCache:
         return hidden if step.order is None else hidden[step.order]
 
     def zero(self, blocks: Sequence[int]) -> None:
-        """Zero whole blocks. Whoever writes a block first has the rest of it zeroed: what its last holder left there
-        would reach them even through a mask, if it is not finite, since 0 · NaN is NaN.
+        """Zero whole blocks, before a new holder writes them.
+
+        Otherwise a number that the last holder left would reach the new one even through a mask if it is not finite,
+        because 0 · NaN is NaN.
         """
         if blocks:
             self._pool.view(len(self._pool), -1, self.block_size, *self._pool.shape[2:])[:, list(blocks)] = 0
@@ -103,12 +106,15 @@ class PagedCache:
         self._pool[:, [self._slot(block_table, position) for position in range(start, end)]] = 0
 
     def run(self, model: GPT, step: "Step") -> Tensor:
-        """One pass of the model over the rows of `step`, in its order, (rows, width). Waits for nothing on a GPU."""
+        """Pass the rows of `step` through the model, and return (rows, width) in the step's order.
+
+        On a GPU it waits for nothing.
+        """
         layers: list[KeyValueCache] = [_Layer(slots, blocks, step) for slots, blocks in self._layers]
         return model.hidden(step.tokens[:, None], start=step.positions, caches=layers)[:, 0]
 
     def prepare(self, chunks: Sequence[Rows]) -> "Step":
-        """What a pass over `chunks` needs, as tensors."""
+        """Make the tensors that a pass over `chunks` needs."""
         device, size = self._pool.device, self.block_size
         tokens: list[int] = []
         positions: list[int] = []
@@ -171,7 +177,7 @@ class PagedCache:
 
 @dataclass(frozen=True)
 class Step:
-    """What all layers of one step have in common. Rows are in the order of the groups."""
+    """The tensors that all layers of one step share. Rows are in the order of the groups."""
 
     tokens: Tensor  # (rows,)
     positions: Tensor

@@ -36,8 +36,9 @@ class ModelRunner:
         self._adjuster = Adjuster(grammars)
 
     def check(self, request: Request) -> None:
-        """Raises ValueError for a request that the model cannot compute: before it joins, since within a batch it would
-        take everybody else down with it.
+        """Raise ValueError for a request that the model cannot compute.
+
+        This is checked before the request joins a batch, because it would fail all requests of the batch.
         """
         config = self.model.config
         for place, token in enumerate(request.prompt):
@@ -58,7 +59,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> list[Sequence[int] | Exception]:
-        """For each chunk its new tokens, none if it does not sample, or the error that ends its request."""
+        """Return for each chunk its new tokens, or the error that ends its request.
+
+        A chunk that does not sample has no new tokens.
+        """
         self.cache.copy(batch.copies)
         logits, finite = self.logits(batch.chunks)
         requests = [chunk.request for chunk in batch.chunks if chunk.samples]
@@ -114,7 +118,10 @@ class ModelRunner:
         for (request, _), of_request in zip(of_prompts, logits[sampled:].split(sizes), strict=True):
             note_prompt_logprobs(of_request, request)
         # If a number is not finite, the sum is not finite. A sum may also overflow, so then every number is checked.
-        if math.isfinite(logits.sum() if every else logits.sum() + hidden.sum()):
+        # Sums of 16-bit logits would often overflow in their own dtype. A hidden number that is not finite makes every
+        # logit of its row not finite too.
+        total = logits.sum(dtype=torch.float32)
+        if math.isfinite(total if every else total + hidden.sum(dtype=torch.float32)):
             return logits[:sampled], [True] * len(chunks)
         # Also of rows that give no token: what they leave in the cache would be found by others with the same prefix.
         fine = hidden.isfinite().all(-1)

@@ -206,7 +206,10 @@ class SpeculativeRunner:
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> list[Sequence[int] | Exception]:
-        """For each chunk its new tokens, none if it does not sample, or the error that ends its request."""
+        """Return for each chunk its new tokens, or the error that ends its request.
+
+        A chunk that does not sample has no new tokens.
+        """
         self._runner.cache.copy(batch.copies)
         guesses = self._draft.propose(batch, _MODEL if self._invariant else _DRAFT)
         logits, finite = self._runner.logits(batch.chunks, [guess.tokens for guess in guesses])

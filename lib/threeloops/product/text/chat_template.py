@@ -112,10 +112,16 @@ def _compiled(environment: Any, source: str) -> Any:
 
 
 def _check_size(operator: str, left: Any, right: Any) -> None:
-    """Raise ValueError if `left * right` is a very long text or list, or `left ** right` is beyond 64-bit floats."""
+    """Refuse an operation that could take very long in one step.
+
+    Raises OverflowError if the result is an integer beyond 64-bit floats, and ValueError if it is a very long text or
+    list.
+    """
     if operator == "**":
         float(left) ** right  # floats raise OverflowError at once, but integers would be computed forever
         return
+    if isinstance(left, int) and isinstance(right, int):
+        float(left * right)  # so that an integer cannot be squared again and again
     for text, times in ((left, right), (right, left)):
         if hasattr(text, "__len__") and isinstance(times, int) and len(text) * times > _LONGEST:
             raise ValueError(f"* would repeat {len(text)} elements {times} times: expected at most {_LONGEST} in all")

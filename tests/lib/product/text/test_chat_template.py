@@ -89,6 +89,7 @@ def test_a_template_that_takes_for_ever_without_a_word_is_ended(tmp_path, monkey
 @pytest.mark.parametrize(
     ("expression", "told"),
     [
+        ("(10 ** 200 * 10 ** 200) > 0", "failed on this conversation: int too large to convert to float"),
         ("('ab' * 10 ** 9) | length", "\\* would repeat 2 elements 1000000000 times: expected at most 10000000 in all"),
         ("(10 ** 9 * [1]) | length", "\\* would repeat 1 elements 1000000000 times"),
         ("10 ** 9999999999", "failed on this conversation: .*Numerical result out of range"),

@@ -1,6 +1,6 @@
 """Record the log-probabilities of tokens, for requests that ask for them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -33,14 +33,10 @@ def note_prompt_logprobs(logits: Tensor, request: Request) -> None:
     Each row of `logits`, (tokens, vocabulary), was computed at the position before such a token.
     """
     first = len(request.prompt_logprobs) + 1  # the first token of a prompt follows nothing, so it has none
-    tokens = request.prompt[first : first + len(logits)]
-    for rows, of_rows in zip(logits.split(_ROWS), _parts(tokens), strict=True):
-        most = [request.sampling.prompt_logprobs or 0] * len(rows)
-        request.prompt_logprobs += _logprobs(rows, of_rows, most)
-
-
-def _parts(tokens: Sequence[int]) -> Iterable[Sequence[int]]:
-    return (tokens[start : start + _ROWS] for start in range(0, len(tokens), _ROWS))
+    for at in range(0, len(logits), _ROWS):
+        rows = logits[at : at + _ROWS]
+        tokens = request.prompt[first + at : first + at + len(rows)]
+        request.prompt_logprobs += _logprobs(rows, tokens, [request.sampling.prompt_logprobs or 0] * len(rows))
 
 
 def _logprobs(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:

@@ -89,7 +89,7 @@ class _Checked:
 
 
 class _Front:
-    """The other end. A thread hears what it says; when it hangs up, the process ends there and then."""
+    """The other end of the socket. A thread reads its messages. If it hangs up, this process ends at once."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -104,7 +104,7 @@ class _Front:
             self._changed.notify()
 
     def heard(self, wait: bool) -> list[Message | _Checked]:
-        """What has been heard since the last call; if `wait`, there is something."""
+        """Return the messages since the last call. If `wait` is set, wait until there is one."""
         with self._changed:
             while wait and not self._heard:
                 self._changed.wait()
@@ -231,7 +231,7 @@ class _Server:
         return Finished(number, "ungrammatical" if isinstance(error, GrammarError) else "refused", str(error))
 
     def _new(self, batch: Batch) -> list[FromEngine]:
-        """What a step gave: tokens of all streams in one message, and the ends of those that have ended."""
+        """Return the new tokens of all streams in one message, and a message for each stream that has ended."""
         tokens: dict[int, list[int]] = {}
         logprobs: dict[int, list[TokenLogprobs]] = {}
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
