@@ -1010,7 +1010,7 @@ debrief(
 #   at most 32 times as many at one time.
 #
 # Go in two steps: first keys that fill all tiles, then the ragged end. The bytes that a kernel moves count only if the values
-# of the run are right. As in lab 02, at most 256 programs, or half of them, may write nothing.
+# of the run are right.
 
 
 # %% tags=["demo"]

@@ -190,11 +190,11 @@ show.figure(
 # `CachedAttention(kv_heads)` is the attention of one layer, for a batch of sequences that grow together.
 #
 # - `attend(q, k, v)` takes the queries of the new tokens, (batch, new, heads · head_dim), and their keys and values,
-#   (batch, new, kv_heads · head_dim). Each token is passed only once. `attend` returns the results that `whole_attention` of
-#   all tokens so far would return for the new tokens, (batch, new, heads · head_dim).
-# - Do not compute results of earlier tokens again. If n tokens are new and the cache then holds t tokens, torch's matrix
-#   products in a call may take 4 · n · t · heads · head_dim FLOPs per sequence of the batch. With a long cache, the memory is
-#   measured too: scores and masks of n · t numbers fit, and those of t · t numbers do not.
+#   (batch, new, kv_heads · head_dim). Each token is passed only once. `attend` returns what `whole_attention` of all tokens so
+#   far would return for the new tokens, in the shape of `q`.
+# - If n tokens are new and the cache then holds t tokens, torch's matrix products in a call may take 4 · n · t · heads ·
+#   head_dim FLOPs per sequence of the batch. With a long cache, memory is measured too: scores and masks of n · t numbers
+#   fit, and those of t · t numbers do not.
 # - `truncate(length)` forgets all tokens from position `length` on; `attend` continues from there. If `length` is
 #   negative or larger than the number of cached tokens, raise a `ValueError` that says so: `length = 9 of 5 tokens`.
 
