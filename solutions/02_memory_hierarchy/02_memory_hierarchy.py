@@ -584,8 +584,8 @@ if INTERPRETED:
 # %% [markdown]
 # A load instruction moves up to 128 bits per lane, on Blackwell 256. In Triton you do not write this width. The compiler
 # gives each thread BLOCK / (32 · `num_warps`) neighbouring elements, at most 128 bits in one piece, and loads a piece at once
-# if it can prove that it starts at a multiple of its width, and shares one mask. It can where addresses and lengths are
-# multiples of 16: then Triton compiles a version of the kernel that relies on it.
+# if it can prove that it starts at a multiple of its width, and shares one mask. It can if addresses and lengths are
+# multiples of 16: Triton then compiles a version that relies on it.
 #
 # With `num_warps=4` a program has 128 threads. In float32 a block of 256 gives each thread 2 elements, 64 bits. In float16
 # 2 elements are only 32 bits, so 64 bits need a block of 512.
@@ -594,15 +594,16 @@ if INTERPRETED:
 #
 # `saxpy(a: float, x: Tensor, y: Tensor, bits: int) -> Tensor` and its kernel: a · x + y, a new tensor.
 #
-# - `x` and `y` are 1-D, contiguous, of one length (0 is allowed) and one dtype, float32 or float16. Multiply and add in
+# - `x` and `y` are 1-D, contiguous, of one length (0 allowed) and one dtype, float32 or float16. Multiply and add in
 #   float32 (`.to(tl.float32)`), and round once.
 # - `bits` is 32, 64 or 128. If 16 divides the length and the tensors start at multiples of 16 bytes, **every** load and
-#   store of every launch, compiled for an H100, is `bits` wide. For other inputs any width will do. Use `num_warps=4`.
-# - Elements of `x` and `y` are read once, and those of the result written once. If two programs write one address, the meter
-#   calls it a race, even if they write the same value.
+#   store of every launch, compiled for an H100, is `bits` wide. Other inputs may have any width. Use `num_warps=4`.
+# - Elements of `x` and `y` are read once, and those of the result written once. Two programs that write one address are a
+#   race, even with equal values.
 # - Other `bits` raise `ValueError`. These lines are given.
 #
-# Here Python only allocates, takes views and launches. Bytes and widths count only if values are right.
+# Here Python only allocates, takes views and launches. Bytes and widths count only if values are right. At most 256
+# programs, or half of them, may write nothing.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -246,7 +246,7 @@ term("fusion")
 # float64 results, and the bytes count only if the values are right. A **meter** runs the kernel in Triton's interpreter and
 # sees every address. *Requested* bytes are those that the programs ask for. *Unique* bytes count each byte once per launch:
 # memory has to deliver at least these, even if the cache is perfect. A launcher allocates (`torch.empty_like`) and launches.
-# "PyTorch moves nothing" means that it does not fill, copy or convert.
+# "PyTorch moves nothing" means that it does not fill, copy or convert. At most 256 programs, or half of them, may write nothing.
 #
 # A kernel has to stand in the same cell as its launcher, and so do all functions and constants that it uses. Write a
 # constant as a number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`.

@@ -190,11 +190,11 @@ show.figure(
 # `CachedAttention(kv_heads)` is the attention of one layer, for a batch of sequences that grow together.
 #
 # - `attend(q, k, v)` takes the queries of the new tokens, (batch, new, heads · head_dim), and their keys and values,
-#   (batch, new, kv_heads · head_dim). Each token is passed only once. `attend` returns the results that `whole_attention` of
-#   all tokens so far would return for the new tokens, (batch, new, heads · head_dim).
-# - Do not compute results of earlier tokens again. If n tokens are new and the cache then holds t tokens, torch's matrix
-#   products in a call may take 4 · n · t · heads · head_dim FLOPs per sequence of the batch. With a long cache, the memory is
-#   measured too.
+#   (batch, new, kv_heads · head_dim). Each token is passed only once. `attend` returns what `whole_attention` of all tokens so
+#   far would return for the new tokens, in the shape of `q`.
+# - If n tokens are new and the cache then holds t tokens, torch's matrix products in a call may take 4 · n · t · heads ·
+#   head_dim FLOPs per sequence of the batch. With a long cache, memory is measured too: scores and masks of n · t numbers
+#   fit, and those of t · t numbers do not.
 # - `truncate(length)` forgets all tokens from position `length` on; `attend` continues from there. If `length` is
 #   negative or larger than the number of cached tokens, raise a `ValueError` that says so: `length = 9 of 5 tokens`.
 
@@ -312,7 +312,7 @@ with check("CachedAttention", "what new tokens see", part="values", hidden="othe
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "CachedAttention_test_cost", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("CachedAttention", "arithmetic per call", part="cost", hidden="other sizes"):
+with check("CachedAttention", "arithmetic and memory per call", part="cost", hidden="other sizes"):
 
     def costs(chunks, heads, kv_heads, head_dim, seed=0):
         tokens = [
@@ -353,8 +353,9 @@ with check("CachedAttention", "arithmetic per call", part="cost", hidden="other 
         check.close(run.results[0], expected, rtol=1e-3, atol=1e-4, what=what)
         check.true(
             took < 0.75 * whole,
-            f"{what} takes {took:.0f} MiB of memory: the scores of the new tokens take {4 * new * total / 2**20:.1f} MiB, "
-            f"and those of all tokens {whole:.0f} MiB. Compute the new ones only",
+            f"{what} takes {took:.0f} MiB of memory, expected less than {0.75 * whole:.0f} MiB: scores or masks of "
+            f"{new} · {total:,} numbers take {4 * new * total / 2**20:.1f} MiB, and those of {total:,} · {total:,} "
+            f"numbers take {whole:.0f} MiB",
         )
 
     costs([8, 1, 1, 4], 4, 2, 8)

@@ -1,4 +1,4 @@
-# expect: Compute the new ones only
+# expect: of memory, expected less than
 # fails: cost
 class CachedAttention:
     """Attention of one layer that keeps the keys and values of earlier tokens."""
