@@ -12,16 +12,17 @@ from functools import cache
 from grader.machine.child_process import LIBRARY
 from grader.proposals.released import Asked, Function, Released, head, parameters
 
-__all__ = ["from_library"]
+__all__ = ["Module", "from_library", "modules"]
 
 
 @dataclass(frozen=True)
-class _Module:
+class Module:
+    """A module of the library. `needs` are the modules that importing it imports, and the packages that it lies in."""
+
     name: str
     text: str
     tree: ast.Module
     needs: frozenset[str]
-    """Modules that its import imports, this package's own and the packages that it lies in included."""
 
     @property
     def functions(self) -> list[Function]:
@@ -42,7 +43,7 @@ def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[s
     `kernels`: all tests replay kernels, so only a text with kernels can pass.
     """
     gone = _gone(tuple(lab.trusted.lab.withholds))
-    for module in _modules():
+    for module in modules():
         if module.name.endswith("__main__") or (kernels and not module.has_kernels):
             continue
         pasted = kernels or module.name in gone
@@ -82,7 +83,7 @@ def _annotation(function: Function) -> str:
 def _fields() -> dict[str, frozenset[str]]:
     """Return the fields and properties of the library's public classes, by the name of the class."""
     found: dict[str, frozenset[str]] = {}
-    for module in _modules():
+    for module in modules():
         for node in module.classes:
             found[node.name] = found.get(node.name, frozenset()) | _fields_of(node)
     return found
@@ -100,7 +101,7 @@ def _fields_of(node: ast.ClassDef) -> frozenset[str]:
     return frozenset(name for name in fields | properties if not name.startswith("_"))
 
 
-def _taking(module: _Module, name: str, pasted: bool) -> str:
+def _taking(module: Module, name: str, pasted: bool) -> str:
     return f"{module.text}\n\n_taken = {name}" if pasted else f"from {module.name} import {name} as _taken"
 
 
@@ -125,14 +126,14 @@ def _methods(node: ast.ClassDef) -> set[str]:
 
 
 @cache
-def _modules() -> tuple[_Module, ...]:
-    root = LIBRARY / "threeloops" if (LIBRARY / "threeloops").is_dir() else LIBRARY
+def modules() -> tuple[Module, ...]:
+    """Return all modules of the library, in the order of their files."""
     found = {}
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root.parent).with_suffix("").parts
+    for path in sorted(LIBRARY.rglob("*.py")):
+        parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
     trees = {name: ast.parse(text) for name, text in found.items()}
-    return tuple(_Module(name, found[name], tree, _needs(name, tree, found)) for name, tree in trees.items())
+    return tuple(Module(name, found[name], tree, _needs(name, tree, found)) for name, tree in trees.items())
 
 
 def _needs(name: str, tree: ast.Module, known: Iterable[str]) -> frozenset[str]:
@@ -159,7 +160,7 @@ def _at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 def _gone(withheld: tuple[str, ...]) -> frozenset[str]:
     """Return the modules that cannot be imported in a graded run."""
     prefixes = tuple(f"{each}." for each in withheld)
-    gone = {module.name for module in _modules() if f"{module.name}.".startswith(prefixes)}
-    while more := {module.name for module in _modules() if module.needs & gone} - gone:
+    gone = {module.name for module in modules() if f"{module.name}.".startswith(prefixes)}
+    while more := {module.name for module in modules() if module.needs & gone} - gone:
         gone |= more
     return frozenset(gone)

@@ -16,8 +16,9 @@ from grader.proposals.trial import Bench, Patience
 __all__ = ["Leak", "Source", "find_leaks"]
 
 Source = Literal["notebook", "ranks", "library"]
-"""Where proposals come from, and which parts they are tried on: `ranks` are cut from the notebook and tried on parts
-that run on ranks or a recorded disk, which takes seconds each. The other two are tried on all other parts."""
+"""The origin of answers, and the parts that they are tried on. Both `notebook` and `ranks` build them from the notebook.
+Only `ranks` tries the parts that run on ranks or a recorded disk, because each try takes seconds. The other two try all
+other parts."""
 
 _OF_LIBRARY = Patience(cpu_seconds=3, seconds=10)
 """Hundreds of functions are called with arguments that they were not made for."""
@@ -52,17 +53,15 @@ def find_leaks(
 def _tried(released: Released, exercise: Exercise, source: Source) -> Exercise:
     """Return the exercise with only the parts to try: those that run on ranks or a recorded disk if the source is
     `ranks`, and all others if it is not."""
-    texts = {cell.id: cell.source for cell in released.trusted.master.cells}
-    elsewhere = {test for test in exercise.tests if released.runs_elsewhere(ast.parse(texts[test]))}
-    parts = (part for part in exercise.parts if (part.test in elsewhere) == (source == "ranks"))
+    text, on_ranks = released.trusted.text, source == "ranks"
+    parts = (p for p in exercise.parts if released.runs_elsewhere(ast.parse(text(p.test))) == on_ranks)
     return Exercise(exercise.id, tuple(parts))
 
 
 def _proposals(released: Released, asked: Asked, exercise: Exercise, source: Source) -> Iterator[str]:
-    tests = [cell.source for cell in released.trusted.master.cells if cell.id in exercise.tests]
-    kernels = all(replays(test) for test in tests)
-    if not tests:
+    if not exercise.tests:
         return
+    kernels = all(replays(released.trusted.text(test)) for test in exercise.tests)
     if source == "library":
         yield from from_library(released, asked, kernels=kernels)
     elif not kernels:  # a notebook whose kernels are all still to be written has none to copy

@@ -132,7 +132,7 @@ def use_library(monkeypatch, package):
 
     monkeypatch.setattr(library, "LIBRARY", package)
     monkeypatch.setattr(threeloops, "__path__", [*threeloops.__path__, str(package)])
-    library._modules.cache_clear()
+    library.modules.cache_clear()
     library._gone.cache_clear()
     library._fields.cache_clear()
     for name in ("averages", "roofs"):
@@ -171,12 +171,18 @@ def test_a_leak_that_is_not_listed_is_a_fault_with_its_answer(tmp_path):
     assert "expected = sum(values) / len(values)" in fault
 
 
+def test_an_answer_tried_on_ranks_is_said_to_come_from_the_notebook(tmp_path):
+    lab = lab_with(tmp_path, PLANTED["the expected value"])
+    (fault,) = faults(lab, leaks_of(lab), "ranks")
+    assert "copied from the notebook" in fault and "Show cases with numbers" in fault
+
+
 def test_a_leak_that_is_listed_is_no_fault_until_it_is_mended(tmp_path):
     lab = lab_with(tmp_path, PLANTED["the expected value"])
     (lab.folder / "known_leaks.json").write_text(json.dumps({"notebook": {"mean": 40}}))
     assert list(faults(lab, leaks_of(lab), "notebook")) == []
     (fault,) = faults(lab, [], "notebook")
-    assert "says that 40 points leak from the notebook, and now 0 do: take its line out" in fault
+    assert "says that 40 points leak (source notebook), and now 0 do: take its line out" in fault
 
 
 def test_an_exercise_whose_answer_is_handed_out_is_no_fault(tmp_path):
