@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from grader.authoring.labs import Lab
 from grader.machine.child_process import LIBRARY
 from grader.proposals.released import Asked, Function, Released, head, parameters
 
-__all__ = ["Module", "from_library", "modules"]
+__all__ = ["Module", "from_library", "importable", "modules"]
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,20 @@ class Module:
         return "@triton.jit" in self.text
 
 
+def importable(lab: Lab) -> list[str]:
+    """Return the modules that answers may import. Import them once, before the first of many answers is tried."""
+    gone = _gone(tuple(lab.withholds))
+    return [each.name for each in _with_answers() if each.name not in gone]
+
+
 def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[str]:
     """Yield the texts to try in the solution cell.
 
     `kernels`: all tests replay kernels, so only a text with kernels can pass.
     """
     gone = _gone(tuple(lab.trusted.lab.withholds))
-    for module in modules():
-        if module.name.endswith("__main__") or (kernels and not module.has_kernels):
+    for module in _with_answers():
+        if kernels and not module.has_kernels:
             continue
         pasted = kernels or module.name in gone
         for function in exercise.functions:
@@ -134,6 +141,13 @@ def modules() -> tuple[Module, ...]:
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
     trees = {name: ast.parse(text) for name, text in found.items()}
     return tuple(Module(name, found[name], tree, _needs(name, tree, found)) for name, tree in trees.items())
+
+
+def _with_answers() -> Iterator[Module]:
+    """Yield the modules that hold public functions or classes. A `__main__` runs a program when it is imported."""
+    for module in modules():
+        if not module.name.endswith("__main__") and (module.functions or module.classes):
+            yield module
 
 
 def _needs(name: str, tree: ast.Module, known: Iterable[str]) -> frozenset[str]:

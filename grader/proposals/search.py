@@ -9,16 +9,16 @@ from grader.authoring.labs import Lab
 from grader.authoring.manifest import Exercise
 from grader.authoring.names import replays
 from grader.proposals.formulas import formulas
-from grader.proposals.library import from_library
+from grader.proposals.library import from_library, importable
 from grader.proposals.released import Asked, Released, head
 from grader.proposals.trial import Bench, Patience
 
 __all__ = ["Leak", "Source", "find_leaks"]
 
 Source = Literal["notebook", "ranks", "library"]
-"""The origin of answers, and the parts that they are tried on. Both `notebook` and `ranks` build them from the notebook.
-Only `ranks` tries the parts that run on ranks or a recorded disk, because each try takes seconds. The other two try all
-other parts."""
+"""The origin of answers, and the parts that they are tried on. `notebook` and `ranks` both build answers from the
+notebook. Only `ranks` tries the parts that run on ranks or a recorded disk, because each try takes seconds. The other
+two try all other parts."""
 
 _OF_LIBRARY = Patience(cpu_seconds=3, seconds=10)
 """Hundreds of functions are called with arguments that they were not made for."""
@@ -42,7 +42,8 @@ def find_leaks(
     watch(lab.slug)
     released = Released.read(lab)
     found = []
-    with Bench(released.trusted, _OF_LIBRARY if source == "library" else None) as bench:
+    is_library = source == "library"
+    with Bench(released.trusted, _OF_LIBRARY if is_library else None, importable(lab) if is_library else ()) as bench:
         for asked in released.exercises:
             exercise = _tried(released, released.trusted.exercise(asked.id), source)
             if leak := _best(bench, exercise, asked, list(_proposals(released, asked, exercise, source))):

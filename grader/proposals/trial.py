@@ -25,6 +25,7 @@ from grader.authoring.labs import LabError
 from grader.authoring.manifest import SETUPS, Exercise, Kind, Manifest
 from grader.authoring.names import bound, used
 from grader.machine.child_process import changed_environment
+from grader.sandbox.warmup import import_all
 
 __all__ = ["Bench", "Patience"]
 
@@ -38,11 +39,15 @@ class Patience:
 
 
 class Bench:
-    """A lab whose setup cells have run, to try answers on. Use it in a `with` statement."""
+    """A lab whose setup cells have run, to try answers on. Use it in a `with` statement.
 
-    def __init__(self, trusted: Manifest, patience: Patience | None = None) -> None:
+    `modules` are imported once, before any answer is tried, so that their import does not count as an answer's time.
+    """
+
+    def __init__(self, trusted: Manifest, patience: Patience | None = None, modules: Sequence[str] = ()) -> None:
         self._trusted = trusted
         self._patience = patience or Patience()
+        self._modules = modules
         self._main = types.ModuleType("__main__")
         self._setup = self._main.__dict__
         self._open = contextlib.ExitStack()
@@ -64,6 +69,7 @@ class Bench:
                 except Exception as error:
                     self._open.close()
                     raise LabError(f"lab {self._trusted.lab.slug}, cell {cell.id} fails: {error!r}") from error
+        import_all(self._modules)
         return self
 
     def __exit__(self, *_: object) -> None:

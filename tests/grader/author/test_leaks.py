@@ -5,6 +5,7 @@ import json
 import pytest
 
 from grader.authoring.labs import LabError
+from grader.proposals import search
 from grader.proposals.known import faults
 from grader.proposals.search import find_leaks
 from grader.proposals.trial import Bench, Patience
@@ -119,6 +120,19 @@ def test_a_withheld_module_that_can_be_pasted_is_found(tmp_path, monkeypatch):
     (leak,) = leaks_of(lab, source="library")
     assert (leak.exercise, leak.points) == ("mean", 40)
     assert "math.fsum" in leak.text  # its text, because a graded run cannot import it
+
+
+def test_the_import_of_a_module_does_not_count_as_the_time_of_an_answer(tmp_path, monkeypatch):
+    package = tmp_path / "threeloops"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "averages.py").write_text(
+        "import time\n\nBEGUN = time.process_time()\nwhile time.process_time() < BEGUN + 2:\n    pass\n\n\n"
+        "def average(numbers):\n    return sum(numbers) / len(numbers)\n"
+    )
+    use_library(monkeypatch, package)
+    monkeypatch.setattr(search, "_OF_LIBRARY", Patience(cpu_seconds=1, seconds=60))
+    assert leaking(make_course(tmp_path / "course"), source="library") == {"mean": 40}
 
 
 def use_library(monkeypatch, package):
