@@ -25,6 +25,7 @@ from grader.authoring.labs import LabError
 from grader.authoring.manifest import SETUPS, Exercise, Kind, Manifest
 from grader.authoring.names import bound, used
 from grader.machine.child_process import changed_environment
+from grader.sandbox import confine
 from grader.sandbox.warmup import import_all
 
 __all__ = ["Bench", "Patience"]
@@ -92,6 +93,7 @@ class Bench:
         pid = os.fork()
         if not pid:
             with contextlib.suppress(BaseException):
+                confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
                 os.setpgid(0, 0)
                 self._try_all(exercise, texts, writing)
             os._exit(0)

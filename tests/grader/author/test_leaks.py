@@ -1,10 +1,14 @@
 """`threeloops leaks` finds answers that can be copied from what a student sees, or from the library."""
 
 import json
+import os
+import select
+import signal
 
 import pytest
 
 from grader.authoring.labs import LabError
+from grader.authoring.manifest import manifest
 from grader.proposals import search
 from grader.proposals.known import faults
 from grader.proposals.search import find_leaks
@@ -169,13 +173,31 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_proposal_that_does_not_end_is_ended_and_the_next_one_is_tried(tmp_path, text):
-    from grader.authoring.manifest import manifest
-
     trusted = manifest(make_course(tmp_path))
     right = "def mean(values):\n    return sum(values) / len(values)\n"
     with Bench(trusted, Patience(cpu_seconds=0.3, seconds=2.0)) as bench:
         passed = list(bench.earned(trusted.exercise("mean"), [text, right]))
     assert passed == [frozenset(), {"mean_test"}]
+
+
+def test_a_proposal_ends_with_the_process_that_tries_it(tmp_path):
+    trusted = manifest(make_course(tmp_path))
+    reading, writing = os.pipe()
+    text = f"import os, threading\n\ndef mean(values):\n    os.write({writing}, b'x')\n    threading.Event().wait(60)\n"
+    trying = os.fork()
+    if not trying:
+        try:
+            with Bench(trusted, Patience(seconds=60)) as bench:
+                list(bench.earned(trusted.exercise("mean"), [text]))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 1) == b"x"
+    os.kill(trying, signal.SIGKILL)
+    os.waitpid(trying, 0)
+    closed, _, _ = select.select([reading], [], [], 20)
+    assert closed and os.read(reading, 1) == b"", "the proposal is still there, and holds the pipe open"
+    os.close(reading)
 
 
 def test_a_leak_that_is_not_listed_is_a_fault_with_its_answer(tmp_path):
