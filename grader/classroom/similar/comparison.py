@@ -32,7 +32,7 @@ class Answer:
 
     owner: str
     source: str
-    print: Fingerprint = field(repr=False)
+    fingerprint: Fingerprint = field(repr=False)
     is_of_class: bool = True
 
 
@@ -132,5 +132,7 @@ def _library() -> tuple[Answer, ...]:
 def _alike(exercise: str, own: Sequence[Answer], others: Sequence[Answer]) -> list[Pair]:
     """Return the pairs that are alike: two answers of the class, or an answer of the class and another text."""
     candidates = [*itertools.combinations(own, 2), *itertools.product(own, others)]
-    pairs = (Pair(exercise, first, second, first.print.share_with(second.print)) for first, second in candidates)
+    pairs = (
+        Pair(exercise, first, second, first.fingerprint.share_with(second.fingerprint)) for first, second in candidates
+    )
     return sorted((pair for pair in pairs if pair.share >= _ALIKE), key=lambda pair: -pair.share)
