@@ -1,7 +1,7 @@
 """Build answers from the library: public functions and classes with a fitting signature, and texts of whole modules.
 
 A graded run lacks the modules that a lab withholds, and all modules that import these. But a student can read their
-texts elsewhere and paste them into an answer.
+texts elsewhere and paste them into an answer. A text that imports such a module fails even if it is pasted.
 """
 
 import ast
@@ -18,12 +18,17 @@ __all__ = ["Module", "from_library", "importable", "modules"]
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the library. `needs` are the modules that importing it imports, and the packages that it lies in."""
+    """A module of the library. `imports` are the library's modules that it imports when it is imported."""
 
     name: str
     text: str
     tree: ast.Module
-    needs: frozenset[str]
+    imports: frozenset[str]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return what must exist to import it: its imports, and the packages that it lies in."""
+        return self.imports | {self.name.rsplit(".", up)[0] for up in range(1, self.name.count(".") + 1)}
 
     @property
     def functions(self) -> list[Function]:
@@ -54,6 +59,8 @@ def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[s
         if kernels and not module.has_kernels:
             continue
         pasted = kernels or module.name in gone
+        if pasted and module.imports & gone:
+            continue
         for function in exercise.functions:
             for candidate in module.functions:
                 for arguments in _fitting(candidate, parameters(function)):
@@ -140,7 +147,7 @@ def modules() -> tuple[Module, ...]:
         parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
     trees = {name: ast.parse(text) for name, text in found.items()}
-    return tuple(Module(name, found[name], tree, _needs(name, tree, found)) for name, tree in trees.items())
+    return tuple(Module(name, found[name], tree, _imports(tree, found)) for name, tree in trees.items())
 
 
 def _with_answers() -> Iterator[Module]:
@@ -150,14 +157,13 @@ def _with_answers() -> Iterator[Module]:
             yield module
 
 
-def _needs(name: str, tree: ast.Module, known: Iterable[str]) -> frozenset[str]:
+def _imports(tree: ast.Module, known: Iterable[str]) -> frozenset[str]:
     asked = set()
     for node in _at_import(tree.body):
         if isinstance(node, ast.Import):
             asked |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             asked |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-    asked |= {name.rsplit(".", up)[0] for up in range(1, name.count(".") + 1)}
     return frozenset(asked & set(known))
 
 

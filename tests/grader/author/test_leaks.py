@@ -139,6 +139,20 @@ def test_the_import_of_a_module_does_not_count_as_the_time_of_an_answer(tmp_path
     assert leaking(make_course(tmp_path / "course"), source="library") == {"mean": 40}
 
 
+def test_a_module_that_can_be_neither_imported_nor_pasted_is_no_leak(tmp_path, monkeypatch):
+    package = tmp_path / "threeloops"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "roofs.py").touch()
+    (package / "middle.py").write_text("from threeloops import roofs\n")
+    (package / "averages.py").write_text(
+        "from threeloops import middle\n\n\ndef average(numbers):\n    return sum(numbers) / len(numbers)\n"
+    )
+    use_library(monkeypatch, package)
+    source = SOURCE.replace("threeloops.inner.roofline", "threeloops.roofs")
+    assert leaking(make_course(tmp_path / "course", source), source="library") == {}
+
+
 def use_library(monkeypatch, package):
     """Take the modules in `package` for the library's, and make those that it has importable."""
     import importlib
@@ -153,7 +167,7 @@ def use_library(monkeypatch, package):
     library.modules.cache_clear()
     library._gone.cache_clear()
     library._fields.cache_clear()
-    for name in ("averages", "roofs"):
+    for name in ("averages", "middle", "roofs"):
         sys.modules.pop(f"threeloops.{name}", None)
     importlib.invalidate_caches()
 
