@@ -97,6 +97,10 @@ class Manifest:
         known = ", ".join(e.id for e in self.exercises)
         raise LabError(f"lab {self.lab.slug} has no exercise {name!r}; its exercises are {known}")
 
+    def text(self, name: str) -> str:
+        """Return the text of the cell with this grade_id, with the solution or the hidden tests that it holds."""
+        return next(str(cell.source) for cell in self.master.cells if cell.id == name)
+
     def kind(self, cell: NotebookNode) -> Kind:
         return self.kinds.get(cell.get("id", ""), Kind.FREE)
 

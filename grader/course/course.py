@@ -167,7 +167,7 @@ def submissions(lab: Lab) -> dict[str, tuple[NotebookNode, float]]:
     trusted = manifest(lab)
     untouched, half_done = (nbformat.read(lab.released, as_version=4) for _ in range(2))
     first = trusted.exercises[: len(trusted.exercises) // 2]
-    answers = {c.id: c.source for c in trusted.master.cells if c.id in {e.id for e in first}}
+    answers = {e.id: trusted.text(e.id) for e in first}
     for cell in half_done.cells:
         cell.source = answers.get(cell.id, cell.source)
     return {

@@ -68,7 +68,7 @@ def run(
     trusted = manifest(lab)
     known = _equivalents(lab)
     wanted = [trusted.exercise(only)] if only else trusted.exercises
-    made = {e.id: list(mutants(e.id, _answer(trusted, e.id))) for e in wanted}
+    made = {e.id: list(mutants(e.id, trusted.text(e.id))) for e in wanted}
     faults = {(mutant.exercise, mutant.fault) for each in made.values() for mutant in each}
     if unknown := [f"{name}: {fault}" for name, fault in known if name in made and (name, fault) not in faults]:
         raise LabError(
@@ -98,10 +98,6 @@ def _is_settled(found: dict[tuple[str, str], Verdict], mutant: Mutant) -> bool:
 
 def _all(made: dict[str, list[Mutant]]) -> Iterable[Mutant]:
     return (mutant for each in made.values() for mutant in each)
-
-
-def _answer(trusted: Manifest, exercise: str) -> str:
-    return next(cell.source for cell in trusted.master.cells if cell.id == exercise)
 
 
 def _together(left: dict[str, list[Mutant]]) -> Iterator[list[Mutant]]:

@@ -20,11 +20,12 @@ _LONGEST = 3000
 
 _FILE = "known_leaks.json"
 _COPY = "Show cases with numbers in the visible test and move the formula to a hidden one"
-_MENDS: dict[Source, str] = {
-    "notebook": _COPY,
-    "ranks": _COPY,
-    "library": "Withhold the module that answers it",
+_MENDS: dict[Source, tuple[str, str]] = {
+    "notebook": ("notebook", _COPY),
+    "ranks": ("notebook", _COPY),
+    "library": ("library", "Withhold the module that answers it"),
 }
+"""What an answer from each source is copied from, and how to mend the leak."""
 
 
 def _known_leaks(lab: Lab, source: Source) -> dict[str, float]:
@@ -70,12 +71,13 @@ def faults(lab: Lab, leaks: Sequence[Leak], source: Source) -> Iterator[str]:
         before, leak = known.get(exercise, 0.0), found.get(exercise)
         points = leak.points if leak else 0.0
         if leak and points > before:
+            origin, mend = _MENDS[source]
             yield (
-                f"{lab.slug}, {exercise}: this answer is copied from the {source}, and earns {points:g} of "
-                f"{leak.of:g} points, expected {before:g}. {_MENDS[source]}, or say in the header why it is "
+                f"{lab.slug}, {exercise}: this answer is copied from the {origin}, and earns {points:g} of "
+                f"{leak.of:g} points, expected {before:g}. {mend}, or say in the header why it is "
                 f"handed out (handed_out: {{{exercise}: reason}}).\n{leak.text.strip()[-_LONGEST:]}"
             )
         elif points < before:
             mended = f"set it to {points:g}" if points else "take its line out"
-            counted = f"{before:g} points leak from the {source}, and now {points:g} do"
+            counted = f"{before:g} points leak (source {source}), and now {points:g} do"
             yield f"{lab.slug}, {exercise}: {_FILE} says that {counted}: {mended}"

@@ -1,7 +1,7 @@
 """Build answers from the library: public functions and classes with a fitting signature, and texts of whole modules.
 
 A graded run lacks the modules that a lab withholds, and all modules that import these. But a student can read their
-texts elsewhere and paste them into an answer.
+texts elsewhere and paste them into an answer. A text that imports such a module fails even if it is pasted.
 """
 
 import ast
@@ -9,19 +9,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from grader.authoring.labs import Lab
 from grader.machine.child_process import LIBRARY
 from grader.proposals.released import Asked, Function, Released, head, parameters
 
-__all__ = ["from_library"]
+__all__ = ["Module", "from_library", "importable", "modules"]
 
 
 @dataclass(frozen=True)
-class _Module:
+class Module:
+    """A module of the library. `imports` are the library's modules that it imports when it is imported."""
+
     name: str
     text: str
     tree: ast.Module
-    needs: frozenset[str]
-    """Modules that its import imports, this package's own and the packages that it lies in included."""
+    imports: frozenset[str]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return what must exist to import it: its imports, and the packages that it lies in."""
+        return self.imports | {self.name.rsplit(".", up)[0] for up in range(1, self.name.count(".") + 1)}
 
     @property
     def functions(self) -> list[Function]:
@@ -36,16 +43,24 @@ class _Module:
         return "@triton.jit" in self.text
 
 
+def importable(lab: Lab) -> list[str]:
+    """Return the modules that answers may import. Import them once, before the first of many answers is tried."""
+    gone = _gone(tuple(lab.withholds))
+    return [each.name for each in _with_answers() if each.name not in gone]
+
+
 def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[str]:
     """Yield the texts to try in the solution cell.
 
     `kernels`: all tests replay kernels, so only a text with kernels can pass.
     """
     gone = _gone(tuple(lab.trusted.lab.withholds))
-    for module in _modules():
-        if module.name.endswith("__main__") or (kernels and not module.has_kernels):
+    for module in _with_answers():
+        if kernels and not module.has_kernels:
             continue
         pasted = kernels or module.name in gone
+        if pasted and module.imports & gone:
+            continue
         for function in exercise.functions:
             for candidate in module.functions:
                 for arguments in _fitting(candidate, parameters(function)):
@@ -82,7 +97,7 @@ def _annotation(function: Function) -> str:
 def _fields() -> dict[str, frozenset[str]]:
     """Return the fields and properties of the library's public classes, by the name of the class."""
     found: dict[str, frozenset[str]] = {}
-    for module in _modules():
+    for module in modules():
         for node in module.classes:
             found[node.name] = found.get(node.name, frozenset()) | _fields_of(node)
     return found
@@ -100,7 +115,7 @@ def _fields_of(node: ast.ClassDef) -> frozenset[str]:
     return frozenset(name for name in fields | properties if not name.startswith("_"))
 
 
-def _taking(module: _Module, name: str, pasted: bool) -> str:
+def _taking(module: Module, name: str, pasted: bool) -> str:
     return f"{module.text}\n\n_taken = {name}" if pasted else f"from {module.name} import {name} as _taken"
 
 
@@ -125,24 +140,30 @@ def _methods(node: ast.ClassDef) -> set[str]:
 
 
 @cache
-def _modules() -> tuple[_Module, ...]:
-    root = LIBRARY / "threeloops" if (LIBRARY / "threeloops").is_dir() else LIBRARY
+def modules() -> tuple[Module, ...]:
+    """Return all modules of the library, in the order of their files."""
     found = {}
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root.parent).with_suffix("").parts
+    for path in sorted(LIBRARY.rglob("*.py")):
+        parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
     trees = {name: ast.parse(text) for name, text in found.items()}
-    return tuple(_Module(name, found[name], tree, _needs(name, tree, found)) for name, tree in trees.items())
+    return tuple(Module(name, found[name], tree, _imports(tree, found)) for name, tree in trees.items())
 
 
-def _needs(name: str, tree: ast.Module, known: Iterable[str]) -> frozenset[str]:
+def _with_answers() -> Iterator[Module]:
+    """Yield the modules that hold public functions or classes. A `__main__` runs a program when it is imported."""
+    for module in modules():
+        if not module.name.endswith("__main__") and (module.functions or module.classes):
+            yield module
+
+
+def _imports(tree: ast.Module, known: Iterable[str]) -> frozenset[str]:
     asked = set()
     for node in _at_import(tree.body):
         if isinstance(node, ast.Import):
             asked |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             asked |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-    asked |= {name.rsplit(".", up)[0] for up in range(1, name.count(".") + 1)}
     return frozenset(asked & set(known))
 
 
@@ -159,7 +180,7 @@ def _at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 def _gone(withheld: tuple[str, ...]) -> frozenset[str]:
     """Return the modules that cannot be imported in a graded run."""
     prefixes = tuple(f"{each}." for each in withheld)
-    gone = {module.name for module in _modules() if f"{module.name}.".startswith(prefixes)}
-    while more := {module.name for module in _modules() if module.needs & gone} - gone:
+    gone = {module.name for module in modules() if f"{module.name}.".startswith(prefixes)}
+    while more := {module.name for module in modules() if module.needs & gone} - gone:
         gone |= more
     return frozenset(gone)

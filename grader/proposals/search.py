@@ -9,15 +9,16 @@ from grader.authoring.labs import Lab
 from grader.authoring.manifest import Exercise
 from grader.authoring.names import replays
 from grader.proposals.formulas import formulas
-from grader.proposals.library import from_library
+from grader.proposals.library import from_library, importable
 from grader.proposals.released import Asked, Released, head
 from grader.proposals.trial import Bench, Patience
 
 __all__ = ["Leak", "Source", "find_leaks"]
 
 Source = Literal["notebook", "ranks", "library"]
-"""Where proposals come from, and which parts they are tried on: `ranks` are cut from the notebook and tried on parts
-that run on ranks or a recorded disk, which takes seconds each. The other two are tried on all other parts."""
+"""The origin of answers, and the parts that they are tried on. `notebook` and `ranks` both build answers from the
+notebook. Only `ranks` tries the parts that run on ranks or a recorded disk, because each try takes seconds. The other
+two try all other parts."""
 
 _OF_LIBRARY = Patience(cpu_seconds=3, seconds=10)
 """Hundreds of functions are called with arguments that they were not made for."""
@@ -41,7 +42,8 @@ def find_leaks(
     watch(lab.slug)
     released = Released.read(lab)
     found = []
-    with Bench(released.trusted, _OF_LIBRARY if source == "library" else None) as bench:
+    is_library = source == "library"
+    with Bench(released.trusted, _OF_LIBRARY if is_library else None, importable(lab) if is_library else ()) as bench:
         for asked in released.exercises:
             exercise = _tried(released, released.trusted.exercise(asked.id), source)
             if leak := _best(bench, exercise, asked, list(_proposals(released, asked, exercise, source))):
@@ -52,17 +54,15 @@ def find_leaks(
 def _tried(released: Released, exercise: Exercise, source: Source) -> Exercise:
     """Return the exercise with only the parts to try: those that run on ranks or a recorded disk if the source is
     `ranks`, and all others if it is not."""
-    texts = {cell.id: cell.source for cell in released.trusted.master.cells}
-    elsewhere = {test for test in exercise.tests if released.runs_elsewhere(ast.parse(texts[test]))}
-    parts = (part for part in exercise.parts if (part.test in elsewhere) == (source == "ranks"))
+    text, on_ranks = released.trusted.text, source == "ranks"
+    parts = (p for p in exercise.parts if released.runs_elsewhere(ast.parse(text(p.test))) == on_ranks)
     return Exercise(exercise.id, tuple(parts))
 
 
 def _proposals(released: Released, asked: Asked, exercise: Exercise, source: Source) -> Iterator[str]:
-    tests = [cell.source for cell in released.trusted.master.cells if cell.id in exercise.tests]
-    kernels = all(replays(test) for test in tests)
-    if not tests:
+    if not exercise.tests:
         return
+    kernels = all(replays(released.trusted.text(test)) for test in exercise.tests)
     if source == "library":
         yield from from_library(released, asked, kernels=kernels)
     elif not kernels:  # a notebook whose kernels are all still to be written has none to copy

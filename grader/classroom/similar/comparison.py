@@ -1,17 +1,18 @@
 """Compare the answers of a class with each other, with earlier terms, with the solution and with the library."""
 
+import ast
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import threeloops
-
-from grader.authoring.labs import Lab, grade_id
+from grader.authoring.labs import Lab
 from grader.authoring.manifest import Kind, Manifest, manifest
 from grader.authoring.regions import without
-from grader.classroom.similar.fingerprint import Fingerprint, definitions, fingerprint, given_names
+from grader.classroom.similar.fingerprint import Fingerprint, fingerprint, given_names
+from grader.proposals.library import modules
+from grader.proposals.released import Function
 from grader.submissions.reading import find, read
 from grader.submissions.rebuild import rebuild
 from grader.submissions.submitted import BadSubmission
@@ -31,7 +32,7 @@ class Answer:
 
     owner: str
     source: str
-    print: Fingerprint = field(repr=False)
+    fingerprint: Fingerprint = field(repr=False)
     is_of_class: bool = True
 
 
@@ -69,7 +70,7 @@ def compare(lab: Lab, folder: Path, earlier: Iterable[Path] = ()) -> Findings:
     pairs, small = list[Pair](), list[str]()
     for exercise in trusted.exercises:
         name = exercise.id
-        stub = without(_source(trusted, name), "SOLUTION")
+        stub = without(trusted.text(name), "SOLUTION")
         elsewhere = [*_ours(lab, trusted, name), *((owner, texts[name]) for owner, texts in of_earlier)]
         own = _answers([(owner, texts[name]) for owner, texts in of_class], stub, faults, is_of_class=True)
         others = _answers(elsewhere, stub, faults, is_of_class=False)
@@ -93,13 +94,9 @@ def _submitted(folder: Path, trusted: Manifest, prefix: str, faults: list[str]) 
 
 def _ours(lab: Lab, trusted: Manifest, exercise: str) -> Iterator[tuple[str, str]]:
     """Yield the solution of an exercise, and the other right answers that the course has."""
-    yield "the solution", _source(trusted, exercise)
+    yield "the solution", trusted.text(exercise)
     for path in sorted(lab.right.glob(f"{exercise}__*.py")):
         yield f"right/{path.name}", path.read_text(encoding="utf-8")
-
-
-def _source(trusted: Manifest, exercise: str) -> str:
-    return next(str(cell.source) for cell in trusted.master.cells if grade_id(cell) == exercise)
 
 
 def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, is_of_class: bool) -> list[Answer]:
@@ -121,19 +118,21 @@ def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, 
 @cache
 def _library() -> tuple[Answer, ...]:
     """Return the functions and classes of the library."""
-    root = Path(threeloops.__file__).parent
     found = []
-    for path in sorted(root.rglob("*.py")):
-        module = ".".join(["threeloops", *path.relative_to(root).with_suffix("").parts])
-        for name, text in definitions(path.read_text(encoding="utf-8")):
-            own = fingerprint(text, {name})
-            if own.size >= _LEAST_PARTS:
-                found.append(Answer(f"{module}.{name}", text, own, False))
+    for module in modules():
+        for node in module.tree.body:
+            if isinstance(node, Function | ast.ClassDef):
+                text = ast.get_source_segment(module.text, node) or ""
+                own = fingerprint(text, {node.name})
+                if own.size >= _LEAST_PARTS:
+                    found.append(Answer(f"{module.name}.{node.name}", text, own, False))
     return tuple(found)
 
 
 def _alike(exercise: str, own: Sequence[Answer], others: Sequence[Answer]) -> list[Pair]:
     """Return the pairs that are alike: two answers of the class, or an answer of the class and another text."""
     candidates = [*itertools.combinations(own, 2), *itertools.product(own, others)]
-    pairs = (Pair(exercise, first, second, first.print.share_with(second.print)) for first, second in candidates)
+    pairs = (
+        Pair(exercise, first, second, first.fingerprint.share_with(second.fingerprint)) for first, second in candidates
+    )
     return sorted((pair for pair in pairs if pair.share >= _ALIKE), key=lambda pair: -pair.share)

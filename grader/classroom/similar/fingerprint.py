@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
-__all__ = ["Fingerprint", "definitions", "fingerprint", "given_names"]
+__all__ = ["Fingerprint", "fingerprint", "given_names"]
 
 _OWN = "_"
 """Stands for every name that the answer chooses."""
@@ -80,13 +80,6 @@ def given_names(stub: str) -> frozenset[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     return frozenset(defined | values)
-
-
-def definitions(source: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each function and class at the top of a module."""
-    for node in ast.parse(source).body:
-        if isinstance(node, _Function | ast.ClassDef):
-            yield node.name, ast.get_source_segment(source, node) or ""
 
 
 def _parsed(source: str) -> ast.Module:

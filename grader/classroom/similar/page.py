@@ -70,7 +70,7 @@ def _pair(pair: Pair) -> str:
 
 
 def _side(answer: Answer, other: Answer) -> str:
-    marked = answer.print.lines_shared_with(other.print)
+    marked = answer.fingerprint.lines_shared_with(other.fingerprint)
     lines = "\n".join(_line(text, at, marked) for at, text in enumerate(answer.source.splitlines(), start=1))
     return f"<div><strong>{html.escape(answer.owner)}</strong><pre>{lines}</pre></div>"
 

@@ -1,10 +1,15 @@
 """`threeloops leaks` finds answers that can be copied from what a student sees, or from the library."""
 
 import json
+import os
+import select
+import signal
 
 import pytest
 
 from grader.authoring.labs import LabError
+from grader.authoring.manifest import manifest
+from grader.proposals import search
 from grader.proposals.known import faults
 from grader.proposals.search import find_leaks
 from grader.proposals.trial import Bench, Patience
@@ -121,6 +126,33 @@ def test_a_withheld_module_that_can_be_pasted_is_found(tmp_path, monkeypatch):
     assert "math.fsum" in leak.text  # its text, because a graded run cannot import it
 
 
+def test_the_import_of_a_module_does_not_count_as_the_time_of_an_answer(tmp_path, monkeypatch):
+    package = tmp_path / "threeloops"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "averages.py").write_text(
+        "import time\n\nBEGUN = time.process_time()\nwhile time.process_time() < BEGUN + 2:\n    pass\n\n\n"
+        "def average(numbers):\n    return sum(numbers) / len(numbers)\n"
+    )
+    use_library(monkeypatch, package)
+    monkeypatch.setattr(search, "_OF_LIBRARY", Patience(cpu_seconds=1, seconds=60))
+    assert leaking(make_course(tmp_path / "course"), source="library") == {"mean": 40}
+
+
+def test_a_module_that_can_be_neither_imported_nor_pasted_is_no_leak(tmp_path, monkeypatch):
+    package = tmp_path / "threeloops"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "roofs.py").touch()
+    (package / "middle.py").write_text("from threeloops import roofs\n")
+    (package / "averages.py").write_text(
+        "from threeloops import middle\n\n\ndef average(numbers):\n    return sum(numbers) / len(numbers)\n"
+    )
+    use_library(monkeypatch, package)
+    source = SOURCE.replace("threeloops.inner.roofline", "threeloops.roofs")
+    assert leaking(make_course(tmp_path / "course", source), source="library") == {}
+
+
 def use_library(monkeypatch, package):
     """Take the modules in `package` for the library's, and make those that it has importable."""
     import importlib
@@ -132,10 +164,10 @@ def use_library(monkeypatch, package):
 
     monkeypatch.setattr(library, "LIBRARY", package)
     monkeypatch.setattr(threeloops, "__path__", [*threeloops.__path__, str(package)])
-    library._modules.cache_clear()
+    library.modules.cache_clear()
     library._gone.cache_clear()
     library._fields.cache_clear()
-    for name in ("averages", "roofs"):
+    for name in ("averages", "middle", "roofs"):
         sys.modules.pop(f"threeloops.{name}", None)
     importlib.invalidate_caches()
 
@@ -155,13 +187,31 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_proposal_that_does_not_end_is_ended_and_the_next_one_is_tried(tmp_path, text):
-    from grader.authoring.manifest import manifest
-
     trusted = manifest(make_course(tmp_path))
     right = "def mean(values):\n    return sum(values) / len(values)\n"
     with Bench(trusted, Patience(cpu_seconds=0.3, seconds=2.0)) as bench:
         passed = list(bench.earned(trusted.exercise("mean"), [text, right]))
     assert passed == [frozenset(), {"mean_test"}]
+
+
+def test_a_proposal_ends_with_the_process_that_tries_it(tmp_path):
+    trusted = manifest(make_course(tmp_path))
+    reading, writing = os.pipe()
+    text = f"import os, threading\n\ndef mean(values):\n    os.write({writing}, b'x')\n    threading.Event().wait(60)\n"
+    trying = os.fork()
+    if not trying:
+        try:
+            with Bench(trusted, Patience(seconds=60)) as bench:
+                list(bench.earned(trusted.exercise("mean"), [text]))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 1) == b"x"
+    os.kill(trying, signal.SIGKILL)
+    os.waitpid(trying, 0)
+    closed, _, _ = select.select([reading], [], [], 20)
+    assert closed and os.read(reading, 1) == b"", "the proposal is still there, and holds the pipe open"
+    os.close(reading)
 
 
 def test_a_leak_that_is_not_listed_is_a_fault_with_its_answer(tmp_path):
@@ -171,12 +221,18 @@ def test_a_leak_that_is_not_listed_is_a_fault_with_its_answer(tmp_path):
     assert "expected = sum(values) / len(values)" in fault
 
 
+def test_an_answer_tried_on_ranks_is_said_to_come_from_the_notebook(tmp_path):
+    lab = lab_with(tmp_path, PLANTED["the expected value"])
+    (fault,) = faults(lab, leaks_of(lab), "ranks")
+    assert "copied from the notebook" in fault and "Show cases with numbers" in fault
+
+
 def test_a_leak_that_is_listed_is_no_fault_until_it_is_mended(tmp_path):
     lab = lab_with(tmp_path, PLANTED["the expected value"])
     (lab.folder / "known_leaks.json").write_text(json.dumps({"notebook": {"mean": 40}}))
     assert list(faults(lab, leaks_of(lab), "notebook")) == []
     (fault,) = faults(lab, [], "notebook")
-    assert "says that 40 points leak from the notebook, and now 0 do: take its line out" in fault
+    assert "says that 40 points leak (source notebook), and now 0 do: take its line out" in fault
 
 
 def test_an_exercise_whose_answer_is_handed_out_is_no_fault(tmp_path):

@@ -187,8 +187,9 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
     hand_in.parent.mkdir(parents=True)
     hand_in.write_bytes(lab.work.read_bytes())
     grade = f"grade --lab 01 --submissions {tmp_path / 'submissions'}"
-    of_instructors = ("class release 01", "class grade 01", "class gradescope 01")
-    for command in ("release", "mutants 01", "course", "test 01", "new 33_mine", grade, *of_instructors):
+    of_instructors = ("class release 01", "class grade 01", "class gradescope 01", "class similar 01")
+    of_authors = ("release", "mutants 01", "course", "test 01", "leaks 01", "new 33_mine")
+    for command in (*of_authors, grade, *of_instructors):
         words = [sys.executable, "-m", "grader.cli", *command.split()]
         done = subprocess.run(words, env={**os.environ, "THREELOOPS_ROOT": str(root)}, capture_output=True, text=True)
         assert done.returncode == 2 and not (root / "solutions").exists()
