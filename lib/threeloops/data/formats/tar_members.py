@@ -28,7 +28,7 @@ class Member(NamedTuple):
 
     name: str
     offset: int
-    """That of its first header, in bytes from the start of the shard."""
+    """The offset of its first header, in bytes from the start of the shard."""
     begin: int
     """The position of its contents in the file that was listed."""
     size: int

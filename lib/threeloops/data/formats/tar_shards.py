@@ -50,7 +50,9 @@ def read_tar_shard(file: BinaryIO, shard: str) -> Iterator[Sample]:
 
     A stream that cannot seek, or a gzip file, is first copied to a temporary file.
 
-    Raises CorruptData in the cases of `_index`, before the first sample, and for a name that leads out of the folder.
+    Raises CorruptData, naming the shard and the member's offset, in the cases of `list_members`, if a sample has a part
+    twice, if its parts are not neighbours, or if a file has no name before its extension: all before the first sample.
+    Also raises it for a name that leads out of the folder.
     """
     whole = uncompressed(file, shard)
     for key, parts in _index(whole, shard):
@@ -77,16 +79,16 @@ class TarShards:
                 require_uncompressed(file, path.name)
                 self._samples.append(_index(file, path.name))
         self.sizes = tuple(map(len, self._samples))
-        self._ends = list(accumulate(self.sizes))
+        self._firsts = list(accumulate(self.sizes, initial=0))
 
     def __len__(self) -> int:
-        return sum(self.sizes)
+        return self._firsts[-1]
 
     def load(self, numbers: Iterable[int]) -> list[Sample]:
         """Read the samples with these numbers. Neighbours need only one open. Raises IndexError for a bad number."""
         found: list[Sample] = []
         for shard, wanted in groupby(map(int, numbers), self._shard_of):
-            path, first = self.paths[shard], self._ends[shard] - self.sizes[shard]
+            path, first = self.paths[shard], self._firsts[shard]
             with path.open("rb") as file:
                 found += [_read(file, path.name, *self._samples[shard][number - first]) for number in wanted]
         return found
@@ -96,18 +98,14 @@ class TarShards:
             raise IndexError(
                 f"sample {number}: expected 0 to {len(self) - 1}, since the shards have {len(self)} samples"
             )
-        return bisect_right(self._ends, number)
+        return bisect_right(self._firsts, number) - 1
 
 
 _Parts = dict[str, Member]
 
 
 def _index(file: BinaryIO, shard: str) -> list[tuple[str, _Parts]]:
-    """Return the samples of a shard in order, each as its key and the members that are its parts.
-
-    Raises CorruptData, naming the shard and the member's offset, if `list_members` does, if a sample has a part twice,
-    if its parts are not neighbours, or if a file has no name before its extension.
-    """
+    """Return the samples of a shard in order, each as its key and the members that are its parts."""
     samples: dict[str, _Parts] = {}
     last = ""
     for member in list_members(file, shard):

@@ -119,10 +119,14 @@ def _assigned(value: Any) -> Any:
 
 
 def _logical(is_and: bool, left: Any, right: Callable[[], Any]) -> Any:
-    """Compute `left and right` or `left or right`. For a scalar tensor the result is a boolean, as when compiled."""
+    """Compute `left and right` or `left or right`.
+
+    As when compiled, a scalar tensor on the left makes the result a boolean, and the right side is always computed.
+    """
     if not isinstance(left, tl.core.tensor) or left.handle.data.size != 1:
         return (left and right()) if is_and else (left or right())
-    return _scalar(bool(left) and bool(right()) if is_and else bool(left) or bool(right()), tl.int1)
+    truths = [bool(left), bool(right())]
+    return _scalar(all(truths) if is_and else any(truths), tl.int1)
 
 
 class _Transformer(ast.NodeTransformer):

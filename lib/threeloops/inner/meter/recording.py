@@ -325,8 +325,9 @@ class Recording:
         self.incidents.add(Incident(kind, argument, site, program, first, advice, unit, amount, {program}))
 
     def report_here(self, kind: FindingKind, first: str, advice: str, unit: str, amount: int) -> None:
-        """Add an incident at the current line. It does not concern an argument."""
-        self.report(kind, "", self.site(), first, advice, unit, amount)
+        """Add an incident at the current line that does not concern an argument. Within `uncounted`, add none."""
+        if not self.tiles.paused:
+            self.report(kind, "", self.site(), first, advice, unit, amount)
 
     def site(self) -> int:
         """The number of the innermost source line that belongs to the kernel, not to Triton or to this library."""

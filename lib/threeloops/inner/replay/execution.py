@@ -38,7 +38,7 @@ _FAULTS = (
 interpreter's."""
 
 _MOST_IDLE = 256
-"""So many programs may have nothing to do, or almost nothing, however small the problem is: about two per SM."""
+"""The number of programs that may do nothing, or almost nothing, however small the problem is: about two per SM."""
 _LEAST_MOVED = 32
 """Bytes that a working program moves on average, one sector, if there are more than `_MOST_IDLE`."""
 

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Hashable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -306,7 +306,9 @@ class Staging:
             for place, octets in rest:
                 np.copyto(place, octets)
 
-        helpers = [self._threads.submit(copy) for _ in range(min(workers(), len(chunks)) - 1)]
+        helpers = list[Future[None]]()
+        with suppress(RuntimeError):  # the main thread has ended, so the pool accepts no more work
+            helpers += (self._threads.submit(copy) for _ in range(min(workers(), len(chunks)) - 1))
         copy()
         for helper in helpers:
             helper.result()

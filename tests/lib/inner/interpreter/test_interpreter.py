@@ -336,10 +336,11 @@ def logic(out, n, absent: tl.constexpr):
     tl.store(out + 1, (zero or 5) == 1)
     tl.store(out + 2, n > 3 and n < 10 or n > 20)
     tl.store(out + 3, absent is not None and absent > 3)
+    tl.store(out + 4, n > 10 and tl.atomic_add(out + 5, 1) > 0)
 
 
 @needs_interpreter
 def test_and_and_or_of_numbers_are_truths_as_in_a_compiled_kernel():
-    out = torch.full((4,), -1, dtype=torch.int32)
+    out = torch.full((6,), -1, dtype=torch.int32)
     logic[(1,)](out, 7, absent=None)
-    assert out.tolist() == [0, 1, 1, 0]
+    assert out.tolist() == [0, 1, 1, 0, 0, 0]  # the last is added to, because both sides are computed

@@ -22,6 +22,11 @@ def hinted(x, out, n, HINT: tl.constexpr, BLOCK: tl.constexpr):
         tl.max_contiguous(tl.multiple_of(tl.where(rows + 8 < n, rows + 8, 0), 16), 16)
     elif HINT == "wrapped around inside a tile":
         tl.max_contiguous((at + 5) % 16, 16)
+    elif HINT == "wrapped around several times":
+        tl.max_contiguous(tl.multiple_of(at % BLOCK % 5, BLOCK), BLOCK)
+    elif HINT == "one element":
+        tl.max_contiguous(n, 1)
+        tl.max_contiguous(at[:, None], [1, 1])
     elif HINT == "pointers":
         x = tl.max_contiguous(tl.multiple_of(x + at, 16), BLOCK) - at
     elif HINT == "rows of a tile":
@@ -35,6 +40,8 @@ def hinted(x, out, n, HINT: tl.constexpr, BLOCK: tl.constexpr):
         at = tl.max_contiguous(at * 7 % BLOCK, 4)
     elif HINT == "a shuffled tile begins at multiples":
         at = tl.multiple_of(at * 7 % BLOCK, 4)
+    elif HINT == "two breaks":
+        tl.max_contiguous(at + at // 6, BLOCK)
     elif HINT == "pointers one element late":
         tl.multiple_of(x + 1 + at, 16)
     elif HINT == "pointers with gaps":
@@ -58,7 +65,8 @@ def faults(hint, programs):
     "hint",
     [
         "the first of neighbours", "wrapped around at the end", "replaced by 0 at the end",
-        "wrapped around inside a tile", "pointers", "rows of a tile", "equal in fours", "a loop's index",
+        "wrapped around inside a tile", "wrapped around several times", "pointers", "rows of a tile", "equal in fours",
+        "a loop's index", "one element",
     ],
 )  # fmt: skip
 def test_a_true_hint_is_no_fault(hint):
@@ -70,6 +78,7 @@ def test_a_true_hint_is_no_fault(hint):
     [
         ("a shuffled tile is contiguous", "tl.max_contiguous with 4 is not true of a tile; 12 elements"),
         ("a shuffled tile begins at multiples", "tl.multiple_of with 4 is not true of a tile; 12 elements"),
+        ("two breaks", "tl.max_contiguous with 16 is not true of a tile; 2 elements"),
         ("pointers one element late", "tl.multiple_of with 16 is not true of a tile; 1 element"),
         ("pointers with gaps", "tl.max_contiguous with 16 is not true of a tile; 15 elements"),
         ("columns of a tile", "tl.max_contiguous with 16, 1 is not true of a tile; 240 elements"),
@@ -92,6 +101,8 @@ def computed(out, n, KIND: tl.constexpr):
         tl.store(out + lane, (lane << 31) + (lane >> (n - 4)))
     elif KIND == "some numbers that do not fit":
         tl.store(out + lane, many.to(tl.int32))
+    elif KIND == "a fully masked tile":
+        tl.store(out + lane, lane + tl.where(lane < 0, 1.0, float("-inf")).to(tl.int32), mask=lane < 0)
     elif KIND == "a division by zero":
         tl.store(out + lane, lane // (n - n))
     elif KIND == "a remainder by zero in a lane":
@@ -115,8 +126,12 @@ def undefined(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["a division by a number", "a shift by less than all bits", "some numbers that do not fit"]
-)
+    "kind",
+    [
+        "a division by a number", "a shift by less than all bits", "some numbers that do not fit",
+        "a fully masked tile",
+    ],
+)  # fmt: skip
 def test_arithmetic_that_a_gpu_does_as_the_interpreter_is_no_fault(kind):
     assert undefined(kind) == []
 
@@ -136,3 +151,18 @@ def test_arithmetic_that_a_gpu_does_as_the_interpreter_is_no_fault(kind):
 def test_undefined_arithmetic_is_a_fault(kind, says):
     (message,) = undefined(kind)
     assert says in message and "the compiler assumes that this never happens" in message
+
+
+@triton.jit
+def quotients(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    here = at < n
+    numbers, divisors = tl.load(x + at, mask=here), tl.load(y + at, mask=here)
+    tl.store(out + at, numbers // divisors + (numbers % 4 >> divisors), mask=here)
+
+
+def test_undefined_lanes_that_are_not_stored_may_be_divided_and_shifted():
+    x, y, out = torch.arange(10), torch.full((10,), 2), torch.empty(10, dtype=torch.int64)
+    with meter(undefined_lanes=True) as traffic:
+        quotients[(1,)](x, y, out, 10, BLOCK=16)
+    assert traffic.findings == [] and out.tolist() == [k // 2 + (k % 4 >> 2) for k in range(10)]

@@ -2,6 +2,8 @@
 
 import gc
 import hashlib
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -31,6 +33,27 @@ def test_several_threads_share_the_copy(monkeypatch):
     monkeypatch.setattr(saving.np, "copyto", lambda place, octets: (meeting.wait(), copyto(place, octets)))
     value = torch.arange(75.0)  # three chunks
     assert torch.equal(saving.Staging().copy({"w": value})["w"], value)
+
+
+AFTER_THE_MAIN_THREAD = """
+import sys, threading, torch
+from threeloops.training.checkpoint import Checkpointer, LocalStore
+def train():
+    threading.main_thread().join()
+    checkpointer = Checkpointer(LocalStore(sys.argv[1]))
+    checkpointer.save_async(1, {"w": torch.arange(1_000_000)})
+    checkpointer.wait()
+threading.Thread(target=train).start()
+"""
+
+
+def test_a_thread_that_trains_on_after_the_main_thread_can_save(tmp_path):
+    """Pools of threads accept no work then."""
+    script = [sys.executable, "-c", AFTER_THE_MAIN_THREAD, tmp_path]
+    run = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert run.stderr == "" and torch.equal(
+        Checkpointer(LocalStore(tmp_path)).load().state["w"], torch.arange(1_000_000)
+    )
 
 
 class Copied(saving.Staging):

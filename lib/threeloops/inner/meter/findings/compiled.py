@@ -33,9 +33,8 @@ class Compiled:
         step = handle.get_element_ty().primitive_bitwidth // 8 if handle.dtype.scalar.is_ptr() else 1
         axes = (np.moveaxis(np.atleast_1d(handle.data), axis, -1) for axis in range(len(values)))
         wrong = max(_against(attribute, value, data, step) for value, data in zip(values, axes, strict=True))
-        if wrong:
-            said = f"tl.{_HINTS[attribute]} with {', '.join(map(str, values))} is not true of a tile"
-            self._found("false-hint", said, "element", wrong)
+        said = f"tl.{_HINTS[attribute]} with {', '.join(map(str, values))} is not true of a tile"
+        self._found("false-hint", said, "element", wrong)
 
     def wrappers(self, builder: Any) -> dict[str, Callable]:
         """Return replacements for the builder's methods, by name, that report undefined results."""
@@ -46,24 +45,28 @@ class Compiled:
         }
         return {name: self._looking(getattr(builder, name), undefined) for name, undefined in names.items()}
 
-    def _looking(self, original: Callable, undefined: Callable[[Any, Any], tuple[int, str]]) -> Callable:
+    def _looking(self, original: Callable, undefined: Callable[[Any, Any], tuple[np.ndarray, str]]) -> Callable:
         def looked(operand: Any, other: Any) -> Any:
             lanes, what = undefined(operand, other)
-            if lanes:
-                self._found("undefined-arithmetic", what, "lane", lanes)
+            if lanes.any():
+                for masked in (getattr(each, "undefined", None) for each in (operand, other)):
+                    lanes = lanes & ~masked.lanes if masked else lanes  # harmless unless the kernel uses them
+                self._found("undefined-arithmetic", what, "lane", int(np.count_nonzero(lanes)))
             return original(operand, other)
 
         return looked
 
     def _found(self, kind: _Kind, first: str, unit: str, amount: int) -> None:
-        self._report(kind, first, _ADVICE[kind], unit, amount)
+        if amount:
+            self._report(kind, first, _ADVICE[kind], unit, amount)
 
 
 def _against(attribute: str, value: int, data: np.ndarray, step: int) -> int:
     """Count the elements that contradict a hint for the last axis. Neighbours differ by `step`, in bytes for pointers.
 
     In a run of consecutive elements, only the first has to be a multiple, because the compiler reads the hint that way.
-    A row may have one break: at the end of a matrix, kernels wrap offsets around or replace them with 0.
+    A row may break if each break leads from the same element back to the same element, because kernels wrap offsets
+    around at the end of a matrix. It may also end with equal elements, because kernels replace such offsets with 0.
     """
     differences = np.diff(data.astype(np.int64), axis=-1)
     if attribute == "tt.divisibility":
@@ -75,32 +78,39 @@ def _against(attribute: str, value: int, data: np.ndarray, step: int) -> int:
         return int(np.count_nonzero(within & (differences != 0)))
     same_to_the_end = np.logical_and.accumulate((differences == 0)[..., ::-1], axis=-1)[..., ::-1]
     breaks = within & (differences != step) & ~same_to_the_end
-    return int(np.count_nonzero(breaks & (np.count_nonzero(breaks, axis=-1, keepdims=True) > 1)))
+    if not breaks.any():
+        return 0
+    first = breaks.argmax(axis=-1, keepdims=True)
+    alike = [side == np.take_along_axis(side, first, axis=-1) for side in (data[..., :-1], data[..., 1:])]
+    wraps = (~breaks | alike[0] & alike[1]).all(axis=-1, keepdims=True)
+    return int(np.count_nonzero(breaks & ~wraps))
 
 
-def _undefined_quotients(dividend: Any, divisor: Any) -> tuple[int, str]:
-    """Count lanes that divide by zero, or that divide the lowest number by −1: this quotient does not fit."""
+def _undefined_quotients(dividend: Any, divisor: Any) -> tuple[np.ndarray, str]:
+    """Find lanes that divide by zero, or that divide the lowest number by −1: this quotient does not fit."""
     zero = divisor.data == 0
     if zero.any() or divisor.data.dtype.kind != "i":
-        return int(np.count_nonzero(zero)), "an integer is divided by zero"
+        return zero, "an integer is divided by zero"
     overflow = (divisor.data == -1) & (dividend.data == np.iinfo(dividend.data.dtype).min)
-    return int(np.count_nonzero(overflow)), "the lowest integer is divided by −1"
+    return overflow, "the lowest integer is divided by −1"
 
 
-def _undefined_shifts(value: Any, amount: Any) -> tuple[int, str]:
+def _undefined_shifts(value: Any, amount: Any) -> tuple[np.ndarray, str]:
     bits = 8 * value.data.dtype.itemsize
     wide = (amount.data < 0) | (amount.data >= bits)
-    return int(np.count_nonzero(wide)), f"an integer of {bits} bits is shifted by fewer than 0 or at least {bits}"
+    return wide, f"an integer of {bits} bits is shifted by fewer than 0 or at least {bits}"
 
 
-def _undefined_conversions(value: Any, dtype: Any) -> tuple[int, str]:
-    """Count all lanes if none of the numbers fits into the integer type. A GPU rounds single ones to the nearest fit.
+def _undefined_conversions(value: Any, dtype: Any) -> tuple[np.ndarray, str]:
+    """Find all lanes if none of the numbers fits into the integer type. A GPU rounds single ones to the nearest fit.
 
-    A tile with NaN is not reported: masked lanes may hold NaN, and a fully masked tile needs no valid number.
+    A tile with NaN or an infinity is not reported, because masked lanes may hold one, and a fully masked tile needs no
+    valid number.
     """
     from threeloops.inner.interpreter.repairs import values_of
 
     numbers, bits, signed = values_of(value), dtype.scalar.primitive_bitwidth, dtype.scalar.is_int_signed()
     low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if signed else (0.0, 2.0**bits)
-    fits = (numbers > low - 1) & (numbers < high) | (np.isnan(numbers) & (numbers.size > 1))
-    return 0 if fits.any() else numbers.size, f"no number of a tile fits into the {dtype.scalar} that it becomes"
+    fits = (numbers > low - 1) & (numbers < high) | (~np.isfinite(numbers) & (numbers.size > 1))
+    wrong = np.full(numbers.shape, not fits.any())
+    return wrong, f"no number of a tile fits into the {dtype.scalar} that it becomes"

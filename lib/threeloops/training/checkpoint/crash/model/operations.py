@@ -35,7 +35,7 @@ __all__ = [
 ROOT = 0
 """The recorded folder itself."""
 MOST_BYTES = 256 << 20
-"""Of all files of a disk, and so of an operation that comes from outside."""
+"""The largest size of all files of a disk together, and so of one operation that comes from outside."""
 
 _Path = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]

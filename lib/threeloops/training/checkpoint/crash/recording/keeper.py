@@ -36,7 +36,8 @@ class Keeper:
             if number is not None:
                 self.lose(number)
             raise
-        if number not in self._lost if number is not None else not self._lost:
+        concerned = self._lost if number is None else self._lost & {number}
+        if not concerned:
             self.add(operation)
 
     def lose(self, number: int) -> None:
