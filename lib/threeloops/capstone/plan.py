@@ -1,6 +1,6 @@
-"""A plan as data: what is decided and why, every number with its unit and its origin, and what figures draw.
+"""A plan as data: the decisions and their reasons, every number with its unit and origin, and the data of its figures.
 
-Documents, the command line and the lab read a `Plan`; `make_plan` (`planner.py`) fills it.
+Documents, the command line and the lab read a `Plan`. `make_plan` (`planner.py`) fills it.
 """
 
 from dataclasses import dataclass

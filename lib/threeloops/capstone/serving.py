@@ -1,8 +1,9 @@
 """The serving half of a plan, for one accelerator: a replica, a fleet of them, and whether its users get what they are
-promised, by the rooms `product.batching` and `product.fleet`.
+promised. It uses `product.batching` and `product.fleet`.
 
-Replica-hours come from the flow of a whole day; the promise is checked request by request in the worst burst of that
-day, which the whole fleet meets together: of a large fleet, a part that gets as large a part of the requests.
+Replica-hours come from the flow of a whole day. The promise is checked request by request in the worst burst of that
+day. The whole fleet serves that burst. For a large fleet, a part of the fleet with an equal part of the requests is
+simulated.
 """
 
 import math

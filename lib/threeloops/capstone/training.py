@@ -1,5 +1,6 @@
-"""The training half of a plan, for one accelerator: how the model is cut, and what failures cost, by the rooms
-`training.planning` and `training.elastic.goodput`."""
+"""The training half of a plan, for one accelerator: how the model is cut, and the cost of failures. It uses
+`training.planning` and `training.elastic.goodput`.
+"""
 
 import math
 from dataclasses import dataclass, replace

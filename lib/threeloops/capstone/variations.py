@@ -1,4 +1,4 @@
-"""A scenario with something changed: what a plan is sensitive to, and what would make an infeasible one feasible."""
+"""Variations of a scenario: what a plan is sensitive to, and what would make an infeasible one feasible."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""TOML files to scenarios and prices. What is wrong is named: file, key, value, what was expected, and what to do."""
+"""Read scenarios and prices from TOML files. An error names the file, key, value, what was expected, and what to do."""
 
 import json
 import tomllib

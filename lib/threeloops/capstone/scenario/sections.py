@@ -1,6 +1,6 @@
-"""What a plan is asked for: sections of a scenario, each a dataclass that refuses what cannot be.
+"""The sections of a scenario, which hold a plan's requirements. Each is a dataclass that refuses impossible values.
 
-The names are those of the TOML file, with the unit where there is one. Strings are not read as numbers, and NaN and
+The names are those of the TOML file, with the unit if there is one. Strings are not read as numbers, and NaN and
 infinity are refused, by pydantic's strict mode.
 """
 

@@ -1,4 +1,4 @@
-"""`debrief`: what unfolds after an exercise is solved: why it works, a model answer, and the reader's own beside it."""
+"""`debrief`: text that unfolds after an exercise is solved: why it works, and a model answer beside the reader's."""
 
 import ast
 import linecache

@@ -1,4 +1,4 @@
-"""The failure of a check: an AssertionError whose text is a card, and which a notebook shows as one."""
+"""The failure of a check: an AssertionError whose text is a card, which a notebook also displays as a card."""
 
 import inspect
 import itertools

@@ -1,8 +1,9 @@
 """A ring all-reduce, step by step, with the data in it: `animate(draw_ring, ring_steps(4))`.
 
 The ring is that of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009),
-one chunk later, so that rank r ends the reduce-scatter with chunk r, as in torch.distributed: in step k rank r sends
-chunk r − 1 − k to rank r + 1, which adds it; in step k of the all-gather it sends chunk r − k, which replaces.
+shifted by one chunk, so that rank r ends the reduce-scatter with chunk r, as in torch.distributed. In step k rank r
+sends chunk r − 1 − k to rank r + 1, which adds it. In step k of the all-gather it sends chunk r − k, which replaces the
+receiver's chunk.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the course's source texts assert, and where they contradict each other: `claims.json` as data."""
+"""The assertions of the course's source texts, and where they contradict each other: `claims.json` as data."""
 
 import functools
 import json

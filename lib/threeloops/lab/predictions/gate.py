@@ -1,4 +1,4 @@
-"""What stays folded until something has happened: a guess, or a passed check.
+"""Parts of a notebook that stay folded until something has happened: a guess, or a passed check.
 
 Without a front end nobody can press a button, so nothing is folded: papermill and exported pages show everything.
 """

@@ -1,7 +1,7 @@
-"""Which tokens of which requests the next step computes: the whole policy of a serving engine, and no model in sight.
+"""Choose the tokens and requests of the next step: the whole policy of a serving engine, without a model.
 
-The same scheduler runs on the engine of this machine and in virtual time. Static and dynamic batching are here as
-continuous batching with the door shut: nobody joins while somebody runs.
+The same scheduler runs in this machine's engine and in virtual time. Static and dynamic batching are continuous
+batching with closed admission: nobody joins while a batch runs.
 """
 
 import math

@@ -3,10 +3,10 @@
 Sources: Leviathan, Kalman and Matias 2023, "Fast Inference from Transformers via Speculative Decoding"; Chen et al.
 2023, "Accelerating Large Language Model Decoding with Speculative Sampling".
 
-A step of a decoding model reads every weight to compute one token per sequence; to compute a few takes about as long.
-So a draft proposes a few, and the model computes them as if they were a prompt. A guess drawn from q is kept with
-probability min(1, p / q), and the first that is not kept is replaced by a draw from the excess of p over q. The result
-is distributed as p, the model's own, whatever the draft: a bad one costs time and changes nothing.
+A decoding step reads every weight to compute one token per sequence, and computing a few tokens takes about as long. So
+a draft proposes a few, and the model computes them as if they were a prompt. A guess drawn from q is kept with
+probability min(1, p / q). The first guess that is not kept is replaced by a draw from the excess of p over q. The
+result has the model's own distribution p, whatever the draft. A bad draft costs time and changes nothing.
 """
 
 from collections.abc import Sequence

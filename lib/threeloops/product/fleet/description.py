@@ -1,4 +1,4 @@
-"""A fleet as data: its engines, policies, cold start, retries, and what will go wrong."""
+"""A fleet as data: its engines, policies, cold start, retries, and planned failures."""
 
 import math
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""What became of a fleet: every request, every replica's life, and a sample at each look of the autoscaler.
+"""The record of a fleet's run: every request, every replica's life, and a sample at each look of the autoscaler.
 
-`FleetRun.columns()` is what a picture of a day needs, and `p95` what its users noticed.
+`FleetRun.columns()` has the data for a picture of a day, and `p95` the latencies that its users noticed.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What the layers of a model are given, layer by layer: their inputs' second moments and mean sizes.
+"""Statistics of the inputs of a model's layers, layer by layer: second moments and mean sizes.
 
 Nothing else about the inputs is needed: an error of the weights, D, costs Σ ‖D x‖² = tr(D (Σ x xᵀ) Dᵀ) in the outputs.
 """

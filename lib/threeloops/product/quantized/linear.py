@@ -1,4 +1,4 @@
-"""A linear layer whose weight has few bits, and what it needs for PyTorch's kernels on a CPU."""
+"""A linear layer whose weight has few bits, with the format that PyTorch's CPU kernels need."""
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
 

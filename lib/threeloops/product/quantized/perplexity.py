@@ -1,4 +1,4 @@
-"""How well a model predicts a text: the mean of −log p of each token, in nats, and its exponential, the perplexity."""
+"""Measure how well a model predicts a text: mean −log p per token, in nats, and its exponential, the perplexity."""
 
 # ruff: noqa: F821  the strings are jaxtyping shapes, not forward references
 

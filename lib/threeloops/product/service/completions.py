@@ -1,11 +1,11 @@
-"""One request of a client, from its admission to the last byte of its answer.
+"""Handle one request of a client, from its admission to the last byte of its answer.
 
 It may ask for several choices: several answers, or answers to several prompts. They share one place in the queue, and
 are generated at the same time.
 
-Their tokens are cancelled when the client goes away, when its time is up, and when the service stops; then the request
-gives its place, its engine and its blocks back at once. Before the first text there are no headers either, so a refusal
-still has a status; after that it is the last event of the stream.
+The choices are cancelled when the client leaves, when the time is up, and when the service stops. Then the request
+releases its place, its engine and its blocks at once. Headers are sent with the first text, so a refusal before that
+still has a status. A later error is the last event of the stream.
 """
 
 import asyncio

@@ -1,13 +1,13 @@
-"""Everything that an operator can set: a TOML file, then the environment, then the command line; the last one wins.
+"""All settings of an operator: from a TOML file, the environment and the command line. Later sources win.
 
     # serve.toml
     model = "tiny"
     port = 8000
     keys_file = "keys.toml"
 
-`THREELOOPS_SERVE_PORT=9000` in the environment overrides `port` of the file, and `--port 9001` overrides both: every
-setting has these three names. Secrets (the password in `redis_url`) are in no message, repr or log, and a command line
-may not hold them, because every user of the machine can read it.
+`THREELOOPS_SERVE_PORT=9000` in the environment overrides `port` of the file, and `--port 9001` overrides both. Every
+setting has these three names. Secrets (the password in `redis_url`) appear in no message, repr or log. The command line
+must not contain them, because every user of the machine can read it.
 """
 
 import argparse

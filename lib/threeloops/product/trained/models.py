@@ -1,4 +1,4 @@
-"""Trained models by name: two come with the library, two are made by `make model` and kept in the user's cache."""
+"""Trained models by name: two come with the library, and `make model` makes two more in the user's cache."""
 
 import hashlib
 import inspect

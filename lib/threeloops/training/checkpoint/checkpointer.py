@@ -1,8 +1,8 @@
-"""Save and load by all ranks of a group, so that what is there is always whole.
+"""Save and load checkpoints with all ranks of a group, so that a checkpoint is always complete.
 
-The order of a save, and why: all ranks write their files; all say whether they could; then the first rank commits, and
-only then it moves the pointer, and only then it removes older checkpoints. Whenever this stops, the last checkpoint is
-as it was.
+A save has a fixed order. All ranks write their files and report whether they succeeded. Then the first rank commits,
+after that it moves the pointer, and after that it removes older checkpoints. If the save stops at any point, the last
+checkpoint is still there.
 """
 
 import time

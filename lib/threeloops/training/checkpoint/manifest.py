@@ -1,7 +1,7 @@
-"""What a checkpoint says about itself: which tensors it has, where each of their bytes lies, and what they sum to.
+"""The manifest of a checkpoint: the tensors that it has, where their bytes lie, and their checksums.
 
-A manifest is JSON, with the SHA-256 of itself in its last line. What it says is checked before it is used, since it
-may be torn, come from a newer release, or from somebody else.
+A manifest is JSON, with its own SHA-256 in its last line. It is checked before it is used, because it may be torn, or
+come from a newer release or another person.
 """
 
 import hashlib

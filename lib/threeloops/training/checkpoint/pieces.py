@@ -1,9 +1,9 @@
-"""How tensors lie on ranks, in words that do not depend on how many there are.
+"""Layouts of tensors on ranks, described without reference to the number of ranks.
 
-A tensor has one name and one global shape on all ranks. What a rank holds of it is boxes: a start and a shape. A slice
-along a dimension (tensor parallelism) is a box, a whole tensor is one, and a range of the flattened tensor (ZeRO, FSDP)
-is at most 2·d − 1 of them in d dimensions, each contiguous in that range. So whatever ranks save and whatever others
-ask for, loading is the overlap of two boxes.
+A tensor has one name and one global shape on all ranks. A rank holds boxes of it, each with a start and a shape. A
+whole tensor is one box. A slice along a dimension (tensor parallelism) is one box too. A range of the flattened tensor
+(ZeRO, FSDP) is at most 2·d − 1 boxes in d dimensions, each contiguous in that range. So however the ranks that load
+differ from those that saved, loading is the overlap of two boxes.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Reading: only what overlaps with what is asked for, and every byte of it against its checksum."""
+"""Read only the blocks that overlap with the request, and check every byte against its checksum."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,7 @@
-"""One save on its way: this rank writes its part, and the first rank then makes a checkpoint of all parts.
+"""A save in progress: this rank writes its part, and the first rank then makes a checkpoint of all parts.
 
-Ranks of an asynchronous save need no collective in the background: each notes in the store what it wrote, and the
-first waits for the notes. So torch's communication stays with the training.
+An asynchronous save uses no collectives in the background, so torch's communication stays free for training. Instead,
+each rank leaves a note in the store about what it wrote, and the first rank waits for these notes.
 """
 
 import sys

@@ -1,14 +1,14 @@
 """Stores of checkpoints: a folder or an object store, each with the one order of operations that survives a crash.
 
-A checkpoint is begun, its files are written, and it is committed: then, and not before, `directories()` has it.
+A checkpoint is begun, its files are written, and it is committed. `directories()` lists it only after the commit.
 
 - A file system may lose whatever was not fsynced, and may write names in any order (Pillai et al. 2014, "All File
-  Systems Are Not Created Equal"; fsync(2): fsync of a file does not make its name durable). So files are written and
-  fsynced in a folder that has another name, then that folder, then it is renamed, then its parent is fsynced.
-- An object store has no rename, and each put is all or nothing. So the manifest is put last: without one there is no
-  checkpoint.
+  Systems Are Not Created Equal"; fsync(2): fsync of a file does not make its name durable). So the files are written
+  to a folder with a temporary name and fsynced. Then that folder is fsynced and renamed, and its parent is fsynced.
+- An object store has no rename, and each put succeeds or fails as a whole. So the manifest is put last: without one
+  there is no checkpoint.
 
-In both, the pointer to the newest follows at the very end. It is a hint: see `Checkpointer.load`.
+In both, the pointer to the newest checkpoint follows at the very end. It is only a hint: see `Checkpointer.load`.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""A cluster to run a program on: one process per rank, connected by the router alone."""
+"""A cluster that runs a program: one process per rank, connected only by the router."""
 
 import contextlib
 import linecache

@@ -1,4 +1,4 @@
-"""What a program may say to the cluster that it runs on. On real processes the same program runs unchanged."""
+"""Calls from a program to the cluster that it runs on. On real processes the same program runs unchanged."""
 
 import time
 from typing import Any

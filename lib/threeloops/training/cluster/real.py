@@ -1,11 +1,11 @@
-"""The same program on real processes: gloo on any machine, NCCL where each rank has a GPU.
+"""Run the same program on real processes: gloo on any machine, NCCL if each rank has a GPU.
 
 `run_on_processes("gloo", 4, program)` starts ranks on this machine. Under a launcher that starts them itself, on one
 machine or many, name the program as `module:function`:
 
     torchrun --nproc-per-node 8 -m threeloops.training.cluster my_module:program
 
-and under Slurm, with the script `slurm.sh` that lies beside this module:
+and under Slurm, with the script `slurm.sh` beside this module:
 
     sbatch --nodes 2 --ntasks-per-node 8 --gpus-per-node 8 slurm.sh my_module:program
 """

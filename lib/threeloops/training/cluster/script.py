@@ -1,4 +1,4 @@
-"""A script as a program of a cluster: it runs on each rank as torchrun would run it."""
+"""Run a script as a program of a cluster: each rank runs it as under torchrun."""
 
 import atexit
 import logging

@@ -1,8 +1,8 @@
-"""Which all-reduce is fastest: latency, bandwidth and reduction rate fitted to measurements, and predictions from them.
+"""Choose the fastest all-reduce: fit latency, bandwidth and reduction rate to measurements, and predict from them.
 
-NCCL decides in the same way: per algorithm a latency times its steps plus bytes over a bandwidth, and the lowest sum
-wins (src/graph/tuning.cc: ncclTopoGetAlgoTime). The switch between short and long tensors is that of Thakur,
-Rabenseifner and Gropp 2005.
+NCCL decides in the same way. For each algorithm it adds a latency times its steps and the bytes over a bandwidth, and
+the lowest sum wins (src/graph/tuning.cc: ncclTopoGetAlgoTime). The switch between short and long tensors is that of
+Thakur, Rabenseifner and Gropp 2005.
 """
 
 import math

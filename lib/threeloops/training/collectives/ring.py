@@ -1,11 +1,11 @@
-"""Rings: each rank sends to the next one and receives from the one before, a chunk per step.
+"""Rings: each rank sends to the next rank and receives from the previous one, a chunk per step.
 
 No all-reduce sends fewer bytes per rank (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
-of workstations"), and NCCL's ring is this one, cut into finer pieces (src/device/all_reduce.h). Chunk i of a tensor is
-`tensor.tensor_split(ranks)[i]`: lengths differ by at most one, and chunks of zero elements are sent too.
+of workstations"), and NCCL's ring is the same, cut into finer pieces (src/device/all_reduce.h). Chunk i of a tensor is
+`tensor.tensor_split(ranks)[i]`. Lengths differ by at most one, and chunks of zero elements are sent too.
 
-Chunk i starts at rank i + 1 and is at rank i after N − 1 steps, reduced in the order i + 1, i + 2, …, i. So each value
-is computed once, and the result has the same bits on all ranks.
+Chunk i starts at rank i + 1 and reaches rank i after N − 1 steps, reduced in the order i + 1, i + 2, …, i. So each
+value is computed once, and the result has the same bits on all ranks.
 """
 
 from collections.abc import Sequence

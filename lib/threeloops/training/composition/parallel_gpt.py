@@ -1,7 +1,7 @@
 """The course's GPT on a mesh with axes pp, dp and tp: layers in stages, batches in parts, matrices in shards.
 
-The order matters: matrices are cut first, while the model is whole and equal on all ranks; then stages are taken out of
-it, and gradients are averaged last, because the pipeline sums those of its microbatches before.
+The order matters. Matrices are cut first, while the model is whole and equal on all ranks. Then stages are taken out of
+it. Gradients are averaged last, because the pipeline first sums those of its microbatches.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references

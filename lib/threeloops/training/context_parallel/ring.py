@@ -1,8 +1,8 @@
-"""Ring attention: queries stay on their rank, and keys and values travel around it (Liu et al. 2023).
+"""Ring attention: queries stay on their rank, and keys and values travel around the ring (Liu et al. 2023).
 
 In step s a rank has the keys and values of the rank s places before it. It passes them on while it computes with them,
-so the transfer is hidden where attention to a block takes longer than sending it. No rank ever has all keys, and the
-result is that of attention on one device, to rounding.
+so the transfer is hidden if attention to a block takes longer than sending it. No rank ever has all keys, and the
+result equals that of attention on one device, to rounding.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references

@@ -1,8 +1,8 @@
-"""Which gradients share an all-reduce: DDP's buckets.
+"""DDP's buckets: the groups of gradients that share an all-reduce.
 
-Many small all-reduces pay the latency of the link each time, and one large one cannot begin before the last gradient is
-there. Gradients become ready in about the reverse order of registration, so buckets are filled in that order; the first
-one is smaller, so that communication begins early (Li et al. 2020, "PyTorch Distributed", section 3.2).
+Many small all-reduces pay the latency of the link each time, and one large all-reduce cannot begin before the last
+gradient exists. Gradients become ready in about the reverse order of registration, so buckets are filled in that order.
+The first bucket is smaller, so that communication begins early (Li et al. 2020, "PyTorch Distributed", section 3.2).
 """
 
 from collections.abc import Hashable, Sequence

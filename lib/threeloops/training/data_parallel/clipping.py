@@ -1,9 +1,9 @@
-"""The norm of all gradients, where each rank holds all of them (DDP) or a part (FSDP, tensor parallelism).
+"""The norm of all gradients, if each rank holds all of them (DDP) or a part (FSDP, tensor parallelism).
 
-torch's `clip_grad_norm_` computes the norm of the tensors that it is given. For replicated gradients, already averaged,
-that is the norm of the model's gradient on every rank, and nothing needs to be communicated. For plain tensors that
-hold a shard it is the norm of that shard alone, and each rank would scale by another factor. (Norms of DTensors are
-reduced by torch.)
+torch's `clip_grad_norm_` computes the norm of the tensors that it is given. For replicated gradients that are already
+averaged, this is the norm of the model's gradient on every rank, and no communication is needed. For plain tensors that
+hold a shard it is the norm of only that shard, and each rank would scale by another factor. (torch itself reduces norms
+of DTensors.)
 """
 
 import math

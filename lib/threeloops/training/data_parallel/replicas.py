@@ -1,4 +1,4 @@
-"""Ranks that begin with the same module: what is checked, and what rank 0 gives to the others."""
+"""Start ranks with the same module: the checks, and what rank 0 sends to the others."""
 
 from collections.abc import Iterable
 from itertools import zip_longest

@@ -1,7 +1,7 @@
-"""How long a data-parallel step takes: from the share of communication that is hidden, or bucket by bucket.
+"""Predict the time of a data-parallel step, from the share of communication that is hidden, or bucket by bucket.
 
-The model of buckets is exact where each rank has a link of its own to the next one: it follows each message of each
-ring all-reduce, with uneven chunks and any start. Times are seconds, sizes bytes.
+The model of buckets is exact if each rank has a link of its own to the next one. It follows each message of each ring
+all-reduce, with uneven chunks and any start. Times are seconds, and sizes are bytes.
 """
 
 from collections.abc import Sequence

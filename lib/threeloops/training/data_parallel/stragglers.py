@@ -1,4 +1,4 @@
-"""Slow ranks: what noise alone costs, which ranks are slow beyond it, and how to share a batch among unequal ones."""
+"""Slow ranks: the cost of noise alone, the ranks that are slower than that, and shares of a batch for unequal ranks."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""What goes wrong, on purpose: faults of processes, storage and numbers for tests and labs.
+"""Faults on purpose, for tests and labs: of processes, storage and numbers.
 
-Deaths and slowness at a virtual time are the cluster's (`RankDies`, `SlowRank`, `SlowLink`). These are the others:
-whatever happens to a file, a tensor, or a real process.
+The cluster has deaths and slowness at a virtual time (`RankDies`, `SlowRank`, `SlowLink`). These are the others: faults
+of a file, a tensor, or a real process.
 """
 
 import builtins

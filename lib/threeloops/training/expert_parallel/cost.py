@@ -1,4 +1,4 @@
-"""What the all-to-alls of a mixture of experts send, in closed form."""
+"""Messages of the all-to-alls of a mixture of experts, in closed form."""
 
 from collections.abc import Sequence
 

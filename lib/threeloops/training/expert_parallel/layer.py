@@ -1,7 +1,7 @@
-"""A mixture of experts whose experts live on different ranks: tokens travel to them and back, in two all-to-alls.
+"""A mixture of experts on several ranks: two all-to-alls carry tokens to their experts and back.
 
-After Lepikhin et al. 2020 ("GShard"). Messages hold the kept rows alone, where GShard pads each expert's to its
-capacity: fewer bytes, for an exchange of counts beforehand.
+After Lepikhin et al. 2020 ("GShard"). Messages hold only the rows that are kept, whereas GShard pads each expert's rows
+to its capacity. That means fewer bytes, but needs an exchange of counts beforehand.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references

@@ -1,8 +1,8 @@
-"""Which experts a token goes to, with which weight, and what the router is told about it (Shazeer et al. 2017).
+"""A router: the experts of a token, their weights, and the losses that train the router (Shazeer et al. 2017).
 
-Scores are a softmax over all experts, in float32 or wider, and the weights of the k chosen ones are their scores as
-they are (Switch). With `normalise` they are divided by their sum (GShard, Mixtral); with k = 1 the weight is then
-always 1, and only the auxiliary losses teach the router anything.
+Scores are a softmax over all experts, in float32 or wider. The weights of the k chosen experts are their unchanged
+scores (Switch). With `normalise` they are divided by their sum (GShard, Mixtral). With k = 1 the weight is then always
+1, and only the auxiliary losses train the router.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references

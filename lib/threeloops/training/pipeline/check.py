@@ -1,7 +1,7 @@
-"""Whether a schedule can be executed, and where it cannot, which step is wrong and why.
+"""Check whether a schedule can be executed. If not, the error names the first wrong step and the reason.
 
-Also for the beginning of a schedule: it is refused as soon as no continuation can be executed, so an editor can refuse
-a move and say why, in the manner of LLM-Training-Puzzles (Rush 2023).
+This also works for the beginning of a schedule, which is refused as soon as no continuation can be executed. So an
+editor can refuse a move and say why, in the manner of LLM-Training-Puzzles (Rush 2023).
 """
 
 from bisect import bisect_left

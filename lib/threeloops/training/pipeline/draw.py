@@ -1,4 +1,4 @@
-"""A pipeline step as a picture: a row per rank, a bar per action, with the number of its microbatch."""
+"""Draw a pipeline step: a row per rank, and a bar per action with the number of its microbatch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""One rank's part of a pipeline step: any schedule, on plain `torch.distributed` sends and receives."""
+"""Run one rank's part of a pipeline step, for any schedule, with plain `torch.distributed` sends and receives."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

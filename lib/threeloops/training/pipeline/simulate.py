@@ -1,7 +1,7 @@
 """Simulate when each action of a schedule begins and ends, given durations and the time of transfers.
 
-Every rank works through its row. An action begins when the one before it has ended and its input has arrived; its
-result leaves when it ends. Transfers cost a rank no time of its own.
+Every rank works through its row. An action begins when the action before it has ended and its input has arrived, and
+its result leaves when it ends. A transfer does not occupy the rank.
 """
 
 import heapq

@@ -1,5 +1,5 @@
 """Schedules that divide backward in two (Qi et al. 2023, "Zero Bubble Pipeline Parallelism"): only the gradient of the
-stage's input (I) is urgent, since the stage before waits for it. Those of the weights (W) fill what would be a bubble.
+stage's input (I) is urgent, since the previous stage waits for it. Gradients of the weights (W) fill the bubbles.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""What a plan keeps in the memory of each GPU, predicted."""
+"""Predict the memory that a plan needs on each GPU."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The sizes of a decoder-only transformer that its plan depends on: parameters, FLOPs, and what backward needs."""
+"""The sizes of a decoder-only transformer that a plan depends on: parameters, FLOPs, and the needs of backward."""
 
 from dataclasses import dataclass
 from functools import cached_property

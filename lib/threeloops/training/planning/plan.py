@@ -1,4 +1,4 @@
-"""A plan: how a training step is cut, on which machine."""
+"""A plan: how a training step is cut, and on which machine it runs."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,11 +1,11 @@
-"""Training runs that others have published, as plans: to see where the planner is right, and where it is not.
+"""Published training runs as plans, which show where the planner is right and where it is not.
 
 - "megatron": Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*
   (arXiv 2104.04473), table 1. Placement and throughput; sequences of 2,048 tokens, vocabulary 51,200, activations
   recomputed. The sizes of microbatches and the numbers of chunks were tuned, and are not printed. Its FLOPs are those
   of equation 3, with recomputation.
 - "llama3": Grattafiori et al. 2024, *The Llama 3 Herd of Models* (arXiv 2407.21783), table 4: the 405B model. It
-  interleaves chunks, whose number is not printed: 4 here. Its FLOPs are taken as ours: causal, without recomputation.
+  interleaves chunks, whose number is not printed: 4 here. Its FLOPs are counted as ours: causal, without recomputation.
 - "torchtitan": pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md (December 2024), tables 1 to 5, the rows
   with torch.compile. GPUs of 96 GB and 500 W. `memory_gib` is what the allocator reserved; float8 where noted.
 """

@@ -1,4 +1,4 @@
-"""How long a step of a plan takes, predicted from FLOPs, bytes and links."""
+"""Predict the time of a plan's step from FLOPs, bytes and links."""
 
 from dataclasses import dataclass
 

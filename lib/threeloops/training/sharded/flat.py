@@ -1,17 +1,18 @@
-"""Parameters, and their gradients, as one flat tensor that is cut into equal chunks, one per rank.
+"""Parameters and their gradients as one flat tensor, cut into equal chunks, one per rank.
 
-Elements stand in reverse order of registration, in which gradients become ready and DDP fills its buckets. Zeros at the
-end make the length a multiple of the ranks; they are no part of any shard, so neither a norm nor an optimizer sees
-them.
+Elements are in reverse order of registration, the order in which gradients become ready and DDP fills its buckets.
+Zeros at the end make the length a multiple of the ranks. They belong to no shard, so neither a norm nor an optimizer
+sees them.
 
 When do a reduce-scatter and DDP's all-reduce give the same bits? Floating-point sums depend on their order. A ring adds
 chunk c in the order c + 1, c + 2, …, c (`cluster/processes/communicator.py`; the same in both collectives, as in NCCL),
-so an element's order follows from the chunk that it is in. Both give the same bits where
+so an element's order follows from its chunk. Both give the same bits if
 
 - the same parameters are reduced together: a bucket or unit here is a bucket there, and
-- both cut it alike: its length is a multiple of the ranks (DDP's uneven chunks differ by one element, ours are padded),
+- both are cut alike: the length is a multiple of the ranks (DDP's uneven chunks differ by one element, ours are
+  padded),
 
-and always on two ranks, where a + b = b + a. Otherwise they agree to rounding.
+and always on two ranks, because a + b = b + a. Otherwise they agree to rounding.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """ZeRO-3 as fully sharded data parallelism: parameters, gradients and optimizer states in one part per rank.
 
-Rajbhandari et al. 2020, section 5.3, and Zhao et al. 2023, "PyTorch FSDP", section 3; the names of torch's
-`fully_shard` where the thing is the same.
+Sources: Rajbhandari et al. 2020, section 5.3, and Zhao et al. 2023, "PyTorch FSDP", section 3. Names follow torch's
+`fully_shard` wherever it has the same thing.
 """
 
 from collections import deque

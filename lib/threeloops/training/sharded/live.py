@@ -1,7 +1,8 @@
-"""Bytes of tensors that are alive in this process, counted from outside of the code that holds them.
+"""Count the bytes of tensors that are alive in this process, independently of the code that holds them.
 
-`threeloops.inner.memory.LiveStorage` also names what each storage is for. It learns of a change of size when an
-operator touches the storage, and FSDP frees parameters without an operator; so here all sizes are read anew after each.
+`threeloops.inner.memory.LiveStorage` also names the purpose of each storage. It notices a change of size when an
+operator touches the storage. FSDP frees parameters without an operator, so this module reads all sizes again after each
+operator.
 """
 
 import weakref

@@ -1,8 +1,9 @@
 """ZeRO-1 and ZeRO-2 (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 section 5): an optimizer whose states, and in stage 2 whose gradients, are cut into one part per rank.
 
-An all-reduce is a reduce-scatter and an all-gather. Data parallelism updates all parameters on all ranks after both;
-here each rank updates its part between them. So a step sends the same bytes, and no rank needs the states of others.
+An all-reduce is a reduce-scatter followed by an all-gather. Data parallelism updates all parameters on all ranks after
+both. Here each rank updates its part between them. So a step sends the same bytes, and no rank needs the states of the
+others.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""The states of all ranks, cut anew for another number of ranks."""
+"""Cut the states of all ranks anew for another number of ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

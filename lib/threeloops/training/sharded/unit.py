@@ -1,5 +1,7 @@
-"""A unit of fully sharded parameters: what is gathered, released and reduced together (Zhao et al. 2023, "PyTorch FSDP:
-Experiences on Scaling Fully Sharded Data Parallel", section 3.2)."""
+"""A unit of fully sharded parameters, which are gathered, released and reduced together.
+
+Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", section 3.2.
+"""
 
 from collections.abc import Mapping
 

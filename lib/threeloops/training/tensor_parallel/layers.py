@@ -1,9 +1,9 @@
 """Linear layers whose weight is cut over the ranks of a group (Shoeybi et al. 2019, "Megatron-LM", section 3).
 
-Cut by columns of Wᵀ, then by rows, two layers need one all-reduce forward and one backward, and what lies between them,
-such as an activation function, none: y = f(x A) B = Σᵢ f(x Aᵢ) Bᵢ. The layout on either side is an argument, so that
-sequence parallelism (Korthikanti et al. 2022, section 4.2) is another layout of the same layers: `sharded` along
-tokens instead of REPLICATED.
+If the first of two layers is cut by columns of Wᵀ and the second by rows, they need one all-reduce forward and one
+backward, and the activation function between them needs none: y = f(x A) B = Σᵢ f(x Aᵢ) Bᵢ. The layout on either side
+is an argument. So sequence parallelism (Korthikanti et al. 2022, section 4.2) is another layout of the same layers:
+`sharded` along tokens instead of REPLICATED.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references

@@ -1,9 +1,9 @@
-"""Which module is cut in which way: a plan is a dict from names to styles, and `parallelize` applies it.
+"""Plans of tensor parallelism: a dict from module names to styles of cutting, which `parallelize` applies.
 
 >>> plan = {"mlp.up": Column(), "mlp.down": Row(), "blocks.*.mlp.up": Column()}
 
-A name is a path in the module, where `*` stands for any one step; the name of the module itself is "". A style is
-called with a module and the group, and returns the module that takes its place, which may be the same one.
+A name is a path in the module, where `*` stands for any one step. The name of the module itself is "". A style is
+called with a module and the group, and returns the module that replaces it, which may be the same one.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """Embedding and cross-entropy whose vocabulary is cut over the ranks of a group (Shoeybi et al. 2019, section 3).
 
-The logits of all tokens are the largest tensor of a training step, and no rank ever has all of them: the loss needs
-their maximum, the sum of their exponentials and the target's own, three numbers per token.
+The logits of all tokens are the largest tensor of a training step, and no rank ever has all of them. The loss needs
+their maximum, the sum of their exponentials, and the target's logit: three numbers per token.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references

@@ -6,8 +6,8 @@
     admin = false                       # may she switch models? If left out: no
     limits = { requests_per_second = 5, request_burst = 10, tokens_per_second = 2000, concurrent = 8 }
 
-A password is hashed slowly because people choose it badly. A key is 32 random bytes, which nobody guesses from a fast
-hash; a slow one would let anybody keep the service busy with wrong keys.
+Passwords are hashed slowly because people choose bad ones. A key is 32 random bytes, which nobody can guess from a fast
+hash. A slow hash would let anybody keep the service busy with wrong keys.
 """
 
 import hashlib

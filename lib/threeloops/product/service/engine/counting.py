@@ -1,4 +1,4 @@
-"""What an engine has done, counted from outside: an executor that passes each step on and looks at it."""
+"""Count an engine's work from outside: an executor that passes each step on and looks at it."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Every refusal in OpenAI's format, {"error": {"message", "type", "param", "code"}}, whoever it comes from."""
+"""Put every refusal into OpenAI's format, {"error": {"message", "type", "param", "code"}}, whichever part raised it."""
 
 import json
 import math

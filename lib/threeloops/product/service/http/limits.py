@@ -1,5 +1,6 @@
-"""Who asks before a body is read; the body, whole and within its limits before anything looks at it; and work that ends
-with its client."""
+"""Limits of HTTP requests: the client is identified before a body is read, the body is read completely and within its
+limits before anything looks at it, and work ends when its client leaves.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable

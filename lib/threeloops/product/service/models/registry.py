@@ -5,8 +5,8 @@
     history.json                      every activation and rollback; the active version follows from it
     lock                              held while any of this is changed, by the process whose id it contains
 
-Nothing is ever half there: a version is copied under another name, flushed to the disk and then renamed. Processes may
-share the folder.
+No version is ever half there: it is copied under another name, flushed to the disk and then renamed. Several processes
+may share the folder.
 """
 
 import fcntl

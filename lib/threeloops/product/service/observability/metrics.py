@@ -1,7 +1,7 @@
-"""What the service measures of itself, for Prometheus: `catalog.py` lists it.
+"""The service's own measurements for Prometheus. `catalog.py` lists them.
 
-Latencies are histograms, because averages hide what a tenth of all users suffers, and percentiles of replicas cannot be
-added up whereas buckets can.
+Latencies are histograms. A mean hides what the slowest tenth of the users experience, and percentiles of several
+replicas cannot be added, whereas buckets can.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A crash as a picture: the operations of a save from top to bottom, and what became of each."""
+"""Draw a crash: the operations of a save from top to bottom, and what became of each."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal

@@ -1,4 +1,4 @@
-"""Loads every state that a crash may leave: each must give the value of before the save, or the new one, whole."""
+"""Load every state that a crash may leave. Each load must give the complete old value or the complete new one."""
 
 import contextlib
 import os

@@ -1,7 +1,7 @@
-"""A state in torch's own format, by torch's public reader and writer. One process does it, with room for all tensors.
+"""Convert a state to and from torch's own format with torch's public reader and writer. One process holds all tensors.
 
-DCP's metadata are a pickle, and so are values that are not tensors: read only what you trust. What it does not have is
-checksums, fsync of folders, and a commit: keep the original.
+DCP pickles its metadata and all values that are not tensors, so read only files that you trust. Its format has no
+checksums, no fsync of folders, and no commit. Keep the original.
 """
 
 import warnings

@@ -1,8 +1,8 @@
-"""A folder that torch.distributed.checkpoint wrote for a training run, as the state that `TrainingState` loads.
+"""Convert a folder that torch.distributed.checkpoint wrote for a training run to the state that `TrainingState` loads.
 
-DCP stores a nested dict under flat names, and programs nest it as they like. Three forms are common, and are read here:
+DCP stores a nested dict under flat names, and programs nest it as they like. This module reads three common forms:
 `optimizer.state_dict()`, whose parameters are numbers; `get_optimizer_state_dict`, whose parameters have names; and the
-same with `flatten_optimizer_state_dict=True`, as torchtitan has it.
+latter with `flatten_optimizer_state_dict=True`, as in torchtitan.
 """
 
 import re

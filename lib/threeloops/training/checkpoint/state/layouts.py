@@ -1,7 +1,7 @@
-"""How the parameters of a model lie on ranks, read off the model: which global tensors a local one holds parts of.
+"""Layouts of a model's parameters on ranks, read from the model: which global tensors a local one holds parts of.
 
-Every way of cutting keeps the names of the whole model. What it does to a parameter, it does to the optimizer's tensors
-of the same shape: so a layout is a function of any tensor that lies as the parameter does.
+Every way of cutting keeps the names of the whole model. It cuts the optimizer's tensors of the same shape in the same
+way as their parameter. So a layout is a function that takes any tensor cut like the parameter.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
-"""Tensors inside of a part's `state_dict`: out of it to be saved by name, and back into it.
+"""Move tensors inside a part's `state_dict` out to be saved by name, and back in.
 
-A rank's own state of a part, as the random generator of its data loader, differs from those of other ranks. So each
-rank's tensors have names of their own: "loader[3].generator" is that of rank 3.
+A rank's own state of a part, such as the random generator of its data loader, differs from that of other ranks. So the
+tensors of each rank have their own names: "loader[3].generator" belongs to rank 3.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""The whole state of a training run as one mapping, and back."""
+"""Turn the whole state of a training run into one mapping, and restore it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

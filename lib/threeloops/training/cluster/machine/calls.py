@@ -1,7 +1,8 @@
-"""What a rank says to the router. Plain data: it also crosses the wall, so nothing here is trusted to be consistent.
+"""Messages from a rank to the router. They are plain data that also cross the wall, so their consistency is checked.
 
-A rank has two actors, which advance clocks of their own as a GPU's streams do: `COMPUTE` runs the program, and
-`COMMUNICATION` the jobs (collectives) that it submits, one after another. `at` is the actor's own time, in seconds.
+A rank has two actors with clocks of their own, like the streams of a GPU. `COMPUTE` runs the program, and
+`COMMUNICATION` runs the jobs (collectives) that it submits, one after another. `at` is the actor's own time, in
+seconds.
 """
 
 from typing import Annotated

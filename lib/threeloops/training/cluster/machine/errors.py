@@ -1,4 +1,4 @@
-"""What goes wrong on a cluster: each is an answer, with the ranks and lines that it is about, and none is a hang."""
+"""Errors of a cluster. Every failure, including a hang, becomes an error that names the ranks and lines involved."""
 
 import re
 

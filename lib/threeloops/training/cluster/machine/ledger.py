@@ -1,4 +1,4 @@
-"""What the ranks of a run have begun and not finished, and what to say when they never will."""
+"""The unfinished operations of a run's ranks, and the explanation if they will never finish."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence

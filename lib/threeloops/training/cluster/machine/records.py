@@ -1,4 +1,4 @@
-"""What the router keeps of a run: actors, messages, spans of their timelines."""
+"""The router's records of a run: actors, messages, and spans of their timelines."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,7 @@
-"""Topologies as data: which ports a message from one rank to another passes, how fast they are, and how far it is.
+"""Topologies as data: the ports between any two ranks, their bandwidths, and the latencies.
 
-A port is something that sends one message at a time: a direction of a link, a NIC, the uplink of a switch. Ranks that
-share a port share its bandwidth. Bandwidths are bytes/s per direction, latencies seconds.
+A port sends one message at a time. It is a direction of a link, a NIC, or the uplink of a switch. Ranks that share a
+port share its bandwidth. Bandwidths are bytes/s per direction, and latencies are seconds.
 """
 
 import re

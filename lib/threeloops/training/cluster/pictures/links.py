@@ -1,4 +1,4 @@
-"""Who sent how much to whom, as a heat map."""
+"""Draw the bytes between every two ranks as a heat map."""
 
 from typing import TYPE_CHECKING
 

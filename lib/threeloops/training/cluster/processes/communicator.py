@@ -1,6 +1,6 @@
-"""What the communication timelines of the ranks do: each collective as rings and trees of messages, as NCCL runs it.
+"""Run the jobs of the ranks' communication timelines: each collective as rings and trees of messages, as in NCCL.
 
-The jobs run beside the router, with the bytes that the ranks have submitted, so a collective costs a rank one question
+The jobs run beside the router, on the bytes that the ranks have submitted. So a collective costs a rank one question
 and one answer, however many messages it takes.
 """
 

@@ -1,8 +1,8 @@
-"""Ranks as forks of the process that holds the program, for a router that is elsewhere: behind the wall, the student's
+"""Ranks as forks of the process that holds the program, for a router in another process. Behind the wall the student's
 functions are in the sandbox, and the grader keeps the clocks.
 
-`start`, `exchange`, `result`, `printed` and `end` are called in this order from there, with plain data. `warm_up` is
-for the process from which that of a submission is forked.
+The grader calls `start`, `exchange`, `result`, `printed` and `end` in this order, with plain data. `warm_up` is for the
+process that a submission's process is forked from.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Starts ranks, and other processes, from a warm process, which lives as long as this one."""
+"""Start ranks and other processes from a warm process, which lives as long as this one."""
 
 import atexit
 import contextlib

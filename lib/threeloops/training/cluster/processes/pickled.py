@@ -1,4 +1,4 @@
-"""How a program gets to its ranks."""
+"""Pickle a program for its ranks."""
 
 import gc
 import importlib

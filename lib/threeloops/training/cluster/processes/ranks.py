@@ -1,4 +1,4 @@
-"""The processes of one run, as the router sees them: each is let go on, and says what it did until it waits."""
+"""The processes of one run, as the router sees them: each continues when told to, and then reports until it waits."""
 
 import contextlib
 import itertools

@@ -1,9 +1,9 @@
-"""The process that ranks are forked from: torch and its parallel modules are imported once, so that a rank starts in
+"""The warm process that ranks are forked from. It imports torch and its parallel modules once, so that a rank starts in
 milliseconds.
 
 Its parent sends it a pickled program and two descriptors per rank. It forks, and each rank runs the program as rank r
-of a world that only these sockets reach. Or it sends what ordinary processes are to do, which its forks become. All end
-with the warm process, and that with its parent.
+of a world that only these sockets reach. The parent can also ask for ordinary processes, which are forks too. All of
+them end with the warm process, and the warm process ends with its parent.
 """
 
 import array

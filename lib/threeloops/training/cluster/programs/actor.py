@@ -1,9 +1,9 @@
-"""A rank's side of the conversation with the router: it says what it does, and is told when it may go on.
+"""A rank's side of the conversation with the router: it reports what it does, and is told when it may continue.
 
-Calls are collected and sent when the actor waits, so a rank costs one write and one read per wait. A batch is
+Calls are collected and sent when the actor waits, so a rank needs one write and one read per wait. A batch is
 `<u32 bytes of calls, u64 bytes of messages>`, the calls (MessagePack), and the bytes of each message that they send, in
-order. The answer is `<f64 time, u32 bytes of words, u64 bytes of messages>`, and both: the words are an error
-and the sends that have left (MessagePack), the messages stand in the order in which they were waited for.
+order. The answer is `<f64 time, u32 bytes of words, u64 bytes of messages>`, followed by both. The words are an error
+and the sends that have left (MessagePack). The messages have the order in which they were waited for.
 """
 
 import functools

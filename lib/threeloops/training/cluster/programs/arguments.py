@@ -1,10 +1,10 @@
-"""Check the tensors of a call of `torch.distributed`: sizes, dtypes and layouts that gloo or NCCL refuse are refused.
+"""Check the tensors of a call of `torch.distributed`. Sizes, dtypes and layouts that gloo or NCCL refuse are refused.
 
-Two rules stand in for what other backends do silently. A tensor that is not contiguous is refused: NCCL refuses it, and
-gloo reads some of them in the order of memory, which gives wrong numbers. Parts that each rank has of a size of its own
-are accepted, as NCCL does.
+Two cases differ between the backends, which treat them silently. A tensor that is not contiguous is refused: NCCL
+refuses it, and gloo reads some of them in the order of memory, which gives wrong numbers. Parts whose sizes differ
+between ranks are accepted, as in NCCL.
 
-Source: checks of ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp in PyTorch 2.13, and what both did when they were tried.
+Source: checks of ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp in PyTorch 2.13, and the behaviour of both when tried.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a process does to be one rank of a cluster, or another process of this library."""
+"""Turn a forked process into a rank of a cluster, or into another process of this library."""
 
 import ctypes
 import faulthandler

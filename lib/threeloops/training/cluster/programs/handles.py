@@ -1,4 +1,4 @@
-"""What a rank keeps of its calls: the collectives whose time is still to be charged, and the handles of all calls."""
+"""A rank's records of its calls: the collectives whose time is not charged yet, and the handles of all calls."""
 
 import sys
 from collections.abc import Callable

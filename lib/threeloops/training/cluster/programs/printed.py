@@ -1,6 +1,6 @@
-"""Files for what ranks print. Each holds at most 1 MiB, so that a rank in a loop fills neither disk nor memory.
+"""Files for the output of ranks. Each holds at most 1 MiB, so that a rank in a loop fills neither disk nor memory.
 
-The file is bounded and not the process: a rank may write other files of any size.
+The limit applies to this file and not to the process: a rank may write other files of any size.
 """
 
 import fcntl

@@ -1,8 +1,8 @@
-"""A canary: the first steps of a run whose losses are known, repeated on a machine before it is trusted with a job.
+"""A canary: the first steps of a run with known losses, repeated on a machine before it is trusted with a job.
 
-A program that is deterministic gives the same losses, bit for bit, on the same kind of machine with the same versions.
-So where losses differ, and nothing of what is stored beside them does, the machine miscalculates, or the program itself
-has changed.
+A deterministic program gives the same losses, bit for bit, on the same kind of machine with the same versions. So if
+the losses differ although everything stored beside them is equal, the machine miscalculates, or the program itself has
+changed.
 """
 
 import json

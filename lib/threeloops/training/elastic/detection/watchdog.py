@@ -1,10 +1,10 @@
-"""A job hangs: which rank is behind, in which collective, and since when.
+"""A watchdog for hangs: it says which rank is behind, in which collective, and since when.
 
-As torch's Flight Recorder (torch/csrc/distributed/c10d/FlightRecorder.hpp, analysed by torch/distributed/
-flight_recorder), each rank keeps its last collectives in a ring buffer: their number in the group, sizes, the line that
-called them, when they began and ended. When one takes too long, a thread asks all ranks to write their buffers down,
-also those that wait for nothing, since the culprit is usually one of them. The first collective that some have entered
-and others have not names it.
+As in torch's Flight Recorder (torch/csrc/distributed/c10d/FlightRecorder.hpp, analysed by torch/distributed/
+flight_recorder), each rank keeps its last collectives in a ring buffer: their number in the group, their sizes, the
+line that called them, and when they began and ended. When one takes too long, a thread asks all ranks to write their
+buffers down, even ranks that wait for nothing, since the culprit is usually one of them. The culprit is a rank that has
+not entered the first collective that others have entered.
 
     with FlightRecorder() as recorder, Watchdog(recorder, folder, timeout=600):
         train()
@@ -13,10 +13,10 @@ prints, on one of the ranks:
 
     rank 2 has not entered all_reduce #1041 of group world, in which ranks 0, 1, 3 wait for 600.0 s (train.py:88). …
 
-torch's sees what NCCL does on a GPU; this one sees calls of collectives as `torch.distributed.all_reduce(…)`, on any
-backend. It does not see `send`, `recv`, `isend`, `irecv` and batches of them, collectives of objects, functional ones,
-what torch's own DDP begins in C++, nor functions that were imported by name before: a rank that hangs in one of these
-is named as one that has not entered the next that is seen.
+torch's recorder sees the work of NCCL on a GPU. This one sees calls of collectives written as
+`torch.distributed.all_reduce(…)`, on any backend. It does not see `send`, `recv`, `isend`, `irecv` or batches of them,
+collectives of objects, functional collectives, those that torch's own DDP begins in C++, or functions that were
+imported by name before. A rank that hangs in one of these is reported as not having entered the next visible one.
 """
 
 import functools

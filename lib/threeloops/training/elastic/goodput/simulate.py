@@ -1,8 +1,9 @@
-"""A job that fails, restarts and goes on, simulated event by event: where its time went.
+"""Simulate a job that fails, restarts and continues, event by event, and account for its time.
 
-Nodes have independent lives, exponential or Weibull. One that fails goes into repair and a hot spare takes its place
-with a life of its own; without a spare the job waits. Closed forms exist for exponential lives and enough spares
-(`closed_form`); this runs everything else too: early deaths, few spares, a flush longer than the interval.
+Nodes have independent lifetimes, exponential or Weibull. A node that fails goes into repair, and a hot spare with a
+lifetime of its own takes its place. Without a spare the job waits. Closed forms exist for exponential lifetimes and
+enough spares (`closed_form`). The simulation also covers early deaths, few spares, and a flush longer than the
+interval.
 """
 
 import math

@@ -1,11 +1,11 @@
-"""Who trains together, and what goes on when some of them are lost: in the same processes, without a restart.
+"""Members that train together. If some are lost, the others continue in the same processes, without a restart.
 
-This needs the virtual cluster, where a collective whose rank has died raises `RankLost` in all others. gloo and NCCL
-raise errors of their own, which do not say who has died, or wait until a timeout: `train_through_losses` ends with
-that error there, and a restart has to follow (`demo`).
+This needs the virtual cluster, where a collective whose rank has died raises `RankLost` in all other ranks. gloo and
+NCCL raise errors of their own, which do not say who has died, or they wait until a timeout. There,
+`train_through_losses` ends with that error, and a restart has to follow (`demo`).
 
-Survivors make a group of their own, build their part of the model for it, load what was saved, and go on; so shards are
-cut anew, and gradients averaged over fewer ranks.
+The survivors form a new group, build their parts of the model for it, load the saved state, and continue. The shards
+are cut anew, and gradients are averaged over fewer ranks.
 """
 
 from collections.abc import Callable, Sequence

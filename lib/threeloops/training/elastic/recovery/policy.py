@@ -1,10 +1,10 @@
-"""The fault policy in two hooks around the optimizer, as in torchft (torchft/optim.py): `zero_grad` starts to ask who
-is there, and `step` asks whether to commit. All ranks take a step, or none does.
+"""A fault policy in two hooks around the optimizer, as in torchft (torchft/optim.py): `zero_grad` starts to ask which
+members are there, and `step` asks whether to commit. Either all ranks take a step, or none does.
 
-A gradient that is not finite, or bits that differ between replicas, cost one batch instead of the run. Of bits that
-differ the rank is known, so one that does it again can be replaced. A value that is not finite is with all replicas
-after an all-reduce, so all are named. Shards name the rank that holds the element, not the one that produced it; check
-before the all-reduce (`outlying`) to find that one.
+A gradient that is not finite, or bits that differ between replicas, cost one batch instead of the run. If bits differ,
+the rank is known, so a repeat offender can be replaced. After an all-reduce every replica has the value that is not
+finite, so all are named. With shards, the report names the rank that holds the element, not the one that produced it.
+To find that one, check before the all-reduce (`outlying`).
 """
 
 from collections.abc import Callable, Iterable

@@ -1,8 +1,9 @@
-"""Contents that a file may have after a crash: sectors, each as it was at its own time, up to a size that it once had.
+"""Possible contents of a file after a crash: sectors, each as of its own time, up to a size that the file once had.
 
-The kernel writes dirty pages back whenever it likes, so each sector is at one of its versions since the last sync,
-whatever the others are. Sizes are those that the file had, and any whole number of sectors on the way. A cut is the
-exception: what is written after it gets to blocks that are free only when the cut is on disk; it starts a generation.
+The kernel writes dirty pages back whenever it likes, so each sector may have any of its versions since the last sync,
+independently of the others. The size may be any that the file had, or any whole number of sectors in between.
+Truncation is an exception. Writes after it go to blocks that become free only when the truncation is on disk, so it
+starts a new generation.
 """
 
 from collections.abc import Iterator

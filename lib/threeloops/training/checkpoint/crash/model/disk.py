@@ -1,7 +1,7 @@
-"""A file system as a crash sees it: what is on the disk for sure, and what may have got there.
+"""A model of a disk: what is certainly on it, and what may be on it.
 
-Every inode has a latest state, which programs see, a durable one, and the operations between them, which are pending.
-`rules` say what an fsync makes durable, and which pending operations may be on disk without others.
+Every inode has a latest state, which programs see, a durable state, and the pending operations between the two. `rules`
+say which operations an fsync makes durable, and which pending operations may be on disk without others.
 """
 
 from collections.abc import Iterable

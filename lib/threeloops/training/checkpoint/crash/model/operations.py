@@ -1,8 +1,8 @@
-"""The record of a save: its requests to the file system in order, as plain data. Operations may cross a wall.
+"""The record of a save: its requests to the file system, in order and as plain data, so that they may cross a wall.
 
-Paths are relative to the recorded folder, have "/" between names, and are valid when their operation happens. A file or
-a folder also has a number, its inode, because a name may later mean another file, and a write or an fsync concerns the
-file and not the name.
+Paths are relative to the recorded folder, use "/", and are valid when their operation happens. A file or a folder also
+has a number, its inode, because a name may later refer to another file. A write or an fsync concerns the file, not its
+name.
 """
 
 from typing import Annotated

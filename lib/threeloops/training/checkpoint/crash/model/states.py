@@ -1,7 +1,8 @@
-"""The states that a crash may leave, each with its story.
+"""The states that a crash may leave, each with an explanation.
 
-What was lost can only be less after an fsync, and more after anything else, so every state is among those right before
-an fsync, before a save's return, or at the end. A state that was possible earlier gets the earliest such point.
+An fsync can only reduce what may be lost, and every other operation can only increase it. So every state occurs right
+before an fsync, before the return of a save, or at the end. A state that is possible at several such points is reported
+at the earliest.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The functions of `os` that change files, and `open`, so that a recorder sees what they do."""
+"""Replacements of `open` and of the functions of `os` that change files, so that a recorder sees their operations."""
 
 import errno
 import fcntl

@@ -1,9 +1,9 @@
-"""Records what a save asks of the file system: `with recording(folder) as record: save(folder)`.
+"""Record the requests of a save to the file system: `with recording(folder) as record: save(folder)`.
 
-Within the block Python's own ways to change files (`open`, `os`, and so `pathlib`, `shutil`, `tempfile`) are replaced,
-in all threads. What concerns the folder is done and written down, under a lock, so that operations have one order; the
-rest passes through. Afterwards the record is replayed and compared with the folder: contents, inodes and times. What
-C++ code, memory maps or other processes wrote is not in the record, and an error says so.
+Within the block, Python's own ways to change files (`open`, `os`, and therefore `pathlib`, `shutil`, `tempfile`) are
+replaced in all threads. Operations on the folder are done and written down under a lock, so that they have one order.
+All others pass through. Afterwards the record is replayed and compared with the folder: contents, inodes and times. The
+record lacks writes by C++ code, memory maps and other processes. In that case an error says so.
 """
 
 import os
