@@ -7,8 +7,8 @@ from typing import Literal
 __all__ = ["Recompute", "Transformer"]
 
 Recompute = Literal["none", "selective", "full"]
-"""What backward computes again. "selective" keeps the results of attention and of every other matmul, as torchtitan
-does; "full" keeps only the input of each layer."""
+"""The part that backward computes again. "selective" keeps the results of attention and of every other matmul, like
+torchtitan. "full" keeps only the input of each layer."""
 
 
 @dataclass(frozen=True)

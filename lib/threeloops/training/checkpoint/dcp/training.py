@@ -28,15 +28,15 @@ _States = dict[str, dict[str, Any]]
 def training_from_dcp(
     folder: Path | str, training: TrainingState, *, model: str = "model", optimizer: str = "optim"
 ) -> dict[str, Any]:
-    """The tensors of the model and the optimizer, whole, and the optimizer's groups, under our names.
+    """Return the whole tensors of the model and the optimizer, and the optimizer's groups, under our names.
 
-    One process does it, for a `training` that is not cut. Save the result, and any ranks can load it. Random states are
-    not in it, and neither are other parts: add those that `training` has, such as `"scheduler": state_dict`.
+    One process does this, for a `training` that is not cut. Save the result, and any ranks can load it. It contains
+    neither random states nor other parts: add those that `training` has, such as `"scheduler": state_dict`.
 
     Args:
-        model: where the model's `state_dict` is in what was saved, with dots between the keys; "" if its tensors are
-            not below any key.
-        optimizer: where the optimizer's is.
+        model: the place of the model's `state_dict` in the saved state, with dots between the keys, or "" if its
+            tensors are not below any key.
+        optimizer: the place of the optimizer's.
 
     Raises:
         ValueError: there is nothing at these places, or its parameters are not those of `training`.

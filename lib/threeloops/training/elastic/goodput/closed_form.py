@@ -103,11 +103,11 @@ def save_worth(interval: float, mtbf: float) -> float:
 
 
 def spares_needed(mtbf: float, repair: float, risk: float = 0.01) -> int:
-    """How many hot spares are needed so that at most a share `risk` of failures has to wait for a repair.
+    """Return how many hot spares are needed so that at most a share `risk` of failures has to wait for a repair.
 
-    Failures of the job come at rate 1/M, each holds a node for `repair` seconds. With unlimited spares the number of
-    nodes in repair when one more fails is Poisson with mean repair/M whatever the distribution of repair times
-    (M/G/∞), and that failure finds a spare if fewer are in repair than there are spares.
+    Failures of the job come at rate 1/M, and each holds a node for `repair` seconds. With unlimited spares, the number
+    of nodes in repair when one more fails is Poisson with mean repair/M, whatever the distribution of repair times
+    (M/G/∞). That failure finds a spare if fewer nodes are in repair than there are spares.
     """
     if not (mtbf > 0 and 0 <= repair < math.inf and 0 < risk < 1):
         raise ValueError(f"mtbf = {mtbf} s, repair = {repair} s, risk = {risk}: expected > 0, ≥ 0, and between 0 and 1")

@@ -94,7 +94,7 @@ class PeerMemory:
         return self._members
 
     def _exchange(self, mine: Tensor, members: Members) -> Tensor:
-        """Send a part to the next member, and get that of the one before."""
+        """Send a part to the next member, and receive that of the previous one."""
         following, before = (members.ranks[(members.place + step) % members.size] for step in (1, -1))
         size = torch.empty(1, dtype=torch.int64)
         for out, into in ((torch.tensor([len(mine)]), lambda: size), (mine, lambda: mine.new_empty(int(size)))):

@@ -23,10 +23,10 @@ __all__ = ["GuardedOptimizer", "Verdict", "vote"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the members found before a step, the same on each; ranks are counted within the whole program."""
+    """The members' findings before a step, the same on each. Ranks are counted within the whole program."""
 
     not_finite: tuple[int, ...] = ()
-    """Those that hold such a gradient, whoever produced it."""
+    """Ranks that hold such a gradient, whichever rank produced it."""
     odd: tuple[int, ...] = ()
     """Those whose gradients are not the bits of the majority."""
 
@@ -36,10 +36,10 @@ class Verdict:
 
 
 def vote(members: Members, gradients: Iterable[Tensor], replicated: bool) -> Verdict:
-    """Whether to take a step with these gradients: 16 bytes of each member, to all.
+    """Decide whether to take a step with these gradients. Every member sends 16 bytes to all.
 
     Args:
-        replicated: all members should hold the same bits, as after DDP's all-reduce; not so where each has a shard.
+        replicated: whether all members should hold the same bits, as after DDP's all-reduce, and unlike shards.
     """
     mine = list(gradients)
     finite = all(bool(torch.isfinite(each).all()) for each in mine)

@@ -21,7 +21,8 @@ __all__ = ["Attempt", "recovery_seconds", "run_with_restarts"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the job. Times are those of the whole job, in seconds; those of `run` count from `start`."""
+    """One start of the job. Times are seconds since the job's beginning, except those of `run`, which count from
+    `start`."""
 
     start: float
     died: float | None
@@ -53,9 +54,9 @@ def run_with_restarts(
     """Start `program(*arguments)` on the first machine, and after each death on the next one (the last for all others).
 
     Args:
-        machines: for instance four ranks, and then the two that are left.
-        deaths: one per attempt at most, at times of the whole job, in order; the rank is that of its attempt. A death
-            that falls between two attempts is ignored.
+        machines: for example four ranks, and then the two that are left.
+        deaths: at most one per attempt, at times of the whole job, in order. The rank is that of its attempt. A death
+            between two attempts is ignored.
 
     Raises:
         ValueError: the deaths are not in order.

@@ -21,7 +21,7 @@ from threeloops.training.checkpoint.crash.model.rules import Rules
 __all__ = ["Content", "Contents", "Key", "content_key", "possible_contents", "some"]
 
 _SAMPLES = 24
-"""Random contents beside the corners, where there are too many to list all."""
+"""The number of random contents besides the corners, if there are too many to list all."""
 _LARGE = 1 << 16
 """Bytes of a content that is not kept but put together whenever it is asked for."""
 
@@ -140,11 +140,11 @@ class _Choice:
 
 
 def possible_contents(inode: Inode, rules: Rules, most: int, *, flushed: int = -1, cut: int = -1) -> Contents:
-    """All possibilities, or where they are more than `most`, corners and a sample that is always the same.
+    """Return all possible contents, or, if there are more than `most`, corners and a sample that is always the same.
 
     Args:
-        flushed: what was done up to this position is on disk.
-        cut: sizes that were made smaller up to this position are smaller on disk.
+        flushed: operations up to this position are on disk.
+        cut: truncations up to this position are on disk.
     """
     if flushed >= 0:
         pending = [each for each in inode.pending if each[0] > flushed]

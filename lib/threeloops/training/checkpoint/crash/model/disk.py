@@ -60,7 +60,7 @@ class NameChange:
     position: int
     operation: Operation
     sets: tuple[tuple[_Key, int | None], ...]
-    """What each name stands for afterwards; None where it is gone."""
+    """The inode that each name refers to afterwards, or None if the name is gone."""
     inode: int
     replaces: bool = False
     empties: int | None = None
@@ -207,7 +207,7 @@ class Disk:
         inode.synced = self.position
 
     def _commit(self, changes: Iterable[NameChange]) -> None:
-        """Make these durable, and what must be on disk before them."""
+        """Make these changes durable, and those that must be on disk before them."""
         todo = list(changes)
         while todo:
             change = todo.pop()

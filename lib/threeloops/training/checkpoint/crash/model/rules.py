@@ -26,7 +26,7 @@ __all__ = ["EXT4", "POSIX", "XFS", "Rules"]
 
 @dataclass(frozen=True)
 class Rules:
-    """What a file system promises about a crash. `POSIX` promises least."""
+    """The promises of a file system about a crash. `POSIX` promises the least."""
 
     name: str
     journal: bool = False
