@@ -48,7 +48,7 @@ def now() -> float:
 
 
 def advance_to(at: float) -> None:
-    """Let this rank's clock be `at` seconds, so that all ranks begin what follows at the same time; on real processes,
+    """Set this rank's clock to `at` seconds, so that all ranks begin what follows at the same time. On real processes,
     whose clocks differ, wait for one another."""
     if current_rank() is None:
         dist.barrier()

@@ -50,12 +50,12 @@ def run_on_processes(
 ) -> list[Any]:
     """Run `program(*arguments)` on `ranks` processes of this machine, connected by torch's `backend`, gloo or nccl.
 
-    Returns what it returned on each rank. `compute` sleeps, and `now` is the machine's clock.
-    Ranks on gloo are forks of the process that virtual clusters keep warm, so runs of one process wait for each other.
-    `seconds` count from when all ranks have started.
+    Returns its result on each rank. `compute` sleeps, and `now` is the machine's clock. Ranks on gloo are forks of the
+    process that virtual clusters keep warm, so runs of one process wait for each other. `seconds` count from the moment
+    when all ranks have started.
 
     Raises:
-        ValueError: no such backend here, or fewer GPUs than ranks for NCCL.
+        ValueError: this machine lacks the backend, or has fewer GPUs than ranks for NCCL.
         RankFailed: a rank failed, with its traceback, or the time was over. All processes are gone then.
     """
     if backend not in ("gloo", "nccl"):

@@ -34,14 +34,15 @@ class Link:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a collective sends: `bytes` and `messages` of each rank. After `seconds` the last rank is done."""
+    """The cost of a collective: `bytes` and `messages` that each rank sends, and the `seconds` until the last rank is
+    done."""
 
     bytes: tuple[int, ...]
     messages: tuple[int, ...]
     seconds: float
 
     def __add__(self, after: "Cost") -> "Cost":
-        """One after the other, where the second cannot begin before the first is done everywhere."""
+        """Add the costs of two collectives, if the second cannot begin before the first is done everywhere."""
         return Cost(
             tuple(a + b for a, b in zip(self.bytes, after.bytes, strict=True)),
             tuple(a + b for a, b in zip(self.messages, after.messages, strict=True)),

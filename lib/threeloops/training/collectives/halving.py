@@ -148,7 +148,8 @@ def _distances(members: int) -> list[int]:
 
 
 def _halving_bytes(elements: int, member: int, steps: int) -> int:
-    """Elements that a member sends: all but what it keeps at the end, then each stretch that it has on the way back."""
+    """Return the elements that a member sends: all except those it keeps at the end, then each stretch that it has on
+    the way back."""
     kept, back = elements, 0
     for step in range(steps):
         kept = (kept + (member >> step & 1)) // 2

@@ -48,13 +48,14 @@ _NO_CHOICE = {"naive"}
 
 
 def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
-    """The link whose α + s/β is nearest to measured `seconds` for messages of `sizes` bytes.
+    """Return the link whose α + s/β is nearest to measured `seconds` for messages of `sizes` bytes.
 
-    Least squares on relative errors, so that a small message counts as much as a large one, with α ≥ 0 and 1/β ≥ 0;
-    times that do not grow with the size give an infinite bandwidth. Fitted to times of reductions, 1/bandwidth is γ.
+    The fit minimises the squares of relative errors, so that a small message counts as much as a large one, with α ≥ 0
+    and 1/β ≥ 0. If times do not grow with the size, the bandwidth is infinite. Fitted to times of reductions,
+    1/bandwidth is γ.
 
     Raises:
-        ValueError: fewer than two different sizes, or a number that is no size or time.
+        ValueError: there are fewer than two different sizes, or a number is not a valid size or time.
     """
     if len(sizes) != len(seconds):
         raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times: expected a time for each size")

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def broadcast(peers: Peers, tensor: torch.Tensor, root: int = 0) -> None:
-    """Replace `tensor` on each rank by that of `root`."""
+    """Replace `tensor` on each rank by the root's `tensor`."""
     require_rank("root", root, peers.size)
     with flat(tensor) as buffer:
         _broadcast(peers, buffer, root)

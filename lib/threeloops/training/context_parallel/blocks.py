@@ -34,11 +34,11 @@ def merge(out: _Queries, log_sum: _PerQuery, more: _Queries, more_log_sum: _PerQ
 def block_gradients(
     q: _Queries, k: _Keys, v: _Keys, causal: bool, log_sum: _PerQuery, gradient: _Queries, inner: _PerQuery
 ) -> tuple[_Queries, _Keys, _Keys]:
-    """Gradients of q, k and v from this block of keys.
+    """Return the gradients of q, k and v from this block of keys.
 
     Args:
-        log_sum: over all keys, so that probabilities are those of the whole softmax.
-        gradient: of the output.
+        log_sum: the log of the sum over all keys, so that probabilities are those of the whole softmax.
+        gradient: the gradient of the output.
         inner: Σ gradient · output for each query.
     """
     probabilities = (_scores(q, k, causal) - log_sum[..., None]).exp()

@@ -115,7 +115,7 @@ class _RingAttention(torch.autograd.Function):
 
 
 def _pass_on(peers: TorchPeers, block: Tensor, step: int) -> tuple[Tensor, Any]:
-    """Begin to send a block to the next rank and to receive that of the rank before; in the last step nothing."""
+    """Begin to send a block to the next rank and to receive the previous rank's block. In the last step, do nothing."""
     if step == peers.size - 1:
         return block, []
     arriving = torch.empty_like(block)

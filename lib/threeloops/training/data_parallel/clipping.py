@@ -23,14 +23,15 @@ def total_norm(
     *,
     sharded: bool = False,
 ) -> Tensor:
-    """The norm of all gradients as one vector: float32, or wider where one of them is; float64 if `sharded`.
+    """Return the norm of all gradients as one vector, in float32, or wider if one of them is. float64 if `sharded`.
 
     Args:
-        sharded: the ranks of `group` (by default all) hold different parts of the gradients: one all-reduce of one
-            number, which every rank must call, also one whose shard is empty. Otherwise nothing is communicated.
-        norm_type: p of the p-norm, above 0; `math.inf` for the largest absolute value.
+        sharded: whether the ranks of `group` (by default all) hold different parts of the gradients. This takes one
+            all-reduce of one number, which every rank must call, even if its shard is empty. Otherwise nothing is
+            communicated.
+        norm_type: p of the p-norm, above 0. `math.inf` for the largest absolute value.
 
-    Norms of a replicated and of a sharded part, n and m, combine to (nᵖ + mᵖ)^(1/p);
+    The norms n of a replicated part and m of a sharded part combine to (nᵖ + mᵖ)^(1/p).
     `torch.nn.utils.clip_grads_with_norm_` then scales both with it.
     """
     if not norm_type > 0:

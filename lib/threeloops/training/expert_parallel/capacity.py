@@ -66,12 +66,12 @@ class Load:
 
     @property
     def imbalance(self) -> float:
-        """Rows of the busiest expert over the mean: how much longer the layer takes than a balanced one, where each
-        expert has a device of its own. 1.0 where there are no rows."""
+        """Rows of the busiest expert divided by the mean: how much longer the layer takes than a balanced one, if each
+        expert has its own device. 1.0 if there are no rows."""
         return max(self.kept) * len(self.kept) / sum(self.kept) if sum(self.kept) else 1.0
 
     def per_rank(self, ranks: int) -> tuple[int, ...]:
-        """Rows that each rank computes, where each has an equal part of the experts."""
+        """Return the rows that each rank computes, if each has an equal part of the experts."""
         each = len(self.kept) // ranks
         return tuple(sum(self.kept[rank * each : (rank + 1) * each]) for rank in range(ranks))
 

@@ -18,7 +18,7 @@ __all__ = ["Router", "Routing", "load_balancing_loss", "z_loss"]
 
 @dataclass(frozen=True)
 class Routing:
-    """What a router decided for `tokens` tokens, best expert first."""
+    """A router's decisions for `tokens` tokens, best expert first."""
 
     logits: Float[Tensor, "tokens experts"]
     scores: Float[Tensor, "tokens experts"]
@@ -50,8 +50,8 @@ class Router(nn.Module):
 
 
 def load_balancing_loss(routing: Routing) -> Float[Tensor, ""]:
-    """E · Σₑ fₑ Pₑ over the experts: fₑ is the share of choices that fell on expert e, before any is dropped, and Pₑ
-    its mean score (Fedus et al. 2021, equation 4). 1 where both are uniform, E where one expert gets everything.
+    """E · Σₑ fₑ Pₑ over the experts, where fₑ is the share of choices that fell on expert e, before any is dropped, and
+    Pₑ its mean score (Fedus et al. 2021, equation 4). It is 1 if both are uniform, and E if one expert gets everything.
 
     Shares are counts and have no gradient: it passes through the scores. 0 without tokens.
     """

@@ -33,10 +33,10 @@ def a100_node(efficiency: float = 0.6) -> Machine:
 
 
 def node(name: str, between: float, efficiency: float = 0.6, gpus: int = 8) -> Machine:
-    """Nodes of `gpus` accelerators of this name, each with `between` bytes/s per direction to other nodes.
+    """Return nodes of `gpus` accelerators of this name, each with `between` bytes/s per direction to other nodes.
 
-    16-bit arithmetic is BF16, or FP16 where the hardware lacks that. Accelerators without a link of their own use their
-    host's. Raises LookupError if it has neither type, or no link at all is known.
+    16-bit arithmetic is BF16, or FP16 if the hardware lacks BF16. Accelerators without a link of their own use their
+    host's. Raises LookupError if the accelerator has neither type, or if no link is known.
     """
     gpu = accelerator(name)
     peak = gpu.rates.get("bf16") or gpu.rate("fp16")
@@ -60,7 +60,7 @@ class Run:
     """The time of a step, from the throughput that the source gives."""
     memory_gib: float | None = None
     unlike: str = ""
-    """What the run does and the planner does not model."""
+    """A property of the run that the planner does not model."""
 
 
 LLAMA_8B = Transformer(32, 4096, 32, 8, 14336, 128256)

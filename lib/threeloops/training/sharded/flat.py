@@ -61,14 +61,14 @@ class FlatLayout:
 
 
 class FlatGradient:
-    """The gradients of some parameters while backward runs: `put` collects them, and after `reduce` and `finish` this
-    rank's chunk of their mean over all ranks is the gradient of `shard`.
+    """The gradients of some parameters during backward. `put` collects them. After `reduce` and `finish`, this rank's
+    chunk of their mean over all ranks is the gradient of `shard`.
 
     Args:
-        replicas: the group of ranks that hold the same chunk, where there are several (hybrid sharding): the chunks are
-            summed over it with an all-reduce after the reduce-scatter.
-        keep: gradients stay where they are collected, and `shard.grad` is a part of that (ZeRO-1). Otherwise a
-            parameter's gradient is freed when it is collected, and what was collected when it is reduced.
+        replicas: the group of ranks that hold the same chunk, if there are several (hybrid sharding). Chunks are summed
+            over it with an all-reduce after the reduce-scatter.
+        keep: whether gradients stay in the flat tensor, with `shard.grad` as a part of it (ZeRO-1). Otherwise a
+            parameter's gradient is freed when it is collected, and the flat tensor when it is reduced.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class FlatGradient:
         self._work, self._chunk, self._reduced = None, None, True
 
     def _end_scatter(self) -> None:
-        """Wait for it, and free what was collected."""
+        """Wait for the reduce-scatter, and free the collected gradients."""
         assert self._work is not None
         self._work.wait()
         self._work, self._scattering = None, False
@@ -175,8 +175,8 @@ class FlatGradient:
 def shards_state(
     layouts: Sequence[FlatLayout], values: Sequence[Tensor], group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
-    """What this rank holds, as plain data that can be saved. Joined over the ranks in order, the values of a shard are
-    its parameters one after the other."""
+    """Return this rank's shards as plain data that can be saved. Joined over the ranks in order, the values of a shard
+    are its parameters one after the other."""
     return {
         "rank": dist.get_rank(group),
         "ranks": dist.get_world_size(group),
@@ -194,8 +194,8 @@ def load_shards(
     values: Sequence[Tensor],
     group: dist.ProcessGroup | None,
 ) -> None:
-    """Put back what `shards_state` gave. Raises ValueError, before anything is changed, where it is not of this rank
-    and of these parameters."""
+    """Restore the result of `shards_state`. Raises ValueError, before anything is changed, if it belongs to another
+    rank or to other parameters."""
     for name, expected in (("rank", dist.get_rank(group)), ("ranks", dist.get_world_size(group))):
         if state[name] != expected:
             raise ValueError(

@@ -16,10 +16,11 @@ __all__ = ["LiveBytes"]
 
 
 class LiveBytes(TorchDispatchMode):
-    """`with LiveBytes() as live: …`, then `live.peak`; `live.now()` inside or after.
+    """A context that counts live bytes: `with LiveBytes() as live: …`, then `live.peak`, and `live.now()` inside or
+    after.
 
-    Counts each storage that an operator reads or makes while it is open, once, however many tensors share it. `reset()`
-    begins a new peak. What collectives hold outside of torch's tensors is not seen.
+    It counts each storage that an operator reads or makes while it is open, once, however many tensors share it.
+    `reset()` begins a new peak. Memory that collectives hold outside of torch's tensors is not seen.
     """
 
     def __init__(self) -> None:

@@ -59,15 +59,15 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """x Wᵀ + b, where each rank multiplies its own part of the input features: W is cut along those, b is whole.
+    """x Wᵀ + b, where each rank multiplies its own part of the input features. W is cut along those, and b is whole.
 
-    Each product is a term of the sum over ranks, and the bias is added to the sum: added before, it would count once
+    Each product is a term of the sum over ranks. The bias is added to the sum, because it would otherwise count once
     per rank.
 
     Args:
-        linear: the whole layer, the same on all ranks, of which this one keeps its part.
-        input: REPLICATED takes this rank's features out of all; by default they are what it has.
-        output: `sharded` along tokens for sequence parallelism: a reduce-scatter in place of the all-reduce.
+        linear: the whole layer, the same on all ranks. This rank keeps its part.
+        input: REPLICATED takes this rank's features out of all. By default the input is already this rank's features.
+        output: `sharded` along tokens for sequence parallelism: a reduce-scatter instead of the all-reduce.
     """
 
     def __init__(

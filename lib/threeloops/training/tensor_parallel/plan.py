@@ -82,8 +82,9 @@ class Enter:
 class OnShards:
     """A module that stays whole on every rank and works on each rank's own tokens: a norm in sequence parallelism.
 
-    Its gradients are then terms, and are summed over the ranks as soon as backward has found them: before a hook of
-    data parallelism sees them. (Megatron sums those of all norms together after backward, for one latency in all.)
+    Its gradients are then terms, and are summed over the ranks as soon as backward has found them, before a hook of
+    data parallelism sees them. (Megatron sums those of all norms together after backward, which takes one latency in
+    all.)
     """
 
     def __call__(self, module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:

@@ -14,7 +14,7 @@ class Deadlock(ClusterError):
 
 
 class Mismatch(ClusterError):
-    """Two ranks do not agree on what they send each other."""
+    """Two ranks disagree about the data that they send each other."""
 
 
 class Unfinished(ClusterError):

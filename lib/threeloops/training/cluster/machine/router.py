@@ -59,7 +59,7 @@ class _Job(NamedTuple):
 
 
 _Key = tuple[int, int, int, str, int]
-"""Sender, receiver, timeline of both, channel and tag: messages meet receivers where all are equal."""
+"""Sender, receiver, timeline of both, channel and tag. A message meets a receiver if all of them are equal."""
 _LEAVES, _RESUMES = 0, 1
 """Kinds of events; at the same moment messages leave before actors go on."""
 
@@ -92,7 +92,7 @@ class Router:
         self._missing: dict[Actor, int] = {}
         self._last: dict[Actor, int] = {}  # handle
         self._left: dict[Actor, list[tuple[int, float]]] = defaultdict(list)
-        """What an actor is told when it goes on."""
+        """The sends that an actor is told about when it continues."""
         self._jobs: dict[int, deque[_Job]] = defaultdict(deque)
         self._job: dict[int, tuple[_Job, float]] = {}
 
@@ -195,7 +195,7 @@ class Router:
             self._happened(sender, handle, _Done(at))
 
     def _happened(self, actor: Actor, handle: int, done: _Done) -> None:
-        """What `handle` stands for is done: who waits for nothing else can go on then."""
+        """Note that the thing that `handle` stands for is done. Actors that wait for nothing else can continue."""
         self._done[actor, handle] = done
         wait = self._ledger.waiting.get(actor)
         if wait is not None and handle in wait.handles:

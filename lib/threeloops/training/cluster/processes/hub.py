@@ -22,7 +22,7 @@ __all__ = ["end", "exchange", "printed", "result", "start", "warm_up"]
 
 _PARALLEL = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor")
 _COMPILING = ("torch.optim", "torch.utils.flop_counter")
-"""What imports the compiler when it is first used."""
+"""Modules that import the compiler when they are first used."""
 
 
 class _Hub:
@@ -34,8 +34,8 @@ class _Hub:
 
 
 def warm_up(modules: Iterable[str]) -> None:
-    """Import what ranks may need whose program uses names of these modules: each rank would import for seconds what it
-    can as well inherit."""
+    """Import modules that ranks need if their program uses names of these modules. Otherwise each rank would import for
+    seconds what it can inherit."""
     used = list(modules)
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
     if any(each.startswith(_COMPILING) for each in used):
@@ -68,7 +68,7 @@ def start(
 
 
 def exchange(told: Sequence[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Tell ranks that they may go on, and what they say."""
+    """Tell ranks to continue, and return what they report."""
     assert _Hub.sockets
     heard = [(bytes(said), bytes(data)) for said, data in _Hub.sockets.exchange([(r, [part]) for r, part in told])]
     _Hub.said |= {rank: data for (rank, _), (_, data) in zip(told, heard, strict=True)}
@@ -76,12 +76,12 @@ def exchange(told: Sequence[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
 
 
 def result(rank: int) -> Any:
-    """What the program returned on a rank that has ended."""
+    """Return the program's result on a rank that has ended."""
     return cloudpickle.loads(_Hub.said[rank])
 
 
 def printed() -> str:
-    """What all ranks have printed."""
+    """Return the output of all ranks."""
     return _Hub.sockets.printed() if _Hub.sockets else ""
 
 

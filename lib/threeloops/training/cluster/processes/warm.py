@@ -33,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
-"""What to do, number of ranks, bytes of the program that follows, the core to run on or -1."""
+"""The command, the number of ranks, the bytes of the program that follows, and the core to run on or -1."""
 START, PROCESSES, STATUS, END = b"RUN ", b"FORK", b"LOOK", b"END "
 PROCESS = struct.Struct("<i")
 """The answer to `START` and `PROCESSES`, once per rank: its process; to `STATUS`, how each ended, or AT_WORK."""
@@ -45,18 +45,18 @@ _IMPORTED = (
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
 )
-"""What a program may need first; in a cold fork the first DDP would take seconds."""
+"""Modules that a program may need. In a fork without them, the first DDP would take seconds."""
 
 
 def import_parallel() -> None:
-    """What ranks are forked with, so that none of them has to import it."""
+    """Import modules before ranks are forked, so that no rank has to import them."""
     for module in _IMPORTED:
         importlib.import_module(module)
     hide_from_compiler()
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytearray:
-    """Raises EOFError where the other side ended."""
+    """Receive exactly this many bytes. Raises EOFError if the other side has ended."""
     data = bytearray(size)
     view = memoryview(data)
     while view:

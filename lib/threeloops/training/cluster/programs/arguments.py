@@ -29,7 +29,7 @@ _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def check_dense(call: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, if a backend can send its memory as it lies there."""
+    """Return the tensor if a backend can send its memory without reordering it."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise ValueError(
             f"{call}: {name} is on {tensor.device} with layout {str(tensor.layout).removeprefix('torch.')}: the "
@@ -44,7 +44,7 @@ def check_dense(call: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_each_dense(call: str, name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raise unless a backend can send each tensor of a list as it lies in memory."""
+    """Raise unless a backend can send the memory of each tensor of a list without reordering it."""
     for number, tensor in enumerate(tensors):
         check_dense(call, f"{name}[{number}]", tensor)
 

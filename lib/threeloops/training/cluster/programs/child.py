@@ -39,8 +39,8 @@ def current_rank() -> Rank | None:
 
 
 def be_rank(rank: int, nodes: Sequence[int], descriptors: Sequence[int], program: Program) -> None:
-    """Run a program as rank `rank`, and never return. `nodes` says in which node each rank is, `descriptors` are the
-    rank's socket and the file for what it prints."""
+    """Run a program as rank `rank`, and never return. `nodes` has the node of each rank, and `descriptors` are the
+    rank's socket and the file for its output."""
     global _current
     connection, printed = descriptors
     die_with_parent()
@@ -149,7 +149,7 @@ def _pickled(result: Any) -> bytes:
 
 
 def _said(error: BaseException) -> str:
-    """The exception with the frames of the program; those of libraries say little."""
+    """Format the exception with the frames of the program, but without those of libraries, which say little."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     kept = [frame for frame in frames if not is_library(frame.filename)]
     lines = traceback.format_list(kept or frames) + traceback.format_exception_only(error)

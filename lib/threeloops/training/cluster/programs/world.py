@@ -86,7 +86,7 @@ class _World:
             self._stand_in_for_gloo()
 
     def _stand_in_for_gloo(self) -> None:
-        """What torch does for gloo alone, or in a thread."""
+        """Imitate what torch does only for gloo, or only in a thread."""
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _barrier
         if executor := sys.modules.get("torch.distributed.checkpoint._async_thread_executor"):
             executor._ThreadBasedAsyncCheckpointExecutor.execute_save = _save_at_once  # type: ignore[attr-defined]
@@ -217,8 +217,8 @@ def _save_at_once(_: Any, state_dict: Any, **options: Any) -> Future:  # type: i
 
 
 class OwnStore(dist.Store):
-    """A key-value store that has what this rank sets. Keys of other ranks, and counters that all ranks share, are
-    refused: a rank that waits for another where the router does not see it would hang."""
+    """A key-value store with the keys that this rank sets. Keys of other ranks and counters that all ranks share are
+    refused, because the router would not see a rank that waits for another, and the run would hang."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,12 +27,13 @@ _Node = Any  # torch.autograd.graph.Node
 def input_backward(
     output: Tensor, gradient: Tensor | None, x: Tensor, weights: Sequence[Tensor]
 ) -> tuple[Tensor | None, Callable[[], None]]:
-    """The gradient of `x`, a leaf, and a function that adds those of `weights` to their `grad`, to be called once.
+    """Return the gradient of `x`, a leaf, and a function that adds those of `weights` to their `grad`, to be called
+    once.
 
-    Without an `x` that requires a gradient, the whole backward is left for the second part.
+    If no `x` requires a gradient, the whole backward is left for the second part.
 
     Args:
-        gradient: that of `output`; None for a loss.
+        gradient: the gradient of `output`, or None for a loss.
     """
     if not output.requires_grad:
         return None, lambda: None
