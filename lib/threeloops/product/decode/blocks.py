@@ -88,7 +88,7 @@ class BlockManager:
         return found
 
     def forget(self, table: Iterable[int]) -> None:
-        """Let nobody find these blocks any more, as what they hold is wrong."""
+        """Remove these blocks from the prefix cache, because their contents are wrong."""
         for block in table:
             if (key := self._key_of.pop(block, None)) is not None:
                 del self._block_of[key]
