@@ -152,9 +152,8 @@ class Checkpointer:
         in which a requested byte is not as it was written, is skipped with a warning.
 
         Args:
-            template: the tensors to fill, as in a state. Only the parts that overlap are read. The ranks, and their
-                number, may differ from those that saved. A function makes a template from a manifest. Without a
-                template every rank loads all tensors.
+            template: the tensors to fill, as in a state, or a function that makes them from a manifest. Any number of
+                ranks may ask for any parts. Without a template every rank loads all tensors.
             strict: a tensor that no rank asks for is an error.
 
         Raises:
