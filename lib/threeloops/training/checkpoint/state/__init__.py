@@ -8,6 +8,13 @@ Tensors of the optimizer have the names of their parameters, so whatever cuts th
 ZeRO, FSDP, tensor-parallel and pipeline-parallel ranks of any number can load.
 """
 
-from threeloops.training.checkpoint.state.training_state import TrainingState
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.checkpoint.state.training_state import TrainingState
+else:
+    import_on_demand(__name__)
 
 __all__ = ["TrainingState"]
