@@ -73,7 +73,7 @@ def run(
 
 
 def _records_folder(folder: Path, console: Console) -> Path | None:
-    """Where finished records are kept; None, with a warning, if the submissions lie in a read-only folder.
+    """Return the folder of finished records, or None, with a warning, if the submissions lie in a read-only folder.
 
     Raises OSError for anything else, such as a full disk, before anybody is graded.
     """

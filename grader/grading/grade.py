@@ -162,7 +162,7 @@ def _grade_or_resume(
 
 
 def _kept_at(student: str, content: bytes, lab: Lab, options: Options, decides: str) -> Path | None:
-    """Where the record of exactly this submission, graded in exactly this way, is kept."""
+    """Return where the record of exactly this submission, graded in exactly this way, is kept."""
     if options.records is None:
         return None
     digest = hashlib.sha256(f"{decides}\0{student}\0".encode())

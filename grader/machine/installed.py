@@ -126,5 +126,5 @@ def _project() -> _Project:
 
 
 def _pyproject() -> Path:
-    """Not there if this package was installed from a wheel."""
+    """Return pyproject.toml, which does not exist if this package was installed from a wheel."""
     return CODE / "pyproject.toml"

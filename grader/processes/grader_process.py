@@ -236,7 +236,7 @@ def _safe(output: dict[str, object]) -> dict[str, str]:
 
 
 def _encodable(text: str) -> str:
-    """As much of a text as is kept, without lone surrogates, which no file can hold."""
+    """Return the part of a text that is kept, without lone surrogates, which no file can hold."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 

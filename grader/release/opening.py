@@ -91,7 +91,7 @@ def _with_digest(png: bytes, digest: str) -> bytes:
 
 
 def _show(root: str, slug: str) -> None:
-    """In a process of its own: run the cells, and print the last figure that they showed as JSON."""
+    """Run the cells in a separate process, and print the last figure that they showed as JSON."""
     from threeloops.lab import show
     from threeloops.lab.widgets.display import capture
 

@@ -139,7 +139,7 @@ def _update_data(lab: Lab, result: Updated) -> None:
 
 
 def _data_hashes(lab: Lab) -> dict[str, str]:
-    """Of released files that are no notebooks, and of notebooks that the student has deleted, which come back."""
+    """Return hashes of released files that are not notebooks, and of deleted notebooks, which come back."""
     folder = lab.released.parent
     merged = {notebook.released.name for notebook in lab.notebooks if notebook.work.exists()}
     return {name: sha256(folder / name) for name in sorted(files_below(folder) - merged)}

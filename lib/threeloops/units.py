@@ -69,7 +69,7 @@ def _digits(value: float) -> str:
 
 
 def _amount(value: float) -> str:
-    """Of money: cents below a thousand, and more digits where a cent is too coarse."""
+    """Format an amount of money: cents below a thousand, and more digits if a cent is too coarse."""
     if value >= 1000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 1 else f"{value:.3g}"

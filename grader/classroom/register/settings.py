@@ -18,7 +18,7 @@ _DAY = 86_400
 
 
 def class_folder(root: Path | None = None) -> Path:
-    """Where the roster, settings, bundles, exports and reports of a class are; git ignores it."""
+    """Return the folder of a class's roster, settings, bundles, exports and reports. Git ignores it."""
     return (root or course_root()) / "class"
 
 

@@ -23,7 +23,7 @@ _COMPARED = 300
 """Characters of a message that are compared: nbgrader cuts long outputs."""
 
 Signatures = dict[str, dict[str, str]]
-"""Per exercise: the names of the known-wrong answers that fail in one way, joined, by a hash of that way."""
+"""The joined names of known-wrong answers that fail in the same way, by exercise and by a hash of that way."""
 
 
 @dataclass(frozen=True)

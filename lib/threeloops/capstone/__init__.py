@@ -1,4 +1,4 @@
-"""From a model, tokens, a cluster, a budget and an SLO to a plan that can be defended, by the library's own models.
+"""Make a plan that can be defended from a model, tokens, a cluster, a budget and an SLO, using the library's models.
 
 >>> plan = make_plan(read_scenario("70b_pretraining"))
 >>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]

@@ -78,7 +78,7 @@ class GPTConfig:
 
     @classmethod
     def small(cls, **changes: Any) -> "GPTConfig":
-        """As many parameters as GPT-2's smallest model, 124 million."""
+        """Return a configuration with as many parameters as GPT-2's smallest model, 124 million."""
         sizes = {"vocabulary_size": 50_304, "layers": 12, "heads": 12, "kv_heads": 12, "width": 768, "mlp_width": 2048}
         return cls(**{**sizes, "max_sequence": 1024, **changes})
 

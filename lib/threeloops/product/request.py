@@ -15,7 +15,7 @@ __all__ = ["Batch", "Chunk", "Finish", "Phase", "Request", "Sampling", "TokenLog
 
 
 class Phase(Enum):
-    """Where a request is in its life."""
+    """The phase that a request is in."""
 
     WAITING = "waiting"
     PREFILL = "prefill"

@@ -1,4 +1,4 @@
-"""Where ranks stand and where tensors lie: the words that all ways of cutting a model share.
+"""Meshes of ranks, and layouts of tensors on them: the terms that all ways of cutting a model share.
 
 >>> mesh = Mesh(dp=2, pp=2, tp=2)
 >>> mesh.coordinates(5)

@@ -80,7 +80,7 @@ def _checked(kind: type[_T], content: bytes, name: str) -> _T:
 
 
 def _sentence(kind: type, error: dict[str, Any]) -> str:
-    """Of the first thing that pydantic found wrong."""
+    """Describe the first error that pydantic found."""
     place = [str(each) for each in error["loc"]]
     key = ".".join(place)
     message = error["msg"][:1].lower() + error["msg"][1:]

@@ -15,7 +15,8 @@ __all__ = ["Diagnosis", "blame", "diagnose", "overlaps"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """By stage: the share of time in which it was `busy`, `blame` in seconds, `gain`, the speed-up from doubling it.
+    """A diagnosis by stage: the share of time in which it was `busy`, its `blame` in seconds, and its `gain`, the
+    speed-up from doubling it.
 
     `overlapped` is False for a loop in which no two stages ever work at once.
     """

@@ -1,4 +1,4 @@
-"""Where bytes come from: a store is asked for a key and answers with bytes."""
+"""Stores: a store is asked for a key and answers with bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

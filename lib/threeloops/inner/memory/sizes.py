@@ -113,7 +113,8 @@ class Step:
 
     @property
     def heads_are_copied(self) -> bool:
-        """Only a single head and PyTorch's fused attention on a GPU have their heads side by side without a copy."""
+        """Whether heads are copied to lie side by side. Only a single head, and fused attention on a GPU, need no
+        copy."""
         return self.attention == "scores" or (self.model.heads > 1 and (self.fused or self.device == "cpu"))
 
     @property

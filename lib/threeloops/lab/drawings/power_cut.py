@@ -21,7 +21,7 @@ _PER_ROW, _MOST_SHOWN = 12, 84
 
 
 class Moment(NamedTuple):
-    """After an operation: what a load gives in each state that a power cut may leave."""
+    """The moment after an operation: the result of a load in each state that a power cut may leave."""
 
     operation: str
     verdicts: tuple[_Verdict, ...]

@@ -79,4 +79,4 @@ DYNAMIC = Policy(chunked=False, door_opens=0.05)
 CONTINUOUS = Policy(chunked=False)
 CHUNKED = Policy()
 POLICIES = {"static": STATIC, "dynamic": DYNAMIC, "continuous": CONTINUOUS, "chunked": CHUNKED}
-"""To be adapted with `dataclasses.replace`."""
+"""The policies by name. Adapt them with `dataclasses.replace`."""

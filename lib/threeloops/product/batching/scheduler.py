@@ -110,7 +110,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def next_door(self) -> float:
-        """When the door opens by itself, in seconds on the clock of the arrivals; infinity if it does not."""
+        """Return when admission opens by itself, in seconds on the arrivals' clock, or infinity if it does not."""
         if self.policy.door_opens is None or self.running or not self.waiting:
             return math.inf
         return min(request.arrival for request in self.waiting) + self.policy.door_opens

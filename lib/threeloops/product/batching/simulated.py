@@ -85,7 +85,7 @@ class RooflineCost:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Of all layers: a key and a value of `head_dim` elements for each key-value head."""
+        """Bytes of one token in all layers: a key and a value of `head_dim` elements for each key-value head."""
         return 2 * self.config.layers * self.config.kv_heads * self.config.head_dim * self.bytes_per_element
 
     def work(self, step: StepShape) -> Work:

@@ -34,7 +34,7 @@ class DecodeGraphs:
         self._captured: dict[int, tuple[torch.cuda.CUDAGraph, Step, Tensor]] = {}
 
     def hidden(self, chunks: Sequence[Rows]) -> Tensor:
-        """As `PagedCache.hidden`, for chunks of one row each. The result is overwritten by the next call."""
+        """Compute what `PagedCache.hidden` does, for chunks of one row each. The next call overwrites the result."""
         if len(chunks) > self._largest:
             return self._cache.hidden(self._model, chunks)
         step = self._cache.prepare(chunks)
@@ -48,7 +48,7 @@ class DecodeGraphs:
         return result[: len(chunks)]
 
     def _capture(self, bucket: int, step: Step) -> tuple[torch.cuda.CUDAGraph, Step, Tensor]:
-        """With `step` for an example: what it writes into the cache is written again by the replay."""
+        """Capture a graph with `step` as an example. The replay writes what `step` writes into the cache again."""
         static = _static(bucket, -(-self._model.config.max_sequence // self._cache.block_size), self._cache.device)
         _fill(static, step)
         side = torch.cuda.Stream()

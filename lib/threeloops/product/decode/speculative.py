@@ -53,8 +53,8 @@ def expected_tokens(acceptance: float, guesses: int) -> float:
 
 
 def expected_speedup(acceptance: float, guesses: int, draft_cost: float) -> float:
-    """Over decoding without a draft, if the model's step takes no longer with guesses, and one of the draft takes
-    `draft_cost` of it (theorem 3.8).
+    """Return the speed-up over decoding without a draft, if the model's step takes no longer with guesses and a step of
+    the draft takes `draft_cost` of it (theorem 3.8).
     """
     return expected_tokens(acceptance, guesses) / (guesses * draft_cost + 1)
 
@@ -77,8 +77,8 @@ class Draft(Protocol):
         ...
 
     def propose(self, batch: Batch, stream: int) -> list[Guess]:
-        """For each chunk at most `chunk.guesses` tokens, drawn with the noise of `stream`. Sees every step of the
-        engine, also those without guesses.
+        """Return at most `chunk.guesses` tokens for each chunk, drawn with the noise of `stream`. The engine calls this
+        for every step, including those without guesses.
         """
         ...
 

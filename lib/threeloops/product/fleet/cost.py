@@ -16,7 +16,7 @@ __all__ = ["Cost", "Price", "cost_of", "cost_per_million"]
 
 @dataclass(frozen=True)
 class Price:
-    """Of one replica, per hour. A price without its source and date says nothing, so both are demanded."""
+    """The price of one replica per hour. A price means nothing without its source and date, so both are required."""
 
     per_hour: float
     source: str
@@ -51,7 +51,7 @@ class Cost:
 
     @property
     def per_million(self) -> float:
-        """Per million output tokens that were served."""
+        """The cost per million output tokens that were served."""
         return cost_per_million(self.replica_seconds, self.output_tokens, self.price.per_hour)
 
     @property
@@ -60,8 +60,8 @@ class Cost:
 
 
 def cost_per_million(replica_seconds: float, output_tokens: float, per_hour: float) -> float:
-    """Of a million output tokens, if so many cost so many replica-seconds at this price per replica-hour; infinity if
-    nothing was served. Raises ValueError for a negative quantity."""
+    """Return the cost of a million output tokens, if `output_tokens` took `replica_seconds` at this price per
+    replica-hour, or infinity if nothing was served. Raises ValueError for a negative quantity."""
     for name, value in (("replica_seconds", replica_seconds), ("output_tokens", output_tokens), ("per_hour", per_hour)):
         if not value >= 0:
             raise ValueError(f"{name} = {value!r}: expected at least 0")

@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """From the arrival to the last token."""
+        """The time from the arrival to the last token."""
         return self.end - self.arrival
 
     def meets(self, slo: SLO) -> bool:
@@ -112,7 +112,7 @@ class FleetRun:
 
     @property
     def output_tokens(self) -> int:
-        """Of requests that were answered. What a failed try computed is paid for and not served."""
+        """Output tokens of answered requests. The tokens of a failed try are paid for but not served."""
         return sum(each.output_tokens for each in self.answered)
 
     @property

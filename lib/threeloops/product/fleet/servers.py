@@ -44,7 +44,7 @@ class Server(Protocol):
 
     @property
     def next(self) -> float:
-        """When something changes by itself; infinity if nothing will."""
+        """Return when something changes by itself next, or infinity if nothing will."""
         ...
 
     def add(self, now: float, request: Request) -> None:
@@ -253,7 +253,7 @@ class _SharedServer:
         heapq.heappush(self._running, (first, next(self._order), request))
 
     def _token(self, request: Request, ended: list[Request]) -> None:
-        """Only the first and the last token have times: those between them are a straight line, nearly."""
+        """Record a token. Only the first and the last have times, since those between lie nearly on a straight line."""
         request.token_times.append(self._now)
         if len(request.token_times) == min(2, request.sampling.max_tokens):
             ended.append(request)

@@ -187,7 +187,8 @@ class _Simulation:
         self.replicas.append(Replica(self, self.fleet, self.clock, life, slowness, warm))
 
     def _reconcile(self) -> None:
-        """As many replicas as are desired. Those that go first are not ready, have least to do, or are the youngest."""
+        """Start or stop replicas to reach the desired number. Stop unready ones first, then the least busy, then the
+        newest."""
         staying = [each for each in self.replicas if not each.draining]
         for _ in range(self.desired - len(staying)):
             self._ask_for_replica()

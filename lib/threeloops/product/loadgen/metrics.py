@@ -60,7 +60,7 @@ class SLO:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Of all requests of a replay, from the first arrival to the last token."""
+    """Metrics of all requests of a replay, from the first arrival to the last token."""
 
     requests: int
     completed: int

@@ -85,7 +85,7 @@ def on_off(rate: float, on: float, off: float, seed: int = 0) -> Iterator[float]
 
 
 def uniform(low: int, high: int) -> Lengths:
-    """From `low` to `high` tokens, each as likely."""
+    """Draw lengths from `low` to `high` tokens, all equally likely."""
     if not 1 <= low <= high:
         raise ValueError(f"low = {low}, high = {high}: expected 1 ≤ low ≤ high")
     return lambda random: random.randint(low, high)

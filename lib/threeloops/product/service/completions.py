@@ -42,7 +42,7 @@ from threeloops.product.service.settings import Settings
 __all__ = ["Answer", "Answers"]
 
 _LAST_WORDS_SECONDS = 1.0
-"""For the event that says why a stream ends early to reach a client that may not be reading."""
+"""The time in which the event that says why a stream ends early may reach a slow client."""
 _PLACE = "\0the text\0"
 """Stands for it where the bytes around it are made, once per answer."""
 _STREAM_HEADERS = [
@@ -257,7 +257,7 @@ class Answer(Response):
         return {"delta": {"content": text}} if self._job.is_chat else {"text": text}
 
     def _logprobs(self, tokens: Sequence[Reported]) -> dict[str, Any] | None:
-        """None if they were not asked for."""
+        """Return the tokens' log-probabilities, or None if the request did not ask for them."""
         if (asked := self._job.asked.most_logprobs) is None:
             return None
         tokenizer = self._job.tokenizer

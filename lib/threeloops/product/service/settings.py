@@ -96,7 +96,8 @@ class Settings(BaseModel):
 def load_settings(
     file: Path | None = None, environment: Mapping[str, str] | None = None, given: Mapping[str, Any] | None = None
 ) -> Settings:
-    """From a TOML file, from `environment` (that of this process if it is None), and as `given` on the command line.
+    """Load settings from a TOML file, from `environment` (this process's by default), and from the command line
+    (`given`).
 
     Raises SettingsError for a file that cannot be read, and for an unknown name, a wrong type or a value out of range
     in any of them.

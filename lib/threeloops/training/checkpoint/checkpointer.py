@@ -34,9 +34,9 @@ class Stall:
     """How long training had to wait for an asynchronous save, in seconds."""
 
     waited: float
-    """For the save before it."""
+    """Time spent waiting for the previous save."""
     planned: float
-    """For the other ranks, to agree on who writes what."""
+    """Time spent agreeing with the other ranks on who writes what."""
     copied: float
 
 
@@ -129,8 +129,8 @@ class Checkpointer:
         return Stall(waited - started, planned - waited, time.perf_counter() - planned)
 
     def wait(self) -> None:
-        """Until the last save is done. Raises what went wrong with it, once. After a KeyboardInterrupt call it again:
-        the save goes on."""
+        """Wait until the last save is done, and raise its error once, if it had one. After a KeyboardInterrupt, call
+        this again: the save continues."""
         save = self._under_way
         if save is None:
             return
@@ -311,7 +311,7 @@ class Checkpointer:
         return manifest, asked, "", ""
 
     def _gather(self, mine: Any) -> list[Any]:
-        """Of all ranks, in order."""
+        """Return the values of all ranks, in order."""
         if self.world == 1:
             return [mine]
         everyone = [None] * self.world

@@ -165,7 +165,7 @@ def decode(data: bytes) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """That every size and offset is inside of what it is a part of."""
+    """Check that every size and offset lies within its parent."""
     if len(manifest.lacking) not in (0, manifest.world):
         raise CorruptCheckpointError(f"the manifest has names of {len(manifest.lacking)} ranks of {manifest.world}")
     if manifest.world < 1 or len(manifest.values) != manifest.world or manifest.step < 0 or manifest.chain < 0:

@@ -127,7 +127,7 @@ class Save:
         return self._not_written
 
     def published(self) -> str:
-        """On the first rank, when all have written: wait until there is a checkpoint; "" or what went wrong."""
+        """Wait on the first rank, after all have written, until the checkpoint exists. Returns "" or the error."""
         if self._thread is not None:
             self._thread.join()
         elif not self._committed and not self._not_published:  # it may have been interrupted

@@ -1,4 +1,4 @@
-"""Where checkpoints lie: a folder, or an object store, with the one order of operations that survives a crash in each.
+"""Stores of checkpoints: a folder or an object store, each with the one order of operations that survives a crash.
 
 A checkpoint is begun, its files are written, and it is committed: then, and not before, `directories()` has it.
 
@@ -48,7 +48,7 @@ class Store(Protocol):
         that the file has in the checkpoint."""
 
     def note(self, attempt: str, name: str, data: bytes) -> None:
-        """For the ranks that write the same checkpoint: gone after the commit, and not durable."""
+        """Leave a note for the ranks that write the same checkpoint. It is not durable, and the commit removes it."""
 
     def read_note(self, attempt: str, name: str) -> bytes:
         """What another rank noted, all of it or FileNotFoundError."""
@@ -66,7 +66,7 @@ class Store(Protocol):
         """What `point` said last, or ""."""
 
     def directories(self) -> list[str]:
-        """Of all checkpoints."""
+        """Return the directories of all checkpoints."""
 
     def manifest(self, directory: str) -> bytes:
         """What `commit` was given."""
@@ -268,8 +268,8 @@ class ObjectStore:
         self._remove(directory)
 
     def _own(self, attempt: str, name: str) -> str:
-        """Where an attempt's file lies: there is no rename, so that it has the checkpoint's directory from the start,
-        and a name of its own there."""
+        """Return the key of an attempt's file. An object store has no rename, so the file has a name of its own in the
+        checkpoint's directory from the start."""
         directory, _, word = attempt.partition(".")
         return f"{directory}/{word}-{name}" if word else f"{directory}/{name}"
 

@@ -156,7 +156,7 @@ class _Run(msgspec.Struct, gc=False):
         return self.item.data[self.first * BLOCK : self.last * BLOCK]
 
     def described(self, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
-        """As an entry of the file's header: whole tensors by their names, boxes with their place as well."""
+        """Return the entry of the file's header: whole tensors by their names, boxes with their place as well."""
         key, box = self.item.name, self.item.box
         if box.shape != shape:
             key += f"[{', '.join(f'{start}:{start + length}' for start, length in zip(*box, strict=True))}]"

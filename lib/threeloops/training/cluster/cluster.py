@@ -31,7 +31,7 @@ class Run:
     results: tuple[Any, ...]
     """What the program returned on each rank; None where the rank died."""
     clocks: tuple[float, ...]
-    """When each rank returned, or died."""
+    """The time at which each rank returned or died."""
     messages: tuple[Message, ...] = field(repr=False)
     spans: tuple[Span, ...] = field(repr=False)
     events: int
@@ -42,7 +42,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """When the last rank returned."""
+        """The time at which the last rank returned."""
         return max(self.clocks)
 
     @property

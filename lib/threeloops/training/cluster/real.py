@@ -42,7 +42,7 @@ __all__ = ["leave_process_groups", "main", "run_on_processes"]
 _MODULE = "threeloops.training.cluster.real"
 _FOLDER = "THREELOOPS_RANK_FOLDER"
 _GRACE_SECONDS = 5.0
-"""For the other ranks to say why they failed, once one has."""
+"""The time that the other ranks have to say why they failed, once one has failed."""
 
 
 def run_on_processes(
@@ -116,7 +116,7 @@ def _processes(ranks: int, folder: str, seconds: float) -> Iterator[_Statuses]:
 
 
 def _wait(statuses: _Statuses, deadline: float) -> int | None:
-    """Until all are done; which rank failed first, or did not come to an end."""
+    """Wait until all are done, and return the rank that failed first or did not end."""
     failed = None
     while None in (now := statuses()):
         bad = [rank for rank, status in enumerate(now) if status]

@@ -28,7 +28,7 @@ class Link:
             )
 
     def seconds(self, size: int) -> float:
-        """Of one message of `size` bytes; an empty one takes its latency."""
+        """Return the time of one message of `size` bytes. An empty message takes the latency."""
         return self.latency + size / self.bandwidth
 
 
@@ -50,7 +50,7 @@ class Cost:
 
 
 def chunk_length(elements: int, chunks: int, index: int) -> int:
-    """Of chunk `index` (modulo `chunks`) as `torch.tensor_split` cuts: the first ones are longer by one."""
+    """Return the length of chunk `index` (modulo `chunks`), cut like `torch.tensor_split`: longer chunks first."""
     return elements // chunks + (index % chunks < elements % chunks)
 
 

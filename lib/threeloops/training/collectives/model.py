@@ -84,7 +84,7 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
 
 
 def predicted_seconds(size: int, ranks: int, link: Link, element_size: int = 4) -> dict[str, float]:
-    """Of each algorithm for an all-reduce of `size` bytes."""
+    """Predict the time of each algorithm for an all-reduce of `size` bytes."""
     elements = -(-size // element_size)
     return {name: each.cost(elements, element_size, ranks, link).seconds for name, each in ALL_REDUCES.items()}
 

@@ -76,7 +76,7 @@ class ParallelGPT:
         return self._stage
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Of this rank's stage, by their names in the whole model."""
+        """Yield the parameters of this rank's stage, by their names in the whole model."""
         return self._stage.named_parameters()
 
     def parameters(self) -> Iterator[nn.Parameter]:

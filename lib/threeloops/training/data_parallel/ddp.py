@@ -88,7 +88,7 @@ class DDP(torch.nn.Module):
     """
 
     buckets: list[Bucket]
-    """In the order in which they are averaged."""
+    """The buckets, in the order in which they are averaged."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class DDP(torch.nn.Module):
         ]
 
     def _begin_backward(self, _: Any = None) -> None:
-        """At the first gradient of a backward: have the engine call `_finish` at the end of it."""
+        """Ask autograd, at the first gradient of a backward pass, to call `_finish` at its end."""
         if self._state == "forward":
             self._state = "backward"
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -184,13 +184,13 @@ class DDP(torch.nn.Module):
         self._launch_full_buckets()
 
     def _launch_full_buckets(self) -> None:
-        """In the order of the buckets, whichever is full first, since all ranks must call the same collectives."""
+        """Launch full buckets in their fixed order, since all ranks must call the same collectives."""
         while self._launched < len(self.buckets) and not self.buckets[self._launched].missing:
             self.buckets[self._launched].average(self.group)
             self._launched += 1
 
     def _finish(self) -> None:
-        """At the end of backward: the buckets that are left, and then wait for all."""
+        """Launch the remaining buckets at the end of backward, then wait for all."""
         self._state = "idle"
         missing = [(bucket, name) for bucket in self.buckets for name in bucket.parameters if name in bucket.missing]
         if missing and not self.find_unused_parameters:

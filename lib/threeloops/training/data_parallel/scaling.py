@@ -110,7 +110,7 @@ def bucketed_step(
 
 
 def ring_all_reduce_ends(starts: Sequence[float], elements: int, bytes_per_element: int, link: Link) -> list[float]:
-    """When each rank ends a ring all-reduce (Patarasuk & Yuan 2009) that it starts at its own time.
+    """Return when each rank ends a ring all-reduce (Patarasuk & Yuan 2009) that it starts at its own time.
 
     In each of 2(n − 1) steps a rank sends one chunk to the next rank and receives one from the rank before. It goes on
     when its own has left, after size ÷ bandwidth, and the other has arrived, a latency after it left. With equal starts

@@ -52,7 +52,7 @@ class StragglerDetector:
             raise ValueError(f"{ranks} ranks, factor = {factor}, patience = {patience}: expected ≥ 1, > 1 and ≥ 1")
         self.factor, self.patience = factor, patience
         self.slow_steps = [0] * ranks
-        """For each rank, how many steps in a row it has been slow."""
+        """The number of consecutive steps for which each rank has been slow."""
 
     def update(self, seconds: Sequence[float]) -> list[int]:
         """Take the times of a step, one per rank, and return the ranks that are flagged now."""
@@ -89,7 +89,7 @@ def proportional_batches(samples_per_second: Sequence[float], global_batch: int)
 
 
 def batch_weights(batches: Sequence[int]) -> list[float]:
-    """By what each rank multiplies the mean loss of its batch, so that DDP's mean over ranks is the mean over samples.
+    """Return each rank's factor for the mean loss of its batch, so that DDP's mean over ranks is the mean over samples.
 
     Without them the samples of small batches would count more.
     """

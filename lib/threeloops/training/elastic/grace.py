@@ -21,7 +21,7 @@ RESUME_ME = 75
 
 
 class Grace:
-    """Within it, signals that ask the process to end are noted, and nothing else happens.
+    """A context that only notes signals that ask the process to end.
 
     >>> with Grace() as grace:
     ...     for number in range(done, steps):

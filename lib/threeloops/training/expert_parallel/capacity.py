@@ -61,9 +61,9 @@ class Load:
     """How the choices of some tokens fell on the experts. With capacity, at most that many per rank are kept."""
 
     chosen: tuple[int, ...]
-    """For each expert, how many choices fell on it."""
+    """The number of choices that fell on each expert."""
     kept: tuple[int, ...]
-    """For each expert, how many rows it computes."""
+    """The number of rows that each expert computes."""
 
     @property
     def dropped(self) -> int:

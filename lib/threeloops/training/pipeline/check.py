@@ -132,7 +132,7 @@ def _missing(schedule: Schedule, rank: int) -> list[Action]:
 
 
 def _beginning(schedule: Schedule, steps: list[tuple[int, int]]) -> Schedule:
-    """Only these steps of the rows, the first ones of each."""
+    """Return a schedule with only the first steps of each row."""
     lengths = Counter(rank for _, rank in steps)
     return replace(schedule, rows=[row[: lengths[rank]] for rank, row in enumerate(schedule.rows)])
 
@@ -153,7 +153,7 @@ def _waits(schedule: Schedule) -> dict[Action, list[Action]]:
 
 
 def _result(action: Action) -> Action:
-    """Under one name what gives the same result: the gradient of a stage's input comes from B or from I."""
+    """Name an action by its result: the gradient of a stage's input comes from B or from I."""
     return Action("B", action.stage, action.microbatch) if action.kind == "I" else action
 
 

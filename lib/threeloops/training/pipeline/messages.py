@@ -196,7 +196,7 @@ def rounds(schedule: Schedule) -> list[list[Action | None]]:
 
 
 _Message = tuple[int, int, Action]
-"""From which rank, to which, and the action that needs it."""
+"""The sender, the receiver, and the action that needs the message."""
 
 
 def _batches(schedule: Schedule, rank: int) -> dict[Action | None, list[list[_Message]]]:

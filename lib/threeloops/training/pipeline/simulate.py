@@ -1,4 +1,4 @@
-"""When each action of a schedule begins and ends, from its durations and from what transfers take.
+"""Simulate when each action of a schedule begins and ends, given durations and the time of transfers.
 
 Every rank works through its row. An action begins when the one before it has ended and its input has arrived; its
 result leaves when it ends. Transfers cost a rank no time of its own.
@@ -30,7 +30,7 @@ class Durations:
     backward: float | Sequence[float] | None = None
 
     def seconds(self, kind: Kind, stages: int) -> list[float]:
-        """Of this kind of action on each of `stages` stages."""
+        """Return the duration of this kind of action on each of `stages` stages."""
         if kind == "B" and self.backward is None:
             parts = self.seconds("I", stages), self.seconds("W", stages)
             return [i + w for i, w in zip(*parts, strict=True)]
@@ -69,7 +69,7 @@ class Timeline:
 
     @cached_property
     def seconds(self) -> float:
-        """From the first start to the last end."""
+        """The time from the first start to the last end."""
         return max((row[-1].end for row in self.rows if row), default=0.0) - self.start
 
     @property
@@ -115,7 +115,7 @@ def simulate(
     leaving: list[tuple[float, int, Action]] = []
 
     def go_on(rank: int) -> None:
-        """Until the end of the row, or to an action that cannot begin yet."""
+        """Continue to the end of the row, or to an action that cannot begin yet."""
         now = rows[rank][-1].end if rows[rank] else 0.0
         for action in schedule.rows[rank][len(rows[rank]) :]:
             kind, stage, microbatch = action

@@ -37,7 +37,7 @@ class Transformer:
 
     @property
     def kv_width(self) -> int:
-        """Of the keys of one token, and of its values."""
+        """The width of one token's keys, and of its values."""
         return self.width // self.heads * self.kv_heads
 
     @cached_property
@@ -53,7 +53,7 @@ class Transformer:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embedding, or of the head."""
+        """The number of parameters of the embedding, or of the head."""
         return self.vocabulary * self.width
 
     @property
@@ -73,7 +73,7 @@ class Transformer:
         return 3 * (self.layers * self.layer_flops(tokens, sequence) + self.head_flops(tokens))
 
     def recomputed_flops(self, tokens: int, sequence: int, recompute: Recompute) -> float:
-        """Of `layer_flops`, those that backward repeats."""
+        """Return the part of `layer_flops` that backward repeats."""
         if recompute == "selective":
             return 2 * tokens * sum(list(self.matrices.values())[1::2])
         return self.layer_flops(tokens, sequence) if recompute == "full" else 0.0

@@ -16,14 +16,14 @@ class Machine:
 
     gpus_per_node: int
     memory_bytes: float
-    """Of a GPU."""
+    """The memory of one GPU."""
     flops: float
     """Dense 16-bit FLOP/s that kernels reach when nothing is waited for: a share of the data sheet's number."""
     peak_flops: float
     """The data sheet's number, which MFU is relative to."""
     inside: Link
     between: Link
-    """Per GPU, and per direction."""
+    """The link between nodes, per GPU and per direction."""
 
     def link(self, ranks: range) -> Link:
         """What a ring over these ranks gets. Several ranks of a node use their links to other nodes together, as NCCL's
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Of one microbatch on one rank, before tensor parallelism cuts them."""
+        """The tokens of one microbatch on one rank, before tensor parallelism cuts them."""
         return self.microbatch * self.sequence // self.cp
 
     @property

@@ -57,7 +57,7 @@ class Run:
     machine: Machine
     plan: Plan
     seconds: float
-    """Of a step, from the throughput that the source gives."""
+    """The time of a step, from the throughput that the source gives."""
     memory_gib: float | None = None
     unlike: str = ""
     """What the run does and the planner does not model."""

@@ -24,7 +24,7 @@ class StepTime:
     """Gradients and parameters between replicas."""
     plan: Plan
     model_flops: float
-    """Of all GPUs, without recomputation."""
+    """FLOPs of all GPUs, without recomputation."""
     peak_flops: float
 
     @property
@@ -33,12 +33,12 @@ class StepTime:
 
     @property
     def tokens_per_gpu(self) -> float:
-        """Per second."""
+        """Tokens per GPU and second."""
         return self.plan.batch * self.plan.sequence / self.plan.gpus / self.seconds
 
     @property
     def flops_per_gpu(self) -> float:
-        """Per second, without recomputation."""
+        """FLOPs per GPU and second, without recomputation."""
         return self.model_flops / self.plan.gpus / self.seconds
 
     @property

@@ -25,7 +25,7 @@ __all__ = ["FlatGradient", "FlatLayout", "load_shards", "shards_state"]
 
 
 class FlatLayout:
-    """Where each of some parameters stands in a flat tensor, and which chunk of it each of `ranks` has."""
+    """Positions of parameters in a flat tensor, and the chunk of it that each of `ranks` has."""
 
     def __init__(self, parameters: Mapping[str, Tensor], ranks: int) -> None:
         self.shapes = {name: tuple(parameters[name].shape) for name in reversed(list(parameters))}
@@ -135,7 +135,7 @@ class FlatGradient:
         self._scattering = True
 
     def all_reduce(self) -> None:
-        """Where there are replicas: wait for the reduce-scatter, and start to sum over them."""
+        """Wait for the reduce-scatter, and start the sum over replicas if there are any."""
         if self._replicas is not None and self._scattering:
             self._end_scatter()
             self._work = dist.all_reduce(self._chunk, group=self._replicas, async_op=True)

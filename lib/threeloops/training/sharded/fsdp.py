@@ -178,7 +178,7 @@ class FSDP(torch.nn.Module):
             self._reducing.append(unit)
 
     def _finish(self) -> None:
-        """At the end of backward."""
+        """Finish the step's communication at the end of backward."""
         self._in_backward = False
         while self._reducing:
             self._reducing.popleft().finish()
@@ -195,7 +195,7 @@ class FSDP(torch.nn.Module):
 
     @property
     def flats(self) -> dict[str, FlatParameter]:
-        """Of all units, by the name of their shard: the unit's name and the dtype."""
+        """The flat tensors of all units, by the name of their shard: the unit's name and the dtype."""
         return {name: flat for unit in (*self.units, self._root) for name, flat in unit.flats.items()}
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -237,7 +237,7 @@ class FSDP(torch.nn.Module):
 def _parameters_by_unit(
     module: torch.nn.Module, units: list[torch.nn.Module]
 ) -> dict[str, dict[str, torch.nn.Parameter]]:
-    """For each unit by name, and at last for the root, "", its parameters by name; each is in one of them."""
+    """Return the parameters of each unit by name, and finally those of the root, "". Each parameter is listed once."""
     names = {child: name for name, child in module.named_modules()}
     for unit in units:
         if not names.get(unit):

@@ -84,9 +84,9 @@ class ZeroOptimizer:
     """
 
     buckets: list[ZeroBucket]
-    """In the order in which they are reduced."""
+    """The buckets, in the order in which they are reduced."""
     optimizer: torch.optim.Optimizer
-    """Of the shards, one parameter per bucket; a learning-rate scheduler takes it."""
+    """The optimizer of the shards, with one parameter per bucket. A learning-rate scheduler takes it."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class ZeroOptimizer:
             self._launched += 1
 
     def _finish(self) -> None:
-        """At the end of backward."""
+        """Finish the reductions at the end of backward."""
         self._in_backward = False
         while self._reducing:
             self._reducing.popleft().gradient.finish()

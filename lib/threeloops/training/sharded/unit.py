@@ -49,7 +49,7 @@ class FlatParameter:
             self.gathered = True
 
     def wait(self) -> None:
-        """For the values of all parameters."""
+        """Wait for the values of all parameters."""
         if self._work is not None:
             self._work.wait()
             self._work = self._sent = None
@@ -112,8 +112,8 @@ class Unit:
         self.in_backward = False
 
     def release_trained(self) -> None:
-        """When all gradients are there. Autograd computes a gradient where it uses the value for the last time, but
-        frozen parameters have none: they may be needed until the whole unit's backward is over."""
+        """Release the parameters when all gradients exist. Autograd computes a gradient when it uses the value for the
+        last time. Frozen parameters have no gradient, so they may be needed until the whole unit's backward is over."""
         for flat in self.trained:
             flat.release()
         self.in_backward = self.gathered

@@ -104,7 +104,7 @@ class Document:
     title: str
     subtitle: str
     date: str
-    """As it is printed; "" for none."""
+    """The date as printed, or "" for none."""
     sections: tuple[Section, ...]
     slides: tuple[Slide, ...]
     quantities: tuple[Quantity, ...]

@@ -28,7 +28,7 @@ __all__ = ["Autoscaler", "Decision", "History", "Rate", "ScalingRules", "State"]
 
 @dataclass(frozen=True)
 class Rate:
-    """At most `value` replicas, or `value` per cent of them, within `seconds` (HPAScalingPolicy)."""
+    """A limit of `value` replicas, or `value` per cent of them, within `seconds` (HPAScalingPolicy)."""
 
     value: float
     unit: Literal["replicas", "percent"]
@@ -156,7 +156,7 @@ class Autoscaler:
         return self._decision(now, state, history, desired, reason)
 
     def _from_or_to_zero(self, now: float, state: State, history: History) -> Decision | None:
-        """None if the rule is to decide."""
+        """Decide on scaling from or to zero. Returns None if the ordinary rule decides."""
         if state.replicas == 0:
             if self.minimum or history.active < now:
                 return self._decision(now, state, history, self.minimum, "the minimum")

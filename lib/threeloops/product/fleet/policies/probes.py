@@ -56,7 +56,8 @@ class Probe:
 
     @property
     def _first(self) -> float:
-        """When it is asked first: ticks come every period, and those within the initial delay are skipped."""
+        """Return the time of the first probe. Ticks come every period, and those within the initial delay are
+        skipped."""
         return math.ceil(self.initial_delay / self.period - 1e-9) * self.period
 
 
@@ -134,7 +135,7 @@ class Kubelet:
 
     @property
     def next(self) -> float:
-        """When something is to be done: the container starts, or a probe is due. Infinity if nothing ever is."""
+        """Return when the container starts or a probe is due next, or infinity if nothing is due."""
         if self.running_since is None:
             return self._starts_at
         return min((self._workers[name].next for name in self._asked()), default=math.inf)

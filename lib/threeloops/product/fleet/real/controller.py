@@ -25,7 +25,7 @@ _PROBES = Probes(
     readiness=Probe("/ready", period=0.5, failure_threshold=2),
     liveness=Probe("/health", period=1, timeout=2, failure_threshold=5),
 )
-"""For a model that loads in seconds, on a busy machine: startup within two minutes."""
+"""Probes for a model that loads in seconds on a busy machine: it must start within two minutes."""
 
 
 @dataclass(eq=False)
@@ -82,7 +82,7 @@ class RealFleet:
 
     @property
     def url(self) -> str:
-        """Of NGINX."""
+        """The URL of NGINX."""
         return self._nginx.url
 
     @property

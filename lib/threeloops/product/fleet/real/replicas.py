@@ -53,7 +53,7 @@ class Container:
 
     @property
     def pid(self) -> int | None:
-        """Of its process, if it lives."""
+        """The id of its process, if it is running."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def tick(self, now: float) -> list[ProbeEvent]:

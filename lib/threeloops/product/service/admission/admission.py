@@ -48,7 +48,7 @@ class _Account:
 
 
 class Admission:
-    """For the tasks of one event loop. At most `max_running` run and `max_queued` wait, first in, first out."""
+    """Admission for the tasks of one event loop. At most `max_running` run, and `max_queued` wait in first-in order."""
 
     def __init__(self, max_running: int, max_queued: int, clock: Callable[[], float] = time.monotonic):
         for name, value, least in (("max_running", max_running, 1), ("max_queued", max_queued, 0)):
@@ -110,7 +110,8 @@ class Admission:
         await self._empty.wait()
 
     def _account(self, client: Client) -> _Account:
-        """By name: it outlives a reload of the keys, and has new buckets if the limits are others then."""
+        """Return the client's account by name. It outlives a reload of the keys, but gets new buckets if its limits
+        change."""
         account, limits = self._accounts.get(client.name), client.limits
         if account is None or account.limits != limits:
             requests = _bucket(limits.requests_per_second, limits.request_burst)
@@ -174,7 +175,7 @@ class Admission:
             )
 
     def _retry_after(self, now: float) -> float:
-        """When those who are queued now will have left, so that not everybody comes back for the first free place."""
+        """Return when the current queue will have emptied, so that not everybody returns for the first free place."""
         expected = self._seconds(max(1, self.queued), now)
         return _UNMEASURED if expected is None else expected
 

@@ -29,8 +29,8 @@ class QueueRate:
         self._moments.append(now)
 
     def seconds(self, places: int, now: float | None) -> float | None:
-        """Until `places` will have left; None if nothing was measured yet. `now` is None while nobody is queued: then
-        the measurement ended with the latest departure."""
+        """Estimate the seconds until `places` will have left, or return None if nothing was measured yet. `now` is None
+        while nobody is queued. Then the measurement ended with the latest departure."""
         if len(self._moments) > _ENOUGH:
             until = self._moments[-1] if now is None else now
             return places * max(0.0, until - self._moments[0]) / (len(self._moments) - 1)

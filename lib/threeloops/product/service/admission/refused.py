@@ -4,8 +4,8 @@ __all__ = ["Refused"]
 
 
 class Refused(Exception):
-    """Not taken on: `status`, `code`, `message` and `param` go into OpenAI's error format, and `retry_after` (seconds;
-    None if trying again does not help) into the header of that name.
+    """A refused request. `status`, `code`, `message` and `param` go into OpenAI's error format, and `retry_after`
+    (seconds, or None if trying again does not help) into the header of that name.
     """
 
     def __init__(

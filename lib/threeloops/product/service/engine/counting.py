@@ -33,7 +33,7 @@ class CountingExecutor:
         return self.executor.execute(batch)
 
     def stats(self, engine: Engine, streams: int) -> EngineStats:
-        """Of the engine that this is the executor of, between two steps."""
+        """Return the statistics of the engine that uses this executor, between two steps."""
         scheduler = engine.scheduler
         return EngineStats(
             running=len(scheduler.running),

@@ -33,7 +33,7 @@ class EngineSpec(msgspec.Struct, frozen=True):
     max_running: int = 64
     token_budget: int = 512
     threads: int = 0
-    """Of torch; 0 leaves the number to torch."""
+    """The number of torch's threads. 0 leaves the choice to torch."""
     device: str = "auto"
     """"cpu", "cuda", or "auto" for the GPU if there is one."""
     dtype: str = "auto"

@@ -53,7 +53,8 @@ def error_json(refusal: Refused) -> bytes:
 
 
 class Refusal(Response):
-    """With Retry-After in whole seconds, rounded up, where coming back helps. Its code is noted for the log."""
+    """A response that refuses a request. If coming back helps, it has Retry-After in whole seconds, rounded up. Its
+    code is noted for the log."""
 
     def __init__(self, refusal: Refused, headers: Mapping[str, str] | None = None) -> None:
         headers = dict(headers or {})

@@ -64,7 +64,7 @@ class BoundedRequests:
         return await self.app(scope, replayed, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """None if the client goes away before its end."""
+        """Read the body, or return None if the client leaves before its end."""
         parts, size = [], 0
         while True:
             message = await receive()

@@ -54,10 +54,10 @@ class _Repeats:
 
 
 class Logs(logging.Handler):
-    """Where log lines go while this is open. Never raises, and never waits for the disk.
+    """The destination of log lines while this is open. It never raises, and never waits for the disk.
 
-    `dropped` counts lines that could not be written: the disk is full, the file is gone, or more come than it takes.
-    A file that was moved away (logrotate) is made anew.
+    `dropped` counts lines that could not be written because the disk is full, the file is gone, or lines come too fast.
+    If the file was moved away (logrotate), it is created again.
     """
 
     def __init__(self, path: Path | None = None):
@@ -205,7 +205,7 @@ def _line(record: logging.LogRecord) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it, without secrets: JSON escapes line breaks, so nobody can forge a line."""
+    """Convert a value for JSON, without secrets. JSON escapes line breaks, so nobody can forge a line."""
     if isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf")):
         return value
     return _SECRET.sub("[not shown]", str(value)[:_LONGEST])

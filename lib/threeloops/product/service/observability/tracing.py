@@ -26,7 +26,7 @@ class RequestSpan:
 
     @property
     def trace_id(self) -> str | None:
-        """For the logs; None if tracing is off and the caller sent none."""
+        """The trace's id for the logs, or None if tracing is off and the caller sent none."""
         context = self._span.get_span_context()
         return f"{context.trace_id:032x}" if context.is_valid else None
 

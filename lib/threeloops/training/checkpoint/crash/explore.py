@@ -37,12 +37,12 @@ class Found:
 
 @dataclass
 class Report:
-    """Of all states of a record. Bad ones come with the fewest losses first."""
+    """The result for all states of a record. Bad states are listed with the fewest losses first."""
 
     rules: Rules
     states: int
     all_of_them: bool
-    """Or else corners and a sample, see `crash_states`."""
+    """Whether every state was tried, or only corners and a sample (see `crash_states`)."""
     by_point: dict[int, Counter[Judgement]] = field(repr=False)
     bad: list[Found]
 
@@ -133,7 +133,7 @@ class _Loads:
             shutil.rmtree(folder, ignore_errors=True)  # a load may have removed it
 
     def values(self, record: Record) -> list[_Outcome]:
-        """Before the record, and after each save that returned, without a crash."""
+        """Return the values before the record and after each save that returned, without a crash."""
         found = [self.load(files_after(record, 0))]
         for i, operation in enumerate(record.operations):
             if isinstance(operation, Saved):
@@ -204,7 +204,7 @@ def write_files(folder: str | os.PathLike[str], files: Files) -> None:
 
 
 def _memory() -> str | None:
-    """Where files are made fastest."""
+    """Return the folder where files are created fastest."""
     with contextlib.suppress(OSError):
         if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 1 << 28:
             return "/dev/shm"

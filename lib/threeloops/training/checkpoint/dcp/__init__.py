@@ -1,4 +1,4 @@
-"""To and from torch.distributed.checkpoint.
+"""Convert checkpoints to and from torch.distributed.checkpoint.
 
 >>> export_dcp(Checkpointer(LocalStore("run/checkpoints")).load(), "for_torch")
 >>> Checkpointer(LocalStore("run/checkpoints")).save(0, read_dcp("from_torch"))

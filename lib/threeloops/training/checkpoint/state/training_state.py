@@ -55,7 +55,7 @@ class TrainingState:
         """Numbers that are loaded for the optimizer, one for each name that a tensor holds a part of."""
 
     def state(self) -> dict[str, Any]:
-        """For `Checkpointer.save`: tensors are the live ones, and not copies."""
+        """Return the state for `Checkpointer.save`. Its tensors are the live ones, not copies."""
         found = self._of_modules()
         for held in self._trained():
             for key, value in self._tensors_of(held).items():
@@ -75,8 +75,8 @@ class TrainingState:
 
     @torch.no_grad()
     def template(self, manifest: Manifest) -> dict[str, Tensor | Sharded]:
-        """For `Checkpointer.load`: this rank's tensors. Those that the optimizer would make in its first step are made
-        here."""
+        """Return this rank's tensors for `Checkpointer.load`. This creates the ones that the optimizer would create in
+        its first step."""
         found = self._of_modules()
         for part in self._plain_parts:
             for name in names_of_part(part, manifest.tensors, self.rank, self.world, manifest.world):
@@ -103,10 +103,10 @@ class TrainingState:
 
     @torch.no_grad()
     def restore(self, loaded: Loaded) -> None:
-        """After `Checkpointer.load` with the template: whatever is not a tensor of the model or the optimizer.
+        """Restore all that is not a tensor of the model or the optimizer, after `Checkpointer.load` with the template.
 
-        As many ranks as saved go on bit for bit. With more, the new ones draw random numbers of their own, which follow
-        from those of the first.
+        The same number of ranks continues bit for bit. With more ranks, the new ones draw random numbers of their own,
+        derived from those of the first.
 
         Raises:
             ValueError: something was saved that is not here, or the other way round.
@@ -193,7 +193,7 @@ class TrainingState:
     def _slots(
         self, held: Held, key: str, names: Mapping[str, Tensor | Sharded], manifest: Manifest
     ) -> dict[str, Tensor | Sharded]:
-        """Where to load what the optimizer keeps for one tensor under `key`; one number may come from several names."""
+        """Return where to load the optimizer's state of one tensor. One number may come from several names."""
         state = self._states[held.tensor]
         entries = {f"optimizer.{name}.{key}": manifest.tensors.get(f"optimizer.{name}.{key}") for name in names}
         if lacking := [name for name, entry in entries.items() if entry is None]:
@@ -216,7 +216,7 @@ class TrainingState:
         return any(held.tensor is bucket.master is not bucket.shard for bucket in self.optimizer.buckets)
 
     def _steps_on_device(self, held: Held) -> bool:
-        """Where torch's optimizers count steps on the GPU."""
+        """Return whether torch's optimizer counts its steps on the GPU."""
         assert self._optimizer is not None
         groups = [g for g in self._optimizer.param_groups if any(p is held.tensor for p in g["params"])]
         return any(group.get("capturable") or group.get("fused") for group in groups)

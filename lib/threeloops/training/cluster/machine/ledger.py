@@ -22,9 +22,9 @@ class Ledger:
         """Handles that nobody has waited for to the end."""
         self.ended: dict[int, End] = {}
         self.died: dict[int, float] = {}
-        """When which rank died."""
+        """The time at which each dead rank died."""
         self._collectives: dict[str, list[tuple[Collective, int, str]]] = defaultdict(list)
-        """Of each group: what its n-th collective is, which rank called it first, and where."""
+        """The n-th collective of each group, the rank that called it first, and where."""
         self._called: dict[tuple[str, int], int] = defaultdict(int)
         """How many collectives of a group a rank has called."""
 
@@ -78,8 +78,8 @@ class Ledger:
                 raise ClusterError(f"{actor} waits{at_line(wait.where)} for handle {handle}, which it never made")
 
     def check_ended(self) -> None:
-        """Nothing is left to happen: all ranks must have returned, with nothing left open. A rank that failed is an
-        answer of its own, for which others may wait in vain."""
+        """Check that all ranks have returned with nothing left open, once nothing more can happen. If a rank failed,
+        that is the answer, and others may wait for it in vain."""
         if any(end.error for end in self.ended.values()):
             return
         if self.waiting:

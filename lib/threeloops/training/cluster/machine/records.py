@@ -30,7 +30,7 @@ class Message:
     left: float
     arrived: float
     timeline: int = COMPUTE
-    """Of sender and receiver."""
+    """The timeline of the sender and the receiver."""
     handle: int = 0
     """The sender's number for it."""
     where: str = ""

@@ -42,7 +42,7 @@ __all__ = ["Router"]
 
 _MOST_EVENTS = 5_000_000
 _MOST_BYTES = 2 << 30
-"""That are on their way or were never received: a program that only sends must not fill the memory."""
+"""The most bytes that may be in flight or not yet received. A program that only sends must not fill the memory."""
 
 
 class _Done(NamedTuple):
@@ -138,12 +138,12 @@ class Router:
 
     @property
     def messages(self) -> list[Message]:
-        """In the order in which they left."""
+        """Return the messages in the order in which they left."""
         return self._ledger.messages
 
     @property
     def died(self) -> dict[int, float]:
-        """When which rank died."""
+        """Return the time at which each dead rank died."""
         return self._ledger.died
 
     def _push(self, at: float, kind: int, actor: Actor, what: Any) -> None:
@@ -319,8 +319,8 @@ class Router:
         return bool(stuck) and stuck[0][0] + self.timeout < self._queue[0][0]
 
     def _give_up_waiting(self) -> bool:
-        """Nothing happens before a rank dies, or before the one that has waited longest for a message or a receiver
-        gets an error, one timeout later. The first of these happens."""
+        """Let the next thing happen when all ranks wait: either a rank dies, or the rank that has waited longest for a
+        message or a receiver gets an error after its timeout, whichever comes first."""
         stuck = self._ledger.stuck(self._done)
         at = stuck[0][0] + self.timeout if stuck and self.died else math.inf
         over = self._ledger.ended.keys() | self.died.keys()

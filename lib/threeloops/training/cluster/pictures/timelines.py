@@ -53,7 +53,7 @@ class _Chart:
 
     @cached_property
     def y(self) -> dict[tuple[int, int], float]:
-        """Of the middle of a lane, by rank and timeline."""
+        """Return the height of the middle of a lane, by rank and timeline."""
         return {(lane.rank, lane.timeline): lane.y for lane in self.lanes}
 
     def inches(self, seconds: float) -> float:
@@ -191,7 +191,7 @@ def _write_name(chart: _Chart, span: Span, name: str, colour: str) -> bool:
 
 
 def _thinned(messages: Iterable[Message], most: int) -> tuple[list[Message], int]:
-    """At most `most` messages: every k-th of each sender for the smallest k that does it; and this k."""
+    """Return at most `most` messages, every k-th of each sender for the smallest k that suffices, and this k."""
     by_sender: dict[int, list[Message]] = defaultdict(list)
     for message in sorted(messages, key=lambda m: (m.start, m.source, m.target)):
         by_sender[message.source].append(message)
@@ -202,7 +202,7 @@ def _thinned(messages: Iterable[Message], most: int) -> tuple[list[Message], int
 
 
 def _draw_arrows(chart: _Chart, messages: Iterable[Message]) -> None:
-    """Between the edges of two lanes that face each other; one that is on its way ends where it is."""
+    """Draw arrows between the facing edges of two lanes. The arrow of a message in flight ends where the message is."""
     arrows = []
     for message in messages:
         if message.start <= chart.until:

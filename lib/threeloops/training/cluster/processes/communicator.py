@@ -224,7 +224,7 @@ def _reduce(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _all_to_all(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """In step k each rank sends to the rank k behind it and receives from the one k before."""
+    """Send to the rank k places behind and receive from the one k places before, in step k."""
     sends, out = x.split(call.sends), x.new_empty(sum(call.gets))
     gets = out.split(call.gets)
     gets[me.rank].copy_(sends[me.rank])
@@ -235,7 +235,7 @@ def _all_to_all(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _gather(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """To the root, one rank after the other."""
+    """Gather at the root, one rank after the other."""
     root = call.collective.root
     if me.rank != root:
         yield from me.send_and_wait(x, root)
@@ -249,7 +249,7 @@ def _gather(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _scatter(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """From the root, one rank after the other."""
+    """Scatter from the root, one rank after the other."""
     root = call.collective.root
     if me.rank != root:
         return (yield from me.receive_and_wait(x.new_empty(sum(call.gets)).nbytes, root))

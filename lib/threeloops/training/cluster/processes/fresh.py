@@ -21,7 +21,7 @@ from threeloops.training.cluster.programs.child import die_with_parent
 __all__ = ["fresh_ranks", "main"]
 
 _FIRST_SEED = 1000
-"""Of rank 0; each rank has the same in every run."""
+"""The seed of rank 0. Each rank has the same seed in every run."""
 
 
 @contextlib.contextmanager

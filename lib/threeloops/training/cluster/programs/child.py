@@ -88,7 +88,7 @@ def _take_over() -> None:
 
 
 def _hand_back() -> None:
-    """At the end of such a process, which may be an exception."""
+    """Hand back the result at the end of such a process, which may be an exception."""
     assert _current is not None
     try:
         if (error := sys.exc_info()[1]) and (not isinstance(error, SystemExit) or error.code):
@@ -157,6 +157,6 @@ def _said(error: BaseException) -> str:
 
 
 def die_with_parent() -> None:
-    """On Linux: be killed when the process that started this one ends."""
+    """Ask Linux to kill this process when the process that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -53,7 +53,7 @@ def checksum(tensors: Iterable[Tensor]) -> int:
 
 
 def _mixed(words: Tensor, place: int) -> Tensor:
-    """Of words that begin at this place. int64 wraps, as it should, but shifts in copies of its sign."""
+    """Mix the words that begin at this place. int64 wraps, as it should, but its shifts copy the sign bit."""
     x = torch.arange(place + 1, place + len(words) + 1, device=words.device).mul_(_GOLDEN).add_(words)
     for shift, factor in ((30, _FIRST), (27, _SECOND), (31, 1)):
         x.bitwise_xor_((x >> shift).bitwise_and_(2 ** (64 - shift) - 1)).mul_(factor)

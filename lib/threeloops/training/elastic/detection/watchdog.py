@@ -71,7 +71,7 @@ class Called:
 
 
 class FlightRecorder:
-    """Within it, the collectives that this rank calls are noted, the last `capacity` of them.
+    """A context that records the last `capacity` collectives that this rank calls.
 
     Args:
         clock: by default the machine's; on the virtual cluster `threeloops.training.cluster.now`.
@@ -97,7 +97,7 @@ class FlightRecorder:
 
     @property
     def calls(self) -> list[Called]:
-        """From the oldest to the newest, as they are now."""
+        """Return the recorded calls in their current state, oldest first."""
         with self._lock:
             calls = list(self._calls)
         return [replace(each) for each in calls]
@@ -158,7 +158,7 @@ def _caller() -> str:
 
 
 def first_alarm(records: Mapping[int, Sequence[Called]], timeout: float) -> float | None:
-    """When the first collective had taken `timeout` seconds on a rank; None where none did. For clocks that agree."""
+    """Return when a collective had first taken `timeout` seconds on a rank, or None. The ranks' clocks must agree."""
     late = [
         call.begun + timeout
         for calls in records.values()
@@ -187,7 +187,7 @@ def diagnose(records: Mapping[int, Sequence[Called]], at: float, ranks: Iterable
 
 
 def _about(call: Called, inside: Mapping[int, Called], known: Mapping[int, Sequence[Called]], at: float) -> str:
-    """Of the first collective of a group that has not ended everywhere."""
+    """Describe the first collective of a group that has not ended everywhere."""
     since = at - min(each.begun for each in inside.values())
     who, line, wait = _ranks(inside), _lines(inside.values()), "waits" if len(inside) == 1 else "wait"
     others = {

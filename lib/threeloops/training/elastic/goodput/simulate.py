@@ -64,7 +64,7 @@ class Job:
 
 @dataclass
 class Account:
-    """Where the seconds of a run went. They add up to its wall time exactly."""
+    """The seconds of a run by what they were spent on. They add up to its wall time exactly."""
 
     useful: float = 0.0
     """Work that is in a usable checkpoint."""
@@ -76,7 +76,7 @@ class Account:
     idle: float = 0.0
     """Waiting for a node, or for the flush of the checkpoint before."""
     failures: int = 0
-    """Of nodes."""
+    """The number of node failures."""
 
     @property
     def seconds(self) -> float:

@@ -61,7 +61,7 @@ class Trainer(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Where the members save: each knows its own members, whose parts it puts together."""
+    """The members' checkpoints. Each one knows its members, and puts their parts together."""
 
     def save(self, step: int, part: Any) -> None:
         """Called by all members, with the number of steps that are in it. Once it has returned on one of them the

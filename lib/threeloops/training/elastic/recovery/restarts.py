@@ -25,18 +25,18 @@ class Attempt:
 
     start: float
     died: float | None
-    """When its first rank died; None if it came to its end."""
+    """The time at which its first rank died, or None if it completed."""
     run: Run
 
     @property
     def end(self) -> float:
-        """When the job was done. Meaningless for an attempt in which a rank died."""
+        """The time at which the job was done. It has no meaning for an attempt in which a rank died."""
         return self.start + self.run.seconds
 
 
 def recovery_seconds(death: float, last_save: float, detect: float, restart: float, load: float) -> float:
-    """From a death until the job is as far as it was then; `last_save` is when training went on after the last save
-    that is usable at the death."""
+    """Return the time from a death until the job is as far as it was then. `last_save` is when training continued after
+    the last save that is usable at the death."""
     if not last_save <= death:
         raise ValueError(f"last_save = {last_save} s, death = {death} s: expected a save before the death")
     return detect + restart + load + (death - last_save)
@@ -80,7 +80,7 @@ def run_with_restarts(
 
 
 def _until_lost(program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Whoever waits for a dead rank is ended by the agent."""
+    """Run the program until a rank is lost. The agent ends the ranks that wait for it."""
     try:
         return program(*arguments)
     except RankLost:

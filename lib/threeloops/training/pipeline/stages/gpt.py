@@ -25,8 +25,8 @@ class GPTStage(nn.Module):
         self._tied = model.config.tied_embeddings and first != last
 
     def forward(self, x: Tensor) -> Tensor:
-        """From tokens (batch, tokens) in the first stage, else from the residual stream (batch, tokens, width), to the
-        residual stream; in the last stage to its norm, which `loss` takes."""
+        """Compute the residual stream (batch, tokens, width) from tokens (batch, tokens) in the first stage, or from
+        the residual stream in the others. The last stage returns its norm, which `loss` takes."""
         x = self.embedding(x) if self._first else x
         rotation = self.rotation(0, x.shape[1])
         for block in self.blocks.values():

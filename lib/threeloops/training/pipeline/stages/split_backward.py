@@ -91,7 +91,7 @@ def _parts(
 
 
 def _parents(root: _Node) -> dict[_Node, list[_Node]]:
-    """For each node below the root, those that pass it a gradient; the root has none."""
+    """Return, for each node below the root, the nodes that pass it a gradient. The root has none."""
     parents: dict[_Node, list[_Node]] = {root: []}
     todo = [root]
     while todo:

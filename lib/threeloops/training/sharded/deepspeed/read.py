@@ -216,7 +216,7 @@ def _zero(top: Section) -> Section:
 
 
 def _offload(zero: Section) -> str | None:
-    """Where DeepSpeed would keep the optimizer's states. They stay on their devices here, as parameters do."""
+    """Read where DeepSpeed would keep the optimizer's states. Here they stay on their devices, as parameters do."""
     old = {name: zero.flag(name, False) for name in ("cpu_offload", "cpu_offload_param")}
     parameters, states = zero.section("offload_param"), zero.section("offload_optimizer")
     places = []

@@ -256,8 +256,8 @@ def _every_choice(generation: _Generation, rules: Rules) -> Iterator[tuple[_Size
 
 
 def _corners(generation: _Generation, rules: Rules) -> Iterator[tuple[_Size, dict[int, int]]]:
-    """Nothing, everything, everything up to some moment, and one side of the file without the other, under each of
-    some sizes; then a sample."""
+    """Choose writes to survive, for each of some sizes: none, all, all up to some moment, or one side of the file
+    without the other. Then add a sample."""
     versions, numbers = generation.versions, generation.numbers
     half = len(numbers) // 2
     newest = {number: len(versions[number]) - 1 for number in numbers}

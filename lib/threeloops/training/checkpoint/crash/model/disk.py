@@ -47,7 +47,7 @@ class Inode:
     """A bytearray, a dictionary of inodes by name, or the target of a link."""
     durable: Any
     pending: list[tuple[int, Write | Truncate]] = field(default_factory=list)
-    """Of a file: operations on its content since the last sync, by position in the record."""
+    """Operations on a file's content since the last sync, by position in the record."""
     changed: int = -1
     """Position of the last operation on it, or on its name."""
     synced: int = -1
@@ -66,7 +66,8 @@ class NameChange:
     empties: int | None = None
     """A folder that vanishes with it, so it must be empty on disk by then."""
     after: tuple["NameChange", ...] = ()
-    """On disk whenever this one is: in a journal the one before; else those of the same names, and in what vanishes."""
+    """Changes that are on disk whenever this one is. In a journal this is the change before. Otherwise these are the
+    changes of the same names, and those inside a folder that vanishes."""
     durable: bool = False
 
 

@@ -120,7 +120,7 @@ class SyncAll(_Operation, frozen=True):
 
 
 class Rename(_Operation, frozen=True):
-    """Also where a file or an empty folder is replaced."""
+    """A rename, including one that replaces a file or an empty folder."""
 
     old: _Path
     new: _Path

@@ -33,8 +33,8 @@ class Rules:
     """Operations on names, and cuts of files, get to the disk in their order, and an fsync commits them up to the last
     one that concerns its file or folder."""
     growth: str = "any"
-    """When a file may show a new size: at "any" time (zeros stand for missing data), after the data at its "end", or
-    after "all" appended data below it."""
+    """The moment from which a file may show a new size: at "any" time (zeros stand for missing data), after the data at
+    its "end", or after "all" appended data below it."""
     replacing_flushes: bool = False
     """A rename over a file is not on disk before the data of the file that it moves."""
     sector: int = 512

@@ -116,7 +116,7 @@ class State:
 class CrashStates:
     states: list[State]
     all_of_them: bool
-    """Or else corners and a sample: `most` states right before each fsync were not enough."""
+    """Whether these are all states. If there are more than `most` before an fsync, they are corners and a sample."""
 
 
 def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> CrashStates:
@@ -277,7 +277,7 @@ class _Crash:
 
 
 def _frozen(inode: Inode) -> Inode:
-    """As it is now: the disk goes on."""
+    """Copy the inode as it is now, because the disk keeps changing."""
     return Inode(inode.number, inode.name, b"", inode.durable, inode.pending, inode.changed, inode.synced)
 
 

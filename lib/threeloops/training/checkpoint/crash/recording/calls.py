@@ -173,7 +173,7 @@ class _Calls:
         return os.pwrite(fd, b"".join(buffers), offset)
 
     def sendfile(self, plain, out_fd, in_fd, offset, count):
-        """As read and write, which is what it does."""
+        """Record a sendfile as the read and the write that it does."""
         if self._recorder.find(out_fd) is None:
             return plain(out_fd, in_fd, offset, count)
         data = os.read(in_fd, count) if offset is None else os.pread(in_fd, count, offset)

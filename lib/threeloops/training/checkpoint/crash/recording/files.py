@@ -33,7 +33,7 @@ def open_recorded(
     closefd: bool = True,
     opener: Any = None,
 ) -> Any:
-    """As `io.open`, for modes that write; after its model in CPython's Lib/_pyio.py."""
+    """Open a file like `io.open`, for modes that write. It follows CPython's Lib/_pyio.py."""
     binary, both = "b" in mode, "+" in mode
     if binary and (encoding or errors or newline is not None):
         raise ValueError("binary mode takes no encoding, errors or newline argument")
