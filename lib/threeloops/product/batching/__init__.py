@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from threeloops import import_on_demand
 
 if TYPE_CHECKING:
-    from threeloops.product.batching.asynchronous import AsyncEngine, EngineStopped, RequestFailed
+    from threeloops.product.batching.asynchronous import AsyncEngine
     from threeloops.product.batching.engine import Engine, Executor
     from threeloops.product.batching.fairness import TokenCounters
     from threeloops.product.batching.policy import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from threeloops.product.batching.prefix_cache import block_keys
     from threeloops.product.batching.scheduler import Scheduler
     from threeloops.product.batching.simulated import FittedCost, RooflineCost, SimulatedExecutor, StepShape, fit
+    from threeloops.product.request import EngineStopped, RequestFailed
 else:
     import_on_demand(__name__)
 
