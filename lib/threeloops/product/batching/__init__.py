@@ -19,6 +19,7 @@ from threeloops import import_on_demand
 
 if TYPE_CHECKING:
     from threeloops.product.batching.asynchronous import AsyncEngine
+    from threeloops.product.batching.blocks import BlockManager, OutOfBlocks
     from threeloops.product.batching.engine import Engine, Executor
     from threeloops.product.batching.fairness import TokenCounters
     from threeloops.product.batching.policy import (
@@ -40,7 +41,8 @@ else:
     import_on_demand(__name__)
 
 __all__ = [
-    "CHUNKED", "CONTINUOUS", "DYNAMIC", "POLICIES", "STATIC", "AsyncEngine", "Engine", "EngineStopped", "Executor",
-    "FittedCost", "Order", "Policy", "RequestFailed", "RooflineCost", "Scheduler", "SimulatedExecutor", "StepShape",
-    "TokenCounters", "block_keys", "by_arrival", "by_priority", "fit",
+    "CHUNKED", "CONTINUOUS", "DYNAMIC", "POLICIES", "STATIC", "AsyncEngine", "BlockManager", "Engine",
+    "EngineStopped", "Executor", "FittedCost", "Order", "OutOfBlocks", "Policy", "RequestFailed", "RooflineCost",
+    "Scheduler", "SimulatedExecutor", "StepShape", "TokenCounters", "block_keys", "by_arrival", "by_priority",
+    "fit",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from threeloops import import_on_demand
 
 if TYPE_CHECKING:
-    from threeloops.product.decode.blocks import BlockManager, OutOfBlocks
+    from threeloops.product.batching.blocks import BlockManager, OutOfBlocks
     from threeloops.product.decode.contiguous import (
         ContiguousCache,
         bytes_per_token,
