@@ -13,7 +13,17 @@ from functools import cached_property
 
 from threeloops.units import require_whole
 
-__all__ = ["Batch", "Chunk", "Finish", "Phase", "Request", "Sampling", "TokenLogprobs"]
+__all__ = [
+    "Batch", "Chunk", "EngineStopped", "Finish", "Phase", "Request", "RequestFailed", "Sampling", "TokenLogprobs",
+]  # fmt: skip
+
+
+class RequestFailed(RuntimeError):
+    """This request ended with an error; others go on."""
+
+
+class EngineStopped(RuntimeError):
+    """The engine is not ready, has failed, or was closed: it computes nothing."""
 
 
 class Phase(Enum):

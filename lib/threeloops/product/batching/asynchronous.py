@@ -14,18 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from threeloops.product.batching.engine import Engine
-from threeloops.product.request import Finish, Request
+from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
 from threeloops.units import require_whole
 
-__all__ = ["AsyncEngine", "EngineStopped", "RequestFailed"]
-
-
-class RequestFailed(RuntimeError):
-    """This request ended with an error; others go on."""
-
-
-class EngineStopped(RuntimeError):
-    """The engine failed, or was closed, and computes nothing any more."""
+__all__ = ["AsyncEngine"]
 
 
 @dataclass(eq=False)

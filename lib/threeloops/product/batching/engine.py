@@ -5,9 +5,9 @@ with a virtual clock and a model of the step's cost it predicts.
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.batching.policy import Policy
 from threeloops.product.batching.scheduler import Scheduler
-from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.grammar import GrammarError
 from threeloops.product.request import Batch, Finish, Request
 from threeloops.simulation.clock import Clock, RealClock

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from itertools import count
 from operator import attrgetter
 
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.batching.fairness import TokenCounters
 from threeloops.product.batching.policy import Policy
 from threeloops.product.batching.prefix_cache import block_keys
-from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.request import Batch, Chunk, Finish, Phase, Request
 
 __all__ = ["Scheduler"]

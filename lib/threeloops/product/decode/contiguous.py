@@ -2,7 +2,7 @@
 
 Without a cache, token n costs a pass over all n tokens before it. With one, it costs a pass over itself and reads the
 keys and values of the others. The price is memory: this cache reserves the largest possible size for every sequence,
-and the part that is never filled is wasted (Kwon et al. 2023, section 3.1). `blocks.py` is the answer to that.
+and the part that is never filled is wasted (Kwon et al. 2023, section 3.1). `batching/blocks.py` is the answer.
 """
 
 from collections.abc import Callable, Sequence

@@ -19,7 +19,7 @@ from itertools import count
 from typing import ClassVar, Protocol
 
 from threeloops.product.batching import Engine, Policy, SimulatedExecutor, StepShape
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Request
 from threeloops.simulation.clock import VirtualClock
 

@@ -8,14 +8,17 @@ slowest expert determines the time of a layer.
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-from jaxtyping import Bool, Int
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from jaxtyping import Bool, Int
+    from torch import Tensor
 
 __all__ = ["Load", "expert_capacity", "gather_load", "keep_within_capacity"]
 
@@ -41,6 +44,8 @@ def keep_within_capacity(experts: Int[Tensor, "tokens k"], capacity: int) -> Boo
     and each of these in the order of tokens, so that a second choice never displaces a first one (GShard, algorithm 1).
     A capacity of 0 keeps none.
     """
+    import torch
+
     if capacity < 0:
         raise ValueError(f"capacity = {capacity}: expected 0 rows per expert or more")
     in_order = experts.T.flatten()
@@ -78,6 +83,9 @@ class Load:
 
 def gather_load(load: Load, group: dist.ProcessGroup | None = None) -> Load:
     """The load of all ranks together: one all-reduce of two numbers per expert."""
+    import torch
+    import torch.distributed as dist
+
     both = torch.tensor([load.chosen, load.kept])
     dist.all_reduce(both, group=group)
     return Load(*(tuple(each) for each in both.tolist()))

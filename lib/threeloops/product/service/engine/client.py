@@ -10,8 +10,7 @@ from itertools import count
 
 from threeloops.module_process import command
 from threeloops.product.grammar import GrammarError
-from threeloops.product.request import Finish, Request
-from threeloops.product.service.engine.errors import EngineStopped, RequestFailed
+from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
 from threeloops.product.service.engine.link import Link
 from threeloops.product.service.engine.messages import (
     AskStats,
