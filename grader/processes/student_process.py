@@ -1,9 +1,9 @@
-"""The warm process on the student's side: everything heavy imported once, one confined fork for each submission.
+"""The warm process on the student's side: it imports heavy modules once, and forks one confined child per submission.
 
-Started inside bubblewrap (or, where the user chose `--sandbox none`, as a plain process) as
-`python -m grader.processes.student_process FD MODE`. For each request it forks a *monitor*, which forks the
-submission's own process into new namespaces, watches its memory and process count, and ends all of it when the grader
-hangs up.
+It is started inside bubblewrap (or as a plain process, if the user chose `--sandbox none`) as
+`python -m grader.processes.student_process FD MODE`. For each request it forks a *monitor*. The monitor forks the
+submission's own process into new namespaces, watches its memory and its number of processes, and ends all of it when
+the grader hangs up.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""Confine one forked child: private mounts, no network but its own loopback, resource limits, no privileges.
+"""Confine one forked child: private mounts, only its own loopback network, resource limits, no privileges.
 
-Runs inside bubblewrap, as the first process of a new pid namespace, with the capabilities that its parent still has.
-When `confine` returns they are gone for good. Uses the standard library only: this file is staged into the sandbox.
+It runs inside bubblewrap, as the first process of a new pid namespace, with the capabilities that its parent still has.
+When `confine` returns they are gone for good. It uses only the standard library, because this file is staged into the
+sandbox.
 """
 
 import ctypes

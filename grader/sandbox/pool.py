@@ -35,7 +35,7 @@ __all__ = ["Connection", "Pool", "Sandbox", "choose", "close_pools", "pool"]
 Sandbox = Literal["bwrap", "none"]
 
 _START_SECONDS = 300.0
-"""Only against a process that hangs: a busy machine may need minutes, and one that crashes is noticed at once."""
+"""A limit against a process that hangs. A busy machine may need minutes, and a crash is noticed at once."""
 _END_SECONDS = 2.0
 
 

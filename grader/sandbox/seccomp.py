@@ -1,8 +1,8 @@
 """A filter of system calls that no answer needs: they allocate memory that counts for no process, or attack the kernel.
 
-Where there are no control groups, a process's memory is counted by what it has mapped. Three kinds of memory outlive
-their mapping and are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the
-sandbox's tmpfs have a size limit instead, and socket buffers keep their default size.
+Without control groups, a process's memory is counted by its mappings. Three kinds of memory outlive their mapping and
+are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the sandbox's tmpfs have
+a size limit instead, and socket buffers keep their default size.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """The only files of the course that a graded submission can see.
 
 These are a copy of the library, in which a stub replaces each withheld module, the student's end of the wall, and the
-lab's data. Solutions, hidden tests, the gradebook and other submissions are not among them.
+lab's data. They do not include solutions, hidden tests, the gradebook or other submissions.
 """
 
 import shutil

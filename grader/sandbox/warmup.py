@@ -1,6 +1,6 @@
-"""What the warm processes of a lab import before they fork: only what the lab's setup cells import.
+"""Import in a lab's warm processes only what the lab's setup cells import.
 
-So a lab without Triton does not pay for its import, and a lab with it pays once instead of once per submission.
+So a lab without Triton does not pay for its import, and a lab with Triton pays once instead of once per submission.
 """
 
 import importlib

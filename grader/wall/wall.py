@@ -1,4 +1,4 @@
-"""The grader's end of the wall: requests to one student's process, and what is accepted as an answer."""
+"""The grader's end of the wall: requests to one student's process, and checks of its answers."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""From a model, tokens, a cluster, a budget and an SLO to a plan that can be defended, by the library's own models.
+"""Make a plan that can be defended from a model, tokens, a cluster, a budget and an SLO, using the library's models.
 
 >>> plan = make_plan(read_scenario("70b_pretraining"))
 >>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]
 >>> [change.change for change in plan.sensitivity if change.decisions]
 
-Nothing is predicted here: parallelism and step time come from `training.planning`, failures from
-`training.elastic.goodput`, replicas and fleets from `product.fleet`, and accelerators from `hardware`. What this room
-adds is the chain of arithmetic from them to a bill, the reasons, and what would have to change.
+This package predicts nothing itself. Parallelism and step time come from `training.planning`, failures from
+`training.elastic.goodput`, replicas and fleets from `product.fleet`, and accelerators from `hardware`. It adds the
+arithmetic from them to a bill, the reasons for the decisions, and the changes that would alter them.
 """
 
 from threeloops.capstone.plan import (

@@ -1,4 +1,4 @@
-"""What one accelerator would cost in a scenario: the parts of a plan, and the arithmetic from them to the bill.
+"""Compute what one accelerator would cost in a scenario: the parts of a plan, and the arithmetic from them to the bill.
 
 Models say how long a step takes, how much of the time is useful, and how many replicas a day needs. From there on
 everything is sums and products in a `Sheet`, so that a spreadsheet can repeat it.
@@ -37,7 +37,7 @@ class Candidate:
     owned: bool
     """Whether owning hardware is cheaper than renting it, at the scenario's utilisation."""
     refused: Refusal | None
-    """That it comes too late, or costs too much."""
+    """Why it is refused: it takes too long, or costs too much."""
 
     @property
     def total(self) -> float:
@@ -45,7 +45,7 @@ class Candidate:
 
     @property
     def days(self) -> float | None:
-        """Of training."""
+        """The days of training."""
         return self.sheet["training_days"] if self.training is not None else None
 
 
@@ -67,8 +67,8 @@ def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
 
 
 def candidates(scenario: Scenario, prices: Prices) -> dict[str, Candidate | Refusal]:
-    """Of each accelerator of the scenario what it would cost, or why it cannot do it; those that do come first, and of
-    them the cheapest."""
+    """Return what each accelerator of the scenario would cost, or why it is not feasible. Feasible ones come first, by
+    cost."""
     found: dict[str, Candidate | Refusal] = {}
     for name in scenario.cluster.accelerators:
         try:

@@ -1,6 +1,6 @@
-"""A plan as data: what is decided and why, every number with its unit and its origin, and what figures draw.
+"""A plan as data: the decisions and their reasons, every number with its unit and origin, and the data of its figures.
 
-Documents, the command line and the lab read a `Plan`; `make_plan` (`planner.py`) fills it.
+Documents, the command line and the lab read a `Plan`. `make_plan` (`planner.py`) fills it.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = [
 ]  # fmt: skip
 
 Evidence = Literal["given", "published", "estimate", "model"]
-"""Where a number comes from: the scenario; a source with a date; a guess with its reason; a model of the library."""
+"""The origin of a number: the scenario, a source with a date, a guess with its reason, or a model of the library."""
 
 Topic = Literal["training", "serving", "prices", "cost"]
 
@@ -69,9 +69,9 @@ class Option:
 
     accelerator: str
     cost: float | None
-    """In the budget's currency; None where it is not feasible."""
+    """The cost in the budget's currency, or None if it is not feasible."""
     days: float | None
-    """Of training; None for serving alone, or where it is not feasible."""
+    """The days of training, or None for serving alone or if it is not feasible."""
     gpus: float | None
     note: str
     """The plan's own words for it: its parallelism, or why it is out."""
@@ -122,9 +122,9 @@ class Span:
     end: float
     kind: Literal["forward", "backward"]
     text: str
-    """Of the microbatch."""
+    """The number of the microbatch."""
     chunk: int = 0
-    """Of the rank's model chunks."""
+    """The number among the rank's model chunks."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The serving half of a plan, for one accelerator: a replica, a fleet of them, and whether its users get what they are
-promised, by the rooms `product.batching` and `product.fleet`.
+promised. It uses `product.batching` and `product.fleet`.
 
-Replica-hours come from the flow of a whole day; the promise is checked request by request in the worst burst of that
-day, which the whole fleet meets together: of a large fleet, a part that gets as large a part of the requests.
+Replica-hours come from the flow of a whole day. The promise is checked request by request in the worst burst of that
+day. The whole fleet serves that burst. For a large fleet, a part of the fleet with an equal part of the requests is
+simulated.
 """
 
 import math
@@ -76,18 +77,18 @@ class ServingPart:
     demand: Demand
     day: Flow
     burst: FleetRun | None
-    """None if the flow already says that the promise is broken."""
+    """The run of a burst, or None if the flow already shows that the promise is broken."""
     attainment: float
     """Share of the requests of the worst burst that get what was promised."""
 
     @property
     def replica_hours(self) -> float:
-        """Per day."""
+        """Replica-hours per day."""
         return self.day.replica_seconds / 3600
 
     @property
     def tokens_per_day(self) -> float:
-        """Of output."""
+        """Output tokens per day."""
         return self.demand.requests * self.serving.output_tokens
 
     @property
@@ -96,7 +97,8 @@ class ServingPart:
 
 
 def plan_serving(scenario: Scenario, name: str) -> ServingPart:
-    """For the accelerator of this name. Raises Refusal if no replica fits, or the promise cannot be kept."""
+    """Plan serving on the accelerator of this name. Raises Refusal if no replica fits, or the promise cannot be
+    kept."""
     serving = scenario.serving
     assert serving is not None
     gpu, best = accelerator(name), 0.0

@@ -1,5 +1,6 @@
-"""The training half of a plan, for one accelerator: how the model is cut, and what failures cost, by the rooms
-`training.planning` and `training.elastic.goodput`."""
+"""The training half of a plan, for one accelerator: how the model is cut, and the cost of failures. It uses
+`training.planning` and `training.elastic.goodput`.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -37,10 +38,10 @@ class TrainingPart:
     save: float
     """How long an asynchronous save stops the job: until each GPU's share of the state is in its host's memory."""
     flush: float
-    """From there until the checkpoint is on storage."""
+    """The time from there until the checkpoint is on storage."""
     recovery: float
     mtbf: float
-    """Of the job."""
+    """The mean time between failures of the job."""
     interval: float
     share: float
     """Useful share of the time at this interval."""
@@ -60,7 +61,7 @@ class TrainingPart:
 
     @cached_property
     def memory(self) -> list[Memory]:
-        """Of each pipeline rank."""
+        """The memory of each pipeline rank."""
         return memory(self.scenario.model.transformer, self.step.plan)
 
     @property
@@ -82,7 +83,8 @@ def _parallelisms(model: Transformer, machine: Machine, gpus: int, batch: int, s
 
 
 def plan_training(scenario: Scenario, name: str) -> TrainingPart:
-    """For the accelerator of this name. Raises Refusal if nothing fits, or failures leave no time to work."""
+    """Plan training on the accelerator of this name. Raises Refusal if nothing fits, or failures leave no time to
+    work."""
     training, cluster = scenario.training, scenario.cluster
     assert training is not None
     gpu = accelerator(name)

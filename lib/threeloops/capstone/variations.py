@@ -1,4 +1,4 @@
-"""A scenario with something changed: what a plan is sensitive to, and what would make an infeasible one feasible."""
+"""Variations of a scenario: what a plan is sensitive to, and what would make an infeasible one feasible."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ def _text(scenario: Scenario, key: str, value: float | str) -> str:
 
 
 def _number(value: float) -> str:
-    """As a TOML file has it: 690_908."""
+    """Write a number as in a TOML file: 690_908."""
     return f"{value:_.0f}" if 1e4 <= value < 1e10 else f"{value:.6g}"
 
 

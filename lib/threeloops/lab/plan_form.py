@@ -1,4 +1,4 @@
-"""`plan_form`: change what a plan is asked for, and see its decisions and figures change."""
+"""`plan_form`: change the requirements of a plan, and see its decisions and figures change."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,9 +1,9 @@
-"""The words in which everything that serves speaks: a request, how it is sampled, and what one step computes of it.
+"""The vocabulary of serving: a request, its sampling settings, and the part of it that one step computes.
 
 There is no separate prefill and decode. A request is a list of tokens, `computed` of which have their keys and values
-in the cache; a step computes some of the others. A prompt begins with all of them uncomputed, a decoding request has
-one, a preempted request starts over from nothing, and a cached prefix is computed from the beginning. (vLLM's second
-engine schedules this way.)
+in the cache. A step computes some of the others. A new prompt has all of its tokens uncomputed, and a decoding request
+has one. A preempted request starts again from nothing, and a cached prefix is computed from the beginning. (vLLM's
+second engine schedules in the same way.)
 """
 
 import math
@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+from threeloops.units import require_whole
+
 __all__ = ["Batch", "Chunk", "Finish", "Phase", "Request", "Sampling", "TokenLogprobs"]
 
 
 class Phase(Enum):
-    """Where a request is in its life."""
+    """The phase that a request is in."""
 
     WAITING = "waiting"
     PREFILL = "prefill"
@@ -59,17 +61,9 @@ class Sampling:
     prompt_logprobs: int | None = None  # the same for tokens of the prompt
 
     def __post_init__(self) -> None:
-        whole = {
-            "max_tokens": (self.max_tokens, 1),
-            "top_k": (self.top_k, 0),
-            "seed": (self.seed, 0),
-            "min_tokens": (self.min_tokens, 0),
-            "logprobs": (self.logprobs or 0, 0),
-            "prompt_logprobs": (self.prompt_logprobs or 0, 0),
-        }
-        for name, (value, least) in whole.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least {least}")
+        require_whole(1, max_tokens=self.max_tokens)
+        require_whole(0, top_k=self.top_k, seed=self.seed, min_tokens=self.min_tokens)
+        require_whole(0, logprobs=self.logprobs or 0, prompt_logprobs=self.prompt_logprobs or 0)
         if not 0 <= self.temperature < math.inf:
             raise ValueError(
                 f"temperature = {self.temperature!r}: expected a number, at least 0 (0: the likeliest token)"

@@ -12,7 +12,7 @@ class Server:
     free_at: float = 0.0
 
     def serve(self, ready: float, seconds: float) -> float:
-        """When a request that can begin at `ready` and takes `seconds` is finished."""
+        """Return when a request that can begin at `ready` and takes `seconds` is finished."""
         self.free_at = max(self.free_at, ready) + seconds
         return self.free_at
 
@@ -38,6 +38,6 @@ class Link:
             )
 
     def reserve(self, now: float, size: int) -> float:
-        """When the last of `size` bytes asked for at `now` arrives. Call in the order of `now`."""
+        """Return when the last of `size` bytes requested at `now` arrives. Call it in the order of `now`."""
         self.requests, self.bytes = self.requests + 1, self.bytes + size
         return self._wire.serve(now + self.latency, size / self.bandwidth)

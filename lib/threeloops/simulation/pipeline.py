@@ -72,7 +72,7 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last end."""
+        """The time from the first start to the last end."""
         return max(i.end for i in self.intervals) - min(i.start for i in self.intervals)
 
     @property

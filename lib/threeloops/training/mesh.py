@@ -1,4 +1,4 @@
-"""Where ranks stand and where tensors lie: the words that all ways of cutting a model share.
+"""Meshes of ranks, and layouts of tensors on them: the terms that all ways of cutting a model share.
 
 >>> mesh = Mesh(dp=2, pp=2, tp=2)
 >>> mesh.coordinates(5)
@@ -24,8 +24,8 @@ __all__ = ["Mesh", "Partial", "Placement", "Replicate", "Shard", "redistribute"]
 
 
 class Mesh:
-    """Ranks 0 … size − 1 as a grid with named axes. The last axis varies fastest, so its neighbours are neighbours in
-    rank, and on one node where a node has enough devices: put there the axis that communicates most.
+    """Ranks 0 … size − 1 as a grid with named axes. The last axis varies fastest, so its neighbours are consecutive
+    ranks, which are on one node if a node has enough devices. Put the axis that communicates most there.
 
     Args:
         axes: the length of each axis, outermost first. The usual names are pp, dp, cp, ep and tp.

@@ -1,4 +1,4 @@
-"""From a plan to what its document says: the sections in the order in which a reader asks."""
+"""Turn a plan into the contents of its document, with sections in the order of a reader's questions."""
 
 import re
 from collections import Counter

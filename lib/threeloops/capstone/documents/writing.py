@@ -1,4 +1,4 @@
-"""Writing a plan's documents: all of them, or none."""
+"""Write either all of a plan's documents or none."""
 
 import os
 from collections.abc import Sequence

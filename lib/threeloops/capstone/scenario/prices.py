@@ -1,4 +1,4 @@
-"""What things cost, each price with its source and its date."""
+"""Prices, each with its source and its date."""
 
 from dataclasses import replace
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""TOML files to scenarios and prices. What is wrong is named: file, key, value, what was expected, and what to do."""
+"""Read scenarios and prices from TOML files. An error names the file, key, value, what was expected, and what to do."""
 
 import json
 import tomllib
@@ -80,7 +80,7 @@ def _checked(kind: type[_T], content: bytes, name: str) -> _T:
 
 
 def _sentence(kind: type, error: dict[str, Any]) -> str:
-    """Of the first thing that pydantic found wrong."""
+    """Describe the first error that pydantic found."""
     place = [str(each) for each in error["loc"]]
     key = ".".join(place)
     message = error["msg"][:1].lower() + error["msg"][1:]

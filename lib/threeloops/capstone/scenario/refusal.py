@@ -1,4 +1,4 @@
-"""Why a scenario cannot be planned as it stands, and the smallest change with which it can."""
+"""The reason why a scenario cannot be planned as it is, and the smallest change that would make it possible."""
 
 import math
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""What memory, the page cache and the disk deliver on this machine: bandwidth, and latency of small reads.
+"""Measure memory, the page cache and the disk of this machine: bandwidth, and latency of small reads.
 
-A file that was just written or read is in the page cache; `forget` asks the kernel to drop it. The caches of a
+A file that was just written or read is in the page cache, and `forget` asks the kernel to drop it. The caches of a
 hypervisor or a disk controller cannot be dropped, so a cold read on a virtual machine may still come from memory.
 """
 

@@ -1,8 +1,8 @@
 """Checks that tell a reader which quantity is wrong, by how much, and what usually causes it.
 
 `check` is used as `with check("grade_id", "what is checked"): check.close(…)`. The same lines run beside the student's
-functions in JupyterLab and behind the grading wall, where an answer may be a proxy: every comparison is made on plain
-data alone, and nothing here catches a BaseException, by which the wall refuses.
+functions in JupyterLab and behind the grading wall, where an answer may be a proxy. So every comparison uses only plain
+data, and nothing here catches a BaseException, which the wall uses to refuse.
 """
 
 import copy

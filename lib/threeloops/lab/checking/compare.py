@@ -1,4 +1,4 @@
-"""Compare two pieces of plain data and say where they differ: the decision behind `check.close` and `check.equal`."""
+"""Compare two pieces of plain data and report where they differ, for `check.close` and `check.equal`."""
 
 import math
 from dataclasses import dataclass

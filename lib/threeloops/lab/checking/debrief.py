@@ -1,4 +1,4 @@
-"""`debrief`: what unfolds after an exercise is solved: why it works, a model answer, and the reader's own beside it."""
+"""`debrief`: text that unfolds after an exercise is solved: why it works, and a model answer beside the reader's."""
 
 import ast
 import linecache
@@ -18,7 +18,7 @@ from threeloops.lab.widgets.display import html_widget, live, preformatted, publ
 __all__ = ["debrief", "failed", "note", "passed"]
 
 _facts: dict[str, dict[str, tuple[float, float, str]]] = {}
-"""By exercise and quantity: the reader's number, that of the model answer, the unit."""
+"""The reader's number, the model answer's number and the unit, by exercise and quantity."""
 
 
 def passed(exercise: str, part: str) -> None:

@@ -1,4 +1,4 @@
-"""The failure of a check: an AssertionError whose text is a card, and which a notebook shows as one."""
+"""The failure of a check: an AssertionError whose text is a card, which a notebook also displays as a card."""
 
 import inspect
 import itertools
@@ -46,8 +46,8 @@ def _statement(code: CodeType, instruction: int, number: int) -> str:
 
 
 def own_frames(error: BaseException) -> list[str]:
-    """Where the reader's own functions were when an exception left them: the outermost call with its arguments, then
-    the line of each, innermost last. Empty where no function of a notebook's cell was running."""
+    """Return where the reader's own functions were when an exception left them: the outermost call with its arguments,
+    then the line of each, innermost last. It is empty if no function of a notebook's cell was running."""
     frames = [(frame, line) for frame, line in _frames(error.__traceback__) if frame.f_code.co_name != "<module>"]
     own = [(frame, line) for frame, line in frames if frame.f_globals.get("__name__") == "__main__"]
     if not own:

@@ -39,7 +39,7 @@ _RTOL = 0.02
 values that a kernel estimates instead of computing them, such as the mean of exp(x) in place of a softmax's sum."""
 
 _aside = False
-"""If true, kernels are executed in a separate process even if this one could interpret them."""
+"""Whether kernels are executed in a separate process even if this one could interpret them."""
 
 
 @dataclass

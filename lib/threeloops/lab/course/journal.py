@@ -26,10 +26,10 @@ __all__ = [
 
 _VERSION = 2
 _Journal = dict[str, dict[str, dict[str, Any]]]
-"""By kind (`passed`, `predictions`), lab (`03_triton_fusion`) and key."""
+"""Entries by kind (`passed`, `predictions`), lab (`03_triton_fusion`) and key."""
 _KINDS = ("passed", "predictions")
 _ANY_FOLDER = ""
-"""Where a record of version 1 stands, which knew no folders: the first folder that writes takes it over."""
+"""The key of a record of version 1, which knew no folders. The first folder that writes takes the record over."""
 
 
 def passed(folder: Path | None = None) -> dict[str, set[str]]:

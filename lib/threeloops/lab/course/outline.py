@@ -1,4 +1,4 @@
-"""The course on one page: what each lab needs, measures and takes, and the notation that all labs share."""
+"""The course on one page: what each lab requires, what it measures, its hours, and the notation that all labs share."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -49,7 +49,7 @@ class Overlap:
     """A backward pass with its all-reduces; times are seconds from its beginning."""
 
     layers: tuple[Layer, ...]
-    """In the order of the backward pass: the last layer of the model first."""
+    """The layers in the order of the backward pass, beginning with the model's last layer."""
     buckets: tuple[Bucket, ...]
 
     @property
@@ -58,7 +58,7 @@ class Overlap:
 
     @property
     def seconds(self) -> float:
-        """Until the last gradient is reduced."""
+        """The time until the last gradient is reduced."""
         return max(self.backward, self.buckets[-1].end if self.buckets else 0.0)
 
     @property

@@ -70,7 +70,7 @@ class _Place(NamedTuple):
 
 
 def _places(chosen: Sequence[Sequence[int]], frame: int) -> dict[tuple[int, int], _Place]:
-    """Where each token (rank, position) is in a frame. Rank r has expert r."""
+    """Return the place of each token (rank, position) in a frame. Rank r has expert r."""
     home = {(rank, t): _Place(t, -rank) for rank, picks in enumerate(chosen) for t in range(len(picks))}
     waiting = {}
     for rank, picks in enumerate(chosen):

@@ -1,4 +1,4 @@
-"""Failures of a job: where its time goes, and how the state of a lost rank is shared among those that are left."""
+"""Failures of a job: where its time goes, and how the state of a lost rank is shared among the survivors."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple

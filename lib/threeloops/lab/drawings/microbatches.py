@@ -1,4 +1,4 @@
-"""Microbatches on their way through the stages of a pipeline, and what each rank keeps of them meanwhile."""
+"""Microbatches on their way through the stages of a pipeline, and the activations that each rank keeps meanwhile."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

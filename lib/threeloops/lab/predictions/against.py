@@ -1,4 +1,4 @@
-"""A measurement beside its prediction, and at the end of a lab how good the predictions were."""
+"""Show a measurement beside its prediction, and at the end of a lab, how good the predictions were."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Say so where other programs keep this machine's cores busy: what is timed then is slower than it would be alone."""
+"""Warn if other programs keep this machine's cores busy, because measured times are then too long."""
 
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import publish

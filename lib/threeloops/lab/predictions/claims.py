@@ -1,4 +1,4 @@
-"""What the course's source texts assert, and where they contradict each other: `claims.json` as data."""
+"""The assertions of the course's source texts, and where they contradict each other: `claims.json` as data."""
 
 import functools
 import json
@@ -47,5 +47,5 @@ def sources() -> dict[str, str]:
 
 
 def disagreements() -> tuple[Disagreement, ...]:
-    """Where the sources contradict each other or themselves, in the order of the course."""
+    """Return the contradictions between or within the sources, in the order of the course."""
     return tuple(Disagreement(row["about"], tuple(row["claims"]), row["says"]) for row in _file()["disagreements"])

@@ -1,4 +1,4 @@
-"""What stays folded until something has happened: a guess, or a passed check.
+"""Parts of a notebook that stay folded until something has happened: a guess, or a passed check.
 
 Without a front end nobody can press a button, so nothing is folded: papermill and exported pages show everything.
 """
@@ -15,7 +15,7 @@ __all__ = ["fold", "folded", "forget", "happened", "happens", "when"]
 _happened: set[str] = set()
 _waiting: dict[str, list[Callable[[], None]]] = {}
 _said_in: dict[str, int] = {}
-"""By event: the execution of a cell that last said what it waits for."""
+"""The execution of a cell that last printed what it waits for, by event."""
 _folding: list[str] = []
 """The events of the folded blocks that are being run, the outermost first."""
 

@@ -1,4 +1,4 @@
-"""`predict`: a guess before the measurement, in a widget; `reveal`: what stays folded until the guess."""
+"""`predict`: ask for a guess before the measurement, in a widget. `reveal`: text that stays folded until the guess."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The reader's predictions: what was asked, guessed and found out, kept in the journal and here for this kernel."""
+"""The reader's predictions: question, guess and result, kept in the journal and in memory for this kernel."""
 
 import math
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What a check may look at: plain data, recognised by its exact type.
+"""Plain data, the only data that a check may look at, recognised by its exact type.
 
-Behind the grading wall an answer may be a proxy whose every operator refuses; in self-study it may be anything at all.
-So nothing here calls a method of an unknown object: `type(value)` is the only question that an object cannot lie about.
+Behind the grading wall an answer may be a proxy whose every operator refuses. In self-study it may be anything. So
+nothing here calls a method of an unknown object: `type(value)` is the only question that an object cannot lie about.
 """
 
 import dataclasses

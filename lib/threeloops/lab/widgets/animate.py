@@ -1,7 +1,7 @@
 """`animate`: frames that play in JupyterLab and in an exported page, without a kernel and without a script.
 
-All frames are drawn once, as SVG that follows the page's theme, and lie on top of each other; CSS shows one at a time.
-A reader can stop, and pick a frame by its dot. Where a page removes SVG, the picture of one frame stands in.
+All frames are drawn once, as SVG that follows the page's theme, and lie on top of each other. CSS shows one at a time.
+A reader can stop, and pick a frame by its dot. If a page removes SVG, the picture of one frame is shown instead.
 """
 
 import base64

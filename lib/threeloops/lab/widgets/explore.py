@@ -127,7 +127,7 @@ class Explorer:
         return f"Explorer({self.state()})"
 
     def _ipython_display_(self) -> None:
-        """Nothing: `explore` has shown it, also where the handle is the last expression of a cell."""
+        """Show nothing, since `explore` has shown it, even if the handle is the last expression of a cell."""
 
 
 def explore(draw: Callable, *, labels: Mapping[str, str] | None = None, **sliders: Any) -> Explorer:

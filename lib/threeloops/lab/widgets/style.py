@@ -24,7 +24,7 @@ _SVG_STYLE = (
     "fill:currentColor;max-width:100%;min-width:min({0:g}pt,34rem);height:auto;stroke-linejoin:round;"
     "stroke-linecap:butt"
 )
-"""On a screen narrower than the least width a figure scrolls, so that its labels stay readable."""
+"""The style of a figure. On a screen narrower than its least width it scrolls, so that its labels stay readable."""
 _THEMED = {
     palette.ink: "currentColor",
     "#000000": "currentColor",

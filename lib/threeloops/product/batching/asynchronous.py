@@ -1,9 +1,10 @@
-"""The engine behind asyncio: one thread steps it, any number of tasks read tokens.
+"""The engine behind asyncio: one thread steps it, and any number of tasks read tokens.
 
-The thread alone touches the engine; tasks send it commands. There is no queue of tokens per reader, because a request
-keeps its output anyway: a reader is a place in it. Who falls `buffer` tokens behind is paused, which gives its seat and
-blocks to others, until half of that is read: a slow reader costs memory for at most `buffer` unread tokens, stalls
-nobody, and pays with computing again what the prefix cache has lost meanwhile.
+Only the thread touches the engine, and tasks send it commands. Readers have no queues of tokens, because a request
+keeps its output anyway: a reader is a position in that output. A request whose reader is `buffer` tokens behind is
+paused until half of them are read. Its seat and blocks go to other requests meanwhile. So a slow reader takes memory
+for at most `buffer` unread tokens and stalls nobody. In exchange, the engine recomputes what the prefix cache has lost
+in the pause.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from threeloops.product.batching.engine import Engine
 from threeloops.product.request import Finish, Request
+from threeloops.units import require_whole
 
 __all__ = ["AsyncEngine", "EngineStopped", "RequestFailed"]
 
@@ -58,8 +60,7 @@ class AsyncEngine:
     """
 
     def __init__(self, engine: Engine, buffer: int = 64):
-        if not isinstance(buffer, int) or isinstance(buffer, bool) or buffer < 1:
-            raise ValueError(f"buffer = {buffer!r}: expected how many tokens a reader may be behind, at least 1")
+        require_whole(of="tokens", buffer=buffer)
         self._engine, self._buffer = engine, buffer
         self._streams: dict[Request, _Stream] = {}  # the thread's
         self._changed = threading.Condition()

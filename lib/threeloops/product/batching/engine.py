@@ -23,7 +23,7 @@ class Executor(Protocol):
         ...
 
     def execute(self, batch: Batch) -> Sequence[Sequence[int] | Exception]:
-        """For each chunk its new tokens, none if it does not sample, or the error that ends its request."""
+        """Return each chunk's new tokens (none if it does not sample), or the error that ends its request."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Which tokens of which requests the next step computes: the whole policy of a serving engine, and no model in sight.
+"""Choose the tokens and requests of the next step: the whole policy of a serving engine, without a model.
 
-The same scheduler runs on the engine of this machine and in virtual time. Static and dynamic batching are here as
-continuous batching with the door shut: nobody joins while somebody runs.
+The same scheduler runs in this machine's engine and in virtual time. Static and dynamic batching are continuous
+batching with closed admission: nobody joins while a batch runs.
 """
 
 import math
@@ -110,7 +110,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def next_door(self) -> float:
-        """When the door opens by itself, in seconds on the clock of the arrivals; infinity if it does not."""
+        """Return when admission opens by itself, in seconds on the arrivals' clock, or infinity if it does not."""
         if self.policy.door_opens is None or self.running or not self.waiting:
             return math.inf
         return min(request.arrival for request in self.waiting) + self.policy.door_opens

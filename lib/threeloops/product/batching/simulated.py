@@ -1,8 +1,8 @@
-"""Steps that are predicted, not computed: the same scheduler in virtual time, on any device of the hardware table.
+"""Predict steps instead of computing them: the same scheduler in virtual time, on any device of the hardware table.
 
-A step reads the weights once, whoever is in it, and the keys and values of everybody; it does the arithmetic of its
-tokens. `RooflineCost` takes the longer of the two, as if a device reached its data sheet's rates, so it is a lower
-bound, which `reached` can scale. `fit` learns the cost of a step from steps that a real engine has made.
+A step reads the weights once, however many requests it has, and the keys and values of all requests. It does the
+arithmetic of its tokens. `RooflineCost` takes the longer of the two times at the rates of the device's data sheet, so
+it is a lower bound, which `reached` can scale. `fit` learns the cost of a step from the steps of a real engine.
 """
 
 import math
@@ -85,7 +85,7 @@ class RooflineCost:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Of all layers: a key and a value of `head_dim` elements for each key-value head."""
+        """Bytes of one token in all layers: a key and a value of `head_dim` elements for each key-value head."""
         return 2 * self.config.layers * self.config.kv_heads * self.config.head_dim * self.bytes_per_element
 
     def work(self, step: StepShape) -> Work:

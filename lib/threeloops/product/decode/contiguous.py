@@ -1,8 +1,8 @@
 """The plain cache of keys and values, one piece of memory per sequence, and the decode loop around it.
 
-Without a cache, token n costs a pass over all n tokens before it; with one, it costs a pass over itself, and reads the
-keys and values of the others. The price is memory: this cache reserves for every sequence as much as the longest may
-need, and what is reserved and not filled is wasted (Kwon et al. 2023, section 3.1). `blocks.py` is the answer to that.
+Without a cache, token n costs a pass over all n tokens before it. With one, it costs a pass over itself and reads the
+keys and values of the others. The price is memory: this cache reserves the largest possible size for every sequence,
+and the part that is never filled is wasted (Kwon et al. 2023, section 3.1). `blocks.py` is the answer to that.
 """
 
 from collections.abc import Callable, Sequence

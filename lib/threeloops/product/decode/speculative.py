@@ -3,10 +3,10 @@
 Sources: Leviathan, Kalman and Matias 2023, "Fast Inference from Transformers via Speculative Decoding"; Chen et al.
 2023, "Accelerating Large Language Model Decoding with Speculative Sampling".
 
-A step of a decoding model reads every weight to compute one token per sequence; to compute a few takes about as long.
-So a draft proposes a few, and the model computes them as if they were a prompt. A guess drawn from q is kept with
-probability min(1, p / q), and the first that is not kept is replaced by a draw from the excess of p over q. The result
-is distributed as p, the model's own, whatever the draft: a bad one costs time and changes nothing.
+A decoding step reads every weight to compute one token per sequence, and computing a few tokens takes about as long. So
+a draft proposes a few, and the model computes them as if they were a prompt. A guess drawn from q is kept with
+probability min(1, p / q). The first guess that is not kept is replaced by a draw from the excess of p over q. The
+result has the model's own distribution p, whatever the draft. A bad draft costs time and changes nothing.
 """
 
 from collections.abc import Sequence
@@ -53,8 +53,8 @@ def expected_tokens(acceptance: float, guesses: int) -> float:
 
 
 def expected_speedup(acceptance: float, guesses: int, draft_cost: float) -> float:
-    """Over decoding without a draft, if the model's step takes no longer with guesses, and one of the draft takes
-    `draft_cost` of it (theorem 3.8).
+    """Return the speed-up over decoding without a draft, if the model's step takes no longer with guesses and a step of
+    the draft takes `draft_cost` of it (theorem 3.8).
     """
     return expected_tokens(acceptance, guesses) / (guesses * draft_cost + 1)
 
@@ -77,8 +77,8 @@ class Draft(Protocol):
         ...
 
     def propose(self, batch: Batch, stream: int) -> list[Guess]:
-        """For each chunk at most `chunk.guesses` tokens, drawn with the noise of `stream`. Sees every step of the
-        engine, also those without guesses.
+        """Return at most `chunk.guesses` tokens for each chunk, drawn with the noise of `stream`. The engine calls this
+        for every step, including those without guesses.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Demand over a day, as rates: a slow wave with bursts on top, and arrivals drawn from it.
 
-A day has one wave, with its trough at the beginning; a burst rises within minutes, stays, and fades, as when a batch of
-somebody's jobs comes. Published traces of LLM services show both (Wang et al. 2024, "BurstGPT: A Real-world Workload
-Dataset to Optimize LLM Serving Systems"); the numbers here are made up.
+A day has one wave, with its trough at the beginning. A burst rises within minutes, stays, and fades, for example when
+somebody's batch of jobs arrives. Published traces of LLM services show both (Wang et al. 2024, "BurstGPT: A Real-world
+Workload Dataset to Optimize LLM Serving Systems"). The numbers here are invented.
 """
 
 import math

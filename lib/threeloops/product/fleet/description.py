@@ -1,4 +1,4 @@
-"""A fleet as data: its engines, policies, cold start, retries, and what will go wrong."""
+"""A fleet as data: its engines, policies, cold start, retries, and planned failures."""
 
 import math
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class ColdStart:
 
 @dataclass(frozen=True)
 class Retries:
-    """At most `tries` of a request in all, and no more retries than the budget has: it begins with `reserve`, its most,
-    gains `share` with every new request, and loses 1 with every retry. A retry waits for a random part of
-    `backoff · 2^(tries before - 1)` seconds, so that those who failed together do not come back together.
+    """A retry policy: at most `tries` per request, within a budget. The budget begins at `reserve`, its maximum, gains
+    `share` with every new request, and loses 1 with every retry. A retry waits for a random part of
+    `backoff · 2^(tries before - 1)` seconds, so that requests that failed together do not return together.
     """
 
     tries: int = 3
@@ -50,8 +50,8 @@ class Retries:
 
 @dataclass(frozen=True)
 class Failure:
-    """At `at` seconds one of the ready replicas, the `victim`-th round the list, fails: its process ends ("crash", and
-    its kubelet restarts it), stays but answers nothing more ("hang"), or is gone with its node ("node")."""
+    """A failure of one ready replica at `at` seconds: number `victim`, counted around the list. Its process ends
+    ("crash", and its kubelet restarts it), stops answering ("hang"), or disappears with its node ("node")."""
 
     at: float
     kind: Literal["crash", "hang", "node"] = "crash"

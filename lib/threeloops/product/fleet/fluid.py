@@ -1,9 +1,9 @@
-"""A day of a fleet as a flow: how many replicas the autoscaler would have, without single requests.
+"""A day of a fleet as a flow: the number of replicas that the autoscaler would choose, without single requests.
 
-`simulate` follows every request, which takes a minute of computing for a million of them. Replica-hours depend on rates
-alone, so here requests are a fluid: between two looks of the autoscaler they arrive at the demand's rate, replicas work
-off what they can, and what is left waits. By Little's law a replica that gets λ requests per second has λ·T of them, T
-being the seconds that a request takes among so many. The autoscaler is the same, and so is its period; failures,
+`simulate` follows every request, which takes a minute of computing per million requests. Replica-hours depend only on
+rates, so here requests are a fluid. Between two looks of the autoscaler they arrive at the demand's rate, the replicas
+complete as many as they can, and the rest waits. By Little's law a replica that gets λ requests per second has λ·T of
+them, where T is the time that a request takes among so many. The autoscaler and its period are the same. Failures,
 probes, retries and chance are left out.
 """
 
@@ -101,7 +101,7 @@ def flow(
 
 
 def _seconds(model: SharedModel, running: int, prompt: float, output: float) -> float:
-    """Of a request among so many, whose prompts stop each other."""
+    """Return the time of a request among `running` others, whose prompts stall each other."""
     return output * model.step_seconds[running - 1] + running * prompt * model.prompt_seconds
 
 

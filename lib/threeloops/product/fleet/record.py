@@ -1,6 +1,6 @@
-"""What became of a fleet: every request, every replica's life, and a sample at each look of the autoscaler.
+"""The record of a fleet's run: every request, every replica's life, and a sample at each look of the autoscaler.
 
-`FleetRun.columns()` is what a picture of a day needs, and `p95` what its users noticed.
+`FleetRun.columns()` has the data for a picture of a day, and `p95` the latencies that its users noticed.
 """
 
 import math
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """From the arrival to the last token."""
+        """The time from the arrival to the last token."""
         return self.end - self.arrival
 
     def meets(self, slo: SLO) -> bool:
@@ -112,7 +112,7 @@ class FleetRun:
 
     @property
     def output_tokens(self) -> int:
-        """Of requests that were answered. What a failed try computed is paid for and not served."""
+        """Output tokens of answered requests. The tokens of a failed try are paid for but not served."""
         return sum(each.output_tokens for each in self.answered)
 
     @property

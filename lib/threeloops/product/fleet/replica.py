@@ -1,7 +1,7 @@
-"""One replica in virtual time: its container under a kubelet, its engine, and the requests that it was given.
+"""One replica in virtual time: its container under a kubelet, its engine, and its requests.
 
-What it cannot decide it tells its owner: that a request was answered or broken off, that it takes requests now, that it
-is gone.
+It reports to its owner when a request is answered or broken off, when it accepts requests, and when it is gone. The
+owner decides what happens then.
 """
 
 import math

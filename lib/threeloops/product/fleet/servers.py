@@ -1,13 +1,13 @@
 """Two models of a replica's engine, with one interface: exact steps, or a formula between events.
 
 `EngineModel` runs the course's own `Engine` with a `SimulatedExecutor`: every step, every block of the cache, prefix
-hits and preemptions. A simulated second costs some thirty steps of Python, so it is for minutes.
+hits and preemptions. A simulated second costs some thirty steps of Python, so use it for minutes.
 
-`SharedModel` is for days. The running requests share the device and advance together, a token each per step; a step's
-seconds depend on how many run (a table). A prompt takes the device for itself, first come, first served. That is
+`SharedModel` is for days. The running requests share the device and advance together, a token each per step. The time
+of a step depends on how many run (a table). A prompt takes the device for itself, first come, first served. That is
 processor sharing with a speed that depends on the load, so only arrivals, ends of prompts and ends of requests are
-events. It knows no blocks and no prefixes: give it as many seats as the cache has room for. `shared_model` derives it
-from the cost of a step; on the traces of the tests the two differ by a few per cent.
+events. It has no blocks and no prefixes, so give it as many seats as the cache has room for. `shared_model` derives it
+from the cost of a step. On the traces of the tests the two models differ by a few per cent.
 """
 
 import heapq
@@ -44,7 +44,7 @@ class Server(Protocol):
 
     @property
     def next(self) -> float:
-        """When something changes by itself; infinity if nothing will."""
+        """Return when something changes by itself next, or infinity if nothing will."""
         ...
 
     def add(self, now: float, request: Request) -> None:
@@ -253,7 +253,7 @@ class _SharedServer:
         heapq.heappush(self._running, (first, next(self._order), request))
 
     def _token(self, request: Request, ended: list[Request]) -> None:
-        """Only the first and the last token have times: those between them are a straight line, nearly."""
+        """Record a token. Only the first and the last have times, since those between lie nearly on a straight line."""
         request.token_times.append(self._now)
         if len(request.token_times) == min(2, request.sampling.max_tokens):
             ended.append(request)

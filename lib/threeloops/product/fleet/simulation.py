@@ -1,12 +1,12 @@
 """A whole fleet in virtual time: replicas that start slowly, fail and drain, behind a router and an autoscaler.
 
-Everything is on one event queue (`threeloops.simulation.clock.VirtualClock`), and whatever is random comes from one
-seed, so a run repeats exactly. Each request ends with an answer or with an error, never with both, and never twice.
+All events are in one queue (`threeloops.simulation.clock.VirtualClock`), and all randomness comes from one seed, so a
+run repeats exactly. Each request ends exactly once, with an answer or with an error.
 
-A replica is paid for from the moment at which it is asked for. Its container starts after the pull, loads the model,
-and warms up; only then does it take connections, and its kubelet finds out at the next probe. The router passes over
-replicas that refuse a connection, as nothing was sent to them; a request that was sent and broken off is tried again
-only within the budget for retries, because retries without one are what turns a failure into an outage.
+A replica is paid for from the moment at which it is requested. Its container starts after the pull, loads the model,
+and warms up. Only then does it accept connections, and its kubelet notices at the next probe. The router skips replicas
+that refuse a connection, because nothing was sent to them. A request that was sent and broken off is tried again only
+within the budget for retries, because retries without a budget turn a failure into an outage.
 """
 
 import math
@@ -187,7 +187,8 @@ class _Simulation:
         self.replicas.append(Replica(self, self.fleet, self.clock, life, slowness, warm))
 
     def _reconcile(self) -> None:
-        """As many replicas as are desired. Those that go first are not ready, have least to do, or are the youngest."""
+        """Start or stop replicas to reach the desired number. Stop unready ones first, then the least busy, then the
+        newest."""
         staying = [each for each in self.replicas if not each.draining]
         for _ in range(self.desired - len(staying)):
             self._ask_for_replica()

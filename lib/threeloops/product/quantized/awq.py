@@ -1,11 +1,13 @@
-"""AWQ (Lin et al. 2023): inputs that are large deserve weights that are precise, so make those weights larger.
+"""AWQ (Lin et al. 2023): inputs that are large need precise weights, so make those weights larger.
 
-Input channel i of a layer is divided by sᵢ and its column of weights multiplied by sᵢ. The outputs stay the same, and
-the rounding error that reaches them through channel i becomes sᵢ times smaller as long as sᵢ does not set its group's
-scale. s = (mean |x|)^α, where α is searched on a grid for the least error of the outputs (section 3.2, equations 4, 5).
+Input channel i of a layer is divided by sᵢ and its column of weights multiplied by sᵢ. The outputs stay the same. The
+rounding error that reaches them through channel i becomes sᵢ times smaller, as long as sᵢ does not determine its
+group's scale. s = (mean |x|)^α, where a grid search chooses the α with the least error of the outputs (section 3.2,
+equations 4, 5).
 
-The division costs nothing: it is folded into whatever makes the channel, the weights of a norm or the rows of the layer
-before. (Rows are quantised by themselves, and a row times a constant keeps its codes, but for its scales' rounding.)
+The division costs nothing, because it is folded into the producer of the channel: the weights of a norm, or the rows of
+the previous layer. (Rows are quantised independently, and scaling a row leaves its codes unchanged, apart from the
+rounding of its scales.)
 """
 
 # ruff: noqa: F722, F821  the strings are jaxtyping shapes, not forward references

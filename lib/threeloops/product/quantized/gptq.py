@@ -1,4 +1,4 @@
-"""GPTQ (Frantar et al. 2022): round the weights of one input after another, and let those that are left make up for it.
+"""GPTQ (Frantar et al. 2022): round the weights of one input after another, and let the remaining weights compensate.
 
 For inputs x of the layer, Σ ‖(W − Ŵ) x‖² = tr((W − Ŵ) H (W − Ŵ)ᵀ) with H = Σ x xᵀ. Once column i is rounded, the least
 error is reached if the later columns j move by −(wᵢ − ŵᵢ) · Uᵢⱼ / Uᵢᵢ, where U is the upper Cholesky factor of H⁻¹

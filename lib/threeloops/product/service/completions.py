@@ -1,11 +1,11 @@
-"""One request of a client, from its admission to the last byte of its answer.
+"""Handle one request of a client, from its admission to the last byte of its answer.
 
 It may ask for several choices: several answers, or answers to several prompts. They share one place in the queue, and
 are generated at the same time.
 
-Their tokens are cancelled when the client goes away, when its time is up, and when the service stops; then the request
-gives its place, its engine and its blocks back at once. Before the first text there are no headers either, so a refusal
-still has a status; after that it is the last event of the stream.
+The choices are cancelled when the client leaves, when the time is up, and when the service stops. Then the request
+releases its place, its engine and its blocks at once. Headers are sent with the first text, so a refusal before that
+still has a status. A later error is the last event of the stream.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from threeloops.product.service.settings import Settings
 __all__ = ["Answer", "Answers"]
 
 _LAST_WORDS_SECONDS = 1.0
-"""For the event that says why a stream ends early to reach a client that may not be reading."""
+"""The time in which the event that says why a stream ends early may reach a slow client."""
 _PLACE = "\0the text\0"
 """Stands for it where the bytes around it are made, once per answer."""
 _STREAM_HEADERS = [
@@ -257,7 +257,7 @@ class Answer(Response):
         return {"delta": {"content": text}} if self._job.is_chat else {"text": text}
 
     def _logprobs(self, tokens: Sequence[Reported]) -> dict[str, Any] | None:
-        """None if they were not asked for."""
+        """Return the tokens' log-probabilities, or None if the request did not ask for them."""
         if (asked := self._job.asked.most_logprobs) is None:
             return None
         tokenizer = self._job.tokenizer

@@ -1,8 +1,8 @@
-"""Answers that were given before, in Redis, for requests whose answer is always the same.
+"""A cache of earlier answers in Redis, for requests whose answer is always the same.
 
-A cache may fail in every way and must then be as if there were none. Redis that is gone, slow, or answers nonsense is a
-miss and a counted error; after a few in a row it is left alone for a while, so that a dead Redis does not cost every
-request its timeout. What comes back is verified: it must be what was stored, and under this very key.
+A cache may fail in any way, and the service must then behave as if there were none. If Redis is gone, slow, or returns
+nonsense, that is a miss and a counted error. After a few in a row the cache is not asked for a while, so that a dead
+Redis does not cost every request its timeout. A returned value is verified: it must be what was stored, under this key.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from threeloops.product.request import Sampling
+from threeloops.units import require_whole
 
 __all__ = ["ResponseCache"]
 
@@ -50,9 +51,7 @@ class ResponseCache:
         pause: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        for name, value in (("seconds_to_live", seconds_to_live), ("largest_bytes", largest_bytes)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        require_whole(seconds_to_live=seconds_to_live, largest_bytes=largest_bytes)
         self.seconds_to_live, self.largest_bytes = seconds_to_live, largest_bytes
         self.hits = self.misses = self.errors = 0
         self._timeout, self._pause, self._clock = timeout, pause, clock

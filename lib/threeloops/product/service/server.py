@@ -1,7 +1,7 @@
-"""The application on a port, until SIGTERM or Ctrl-C; then it drains.
+"""Serve the application on a port until SIGTERM or Ctrl-C, and then drain it.
 
-While it drains it still listens, and answers 503 with Retry-After: a connection that is refused looks like a crash to a
-client, and to a load balancer that has not noticed yet.
+While it drains it still listens, and answers 503 with Retry-After. To a client, or to a load balancer that has not
+noticed yet, a refused connection would look like a crash.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The text that the course's model learns: the Python source of the standard library of the Python that runs.
+"""The text that the course's model learns: the Python source of the running Python's standard library.
 
-It is on every machine, its licence (PSF) permits this, and what a model writes can be judged at a glance. A byte is a
-token. One file in twenty, chosen by a hash of its name, is held out: the same ones whatever the version.
+It is on every machine, its licence (PSF) permits this use, and a model's output can be judged at a glance. A byte is a
+token. One file in twenty, chosen by a hash of its name, is held out: the same files in every version.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""A cluster to run a program on: one process per rank, connected by the router alone."""
+"""A cluster that runs a program: one process per rank, connected only by the router."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,24 +23,24 @@ __all__ = ["Cluster", "Run"]
 
 @dataclass(frozen=True)
 class Run:
-    """What a program did. Times are virtual seconds."""
+    """The result of a program's run. Times are virtual seconds."""
 
     topology: Topology
     results: tuple[Any, ...]
-    """What the program returned on each rank; None where the rank died."""
+    """The value that the program returned on each rank, or None if the rank died."""
     clocks: tuple[float, ...]
-    """When each rank returned, or died."""
+    """The time at which each rank returned or died."""
     messages: tuple[Message, ...] = field(repr=False)
     spans: tuple[Span, ...] = field(repr=False)
     events: int
     printed: str = ""
     died: dict[int, float] = field(default_factory=dict)
     memory: tuple[int, ...] = ()
-    """Bytes that each rank took at most, beyond what it began with; empty if nobody asked for it."""
+    """The most bytes that each rank took beyond those it started with, or empty if memory was not measured."""
 
     @property
     def seconds(self) -> float:
-        """When the last rank returned."""
+        """The time at which the last rank returned."""
         return max(self.clocks)
 
     @property
@@ -58,14 +58,14 @@ class Run:
 
 
 class Cluster:
-    """Ranks on a topology, or on a number of ranks with a link of their own for each pair (10 µs, 1 GB/s).
+    """A cluster of ranks on a topology, or a number of ranks with one link for each pair (10 µs, 1 GB/s).
 
     Args:
-        faults: what goes wrong, and when.
+        faults: what fails, and when.
         timeout: virtual seconds for which a rank waits for one that has died.
-        fresh: start an interpreter for each rank, with a hash seed of its own, as on separate machines. The order of a
-            set of strings then differs from rank to rank. This takes a few seconds more; by default ranks are forks of
-            one process, and only the addresses of their objects differ.
+        fresh: start an interpreter for each rank, with its own hash seed, as on separate machines. The order of a set
+            of strings then differs from rank to rank. This takes a few seconds more. By default ranks are forks of one
+            process, and only the addresses of their objects differ.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def all_to_all(peers: Peers, outs: Sequence[torch.Tensor], tensors: Sequence[tor
 
 
 def all_to_all_cost(lengths: Sequence[Sequence[int]], element_size: int, link: Link) -> Cost:
-    """Of `lengths[i][j]` elements from rank i to rank j. With n everywhere: (N − 1)(α + n·e/β) seconds.
+    """Cost of sending `lengths[i][j]` elements from rank i to rank j. With n everywhere: (N − 1)(α + n·e/β) seconds.
 
     In general rank j begins step k + 1 when the block that rank j − k sent in step k has arrived, and its own has left.
     """

@@ -1,4 +1,4 @@
-"""What a document says, apart from how it looks: sections of paragraphs, tables and pictures, and slides.
+"""The outline of a document, apart from its looks: sections of paragraphs, tables and pictures, and slides.
 
 Every format renders the same outline, so they cannot disagree.
 """
@@ -104,7 +104,7 @@ class Document:
     title: str
     subtitle: str
     date: str
-    """As it is printed; "" for none."""
+    """The date as printed, or "" for none."""
     sections: tuple[Section, ...]
     slides: tuple[Slide, ...]
     quantities: tuple[Quantity, ...]

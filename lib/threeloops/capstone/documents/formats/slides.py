@@ -25,7 +25,7 @@ _SIZES = (20, 18, 16)
 _PAD = 0.07
 """Inches above and below a cell's text."""
 _CELL_LINES = 2
-"""Of text in one cell: what is longer is cut at a word, and stands whole in the notes or in the document."""
+"""Lines of text in one cell. Longer text is cut at a word, and is complete in the notes or in the document."""
 _EM = 0.5
 """Width of an average character, as a share of the font's size, in Arial."""
 _TITLE_ONLY, _FIRST = 5, 0

@@ -1,8 +1,8 @@
 """Replicas as processes of this machine, under the same kubelet as in the simulation.
 
-A `Container` is a process on a port of its own with its probes: its `Kubelet` is asked at the same moments and decides
-the same things, but the answers come from HTTP, and what it decides is done: the process is started, killed, started
-again. `scrape` reads what an autoscaler wants to know from /metrics.
+A `Container` is a process with its own port and probes. Its `Kubelet` is asked at the same moments and makes the same
+decisions as in the simulation. But the probes' answers come over HTTP, and decisions start or kill the real process.
+`scrape` reads an autoscaler's metrics from /metrics.
 """
 
 import http.client
@@ -53,7 +53,7 @@ class Container:
 
     @property
     def pid(self) -> int | None:
-        """Of its process, if it lives."""
+        """The id of its process, if it is running."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def tick(self, now: float) -> list[ProbeEvent]:

@@ -92,7 +92,8 @@ def _q4_0(blocks: np.ndarray) -> np.ndarray:
 
 
 def _inverse(scale: np.ndarray) -> np.ndarray:
-    """Of the scale before it is rounded to float16; 0 for a block of zeros, or of numbers that float32 hardly holds."""
+    """Return the inverse of the scale before its rounding to float16: 0 for a block of zeros or of nearly denormal
+    values."""
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(1) / scale
     return np.where(np.isfinite(inverse), inverse, np.float32(0))

@@ -1,11 +1,11 @@
 """The container of GGUF: keys and values about a model, then its tensors, each at an aligned place.
 
-Numbers are little-endian. A file is: "GGUF", version, number of tensors, number of values; every value with its key and
-type; every tensor's name, sizes (the fastest first, so reversed), type and place; padding; the tensors' bytes, each
-padded to the alignment. Version 3 is written; version 2, which has the same layout, is read too. (Source: docs/gguf.md
-of the ggml repository.)
+Numbers are little-endian. A file has "GGUF", the version, the number of tensors and the number of values. Then come
+every value with its key and type, and every tensor's name, sizes (the fastest first, so reversed), type and place.
+Padding and the tensors' bytes follow, each padded to the alignment. Version 3 is written. Version 2 has the same layout
+and is read too. (Source: docs/gguf.md of the ggml repository.)
 
-A reader of files from anywhere believes no number in them: every length is compared with what is left of the file
+A reader of untrusted files must not trust a number in them. So every length is compared with the rest of the file
 before anything is read or allocated.
 """
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a file, in a module of its own because all others raise it."""
+"""Errors of files, in a separate module because all others raise them."""
 
 __all__ = ["GGUFError"]
 

@@ -36,7 +36,7 @@ _STATS_SECONDS = 2.0
 _ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": GrammarError}
 """The error that readers get for an outcome. Outcomes that are not listed give RequestFailed."""
 _END_SECONDS = 5.0
-"""For a process to end by itself whose socket was closed."""
+"""The time that the process has to end by itself after its socket was closed."""
 
 
 @dataclass(eq=False)
@@ -111,7 +111,7 @@ class EngineClient:
             raise EngineStopped(self._reason)
 
     async def wait_gone(self) -> None:
-        """Until the process has ended."""
+        """Wait until the process has ended."""
         await self._gone.wait()
         await self._process.wait()
 

@@ -1,9 +1,9 @@
-"""What the front and the engine's process say to each other: msgspec structs, one frame each, over a socket pair.
+"""Messages between the front and the engine's process: msgspec structs, one frame each, over a socket pair.
 
-The front sends Load once, then Submit, Credit, Cancel and AskStats; the engine answers with Ready or Failed, then
-Tokens, Finished and Stats. A request is a number that the front gives it. Tokens are sent against credit: a request
-begins with `window` of it, and the front gives more as its reader takes tokens. So a reader that does not read is
-waited for by its own request, and nobody else's: it is paused, which gives its blocks to others.
+The front sends Load once, then Submit, Credit, Cancel and AskStats. The engine answers with Ready or Failed, then
+Tokens, Finished and Stats. The front gives each request a number. Tokens are sent against credit: a request begins with
+`window` credits, and the front gives more as its reader takes tokens. If a reader stops reading, only its own request
+is paused, and its blocks go to others.
 """
 
 import struct
@@ -33,7 +33,7 @@ class EngineSpec(msgspec.Struct, frozen=True):
     max_running: int = 64
     token_budget: int = 512
     threads: int = 0
-    """Of torch; 0 leaves the number to torch."""
+    """The number of torch's threads. 0 leaves the choice to torch."""
     device: str = "auto"
     """"cpu", "cuda", or "auto" for the GPU if there is one."""
     dtype: str = "auto"

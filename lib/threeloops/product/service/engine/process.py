@@ -1,8 +1,8 @@
 """The engine's process: it loads a model, then computes what the front asks for, until the front is gone.
 
-Standard input is its end of the socket pair. A thread listens; the main thread takes what was heard between two steps,
-and sends what a step gave in one write, so that talking costs a step next to nothing. Nothing here outlives the front:
-when the socket closes, the process ends.
+Standard input is its end of the socket pair. A thread listens. Between two steps the main thread handles the received
+messages, and it sends a step's results in one write, so communication adds almost nothing to a step. The process ends
+when the socket closes, so it cannot outlive the front.
 """
 
 import hashlib

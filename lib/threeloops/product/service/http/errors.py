@@ -1,4 +1,4 @@
-"""Every refusal in OpenAI's format, {"error": {"message", "type", "param", "code"}}, whoever it comes from."""
+"""Put every refusal into OpenAI's format, {"error": {"message", "type", "param", "code"}}, whichever part raised it."""
 
 import json
 import math
@@ -53,7 +53,8 @@ def error_json(refusal: Refused) -> bytes:
 
 
 class Refusal(Response):
-    """With Retry-After in whole seconds, rounded up, where coming back helps. Its code is noted for the log."""
+    """A response that refuses a request. If coming back helps, it has Retry-After in whole seconds, rounded up. Its
+    code is noted for the log."""
 
     def __init__(self, refusal: Refused, headers: Mapping[str, str] | None = None) -> None:
         headers = dict(headers or {})

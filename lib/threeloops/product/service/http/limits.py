@@ -1,5 +1,6 @@
-"""Who asks before a body is read; the body, whole and within its limits before anything looks at it; and work that ends
-with its client."""
+"""Limits of HTTP requests: the client is identified before a body is read, the body is read completely and within its
+limits before anything looks at it, and work ends when its client leaves.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -64,7 +65,7 @@ class BoundedRequests:
         return await self.app(scope, replayed, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """None if the client goes away before its end."""
+        """Read the body, or return None if the client leaves before its end."""
         parts, size = [], 0
         while True:
             message = await receive()

@@ -1,4 +1,4 @@
-"""What is written down of every request: a line in the log, and a count of those that were refused."""
+"""Record every request: a line in the log, and a count of refusals."""
 
 import asyncio
 import logging

@@ -1,9 +1,9 @@
-"""uvicorn's HTTP/1.1 with limits that it lacks: for the head of a request, for a reader that stands still, and for how
-many connections are open.
+"""uvicorn's HTTP/1.1 with limits that it lacks: on the head of a request, on a reader that has stopped, and on open
+connections.
 
-Without the first, a client that sends a byte per second keeps a connection for ever, and a few thousand of them keep
-everybody else out (the "slowloris" attack). Without the second, so does a client that never reads its answer. Without
-the third, the process runs out of file descriptors, and can start no engine and write no log.
+Without the first, a client that sends a byte per second keeps a connection forever, and a few thousand of them keep
+everybody else out (the "slowloris" attack). Without the second, a client that never reads its answer can do the same.
+Without the third, the process runs out of file descriptors, and can neither start an engine nor write a log.
 """
 
 import asyncio

@@ -5,8 +5,8 @@
     history.json                      every activation and rollback; the active version follows from it
     lock                              held while any of this is changed, by the process whose id it contains
 
-Nothing is ever half there: a version is copied under another name, flushed to the disk and then renamed. Processes may
-share the folder.
+No version is ever half there: it is copied under another name, flushed to the disk and then renamed. Several processes
+may share the folder.
 """
 
 import fcntl
@@ -62,10 +62,10 @@ def _reported() -> Iterator[None]:
 
 
 class Registry:
-    """Whatever it returns is whole: each byte of a version was compared with its manifest.
+    """A registry of complete versions: it compares every byte of a version with its manifest before returning it.
 
-    Everything raises RegistryError if the disk does not do its part. Whoever changes something waits for others who do,
-    for at most `lock_seconds`.
+    All methods raise RegistryError if the disk fails. A method that changes something waits for other writers for at
+    most `lock_seconds`.
     """
 
     @_reported()
@@ -76,7 +76,7 @@ class Registry:
 
     @_reported()
     def names(self) -> list[str]:
-        """Of all versions, whether whole or not, in alphabetical order."""
+        """Return the names of all versions, complete or not, in alphabetical order."""
         return sorted(path.name for path in self._versions.iterdir() if _NAME.fullmatch(path.name))
 
     @_reported()

@@ -1,7 +1,7 @@
-"""What the service measures of itself, for Prometheus: `catalog.py` lists it.
+"""The service's own measurements for Prometheus. `catalog.py` lists them.
 
-Latencies are histograms, because averages hide what a tenth of all users suffers, and percentiles of replicas cannot be
-added up whereas buckets can.
+Latencies are histograms. A mean hides what the slowest tenth of the users experience, and percentiles of several
+replicas cannot be added, whereas buckets can.
 """
 
 import time
@@ -44,7 +44,8 @@ class EngineLoad(Protocol):
 
 
 class ServiceMetrics:
-    """Of one model on one engine. `registry` should be one of its own, so that two services can share a process."""
+    """The metrics of one model on one engine. Give each its own `registry`, so that two services can share a
+    process."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -104,7 +105,7 @@ class ServiceMetrics:
         self._advance("threeloops:log_lines_dropped", count)
 
     def text(self) -> str:
-        """In Prometheus' text format, whose type is `content_type`."""
+        """Return the metrics in Prometheus' text format, whose type is `content_type`."""
         return generate_latest(self.registry).decode()
 
     def observe(self, name: str, value: float) -> None:

@@ -1,4 +1,4 @@
-"""How a program gets to its ranks."""
+"""Pickle a program for its ranks."""
 
 import gc
 import importlib
@@ -20,15 +20,16 @@ __all__ = ["from_bytes", "import_libraries", "label_of", "to_bytes"]
 
 
 def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], label: Any = None) -> bytes:
-    """The program with its arguments, as cloudpickle sends it, where modules are found here, and which it names. The
-    label can be read without the program. The text of a notebook's cells travels too, for tracebacks.
+    """Pickle the program and its arguments with cloudpickle, together with the search path for modules and the names of
+    modules that it uses. The label can be read without unpickling the program. The text of a notebook's cells travels
+    too, for tracebacks.
 
-    Functions of a notebook travel by value, as they are now, and so do those of the modules, if they are no library's,
-    in which the program and functions among its arguments stand. Other modules are imported over there, those of
-    libraries once for all runs.
+    Functions of a notebook travel by value, in their current state. So do functions of the modules that contain the
+    program and functions among its arguments, unless these modules belong to libraries. Other modules are imported on
+    the other side, those of libraries once for all runs.
 
     Raises:
-        TypeError: something among them cannot be sent.
+        TypeError: something in the program or its arguments cannot be sent.
     """
     functions = [each for each in (program, *arguments) if isinstance(each, FunctionType)]
     names = {each.__module__ for each in functions} & sys.modules.keys() - cloudpickle.list_registry_pickle_by_value()
@@ -52,7 +53,7 @@ def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], label: Any =
 
 
 def from_bytes(data: bytes) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """What was given to `to_bytes`, in a process that then finds the same modules."""
+    """Return the program given to `to_bytes`, in a process that then finds the same modules."""
     path, cells, program = pickle.loads(pickle.loads(data)[1])
     linecache.cache.update(cells)
     sys.path += [folder for folder in path if folder not in sys.path]
@@ -95,8 +96,8 @@ def _is_of_a_library(name: str) -> bool:
 
 
 def import_libraries(data: bytes) -> None:
-    """Import what a program from `to_bytes` names and this process lacks, so that ranks inherit what each would import
-    for itself. What cannot be imported fails there."""
+    """Import modules that a program from `to_bytes` names and this process lacks, so that ranks inherit them instead of
+    importing them one by one. A module that cannot be imported fails on the rank."""
     if lacking := [each for each in pickle.loads(data)[0] if each not in sys.modules]:
         for each in lacking:
             with suppress(Exception):

@@ -1,9 +1,9 @@
-"""The process that ranks are forked from: torch and its parallel modules are imported once, so that a rank starts in
+"""The warm process that ranks are forked from. It imports torch and its parallel modules once, so that a rank starts in
 milliseconds.
 
 Its parent sends it a pickled program and two descriptors per rank. It forks, and each rank runs the program as rank r
-of a world that only these sockets reach. Or it sends what ordinary processes are to do, which its forks become. All end
-with the warm process, and that with its parent.
+of a world that only these sockets reach. The parent can also ask for ordinary processes, which are forks too. All of
+them end with the warm process, and the warm process ends with its parent.
 """
 
 import array
@@ -35,7 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
-"""What to do, number of ranks, bytes of the program that follows, the core to run on or -1."""
+"""The command, the number of ranks, the bytes of the program that follows, and the core to run on or -1."""
 START, PROCESSES, STATUS, END = b"RUN ", b"FORK", b"LOOK", b"END "
 PROCESS = struct.Struct("<i")
 """The answer to `START` and `PROCESSES`, once per rank: its process; to `STATUS`, how each ended, or AT_WORK."""
@@ -47,14 +47,14 @@ _IMPORTED = (
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
 )
-"""What a program may need first; in a cold fork the first DDP would take seconds."""
+"""Modules that a program may need. In a fork without them, the first DDP would take seconds."""
 _PARALLEL = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor")
 _COMPILING = ("torch.optim", "torch.utils.flop_counter")
-"""What imports the compiler when it is first used."""
+"""Modules that import the compiler when they are first used."""
 
 
 def import_parallel() -> None:
-    """What ranks are forked with, so that none of them has to import it."""
+    """Import modules before ranks are forked, so that no rank has to import them."""
     for module in _IMPORTED:
         importlib.import_module(module)
     hide_from_compiler()
@@ -72,7 +72,7 @@ def warm_up(modules: Iterable[str]) -> None:
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytearray:
-    """Raises EOFError where the other side ended."""
+    """Receive exactly this many bytes. Raises EOFError if the other side has ended."""
     data = bytearray(size)
     view = memoryview(data)
     while view:

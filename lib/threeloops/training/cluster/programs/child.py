@@ -1,4 +1,4 @@
-"""What a process does to be one rank of a cluster, or another process of this library."""
+"""Turn a forked process into a rank of a cluster, or into another process of this library."""
 
 import ctypes
 import faulthandler
@@ -55,8 +55,8 @@ def be_rank(
 ) -> None:
     """Run a program as rank `rank`, and never return.
 
-    `nodes` says in which node each rank is. `descriptors` are the rank's socket and the file for what it prints.
-    `encode` turns what the program returns into bytes.
+    `nodes` has the node of each rank, and `descriptors` are the rank's socket and the file for its output. `encode`
+    turns what the program returns into bytes.
     """
     global _current
     connection, printed = descriptors
@@ -105,7 +105,7 @@ def _take_over() -> None:
 
 
 def _hand_back() -> None:
-    """At the end of such a process, which may be an exception."""
+    """Hand back the result at the end of such a process, which may be an exception."""
     assert _current is not None
     try:
         if (error := sys.exc_info()[1]) and (not isinstance(error, SystemExit) or error.code):
@@ -159,7 +159,7 @@ _kept: list[bytes] = []
 
 
 def _said(error: BaseException) -> str:
-    """The exception with the frames of the program; those of libraries say little."""
+    """Format the exception with the frames of the program, but without those of libraries, which say little."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     kept = [frame for frame in frames if not is_library(frame.filename)]
     lines = traceback.format_list(kept or frames) + traceback.format_exception_only(error)
@@ -167,6 +167,6 @@ def _said(error: BaseException) -> str:
 
 
 def die_with_parent() -> None:
-    """On Linux: be killed when the process that started this one ends."""
+    """Ask Linux to kill this process when the process that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""How training goes on when ranks are lost: in the same processes on whoever is left, or by a restart."""
+"""Recovery after ranks are lost: in the same processes with the survivors, or by a restart."""
 
 from threeloops.training.elastic.recovery.members import Checkpoints, Members, Trainer, train_through_losses
 from threeloops.training.elastic.recovery.peer_memory import PeerMemory
