@@ -26,6 +26,7 @@ _STUDENT_END = (
     "witness/folders.py",
     "witness/plain.py",
     "processes/__init__.py",
+    "processes/rank_processes.py",
     "processes/student_process.py",
     "sandbox/__init__.py",
     "sandbox/confine.py",

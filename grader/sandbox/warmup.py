@@ -43,9 +43,9 @@ def import_all(modules: Sequence[str]) -> None:
 
 def import_for_ranks(modules: Sequence[str]) -> None:
     """What ranks may need whose programs use what these modules hold."""
-    from threeloops.training.cluster.processes import hub
+    from threeloops.training.cluster.processes.warm import warm_up
 
-    hub.warm_up(modules)
+    warm_up(modules)
 
 
 class IdleSteps:

@@ -60,6 +60,7 @@ class Sockets:
         seconds: the real time after which a running rank has failed. It begins when all ranks have been launched.
         statuses: returns the exit status of each process, None for one that is still running. Not every caller knows
             it.
+        most: the number of bytes that a rank may send at once. None if the ranks are trusted.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class Sockets:
         launch: Callable[[list[list[int]]], list[int]],
         seconds: float,
         statuses: Callable[[], list[int | None]] | None = None,
+        most: int | None = None,
     ) -> None:
-        self._statuses = statuses
+        self._statuses, self._most = statuses, most
         self._channels: list[Channel] = []
         self._printed = [log() for _ in range(size)]
         theirs = []
@@ -94,7 +96,7 @@ class Sockets:
                 self._channels[rank].send(parts)
             for rank, _ in told:
                 self._channels[rank].bound(self._deadline - time.monotonic())
-                _, said, data = self._channels[rank].receive(HEAD)
+                _, said, data = self._channels[rank].receive(HEAD, self._most)
                 yield said, data
         except TimeoutError:
             raise ClusterError(
@@ -107,9 +109,12 @@ class Sockets:
     def _stands_at(self, rank: int) -> str:
         """Return the line at which a silent rank stands. The rank sends its stack when it gets the signal."""
         with contextlib.suppress(OSError):
-            os.kill(self._processes[rank], signal.SIGUSR1)
+            self._request_stack(rank)
             return line_in_stack(self._channels[rank].rest(_STACK_SECONDS).decode(errors="replace"))
         return ""
+
+    def _request_stack(self, rank: int) -> None:
+        os.kill(self._processes[rank], signal.SIGUSR1)
 
     def _ended(self, rank: int) -> str:
         """Say how a rank ended that has closed its socket. Its exit status comes a moment later."""

@@ -14,7 +14,8 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -23,13 +24,14 @@ from threeloops.training.cluster.processes.pickled import from_bytes, import_lib
 from threeloops.training.cluster.programs.child import (
     be_process,
     be_rank,
+    by_cloudpickle,
     die_with_parent,
 )
 from threeloops.training.cluster.programs.group import hide_from_compiler
 
 __all__ = [
     "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank", "import_parallel",
-    "kill", "main", "receive_exactly",
+    "kill", "main", "receive_exactly", "warm_up",
 ]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
@@ -46,6 +48,9 @@ _IMPORTED = (
     "torch.distributed.tensor.parallel",
 )
 """Modules that a program may need. In a fork without them, the first DDP would take seconds."""
+_PARALLEL = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor")
+_COMPILING = ("torch.optim", "torch.utils.flop_counter")
+"""Modules that import the compiler when they are first used."""
 
 
 def import_parallel() -> None:
@@ -53,6 +58,17 @@ def import_parallel() -> None:
     for module in _IMPORTED:
         importlib.import_module(module)
     hide_from_compiler()
+
+
+def warm_up(modules: Iterable[str]) -> None:
+    """Import what ranks may need whose programs use names of these modules. Otherwise each rank would import it, which
+    takes seconds."""
+    used = list(modules)
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
+    if any(each.startswith(_COMPILING) for each in used):
+        importlib.import_module("torch._dynamo")
+    if any(each.startswith(_PARALLEL) for each in used):
+        import_parallel()
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytearray:
@@ -135,10 +151,12 @@ def _become(control: socket.socket, ranks: int, program: bytes) -> list[int]:
     return children
 
 
-def be_unpacked_rank(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
-    """Be a rank of the program that `Cluster.run` has pickled, and never return."""
+def be_unpacked_rank(
+    rank: int, descriptors: Sequence[int], pickled: bytes, encode: Callable[[Any], bytes] = by_cloudpickle
+) -> None:
+    """Be a rank of the program that `to_bytes` has pickled, and never return."""
     nodes, slow, measured = label_of(pickled)
-    be_rank(rank, nodes, descriptors, lambda: (*from_bytes(pickled), slow, measured))
+    be_rank(rank, nodes, descriptors, lambda: (*from_bytes(pickled), slow, measured), encode)
 
 
 def _receive_descriptors(control: socket.socket, count: int) -> list[int]:

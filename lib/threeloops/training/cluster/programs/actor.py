@@ -39,7 +39,7 @@ from threeloops.training.cluster.machine.calls import (
     Submit,
     Wait,
 )
-from threeloops.training.cluster.machine.errors import RankLost
+from threeloops.training.cluster.machine.errors import ClusterError, RankLost
 from threeloops.training.cluster.machine.faults import SlowRank
 
 __all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "calling_line", "is_library", "line_in_stack"]
@@ -64,8 +64,9 @@ class Channel:
             for part in parts:
                 self._socket.sendall(part)
 
-    def receive(self, head: struct.Struct) -> tuple[tuple[Any, ...], memoryview, memoryview]:
-        """Return the header's fields and both bodies. Raises EOFError if the other side has ended."""
+    def receive(self, head: struct.Struct, most: int | None = None) -> tuple[tuple[Any, ...], memoryview, memoryview]:
+        """Return the header's fields and both bodies. Raises EOFError if the other side has ended, and ClusterError if
+        the message has more than `most` bytes."""
         buffer = self._buffer
         have = self._some(buffer)
         while have < head.size:
@@ -73,6 +74,8 @@ class Channel:
         fields = head.unpack_from(buffer)
         end = head.size + fields[-2]
         total = end + fields[-1]
+        if most is not None and total > most:
+            raise ClusterError(f"a rank sends {total:,} bytes at once: expected at most {most:,}")
         data = memoryview(bytearray(total))
         have = min(have, total)  # more comes only after a failure that two processes of a rank have said
         data[:have] = buffer[:have]
