@@ -173,9 +173,9 @@ class _Transformer(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
         returns = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
-        if len(returns) > 1:
-            for each in returns:
-                each.value = _call("threeloops_returned", each.value)
+        for each in returns if len(returns) > 1 else ():
+            assert each.value is not None
+            each.value = _call("threeloops_returned", each.value)
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
