@@ -29,10 +29,10 @@ class _Block:
 
     def __init__(self, owner: "_Check", grade_id: str, title: str, part: str, hidden: str) -> None:
         self.owner, self.grade_id, self.title, self.part, self.hidden = owner, grade_id, title, part, hidden
-        self.held = 0
+        self.held = self.refused = 0
 
     def __enter__(self) -> None:
-        self.held = 0
+        self.held = self.refused = 0
         self.owner.open.append(self)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
@@ -50,6 +50,11 @@ class _Block:
         elif not self.held:
             raise CheckFailed(
                 f"{self.title}\n  this check checked nothing: no check.close, equal, true, … ran inside it"
+            )
+        elif self.held == self.refused:
+            raise CheckFailed(
+                f"{self.title}\n  this check has check.raises alone, which an answer passes that always raises: "
+                "add check.accepts with arguments that are allowed"
             )
         else:
             debrief.passed(self.grade_id, self.part)
@@ -236,6 +241,19 @@ class _Check:
         missing = [name for name in named if name not in message]
         if missing:
             self._fail([got, f"expected   a message that contains {' and '.join(map(repr, missing))}"], raised)
+        self._count()
+        if self.open:
+            self.open[-1].refused += 1
+
+    def accepts(self, fn: Callable, *args: object, **kwargs: object) -> None:
+        """`fn(*args, **kwargs)` raises nothing, where other arguments are refused. Its result is not looked at."""
+        try:
+            fn(*args, **kwargs)
+        except Exception as error:
+            if is_unwritten(error):
+                raise
+            got = f"value      {_call(fn, args, kwargs)} raised {type(error).__name__}: {error}"
+            self._fail([got, "expected   a result: these arguments are allowed"], error)
         self._count()
 
     def rng(self, seed: int):
