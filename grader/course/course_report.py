@@ -1,4 +1,4 @@
-"""What `make course` writes: a page for each executed notebook, the claims, an index, JSON and JUnit XML."""
+"""Write the reports of `make course`: a page for each executed notebook, the claims, an index, JSON and JUnit XML."""
 
 import platform
 from collections.abc import Sequence

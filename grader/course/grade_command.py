@@ -1,4 +1,4 @@
-"""`threeloops grade`: grade a class, print a line per student as it is done, then write the exports."""
+"""`threeloops grade`: grade a class, print a line per student as soon as it is graded, then write the exports."""
 
 import errno
 import html

@@ -1,4 +1,4 @@
-"""Grade a class: every submission through the wall, in parallel, with one record each, whatever the others do."""
+"""Grade a class: every submission goes through the wall, in parallel, and gets its own record whatever others do."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""`threeloops lab`: a learner's copy of a lab in JupyterLab, with the learner's own menus."""
+"""`threeloops lab`: open a learner's copy of a lab in JupyterLab, with menus for learners."""
 
 import contextlib
 import os

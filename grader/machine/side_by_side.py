@@ -1,4 +1,4 @@
-"""Runs one function for several labs, each in a process of its own: grading has pools and settings per process."""
+"""Run one function for several labs in separate processes, because grading has pools and settings per process."""
 
 import multiprocessing
 import os

@@ -1,6 +1,6 @@
-"""The grader's half of one submission: a process that runs setup and test cells and never a line of the student's.
+"""The grader's half of one submission: a process that runs setup and test cells and never a line of the student's code.
 
-Started as a warm process that forks once per submission (`python -m grader.processes.grader_process FD`). Its parent
+It starts as a warm process that forks once per submission (`python -m grader.processes.grader_process FD`). Its parent
 asks for one cell at a time over a link of plain JSON.
 """
 

@@ -1,4 +1,4 @@
-"""A three-way merge of notebooks by cell id: what the student wrote stays, the rest becomes the new text."""
+"""A three-way merge of notebooks by cell id: the student's texts stay, and all other cells get the new text."""
 
 import copy
 from collections import Counter, defaultdict

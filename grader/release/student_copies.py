@@ -1,4 +1,4 @@
-"""A student's own copy of a lab: `start` makes it, `update` brings a newer release into it, nothing overwrites it."""
+"""A student's own copy of a lab: `start` makes it, `update` merges a newer release into it, nothing overwrites it."""
 
 import json
 import tempfile

@@ -1,6 +1,6 @@
-"""What the warm processes of a lab import before they fork: only what the lab's setup cells import.
+"""Import in a lab's warm processes only what the lab's setup cells import.
 
-So a lab without Triton does not pay for its import, and a lab with it pays once instead of once per submission.
+So a lab without Triton does not pay for its import, and a lab with Triton pays once instead of once per submission.
 """
 
 import importlib
@@ -43,9 +43,9 @@ def import_all(modules: Sequence[str]) -> None:
 
 def import_for_ranks(modules: Sequence[str]) -> None:
     """What ranks may need whose programs use what these modules hold."""
-    from threeloops.training.cluster.processes import hub
+    from threeloops.training.cluster.processes.warm import warm_up
 
-    hub.warm_up(modules)
+    warm_up(modules)
 
 
 class IdleSteps:

@@ -1,4 +1,4 @@
-"""What an instructor decides about a class: due dates, the late policy, and points for the reflection."""
+"""An instructor's settings for a class: due dates, the late policy, and points for the reflection."""
 
 import json
 import math

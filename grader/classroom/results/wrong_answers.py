@@ -1,4 +1,4 @@
-"""Which known-wrong answer did a student give? The one that fails in the same parts with the same messages."""
+"""Recognise known-wrong answers: a student's answer that fails in the same parts with the same messages."""
 
 import hashlib
 import json

@@ -4,9 +4,9 @@
 >>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]
 >>> [change.change for change in plan.sensitivity if change.decisions]
 
-Nothing is predicted here: parallelism and step time come from `training.planning`, failures from
-`training.elastic.goodput`, replicas and fleets from `product.fleet`, and accelerators from `hardware`. What this room
-adds is the chain of arithmetic from them to a bill, the reasons, and what would have to change.
+This package predicts nothing itself. Parallelism and step time come from `training.planning`, failures from
+`training.elastic.goodput`, replicas and fleets from `product.fleet`, and accelerators from `hardware`. It adds the
+arithmetic from them to a bill, the reasons for the decisions, and the changes that would alter them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What the figures of a plan show, as data."""
+"""The contents of a plan's figures, as data."""
 
 import math
 

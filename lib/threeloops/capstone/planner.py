@@ -1,4 +1,4 @@
-"""The plan: the cheapest accelerator that will do, what is decided on it, and why.
+"""Make a plan: choose the cheapest accelerator that suffices, and give the decisions and their reasons.
 
 >>> plan = make_plan(read_scenario("70b_pretraining"))
 >>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]

@@ -1,7 +1,7 @@
-"""The lab kit: what a notebook of the course imports to ask, to check, to show and to audit.
+"""The lab kit: the functions with which a notebook of the course asks, checks, shows and audits.
 
-Light on purpose: torch, matplotlib, ipywidgets and IPython are imported by what needs them, when it needs them, and
-nothing that a lab withholds is imported at all.
+It is light on purpose. torch, matplotlib, ipywidgets and IPython are imported by the functions that need them, when
+they need them. Modules that a lab withholds are not imported at all.
 """
 
 from typing import TYPE_CHECKING

@@ -27,8 +27,8 @@ __all__ = ["Mesh", "Partial", "Placement", "Replicate", "Shard", "redistribute"]
 
 
 class Mesh:
-    """Ranks 0 … size − 1 as a grid with named axes. The last axis varies fastest, so its neighbours are neighbours in
-    rank, and on one node where a node has enough devices: put there the axis that communicates most.
+    """Ranks 0 … size − 1 as a grid with named axes. The last axis varies fastest, so its neighbours are consecutive
+    ranks, which are on one node if a node has enough devices. Put the axis that communicates most there.
 
     Args:
         axes: the length of each axis, outermost first. The usual names are pp, dp, cp, ep and tp.

@@ -1,4 +1,4 @@
-"""What a plan is asked for, and what things cost: read from TOML, and refused with the key that is wrong."""
+"""The requirements of a plan, and prices: read from TOML, with errors that name the wrong key."""
 
 from typing import TYPE_CHECKING
 

@@ -2,6 +2,7 @@
 during a launch, library functions that were decorated too early, and autotuners where nothing can be timed."""
 
 import ast
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -118,29 +119,91 @@ def _assigned(value: Any) -> Any:
     return interpreter.interpreter_semantic.to_tensor(value, False)
 
 
-def _logical(is_and: bool, left: Any, right: Callable[[], Any]) -> Any:
-    """Compute `left and right` or `left or right`.
+def _logical(is_and: bool, *values: Callable[[], Any]) -> Any:
+    """Compute `x and y and …` or `x or y or …`.
 
-    As when compiled, a scalar tensor on the left makes the result a boolean, and the right side is always computed.
+    As when compiled, a number decides or does not count, all tensors are computed, and together they make a boolean.
     """
-    if not isinstance(left, tl.core.tensor) or left.handle.data.size != 1:
-        return (left and right()) if is_and else (left or right())
-    truths = [bool(left), bool(right())]
-    return _scalar(all(truths) if is_and else any(truths), tl.int1)
+    tensors: list[Any] = []
+    value = None
+    for each in values:
+        value = each()
+        if isinstance(value, tl.core.tensor):
+            tensors.append(value)
+        elif bool(value) is not is_and:
+            return value
+    if not tensors:
+        return value
+    combine = tl.core.tensor.logical_and if is_and else tl.core.tensor.logical_or
+    return functools.reduce(lambda right, left: combine(left, right), reversed(tensors))
+
+
+def _negated(value: Any) -> Any:
+    """Compute `not value`, which is a tensor for a tensor."""
+    return value.__not__() if isinstance(value, tl.core.tensor) else not value
+
+
+def _chosen(condition: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+    """Compute `first if condition else second`. If the condition is a tensor, so is the result."""
+    chosen = first() if condition else second()
+    return _assigned(chosen) if isinstance(condition, tl.core.tensor) else chosen
+
+
+def _called(function: Callable[..., Any], *values: Any) -> Any:
+    """Call `min` or `max`, which are functions of `tl` in a compiled kernel."""
+    replacement = {min: tl.minimum, max: tl.maximum}.get(function)
+    is_of_tensors = any(isinstance(each, tl.core.tensor) for each in values)
+    return functools.reduce(replacement, values) if replacement and is_of_tensors else function(*values)
+
+
+def _returned(value: Any) -> Any:
+    """Return one of several results of a function. Refuses numbers: when compiled, they may become tensors or not."""
+    for each in value if type(value) in (tuple, list) else (value,):
+        if type(each) in (bool, int, float):
+            raise ValueError(
+                f"return {value}, in a function with several returns: assign the number to a variable, and return that"
+            )
+    return value
 
 
 class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel to behave as if compiled: assigned numbers and loop indices are tensors, a loop's index has no
-    value after the loop, and `and` and `or` return booleans."""
+    """Rewrite a kernel to behave as if compiled: numbers become tensors where they do then (if assigned, as the index
+    of a loop, chosen by a tensor), a loop's index has no value after the loop, and `and` and `or` return booleans."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self.generic_visit(node)
+        returns = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
+        for each in returns if len(returns) > 1 else ():
+            assert each.value is not None
+            each.value = _call("threeloops_returned", each.value)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        return _call("threeloops_negated", node.operand) if isinstance(node.op, ast.Not) else node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        arguments = [node.test, _later(node.body), _later(node.orelse)]
+        return ast.copy_location(ast.Call(ast.Name("threeloops_chosen", ast.Load()), arguments, []), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("min", "max") and not node.keywords:
+            called = ast.Call(ast.Name("threeloops_called", ast.Load()), [node.func, *node.args], [])
+            return ast.copy_location(called, node)
+        return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         if len(node.targets) > 1:
             raise ValueError("Multiple assignments are not supported")
+        self.generic_visit(node)
         node.value = _call("threeloops_assigned", node.value)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         """`x += y` is `x = x + y`, with Python numbers as well."""
+        self.generic_visit(node)
         if not isinstance(node.target, ast.Name):
             return node
         read = ast.Name(node.target.id, ast.Load())
@@ -148,17 +211,16 @@ class _Transformer(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", value)), node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        self.generic_visit(node)
         if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
             node.value = _call("threeloops_assigned", node.value)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         self.generic_visit(node)
-        result, nothing = node.values[-1], ast.arguments([], [], None, [], [], None, [])
-        for value in reversed(node.values[:-1]):
-            arguments = [ast.Constant(isinstance(node.op, ast.And)), value, ast.Lambda(nothing, result)]
-            result = ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, [])
-        return ast.copy_location(result, node)
+        values = [_later(each) for each in node.values]
+        arguments = [ast.Constant(isinstance(node.op, ast.And)), *values]
+        return ast.copy_location(ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, []), node)
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
@@ -176,6 +238,10 @@ class _Transformer(ast.NodeTransformer):
 
 def _call(name: str, value: ast.expr) -> ast.Call:
     return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value], []), value)
+
+
+def _later(value: ast.expr) -> ast.Lambda:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
 
 
 class _Nested:
@@ -253,6 +319,8 @@ def install() -> None:
     interpreter.FunctionRewriter.ast_transformer = _Transformer()
     # Triton gives a rewritten kernel the names of its own module.
     interpreter.threeloops_range, interpreter.threeloops_assigned = _loop, _assigned
-    interpreter.threeloops_logical = _logical
+    interpreter.threeloops_logical, interpreter.threeloops_negated = _logical, _negated
+    interpreter.threeloops_chosen, interpreter.threeloops_called = _chosen, _called
+    interpreter.threeloops_returned = _returned
     interpreter.GridExecutor.__call__ = _call_grid
     Autotuner._bench = _first_of_all

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from threeloops.inner.memory.recompute import require_divisor
+from threeloops.units import require_whole
 
 __all__ = ["Model", "Step"]
 
@@ -67,10 +68,7 @@ class Step:
     device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("batch", "sequence"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        require_whole(batch=self.batch, sequence=self.sequence)
         if self.model.layers < 1:
             raise ValueError(f"layers = {self.model.layers}: expected at least 1")
         for name in _UNKNOWN:

@@ -1,4 +1,4 @@
-"""A save, one operation per frame: which contents a power cut may leave after it, each a square."""
+"""A save, one operation per frame, with a square for each state that a power cut may leave after it."""
 
 from collections.abc import Callable
 from pathlib import Path

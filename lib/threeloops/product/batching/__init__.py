@@ -1,4 +1,4 @@
-"""Many requests on one model: who is computed in a step, what they share, and the engine that runs the steps.
+"""Many requests on one model: the scheduler that chooses each step, the blocks that they share, and the engine.
 
 >>> engine = Engine(ModelRunner(model, blocks=1024, block_size=16), BlockManager(1024, 16), CHUNKED)
 >>> engine.run(requests)                                # now each has its output and its token_times
@@ -9,8 +9,8 @@
 >>> cost = RooflineCost(config, accelerator("H100"))
 >>> Engine(SimulatedExecutor(clock, cost), BlockManager(1024, 16), CHUNKED, clock).run(requests)
 
-`scheduler.py` decides, `policy.py` says how, `engine.py` lets an executor compute. A trace of requests is replayed by
-`threeloops.product.loadgen`.
+`scheduler.py` chooses what a step computes, by the rules of `policy.py`, and `engine.py` lets an executor compute it. A
+trace of requests is replayed by `threeloops.product.loadgen`.
 """
 
 from typing import TYPE_CHECKING

@@ -11,6 +11,8 @@ given to somebody else, so the prefix cache costs no memory of its own.
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from threeloops.units import require_whole
+
 __all__ = ["BlockManager", "OutOfBlocks"]
 
 
@@ -25,9 +27,7 @@ class BlockManager:
     """
 
     def __init__(self, blocks: int, block_size: int):
-        for name, value in (("blocks", blocks), ("block_size", block_size)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        require_whole(blocks=blocks, block_size=block_size)
         self.blocks, self.block_size = blocks, block_size
         self._references = [0] * blocks
         self._free = OrderedDict.fromkeys(range(blocks))  # taken from the front, given back to the end
@@ -88,7 +88,7 @@ class BlockManager:
         return found
 
     def forget(self, table: Iterable[int]) -> None:
-        """Let nobody find these blocks any more, as what they hold is wrong."""
+        """Remove these blocks from the prefix cache, because their contents are wrong."""
         for block in table:
             if (key := self._key_of.pop(block, None)) is not None:
                 del self._block_of[key]

@@ -16,7 +16,7 @@ __all__ = ["Engine", "Executor"]
 
 
 class Executor(Protocol):
-    """What computes a step."""
+    """The part of an engine that computes a step."""
 
     def check(self, request: Request) -> None:
         """Raises ValueError for a request that can never be computed."""
@@ -58,15 +58,15 @@ class Engine:
         return None
 
     def cancel(self, id: str) -> None:
-        """End a request in whatever phase it is; one that has finished stays as it is."""
+        """End a request in any phase. A finished request is not changed."""
         if (request := self.requests.pop(id, None)) is not None:
             self.scheduler.end(request, Finish.CANCELLED)
 
     def step(self) -> Batch:
-        """Compute one step and say which; empty if there is nothing to compute now.
+        """Compute one step and return it. It is empty if there is nothing to compute now.
 
-        If the executor itself fails, nobody knows what the cache holds: every request ends with the error, which is
-        raised again, and the engine is as empty as a new one.
+        If the executor itself fails, the contents of the cache are unknown. Then every request ends with the error, the
+        error is raised again, and the engine is as empty as a new one.
         """
         batch = self.scheduler.schedule(self.clock.now())
         if not batch.chunks:
@@ -91,8 +91,8 @@ class Engine:
         return batch
 
     def run(self, requests: Iterable[Request] = ()) -> None:
-        """Compute all of `requests`, and whatever else is here, to their ends. Raises ValueError, and computes none of
-        them, if one cannot be added."""
+        """Compute all of `requests`, and all others in the engine, to their ends. Raises ValueError, and computes none
+        of them, if one cannot be added."""
         added = []
         try:
             for request in requests:

@@ -1,4 +1,4 @@
-"""How a model gives its next token: caches of keys and values, sampling, speculation, CUDA graphs and export.
+"""Decoding, one token after another: caches of keys and values, sampling, speculation, CUDA graphs and export.
 
 >>> generate(model, prompts, Sampling(max_tokens=20))              # one batch, a plain cache
 >>> runner = ModelRunner(model, blocks=256, block_size=16)         # a paged cache, for an engine

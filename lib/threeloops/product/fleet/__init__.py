@@ -1,4 +1,4 @@
-"""Many replicas of a service: how many, which one answers, what happens when one dies, and what it costs.
+"""Many replicas of a service: how many, which one answers, what happens when one dies, and the cost.
 
 >>> day = bursty_day(peak=12, seconds=7200, seed=1)                    # two hours shaped like a day
 >>> arrivals = day.arrivals(uniform(100, 300), uniform(50, 150), seed=2)
@@ -11,9 +11,9 @@
 >>> run.columns()["ready"], run.p95()                                  # arrays to draw; run.samples have the reasons
 >>> cost_of(run, Price(2.5, source="…", date="…"), SLO(ttft=1.0)).per_million
 
-`policies/` decides, the simulation acts in virtual time, and `threeloops.product.fleet.real` acts on processes of this
-machine behind NGINX. `EngineModel` is the course's own engine, step by step; `SharedModel` is a formula for long runs,
-and `flow` a whole day without single requests.
+`policies/` decides. The simulation carries the decisions out in virtual time, and `threeloops.product.fleet.real`
+carries them out on processes of this machine behind NGINX. `EngineModel` is the course's own engine, step by step.
+`SharedModel` is a formula for long runs, and `flow` computes a whole day without single requests.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""What a fleet costs: replica-seconds, a price per hour, and the tokens that were served for it.
+"""The cost of a fleet: replica-seconds, a price per hour, and the tokens that were served.
 
-The denominator is what was served. Tokens of tries that failed were computed and paid for, and nobody got them. Those
-of requests that missed the SLO were served late, so two fleets are compared by the cost per million tokens *within the
-SLO*: per token that was served at all, a fleet that is too small is always the cheapest.
+The denominator counts served tokens. Tokens of failed tries were computed and paid for, but nobody received them.
+Tokens of requests that missed the SLO came late. So compare two fleets by the cost per million tokens *within the SLO*.
+By the cost per served token, a fleet that is too small is always the cheapest.
 """
 
 import math
@@ -34,7 +34,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run cost, in the price's currency."""
+    """The cost of a run, in the price's currency."""
 
     price: Price
     replica_seconds: float

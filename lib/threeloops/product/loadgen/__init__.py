@@ -1,4 +1,4 @@
-"""Load for an engine: traces made from a seed, their replay on either clock, and what is measured.
+"""Load for an engine: traces made from a seed, their replay on either clock, and the metrics.
 
 >>> arrivals = trace(poisson(20), 500, lognormal(200, 0.8, 8, 700), uniform(16, 128))
 >>> done = replay(engine, arrivals, vocabulary=256)     # engine.clock says whether it is measured or predicted

@@ -1,4 +1,4 @@
-"""Weights of few bits: int8 and int4 in groups, rounded to the nearest, by GPTQ or by AWQ; and files that hold them.
+"""Weights of few bits: int8 and int4 in groups, rounded to the nearest, by GPTQ or by AWQ, and files that hold them.
 
 >>> small = quantize(model, "gptq", Scheme(bits=4, group=64), calibration=tokens)    # a copy; its layers are
 >>> small.blocks[0].mlp.down                                                         # QuantizedLinear

@@ -1,10 +1,10 @@
-"""The service as an ASGI application: what it is made of, how it starts and ends, and its routes.
+"""The service as an ASGI application: its parts, its start and end, and its routes.
 
-Three probes, for three questions. `/health` says whether this process answers: if not, restart it (liveness).
-`/health/startup` says whether the first model has been loaded: until then, wait (startup). `/ready` says whether a
-request sent now would be taken: if not, send it elsewhere (readiness); it is 503 while a model loads, while the
+Three probes answer three questions. `/health` says whether this process answers; if not, restart it (liveness).
+`/health/startup` says whether the first model has been loaded; until then, wait (startup). `/ready` says whether a
+request sent now would be accepted; if not, send it elsewhere (readiness). It is 503 while a model loads, while the
 engine's process is being replaced, and while the service drains. A liveness probe on `/ready` would restart a service
-that only loads.
+that is only loading.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Service:
         self._opening = asyncio.create_task(self._open())
 
     async def drain(self) -> None:
-        """Refuse what comes, wait for what is here, and cut what is left after `drain_seconds`."""
+        """Refuse new requests, wait for the current ones, and cut off what remains after `drain_seconds`."""
         self.admission.drain()
         for seconds in (self.settings.drain_seconds, _CUT_SECONDS):
             try:
@@ -243,7 +243,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models")
     async def models(client: _Client) -> ModelList:
-        """What is served."""
+        """List the served models."""
         return ModelList(data=[described()])
 
     @app.get("/v1/models/{name:path}")

@@ -1,4 +1,4 @@
-"""How the course's models are trained: everything that decides the weights, as data."""
+"""Recipes for training the course's models: all settings that determine the weights, as data."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Collectives from point-to-point messages alone, each with the bytes, messages and seconds that it costs.
+"""Collectives built from point-to-point messages, each with its cost in bytes, messages and seconds.
 
 >>> peers = TorchPeers()
 >>> ring_all_reduce(peers, gradient, "avg")

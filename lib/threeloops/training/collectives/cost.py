@@ -1,9 +1,9 @@
-"""The α–β model of a message, and what a collective costs in it.
+"""The α–β model of a message, and the cost of a collective in this model.
 
 A message of s bytes takes α + s/β: latency and bandwidth (Hockney 1994). A rank may add γ seconds for each byte that it
-reduces (Thakur, Rabenseifner, Gropp 2005, section 3). The costs beside the algorithms are exact, not asymptotic, where
-every ordered pair of ranks has a link of its own, all ranks begin together, and a sender goes on when its last byte has
-left: so α is paid by whoever waits for a message, and not by its sender.
+reduces (Thakur, Rabenseifner, Gropp 2005, section 3). The costs beside the algorithms are exact, not asymptotic, under
+three conditions: every ordered pair of ranks has a link of its own, all ranks begin together, and a sender continues
+when its last byte has left. So the receiver pays α, and the sender does not.
 """
 
 import math
@@ -34,14 +34,15 @@ class Link:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a collective sends: `bytes` and `messages` of each rank. After `seconds` the last rank is done."""
+    """The cost of a collective: `bytes` and `messages` that each rank sends, and the `seconds` until the last rank is
+    done."""
 
     bytes: tuple[int, ...]
     messages: tuple[int, ...]
     seconds: float
 
     def __add__(self, after: "Cost") -> "Cost":
-        """One after the other, where the second cannot begin before the first is done everywhere."""
+        """Add the costs of two collectives, if the second cannot begin before the first is done everywhere."""
         return Cost(
             tuple(a + b for a, b in zip(self.bytes, after.bytes, strict=True)),
             tuple(a + b for a, b in zip(self.messages, after.messages, strict=True)),

@@ -1,4 +1,4 @@
-"""What a collective algorithm needs of the world: messages to and from the other ranks of a group."""
+"""The interface of a collective algorithm to the world: messages to and from the other ranks of a group."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def reduction(operation: str | Reduction, tensor: torch.Tensor) -> Reduction:
 
 @contextmanager
 def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor's elements in one contiguous dimension; what is written there is in the tensor afterwards."""
+    """Return the tensor's elements in one contiguous dimension. Values written there are in the tensor afterwards."""
     import torch
 
     with torch.no_grad():
@@ -73,10 +73,10 @@ def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def scratch(like: torch.Tensor, elements: int) -> torch.Tensor:
-    """Memory for what this thread receives, until its next call.
+    """Return memory for data that this thread receives, valid until its next call.
 
-    On a CPU it is kept: glibc returns blocks of 32 MiB and more to the system, and touching fresh pages of them takes
-    longer than the copy into them. On a GPU torch's allocator keeps it.
+    On a CPU the memory is kept, because glibc returns blocks of 32 MiB and more to the system, and touching fresh pages
+    takes longer than copying into them. On a GPU torch's allocator keeps it.
     """
     import torch
 

@@ -1,9 +1,9 @@
-"""Which tokens of a sequence each rank has, and how much causal attention that gives it to do.
+"""Orders of the tokens of a sequence on ranks, and the causal attention that each order gives a rank to compute.
 
 A query sees the keys up to its own position. With contiguous parts the first rank is done after one step of the ring,
-while the last one computes in all of them, and everybody waits for it. Zig-zag cuts the sequence into 2n chunks and
-gives rank r chunks r and 2n − 1 − r, so each rank has equal work in each step: Megatron's and Llama 3's choice
-(Grattafiori et al. 2024, section 3.3.2). Striped attention (Brandon et al. 2023) balances by dealing out single tokens.
+while the last one computes in every step, and everybody waits for it. Zig-zag cuts the sequence into 2n chunks and
+gives rank r chunks r and 2n − 1 − r, so each rank has equal work in each step. Megatron and Llama 3 use it (Grattafiori
+et al. 2024, section 3.3.2). Striped attention (Brandon et al. 2023) balances by dealing out single tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slow ranks: what noise alone costs, which ranks are slow beyond it, and how to share a batch among unequal ones."""
+"""Slow ranks: the cost of noise alone, the ranks that are slower than that, and shares of a batch for unequal ranks."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ __all__ = [
 
 
 def expected_slowest(mean: float, deviation: float, ranks: int) -> float:
-    """Expected maximum of the step times of `ranks` ranks, each normal and independent: what a synchronous step takes.
+    """Return the expected maximum of the step times of `ranks` ranks, each normal and independent: the time of a
+    synchronous step.
 
     With n ranks it is mean + deviation · eₙ, where eₙ = ∫ x · n · φ(x) · Φ(x)ⁿ⁻¹ dx: e₂ = 1/√π, e₈ = 1.42, e₁₀₂₄ = 3.2.
     So even equal ranks wait for one another. The trapezoidal rule is exact to rounding for such integrands.

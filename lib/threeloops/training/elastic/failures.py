@@ -1,7 +1,7 @@
-"""What goes wrong, on purpose: faults of processes, storage and numbers for tests and labs.
+"""Faults on purpose, for tests and labs: of processes, storage and numbers.
 
-Deaths and slowness at a virtual time are the cluster's (`RankDies`, `SlowRank`, `SlowLink`). These are the others:
-whatever happens to a file, a tensor, or a real process.
+The cluster has deaths and slowness at a virtual time (`RankDies`, `SlowRank`, `SlowLink`). These are the others: faults
+of a file, a tensor, or a real process.
 """
 
 import builtins
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def kill_once(marker: Path | str) -> None:
-    """End this process with SIGKILL; but not where the file `marker` is there already, so a restart gets past it."""
+    """End this process with SIGKILL, unless the file `marker` exists already. So a restart gets past it."""
     try:
         Path(marker).touch(exist_ok=False)
     except FileExistsError:
@@ -98,7 +98,7 @@ def corrupt_gradient(
 
 
 class _Disk(io.FileIO):
-    """A file on a disk with so many bytes left, or so many bytes/s."""
+    """A file on a disk with a number of bytes left, or a number of bytes per second."""
 
     def __init__(self, path: Any, mode: str, left: list[float], bandwidth: float) -> None:
         super().__init__(path, mode)

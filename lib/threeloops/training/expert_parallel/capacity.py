@@ -1,9 +1,9 @@
-"""How many tokens an expert takes, which are dropped, and the load of experts as data.
+"""Capacity of experts: how many tokens an expert takes, which tokens are dropped, and the load of experts as data.
 
-With a capacity no expert computes more than a stated number of rows, so that memory and time are known beforehand
-(Lepikhin et al. 2020, "GShard", section 2.2); the price is that tokens beyond it are dropped, and pass the layer by its
-residual connection alone. Without one (`factor = inf`; Gale et al. 2022, "MegaBlocks") nothing is dropped, and the
-slowest expert decides how long a layer takes.
+With a capacity, no expert computes more than a stated number of rows, so memory and time are known beforehand (Lepikhin
+et al. 2020, "GShard", section 2.2). The price is that further tokens are dropped, and pass the layer only through its
+residual connection. Without a capacity (`factor = inf`; Gale et al. 2022, "MegaBlocks") no token is dropped, and the
+slowest expert determines the time of a layer.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -71,12 +71,12 @@ class Load:
 
     @property
     def imbalance(self) -> float:
-        """Rows of the busiest expert over the mean: how much longer the layer takes than a balanced one, where each
-        expert has a device of its own. 1.0 where there are no rows."""
+        """Rows of the busiest expert divided by the mean: how much longer the layer takes than a balanced one, if each
+        expert has its own device. 1.0 if there are no rows."""
         return max(self.kept) * len(self.kept) / sum(self.kept) if sum(self.kept) else 1.0
 
     def per_rank(self, ranks: int) -> tuple[int, ...]:
-        """Rows that each rank computes, where each has an equal part of the experts."""
+        """Return the rows that each rank computes, if each has an equal part of the experts."""
         each = len(self.kept) // ranks
         return tuple(sum(self.kept[rank * each : (rank + 1) * each]) for rank in range(ranks))
 

@@ -1,4 +1,4 @@
-"""What a plan keeps in the memory of each GPU, predicted."""
+"""Predict the memory that a plan needs on each GPU."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Memory:
     gathered: float
     """16-bit parameters that FSDP has put together for use."""
     activations: float
-    """What forward keeps for backward."""
+    """Activations that forward keeps for backward."""
     working: float
     """Working memory of the loss, or of the layer whose backward runs, whichever is more."""
 

@@ -1,5 +1,7 @@
-"""A unit of fully sharded parameters: what is gathered, released and reduced together (Zhao et al. 2023, "PyTorch FSDP:
-Experiences on Scaling Fully Sharded Data Parallel", section 3.2)."""
+"""A unit of fully sharded parameters, which are gathered, released and reduced together.
+
+Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", section 3.2.
+"""
 
 from collections.abc import Mapping
 
@@ -12,11 +14,11 @@ __all__ = ["FlatParameter", "Unit"]
 
 
 class FlatParameter:
-    """Parameters of one dtype in one flat tensor. Each rank keeps its chunk, and all of it only between `gather` and
-    `release`.
+    """Parameters of one dtype in one flat tensor. Each rank keeps its chunk, and holds all of it only between `gather`
+    and `release`.
 
-    `shard` is what the optimizer trains. Where parameters have 16 bits it is float32, the master copy, and what is
-    gathered is its rounding. Released parameters have no elements.
+    `shard` is the tensor that the optimizer trains. If parameters have 16 bits, it is float32, the master copy, and its
+    rounding is gathered. Released parameters have no elements.
     """
 
     def __init__(

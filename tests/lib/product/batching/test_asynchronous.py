@@ -346,5 +346,5 @@ def test_a_front_that_is_not_open_says_so_and_opens_once():
 
 @pytest.mark.parametrize("buffer", [0, -1, 1.5, True])
 def test_a_buffer_that_is_none_is_named(buffer):
-    with pytest.raises(ValueError, match=f"buffer = {buffer}: expected how many tokens"):
+    with pytest.raises(ValueError, match=f"buffer = {buffer}: expected a whole number of tokens"):
         AsyncEngine(engine_of()[0], buffer)

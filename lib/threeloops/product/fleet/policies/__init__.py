@@ -1,6 +1,6 @@
-"""What decides about a fleet, as pure functions and data: how many replicas, which one gets a request, which one lives.
+"""Policies of a fleet, as pure functions and data: the number of replicas, routing, and probes.
 
-The simulation (`threeloops.product.fleet`) and the real replicas (`threeloops.product.fleet.real`) are run by the same
+The simulation (`threeloops.product.fleet`) and the real replicas (`threeloops.product.fleet.real`) use the same
 policies.
 """
 

@@ -1,4 +1,5 @@
-"""Who may ask, how often, and how many at once; everybody else is refused at once, with the time to come back.
+"""Admission: who may send requests, how often, and how many at once. Other requests are refused at once, with the time
+to come back.
 
 >>> keys = Keys.load(Path("keys.toml"))
 >>> admission = Admission(max_running=16, max_queued=64)

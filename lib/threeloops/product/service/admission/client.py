@@ -1,4 +1,4 @@
-"""Who asks, and how much that client may ask for."""
+"""A client, and the limits of its requests."""
 
 import math
 from dataclasses import dataclass, field, fields

@@ -6,8 +6,8 @@
     admin = false                       # may she switch models? If left out: no
     limits = { requests_per_second = 5, request_burst = 10, tokens_per_second = 2000, concurrent = 8 }
 
-A password is hashed slowly because people choose it badly. A key is 32 random bytes, which nobody guesses from a fast
-hash; a slow one would let anybody keep the service busy with wrong keys.
+Passwords are hashed slowly because people choose bad ones. A key is 32 random bytes, which nobody can guess from a fast
+hash. A slow hash would let anybody keep the service busy with wrong keys.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeysFileError(ValueError):
-    """A file of keys that cannot be read: where, what, and what was expected. No hash is quoted."""
+    """A file of keys that cannot be read: the place, the value, and what was expected. No hash is quoted."""
 
 
 class Keys:
@@ -62,7 +62,7 @@ class Keys:
 
     @classmethod
     def open(cls) -> "Keys":
-        """No keys: everybody is the client "anonymous", who has no limits and is no admin. For local use."""
+        """No keys: everybody is the client "anonymous", who has no limits and is not an admin. For local use."""
         return cls(None, [])
 
     @staticmethod
@@ -109,7 +109,7 @@ def _digest(key: str) -> bytes:
 
 
 def _signature(path: Path) -> _Signature | None:
-    """What changes when the file is written or replaced; None if it is not there."""
+    """Return a signature that changes when the file is written or replaced, or None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""How fast a queue empties, measured while there is one: what Retry-After is computed from."""
+"""Measure how fast a queue empties while there is one. Retry-After is computed from this rate."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""The answer to a request that is not taken on."""
+"""The answer to a refused request."""
 
 __all__ = ["Refused"]
 

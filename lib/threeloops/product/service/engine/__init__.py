@@ -1,7 +1,7 @@
 """The engine in a process of its own, so that computing never delays an answer, a refusal or a probe.
 
-`process.py` is that process, `client.py` the front's side of it, and `supervisor.py` starts it again when it dies. Only
-the process imports torch.
+`process.py` is that process, `client.py` is the front's side of it, and `supervisor.py` restarts it when it dies. Only
+this process imports torch.
 """
 
 from typing import TYPE_CHECKING

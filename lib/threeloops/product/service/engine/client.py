@@ -63,7 +63,7 @@ class EngineClient:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.model: Ready | None = None
-        """What the process has said of its model; None until it is loaded."""
+        """The process's description of its model, or None until it is loaded."""
         self._readers: dict[int, _Reader] = {}
         self._numbers = count()
         self._questions: dict[int, asyncio.Future[EngineStats]] = {}
@@ -179,7 +179,7 @@ class EngineClient:
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process, whatever it is doing. Readers get EngineStopped."""
+        """End the process at any time. Readers get EngineStopped."""
         self._reason = self._reason or "the engine was closed"
         self._link.close()
         with suppress(TimeoutError):

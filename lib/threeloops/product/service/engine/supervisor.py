@@ -1,5 +1,4 @@
-"""Keeps an engine's process running: one that has died or says nothing any more is replaced, after a wait that grows
-with each failure."""
+"""Keep an engine's process running. A process that died or stopped responding is replaced, after a growing wait."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Versions of a model, and how a service goes from one to the next without dropping a request.
+"""Versions of a model, and switching between them without dropping a request.
 
 >>> registry = Registry(folder)
 >>> registry.activate(registry.publish("2024-06-01", exported).name)

@@ -1,4 +1,4 @@
-"""What a service tells its operator: metrics under vLLM's names, a line of JSON per event, traces, and a page.
+"""Observability for the operator: metrics under vLLM's names, a line of JSON per event, traces, and a page.
 
 >>> logs = configure_logs(Path("serve.log"))
 >>> metrics = ServiceMetrics("tiny", CollectorRegistry())

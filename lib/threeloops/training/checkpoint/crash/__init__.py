@@ -1,18 +1,18 @@
-"""Crash states: what a power cut may leave of a save, and whether it can be loaded.
+"""Crash states: the contents of a disk that a power cut during a save may leave, and whether they can be loaded.
 
-A killed process loses nothing that it wrote: the kernel still has it. A power cut may take everything that was not
-synced: all of it, some of it, a rename but not the data, the data but not the name. Here every operation of a save is
-recorded, all states that a crash may legally leave are enumerated, and each is loaded.
+A killed process loses nothing that it wrote, because the kernel still has it. A power cut may take everything that was
+not synced: all of it, some of it, a rename but not the data, or the data but not the name. This package records every
+operation of a save, lists all states that a crash may leave, and loads each of them.
 
 >>> with recording(folder) as recorder:
 ...     save(folder, state)
 >>> report = check(recorder.record, load)
 >>> assert report.ok, report
 
-The method is that of ALICE (Pillai et al. 2014, "All File Systems Are Not Created Equal", OSDI), for saves in Python:
-it works on the calls that a program makes, under stated rules of file systems, and needs neither a disk nor a kernel
+The method is that of ALICE (Pillai et al. 2014, "All File Systems Are Not Created Equal", OSDI), for saves in Python.
+It works on the calls that a program makes, under stated rules of file systems, so it needs neither a disk nor a kernel
 of its own. CrashMonkey (Mohan et al. 2018, "Finding Crash-Consistency Bugs with Bounded Black-Box Crash Testing", OSDI)
-records below a file system, to test that.
+records below the file system instead, in order to test the file system.
 """
 
 from typing import TYPE_CHECKING

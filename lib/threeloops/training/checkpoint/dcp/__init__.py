@@ -3,7 +3,7 @@
 >>> export_dcp(Checkpointer(LocalStore("run/checkpoints")).load(), "for_torch")
 >>> Checkpointer(LocalStore("run/checkpoints")).save(0, read_dcp("from_torch"))
 
-A run of another program goes on here: one process converts its folder, and then any ranks load it.
+To continue another program's run, convert its folder in one process. Then any number of ranks can load it.
 
 >>> Checkpointer(LocalStore("run/checkpoints")).save(step, training_from_dcp("from_torch", training))
 >>> training.restore(Checkpointer(LocalStore("run/checkpoints")).load(training.template))

@@ -1,4 +1,4 @@
-"""The whole state of a training run as one mapping, and back."""
+"""Turn the whole state of a training run into one mapping, and restore it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,16 +29,18 @@ _TAKEN = ("random", "optimizer groups")
 
 
 class TrainingState:
-    """What has to be saved, and where it goes back to.
+    """The state of a training run to be saved, and the objects that it is restored to.
 
     Args:
-        model: a module, also one that DDP or FSDP wraps, whose layers tensor parallelism has cut, or a pipeline stage.
+        model: a module. DDP or FSDP may wrap it, tensor parallelism may have cut its layers, or it may be a pipeline
+            stage.
         optimizer: torch's, or a `ZeroOptimizer`.
-        parts: whatever else has `state_dict` and `load_state_dict`, or a dataclass `state`, by name: scheduler, scaler,
-            loader. Tensors in their states are saved by every rank, since ranks may differ. A module, such as one that
-            averages parameters, is saved as the model is. torchdata's `StatefulDataLoader` draws from torch's generator
-            when it is iterated over: give it a `generator`, or a resumed run has other random numbers.
-        group: the ranks that save together; by default all.
+        parts: other objects by name, such as a scheduler, a scaler or a loader, which have `state_dict` and
+            `load_state_dict`, or a dataclass `state`. Tensors in their states are saved by every rank, since ranks may
+            differ. A module, such as one that averages parameters, is saved like the model. torchdata's
+            `StatefulDataLoader` draws from torch's generator when it is iterated over. Give it a `generator`, or a
+            resumed run has other random numbers.
+        group: the ranks that save together. By default all.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class TrainingState:
         derived from those of the first.
 
         Raises:
-            ValueError: something was saved that is not here, or the other way round.
+            ValueError: something was saved that does not exist here, or the other way round.
         """
         plain = {name: value for name, value in loaded.state.items() if name not in loaded.manifest.tensors}
         expected = {*self._plain_parts, *(["optimizer groups"] if self.optimizer is not None else [])}
@@ -183,7 +185,7 @@ class TrainingState:
         return found
 
     def _tensors_of(self, held: Held) -> dict[str, Tensor]:
-        """What the optimizer keeps for one tensor."""
+        """Return the optimizer's state of one tensor."""
         found = {key: value for key, value in self._states.get(held.tensor, {}).items() if value is not None}
         for key, value in found.items():
             if not isinstance(value, Tensor):
@@ -237,7 +239,8 @@ class TrainingState:
 
 
 def _placed(held: Held, key: str, value: Tensor) -> Mapping[str, Tensor | Sharded]:
-    """What an optimizer keeps per element lies as the tensor does; one number counts for all names."""
+    """Return the layout of an optimizer's state. State per element has the layout of its tensor, and a single number
+    counts for all names."""
     if value.shape == held.tensor.shape:
         return held.place(value)
     places = held.place(held.tensor.detach())

@@ -1,5 +1,4 @@
-"""Pictures of a run of the virtual cluster: a Gantt chart with its messages, who sent how much to whom, and a trace for
-Perfetto."""
+"""Pictures of a run of the virtual cluster: a Gantt chart with messages, a heat map of traffic, a Perfetto trace."""
 
 from typing import TYPE_CHECKING
 

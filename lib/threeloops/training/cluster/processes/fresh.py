@@ -1,7 +1,7 @@
-"""Ranks that differ as those of real machines do: each is an interpreter of its own, with a hash seed of its own.
+"""Ranks that differ as on real machines: each has its own interpreter and its own hash seed.
 
-The order of a set of strings differs from rank to rank then, as that of objects always does. Starting takes seconds,
-because each rank imports torch itself.
+The order of a set of strings then differs from rank to rank, like that of a set of objects always does. Starting takes
+seconds, because each rank imports torch itself.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What tells that something is wrong: checksums, a flight recorder, and losses that are known."""
+"""Detection of faults: checksums, a flight recorder, and runs with known losses."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What failures cost: the share of a job's time that is useful, and how often to save.
+"""The cost of failures: the share of a job's time that is useful, and how often to save.
 
 >>> mtbf = cluster_mtbf(10 * 365 * 86400, 10_000)  # a GPU fails every 10 years, and one of 10,000 every 8.8 hours
 >>> best = best_interval(save=30, mtbf=mtbf)

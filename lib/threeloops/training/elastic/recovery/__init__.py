@@ -1,4 +1,4 @@
-"""How training goes on when ranks are lost: in the same processes on whoever is left, or by a restart."""
+"""Recovery after ranks are lost: in the same processes with the survivors, or by a restart."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What one stage of a pipeline computes: some layers of a GPT, and a backward pass in two parts."""
+"""The stages of a pipeline: some layers of a GPT each, with a backward pass in two parts."""
 
 from typing import TYPE_CHECKING
 

@@ -46,11 +46,11 @@ class GPTStage(nn.Module):
 
 
 def gpt_stages(model: GPT, stages: int) -> list[GPTStage]:
-    """Cut a model into stages whose numbers of layers differ by at most one; with more stages than layers some pass on
-    what they get.
+    """Cut a model into stages whose numbers of layers differ by at most one. With more stages than layers, some pass on
+    their input.
 
-    Give each rank its own stages of a model that is the same on all. A tied embedding that comes to lie on two ranks
-    stays tied, if both copies are updated in the same way: `run_schedule` sums their gradients.
+    Give each rank its own stages of a model that is the same on all. A tied embedding that lies on two ranks stays tied
+    if both copies are updated in the same way: `run_schedule` sums their gradients.
     """
     if stages < 1:
         raise ValueError(f"stages = {stages}: expected 1 or more")

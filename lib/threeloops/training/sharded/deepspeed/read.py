@@ -16,8 +16,8 @@ __all__ = ["from_deepspeed_config"]
 def from_deepspeed_config(
     config: Mapping[str, Any] | str | Path, world_size: int, auto: Mapping[str, Any] | None = None
 ) -> DeepSpeedSettings:
-    """Read a configuration for `world_size` data-parallel ranks; see the package for which keys are read, noted and
-    refused.
+    """Read a configuration for `world_size` data-parallel ranks. The package's docstring says which keys are read,
+    noted and refused.
 
     Args:
         config: the keys, or the path of a JSON file, or JSON text, plain or in base64.

@@ -65,7 +65,7 @@ class LearningRate:
 
 @dataclass(frozen=True)
 class DeepSpeedSettings:
-    """What the configuration asks for. `notes` lists keys that are mapped to something else or have no effect here."""
+    """The settings of a configuration. `notes` lists keys that are mapped to something else or have no effect here."""
 
     world_size: int
     micro_batch: int

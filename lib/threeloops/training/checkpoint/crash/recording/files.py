@@ -1,4 +1,4 @@
-"""`open` whose files write where the recorder sees it, as the kernel does: after Python's buffer, in its order."""
+"""Replacement of `open` whose files pass their writes to the recorder, after Python's buffer and in its order."""
 
 import io
 import os
