@@ -2,6 +2,7 @@
 during a launch, library functions that were decorated too early, and autotuners where nothing can be timed."""
 
 import ast
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,13 +14,15 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, KernelParam
+
+from threeloops.inner.interpreter.stack import kernel_line
 
 __all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
 _run_grid, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
-_implicit_cvt = interpreter._implicit_cvt
+_implicit_cvt, _rewrite_kernel = interpreter._implicit_cvt, interpreter.InterpretedFunction.rewrite
 
 
 class Replacements:
@@ -130,8 +133,8 @@ def _logical(is_and: bool, left: Any, right: Callable[[], Any]) -> Any:
 
 
 class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel to behave as if compiled: assigned numbers and loop indices are tensors, a loop's index has no
-    value after the loop, and `and` and `or` return booleans."""
+    """Rewrite a kernel to behave as if compiled: assigned numbers and loop indices are tensors, `and` and `or` return
+    booleans, and a loop keeps the types of variables, and leaves its index and what a step adds without a value."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         if len(node.targets) > 1:
@@ -162,16 +165,83 @@ class _Transformer(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
-        unrolled = called is not None and ast.unparse(called).split(".")[-1] == "static_range"
+        iterator = "" if called is None else ast.unparse(called).split(".")[-1]
         if isinstance(called, ast.Name) and called.id == "range":
             called.id = "threeloops_range"
+        statements = self._keeping_types(node) if iterator == "range" else [self._inside(node)]
+        if iterator != "static_range" and isinstance(node.target, ast.Name):
+            statements += _statements(_FORGET.format(name=node.target.id), node)
+        return statements
+
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
+        return self._keeping_types(node)
+
+    def _keeping_types(self, node: ast.For | ast.While) -> list[ast.stmt]:
+        """A compiled loop carries the variables that have a value before it, and each keeps its type. What a step
+        assigns besides has no value after the step."""
+        names, types = _names_assigned(node.body), f"threeloops_types_{node.lineno}"
+        self._inside(node)
+        for name in names:
+            node.body += _statements(_KEEP.format(name=name, types=types), node)
+        before = [statement for name in names for statement in _statements(_NOTE.format(name=name, types=types), node)]
+        return [*_statements(f"{types} = {{}}", node), *before, node]
+
+    def _inside(self, node: ast.For | ast.While) -> ast.stmt:
         self.generic_visit(node)
-        if unrolled or not isinstance(node.target, ast.Name):
-            return [node]
-        name = node.target.id  # assigned first, because `del` fails if the loop made no steps
-        made = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(0))
-        forgotten: list[ast.stmt] = [made, ast.Delete([ast.Name(name, ast.Del())])]
-        return [node, *(ast.copy_location(each, node) for each in forgotten)]
+        return node
+
+
+_FORGET = "{name} = 0\ndel {name}"
+"""Assigned first, because `del` fails if the loop made no steps."""
+_NOTE = "try: {types}['{name}'] = threeloops_type_of({name})\nexcept threeloops_no_value: pass"
+_KEEP = "if '{name}' in {types}: threeloops_kept('{name}', {types}['{name}'], {name})\nelse:\n {name} = 0\n del {name}"
+
+
+def _statements(code: str, place: ast.stmt) -> list[ast.stmt]:
+    statements = ast.parse(code).body
+    for node in [node for statement in statements for node in ast.walk(statement)]:
+        ast.copy_location(node, place)
+    return statements
+
+
+def _names_assigned(body: list[ast.stmt]) -> list[str]:
+    """Variables that these statements assign, the constants and indices of loops among them left out."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    indices = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.For)
+        for target in ast.walk(node.target)
+        if isinstance(target, ast.Name)
+    }
+    constants = {
+        ast.unparse(node.target)
+        for node in nodes
+        if isinstance(node, ast.AnnAssign) and "constexpr" in ast.unparse(node.annotation)
+    }
+    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return sorted(assigned - indices - constants)
+
+
+def _type_of(value: Any) -> Any:
+    return value.type if isinstance(value, tl.core.tensor) else type(value)
+
+
+def _kept(name: str, before: Any, value: Any) -> None:
+    """Refuse a variable that a step of a loop leaves with another type than it had before the loop."""
+    after = _type_of(value)
+    if after != before:
+        raise TypeError(
+            f"{name} is {_words(before)} before the loop at {kernel_line()} and {_words(after)} after a step: a "
+            "compiled loop keeps the type of every variable. Begin with the type that the loop computes, or convert "
+            "the result"
+        )
+
+
+def _words(type_: Any) -> str:
+    if not isinstance(type_, tl.dtype):
+        return "a constant (an integer argument of 1 is one)" if type_ is int else "a constant"
+    return f"{type_.scalar} of shape {[int(size) for size in type_.shape]}" if type_.is_block() else str(type_)
 
 
 def _call(name: str, value: ast.expr) -> ast.Call:
@@ -198,9 +268,28 @@ _one_launch = threading.RLock()
 
 
 def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
-    """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns."""
+    """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns. An integer argument that is 1
+    becomes a constant."""
+    names, defaults = self.arg_names, self.fn.__defaults__ or ()
+    given = dict(zip(reversed(names), reversed(defaults), strict=False)) | dict(zip(names, args, strict=False)) | kwargs
+    ones = [name for name in self.fn.specialized if type(given.get(name)) is int and given[name] == 1]
+    self.constexprs = [*self.constexprs, *ones]
     with _one_launch, np.errstate(all="ignore"):
         _run_grid(self, *args, **kwargs)
+
+
+def _rewrite(self: Any) -> FunctionType:
+    """A kernel's function, rewritten. `specialized`: the parameters that a compiled kernel takes for constants at 1."""
+    function = _rewrite_kernel(self)
+    if "specialized" not in vars(self):
+        excluded = self.kwargs.get("do_not_specialize") or ()
+        self.specialized = [
+            name
+            for place, (name, parameter) in enumerate(inspect.signature(self.fn).parameters.items())
+            if not {name, place} & {*excluded} and not KernelParam(place, parameter, False, False).annotation_type
+        ]
+    function.specialized = self.specialized  # the function may be that of several kernels
+    return function
 
 
 def _first_of_all(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
@@ -254,5 +343,7 @@ def install() -> None:
     # Triton gives a rewritten kernel the names of its own module.
     interpreter.threeloops_range, interpreter.threeloops_assigned = _loop, _assigned
     interpreter.threeloops_logical = _logical
-    interpreter.GridExecutor.__call__ = _call_grid
+    interpreter.threeloops_type_of, interpreter.threeloops_kept = _type_of, _kept
+    interpreter.threeloops_no_value = NameError
+    interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.rewrite = _call_grid, _rewrite
     Autotuner._bench = _first_of_all
