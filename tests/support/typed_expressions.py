@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from threeloops.inner.codegen import inspect
-from threeloops.inner.interpreter.language import _assigned
+from threeloops.inner.interpreter.rewriting import _assigned
 from threeloops.inner.interpreter.repairs import values_of
 
 __all__ = ["EXPRESSIONS", "Result", "compiled", "folded", "interpreted", "on_gpu"]

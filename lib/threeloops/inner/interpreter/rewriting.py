@@ -1,4 +1,4 @@
-"""The rewriting of an interpreted kernel's text, so that its Python numbers, loops and branches mean what they mean when
+"""Rewrite the text of an interpreted kernel, so that its Python numbers, loops and branches mean what they mean when
 compiled."""
 
 import ast
@@ -14,11 +14,11 @@ from threeloops.inner.interpreter.stack import kernel_line
 
 __all__ = ["install_rewriting", "loop", "scalar"]
 
-_get_np_dtype = interpreter._get_np_dtype
-
 
 def scalar(value: Any, dtype: Any) -> Any:
-    return tl.core.tensor(interpreter.TensorHandle(np.array([value], dtype=_get_np_dtype(dtype)), dtype), dtype)
+    return tl.core.tensor(
+        interpreter.TensorHandle(np.array([value], dtype=interpreter._get_np_dtype(dtype)), dtype), dtype
+    )
 
 
 def loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
