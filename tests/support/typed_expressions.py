@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from threeloops.inner.codegen import inspect
-from threeloops.inner.interpreter.rewriting import _assigned
 from threeloops.inner.interpreter.repairs import values_of
+from threeloops.inner.interpreter.rewriting import _assigned
 
 __all__ = ["EXPRESSIONS", "Result", "compiled", "folded", "interpreted", "on_gpu"]
 
