@@ -224,7 +224,7 @@ def mutants(
     jobs: Annotated[int, typer.Option(min=1, help="Submissions graded at a time.")] = 2,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every mutant and what caught it.")] = None,
 ) -> None:
-    """For authors: put small faults into the reference answers, one at a time, and see which ones the tests notice.
+    """Put small faults into the reference answers, one at a time, and see which ones the tests notice. For authors.
 
     Exits 0 when 99% of the mutants are caught, and 90% by visible tests alone; what no test can notice is listed with a
     reason in the lab's equivalent_mutants.json and not counted.

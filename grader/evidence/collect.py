@@ -36,7 +36,7 @@ __all__ = ["CannotCollect", "collect"]
 _BUDGET = 525.0
 """Seconds per call. Machines that are lent by the call often give ten minutes, including their start."""
 _DOCTOR_SECONDS = 150.0
-"""On a cold machine the first import of torch alone may take a minute."""
+"""The doctor's time limit. On a cold machine the first import of torch alone may take a minute."""
 _LEAST_SECONDS = 5.0
 """A part is not started with less time than this."""
 _ERROR_SHARES = 8
@@ -152,7 +152,7 @@ def collect(
 
 
 def _choose(diagnosis: Diagnosis, device: str) -> Provenance:
-    """Where to measure. A GPU counts only if a kernel has run on it. Raises CannotCollect."""
+    """Choose where to measure. A GPU counts only if a kernel has run on it. Raises CannotCollect."""
     if diagnosis.machine is None:
         raise CannotCollect(f"{diagnosis['platform'].sentence}; without that no number has a device")
     works = diagnosis["gpu"].status == "ok"

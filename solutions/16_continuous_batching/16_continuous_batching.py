@@ -1108,7 +1108,7 @@ hint(
 )
 from threeloops.lab.drawings import draw_steps
 from threeloops.product.batching import CHUNKED, CONTINUOUS, POLICIES, Engine, SimulatedExecutor
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import measure as measure_replay
 from threeloops.product.loadgen import poisson, uniform
 from threeloops.product.loadgen import replay as replay_requests

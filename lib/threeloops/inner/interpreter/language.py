@@ -1,11 +1,9 @@
-"""Repairs around the builder of Triton's interpreter: numbers that are tensors when compiled, how `tl` is replaced
-during a launch, library functions that were decorated too early, and autotuners where nothing can be timed."""
+"""Repairs around the builder of Triton's interpreter: what arguments become, how `tl` is replaced during a launch,
+library functions that were decorated too early, and autotuners where nothing can be timed."""
 
-import ast
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -16,7 +14,7 @@ from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelParam
 
-from threeloops.inner.interpreter.stack import kernel_line
+from threeloops.inner.interpreter.functions.statements import NAMES, Transformer, loop, scalar
 
 __all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 
@@ -37,7 +35,7 @@ class Replacements:
 
         scope = _patch_lang(FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core}))
         for module in (tl, tl.core):
-            scope.set_attr(module, "range", _loop)
+            scope.set_attr(module, "range", loop)
         scope.set_attr(tl.core.tensor, "__index__", index)
         scope.set_attr(tl.core.tensor, "__repr__", lambda self: repr(values_of(self.handle)))
         scope.set_attr(tl.core.tensor, "__str__", lambda self: str(values_of(self.handle)))
@@ -79,173 +77,11 @@ def _direct(replacement: Any) -> Any:
     return call
 
 
-def _scalar(value: Any, dtype: Any) -> Any:
-    return tl.core.tensor(interpreter.TensorHandle(np.array([value], dtype=_get_np_dtype(dtype)), dtype), dtype)
-
-
 def _argument(arg: Any) -> Any:
     """A launch's argument as the compiled kernel gets it: a float is a float32, a bool is one bit."""
     if isinstance(arg, bool):
-        return _scalar(arg, tl.int1)
-    return _scalar(arg, tl.float32) if isinstance(arg, float) else _implicit_cvt(arg)
-
-
-def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """Stand for `range` and `tl.range` in a kernel. The index is a tensor as wide as the widest bound, at least int32.
-
-    Refuses loops that behave differently when compiled: a compiled loop counts upwards unless its step is a negative
-    constant, and it compares unsigned bounds as signed numbers.
-    """
-    if isinstance(step, tl.core.tensor) and (step.handle.data <= 0).any():
-        raise ValueError(f"range with a step of {step}: a step that is not a constant must be at least 1")
-    for each in (first, second):
-        if (
-            isinstance(each, tl.core.tensor)
-            and (each.handle.data > np.iinfo(f"i{each.handle.data.itemsize}").max).any()
-        ):
-            raise ValueError(f"range with a bound of {each}: a loop compares {each.dtype} as a signed integer")
-    bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
-    bounds = [0, bounds[0], bounds[2]] if second is None else bounds
-    semantic, dtype = interpreter.interpreter_semantic, tl.int32
-    for each in bounds:
-        dtype = semantic.integer_promote_impl(dtype, semantic.to_tensor(each).dtype)
-    return (_scalar(each, dtype) for each in range(*bounds))
-
-
-def _assigned(value: Any) -> Any:
-    """Make a number, or each number of a tuple, the tensor that a compiled kernel's variable holds."""
-    if isinstance(value, tl.core.tensor):
-        return value
-    if type(value) in (tuple, list):
-        return type(value)(map(_assigned, value))
-    return interpreter.interpreter_semantic.to_tensor(value, False)
-
-
-def _logical(is_and: bool, left: Any, right: Callable[[], Any]) -> Any:
-    """Compute `left and right` or `left or right`.
-
-    As when compiled, a scalar tensor on the left makes the result a boolean, and the right side is always computed.
-    """
-    if not isinstance(left, tl.core.tensor) or left.handle.data.size != 1:
-        return (left and right()) if is_and else (left or right())
-    truths = [bool(left), bool(right())]
-    return _scalar(all(truths) if is_and else any(truths), tl.int1)
-
-
-class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel to behave as if compiled: assigned numbers and loop indices are tensors, `and` and `or` return
-    booleans, and a loop keeps the types of variables, and leaves its index and what a step adds without a value."""
-
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
-        if len(node.targets) > 1:
-            raise ValueError("Multiple assignments are not supported")
-        node.value = _call("threeloops_assigned", node.value)
-        return node
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """`x += y` is `x = x + y`, with Python numbers as well."""
-        if not isinstance(node.target, ast.Name):
-            return node
-        read = ast.Name(node.target.id, ast.Load())
-        value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
-        return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", value)), node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
-            node.value = _call("threeloops_assigned", node.value)
-        return node
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        self.generic_visit(node)
-        result, nothing = node.values[-1], ast.arguments([], [], None, [], [], None, [])
-        for value in reversed(node.values[:-1]):
-            arguments = [ast.Constant(isinstance(node.op, ast.And)), value, ast.Lambda(nothing, result)]
-            result = ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, [])
-        return ast.copy_location(result, node)
-
-    def visit_For(self, node: ast.For) -> list[ast.stmt]:
-        called = node.iter.func if isinstance(node.iter, ast.Call) else None
-        iterator = "" if called is None else ast.unparse(called).split(".")[-1]
-        if isinstance(called, ast.Name) and called.id == "range":
-            called.id = "threeloops_range"
-        statements = self._keeping_types(node) if iterator == "range" else [self._inside(node)]
-        if iterator != "static_range" and isinstance(node.target, ast.Name):
-            statements += _statements(_FORGET.format(name=node.target.id), node)
-        return statements
-
-    def visit_While(self, node: ast.While) -> list[ast.stmt]:
-        return self._keeping_types(node)
-
-    def _keeping_types(self, node: ast.For | ast.While) -> list[ast.stmt]:
-        """A compiled loop carries the variables that have a value before it, and each keeps its type. What a step
-        assigns besides has no value after the step."""
-        names, types = _names_assigned(node.body), f"threeloops_types_{node.lineno}"
-        self._inside(node)
-        for name in names:
-            node.body += _statements(_KEEP.format(name=name, types=types), node)
-        before = [statement for name in names for statement in _statements(_NOTE.format(name=name, types=types), node)]
-        return [*_statements(f"{types} = {{}}", node), *before, node]
-
-    def _inside(self, node: ast.For | ast.While) -> ast.stmt:
-        self.generic_visit(node)
-        return node
-
-
-_FORGET = "{name} = 0\ndel {name}"
-"""Assigned first, because `del` fails if the loop made no steps."""
-_NOTE = "try: {types}['{name}'] = threeloops_type_of({name})\nexcept threeloops_no_value: pass"
-_KEEP = "if '{name}' in {types}: threeloops_kept('{name}', {types}['{name}'], {name})\nelse:\n {name} = 0\n del {name}"
-
-
-def _statements(code: str, place: ast.stmt) -> list[ast.stmt]:
-    statements = ast.parse(code).body
-    for node in [node for statement in statements for node in ast.walk(statement)]:
-        ast.copy_location(node, place)
-    return statements
-
-
-def _names_assigned(body: list[ast.stmt]) -> list[str]:
-    """Variables that these statements assign, the constants and indices of loops among them left out."""
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    indices = {
-        target.id
-        for node in nodes
-        if isinstance(node, ast.For)
-        for target in ast.walk(node.target)
-        if isinstance(target, ast.Name)
-    }
-    constants = {
-        ast.unparse(node.target)
-        for node in nodes
-        if isinstance(node, ast.AnnAssign) and "constexpr" in ast.unparse(node.annotation)
-    }
-    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return sorted(assigned - indices - constants)
-
-
-def _type_of(value: Any) -> Any:
-    return value.type if isinstance(value, tl.core.tensor) else type(value)
-
-
-def _kept(name: str, before: Any, value: Any) -> None:
-    """Refuse a variable that a step of a loop leaves with another type than it had before the loop."""
-    after = _type_of(value)
-    if after != before:
-        raise TypeError(
-            f"{name} is {_words(before)} before the loop at {kernel_line()} and {_words(after)} after a step: a "
-            "compiled loop keeps the type of every variable. Begin with the type that the loop computes, or convert "
-            "the result"
-        )
-
-
-def _words(type_: Any) -> str:
-    if not isinstance(type_, tl.dtype):
-        return "a constant (an integer argument of 1 is one)" if type_ is int else "a constant"
-    return f"{type_.scalar} of shape {[int(size) for size in type_.shape]}" if type_.is_block() else str(type_)
-
-
-def _call(name: str, value: ast.expr) -> ast.Call:
-    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value], []), value)
+        return scalar(arg, tl.int1)
+    return scalar(arg, tl.float32) if isinstance(arg, float) else _implicit_cvt(arg)
 
 
 class _Nested:
@@ -339,11 +175,8 @@ def install() -> None:
     interpreter._get_np_dtype = _NumpyTypes()
     interpreter._patch_lang = Replacements()
     interpreter._implicit_cvt = _argument
-    interpreter.FunctionRewriter.ast_transformer = _Transformer()
+    interpreter.FunctionRewriter.ast_transformer = Transformer()
     # Triton gives a rewritten kernel the names of its own module.
-    interpreter.threeloops_range, interpreter.threeloops_assigned = _loop, _assigned
-    interpreter.threeloops_logical = _logical
-    interpreter.threeloops_type_of, interpreter.threeloops_kept = _type_of, _kept
-    interpreter.threeloops_no_value = NameError
+    vars(interpreter).update(NAMES)
     interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.rewrite = _call_grid, _rewrite
     Autotuner._bench = _first_of_all

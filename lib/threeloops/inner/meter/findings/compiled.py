@@ -115,15 +115,14 @@ def _undefined_shifts(value: Any, amount: Any) -> tuple[np.ndarray, str]:
 
 
 def _undefined_conversions(value: Any, dtype: Any) -> tuple[np.ndarray, str]:
-    """Find all lanes if none of the numbers fits into the integer type. A GPU rounds single ones to the nearest fit.
-
-    A tile with NaN or an infinity is not reported, because masked lanes may hold one, and a fully masked tile needs no
-    valid number.
-    """
+    """Find lanes whose number does not fit into the integer type. A GPU rounds it to the nearest fit, but the compiler
+    may leave out what depends on it. Lanes that a masked load left undefined are not reported."""
     from threeloops.inner.interpreter.repairs import values_of
 
     numbers, bits, signed = values_of(value), dtype.scalar.primitive_bitwidth, dtype.scalar.is_int_signed()
     low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if signed else (0.0, 2.0**bits)
-    fits = (numbers > low - 1) & (numbers < high) | (~np.isfinite(numbers) & (numbers.size > 1))
-    wrong = np.full(numbers.shape, not fits.any())
-    return wrong, f"no number of a tile fits into the {dtype.scalar} that it becomes"
+    wrong = ~((numbers > low - 1) & (numbers < high))
+    undefined = getattr(value, "undefined", None)
+    if undefined is not None:
+        wrong &= ~undefined.lanes
+    return wrong, f"a number does not fit into the {dtype.scalar} that it becomes"
