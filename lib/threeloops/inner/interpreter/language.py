@@ -1,5 +1,5 @@
-"""Repairs around the builder of Triton's interpreter: the arguments of a launch, the replacement of `tl` during it,
-library functions that were decorated too early, and autotuners that cannot time anything."""
+"""Repairs around the builder of Triton's interpreter: what arguments become, how `tl` is replaced during a launch,
+library functions that were decorated too early, and autotuners where nothing can be timed."""
 
 import inspect
 import sys
@@ -14,7 +14,7 @@ from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelParam
 
-from threeloops.inner.interpreter.rewriting import install_rewriting, loop, scalar
+from threeloops.inner.interpreter.functions.statements import NAMES, Transformer, loop, scalar
 
 __all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 
@@ -175,6 +175,8 @@ def install() -> None:
     interpreter._get_np_dtype = _NumpyTypes()
     interpreter._patch_lang = Replacements()
     interpreter._implicit_cvt = _argument
-    install_rewriting()
+    interpreter.FunctionRewriter.ast_transformer = Transformer()
+    # Triton gives a rewritten kernel the names of its own module.
+    vars(interpreter).update(NAMES)
     interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.rewrite = _call_grid, _rewrite
     Autotuner._bench = _first_of_all

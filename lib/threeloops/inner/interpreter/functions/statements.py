@@ -1,5 +1,7 @@
-"""Rewrite the text of an interpreted kernel, so that its Python numbers, loops and branches mean what they mean when
-compiled."""
+"""The statements of a kernel as the compiler reads them: which numbers are tensors, and what a loop carries.
+
+`Transformer` rewrites a kernel's source to call the functions here by the `NAMES` that the interpreter gives it.
+"""
 
 import ast
 import functools
@@ -12,7 +14,7 @@ from triton.runtime import interpreter
 
 from threeloops.inner.interpreter.stack import kernel_line
 
-__all__ = ["install_rewriting", "loop", "scalar"]
+__all__ = ["NAMES", "Transformer", "assigned", "loop", "scalar"]
 
 
 def scalar(value: Any, dtype: Any) -> Any:
@@ -43,12 +45,12 @@ def loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[An
     return (scalar(each, dtype) for each in range(*bounds))
 
 
-def _assigned(value: Any) -> Any:
+def assigned(value: Any) -> Any:
     """Make a number, or each number of a tuple, the tensor that a compiled kernel's variable holds."""
     if isinstance(value, tl.core.tensor):
         return value
     if type(value) in (tuple, list):
-        return type(value)(map(_assigned, value))
+        return type(value)(map(assigned, value))
     return interpreter.interpreter_semantic.to_tensor(value, False)
 
 
@@ -79,7 +81,7 @@ def _negated(value: Any) -> Any:
 def _chosen(condition: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
     """Compute `first if condition else second`. If the condition is a tensor, so is the result."""
     chosen = first() if condition else second()
-    return _assigned(chosen) if isinstance(condition, tl.core.tensor) else chosen
+    return assigned(chosen) if isinstance(condition, tl.core.tensor) else chosen
 
 
 def _called(function: Callable[..., Any], *values: Any) -> Any:
@@ -99,7 +101,7 @@ def _returned(value: Any) -> Any:
     return value
 
 
-class _Transformer(ast.NodeTransformer):
+class Transformer(ast.NodeTransformer):
     """Rewrite a kernel to behave as if compiled: numbers become tensors where they do then (if assigned, as the index
     of a loop, chosen by a tensor), `and` and `or` return booleans, and a loop keeps the types of variables, and leaves
     its index and what a step adds without a value."""
@@ -245,12 +247,16 @@ def _later(value: ast.expr) -> ast.Lambda:
     return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
 
 
-def install_rewriting() -> None:
-    interpreter.FunctionRewriter.ast_transformer = _Transformer()
-    # Triton gives a rewritten kernel the names of its own module.
-    interpreter.threeloops_range, interpreter.threeloops_assigned = loop, _assigned
-    interpreter.threeloops_logical, interpreter.threeloops_negated = _logical, _negated
-    interpreter.threeloops_chosen, interpreter.threeloops_called = _chosen, _called
-    interpreter.threeloops_returned = _returned
-    interpreter.threeloops_type_of, interpreter.threeloops_kept = _type_of, _kept
-    interpreter.threeloops_no_value = NameError
+NAMES: dict[str, Any] = {
+    "threeloops_range": loop,
+    "threeloops_assigned": assigned,
+    "threeloops_logical": _logical,
+    "threeloops_negated": _negated,
+    "threeloops_chosen": _chosen,
+    "threeloops_called": _called,
+    "threeloops_returned": _returned,
+    "threeloops_type_of": _type_of,
+    "threeloops_kept": _kept,
+    "threeloops_no_value": NameError,
+}
+"""What a rewritten kernel may call."""
