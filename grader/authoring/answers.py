@@ -1,4 +1,4 @@
-"""Answers beside the reference: other right ones, and known-wrong ones, which say what grading them must show.
+"""Answers beside the reference: other right ones, and known-wrong ones that say what grading them must show.
 
 An answer is a section of `answers.md`, as a change to the reference, or a file in `right/` or `wrong/` that holds the
 whole text of an exercise's cell.
@@ -66,7 +66,7 @@ class KnownWrong(Answer):
 
     @classmethod
     def read(cls, draft: "_Draft", text: str) -> Self:
-        """Raises ValueError naming the answer and the key that says something else."""
+        """Return the answer with what its keys say. Raises ValueError for a key that is missing or unknown."""
         for key, value in draft.keys.items():
             if key not in _KEYS:
                 raise ValueError(f"{draft.place}: '{key}: {value}': no such key; the keys are {', '.join(_KEYS)}")
@@ -80,7 +80,8 @@ class KnownWrong(Answer):
         return cls(draft.name, draft.place, text, expect, parts, caught is not None)
 
     def lost(self, tests: Sequence[str]) -> set[str]:
-        """Of the tests of its exercise those that it fails. Raises ValueError for a part that the exercise has not."""
+        """Return the tests of its exercise that it fails. Raises ValueError for a part that the exercise does not
+        have."""
         by_part = {split_test_id(test)[1]: test for test in tests}
         if unknown := set(self.fails) - by_part.keys():
             parts = f"the parts are {', '.join(by_part)}" if all(by_part) else "it has no parts: take the line out"
@@ -116,12 +117,12 @@ class _Draft:
 
     @property
     def exercise(self) -> str:
-        """The exercise that the name says; "" if it says none."""
+        """The exercise that the name begins with; "" if the name does not have two parts."""
         exercise, _, what = self.name.partition("__")
         return exercise if what else ""
 
     def text(self, references: Mapping[str, str]) -> str:
-        """Raises ValueError if the change does not fit the reference."""
+        """Return the whole text of the cell. Raises ValueError if the change does not fit the reference."""
         if self.whole is not None:
             return self.whole
         if self.exercise not in references:
@@ -133,7 +134,10 @@ class _Draft:
 
 
 def _drafts(lab: Lab, side: _Side) -> list[_Draft]:
-    """Raises ValueError if `answers.md` is not of its form, or holds an answer that is also a file."""
+    """Return all answers of one side, by name.
+
+    Raises ValueError if `answers.md` does not have its form, or if two answers have the same name.
+    """
     drafts = [_whole(path, side) for path in _files(lab.folder / side) if path.suffix == ".py"]
     path = lab.folder / CHANGES
     if path.exists():
@@ -157,13 +161,15 @@ def _whole(path: Path, side: _Side) -> _Draft:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Without what editors and Python leave behind."""
+    """Return the answer files, without the files that editors and Python leave behind."""
     return [path for path in sorted(folder.glob("*")) if not path.name.startswith((".", "__pycache__"))]
 
 
 def _header(text: str) -> Iterator[tuple[str, str]]:
-    """The keys, and what looks like one, in the comments before the first line of code. Other comments are passed
-    over."""
+    """Yield the keys, and words that look like one, of the comments before the first line of code.
+
+    Other comments are skipped.
+    """
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             return
@@ -173,7 +179,7 @@ def _header(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _references(lab: Lab) -> dict[str, str]:
-    """The reference answer to each exercise, as a student could have written it."""
+    """Return the reference answer to each exercise, without markers."""
     return {exercise: unmarked(source, "SOLUTION") for exercise, source in _cells(lab, Kind.SOLUTION).items()}
 
 
@@ -194,9 +200,9 @@ class _Exercise:
 
 
 def right_faults(lab: Lab) -> list[str]:
-    """Each is Python, belongs to an exercise, and defines what the tests of the exercise use.
+    """Find right answers that are not Python, belong to no exercise, or lack a name that the exercise's tests use.
 
-    Unlike a wrong answer it is built in another way than the reference, so it may do without the reference's helpers.
+    A right answer may do without the reference's helpers, because it solves the exercise in another way.
     """
     exercises, faults = _exercises(lab), list[str]()
     for draft, text in _readable(lab, "right", exercises, faults):
@@ -209,7 +215,8 @@ def right_faults(lab: Lab) -> list[str]:
 
 
 def wrong_faults(lab: Lab) -> list[str]:
-    """Each is Python, belongs to an exercise, defines what its cell does, and says which parts it fails and how."""
+    """Find wrong answers that are not Python, belong to no exercise, lack a name of its cell, or do not say how they
+    fail."""
     exercises, faults = _exercises(lab), list[str]()
     counted: Counter[str] = Counter()
     for draft, text in _readable(lab, "wrong", exercises, faults):
