@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import dropwhile
 from pathlib import Path
 from typing import Literal, Self
 
-from grader.authoring.changes.form import sections
-from grader.authoring.changes.hunks import Hunk, apply
+from grader.authoring.changes.form import sections, written
+from grader.authoring.changes.hunks import Hunk, apply, common
 from grader.authoring.labs import Lab, grade_id
 from grader.authoring.manifest import Kind, kind_of, split_test_id
 from grader.authoring.names import bound, used
@@ -29,6 +30,8 @@ _KEYS = ("expect", "fails", "caught")
 _KEY = re.compile(r"#\s*(\w+)\s*:\s*(.*)")
 _ALIKE = 0.65
 """How close a word must be to a key to be taken for one, by difflib: `fail` and `expected` are, `note` is not."""
+_SMALL = 0.5
+"""An answer that shares this much of its lines with the reference is written as a change."""
 
 _Side = Literal["right", "wrong"]
 
@@ -257,11 +260,21 @@ def _readable(
         try:
             text = draft.text(references)
             ast.parse(text)
+            if draft.whole is not None and (section := _as_change(draft, references[draft.exercise])):
+                faults.append(f"{draft.place} repeats the reference: remove it, and add to {CHANGES}:\n{section}")
             yield draft, text
         except SyntaxError as error:
             faults.append(f"{draft.place} is not Python: line {error.lineno}: {error.msg}")
         except ValueError as error:
             faults.append(str(error))
+
+
+def _as_change(draft: _Draft, reference: str) -> str:
+    """Return the section of `answers.md` for an answer that is a whole file; "" if it is another program."""
+    answer = "\n".join(dropwhile(_KEY.match, (draft.whole or "").splitlines()))
+    if common(reference, answer) < _SMALL:
+        return ""
+    return written(f"{draft.side}/{draft.name}", draft.keys, reference, answer)
 
 
 def _exercises(lab: Lab) -> dict[str, _Exercise]:

@@ -63,7 +63,7 @@ def first_line(source: str, kind: Kind) -> int | None:
 
 
 def unmarked(source: str, kind: Kind) -> str:
-    """The text without its markers."""
+    """Return the text without its markers."""
     return "\n".join(line for _, line, marker in _lines(source, kind) if not marker)
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["SEPARATOR", "Hunk", "apply", "difference", "split"]
+__all__ = ["SEPARATOR", "Hunk", "apply", "common", "difference", "split"]
 
 SEPARATOR = "@@"
 """The line between two hunks of a change."""
@@ -90,3 +90,8 @@ def split(marked: Sequence[str], first: int) -> tuple[Hunk, ...]:
         hunks.append(Hunk(first + start, tuple(marked[start:position])))
         start = position + 1
     return tuple(hunks)
+
+
+def common(reference: str, answer: str) -> float:
+    """Return the share of their lines that two texts have in common, from 0 to 1."""
+    return difflib.SequenceMatcher(None, reference.splitlines(), answer.splitlines(), autojunk=False).ratio()

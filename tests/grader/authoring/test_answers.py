@@ -121,6 +121,19 @@ def test_a_reference_that_no_longer_has_the_lines_of_a_change_is_named(toy):
         wrong_answers(toy)
 
 
+def test_a_whole_file_that_repeats_the_reference_is_refused_with_the_change_to_write_instead(toy):
+    reference = next(cell.source for cell in toy.master().cells if cell.id == "rescale")
+    text = "\n".join(line for line in reference.splitlines() if "###" not in line).replace("np.abs(values)", "values")
+    (toy.wrong / "rescale__odd.py").write_text(f"# expect: the peak\n# fails: values\n{text}\n")
+    (fault,) = lint(toy)
+    said, _, change = fault.partition("\n")
+    assert said == "90_toy, wrong/rescale__odd.py repeats the reference: remove it, and add to answers.md:"
+    (toy.wrong / "rescale__odd.py").unlink()
+    add(toy, change)
+    assert lint(toy) == []
+    assert next(answer.text for answer in wrong_answers(toy) if answer.name == "rescale__odd") == f"{text}\n"
+
+
 def test_an_answer_in_a_file_and_in_a_section_is_named(toy):
     (toy.wrong / "rescale__divides_by_zero.py").write_text(ANOTHER)
     (fault,) = lint(toy)
