@@ -80,7 +80,7 @@ def _negated(value: Any) -> Any:
 
 def _chosen(condition: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
     """Compute `first if condition else second`. If the condition is a tensor, so is the result."""
-    chosen = first() if condition else second()
+    chosen = first() if _condition(condition) else second()
     return assigned(chosen) if isinstance(condition, tl.core.tensor) else chosen
 
 
@@ -106,7 +106,11 @@ class Transformer(ast.NodeTransformer):
     of a loop, chosen by a tensor), `and` and `or` return booleans, and a loop keeps the types of variables, and leaves
     its index and what a step adds without a value."""
 
+    _loops = 0
+    """How many loops surround the statement that is visited, unrolled ones left out."""
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self._loops = 0
         self.generic_visit(node)
         returns = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
         for each in returns if len(returns) > 1 else ():
@@ -158,6 +162,32 @@ class Transformer(ast.NodeTransformer):
         arguments = [ast.Constant(isinstance(node.op, ast.And)), *values]
         return ast.copy_location(ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, []), node)
 
+    def visit_If(self, node: ast.If) -> ast.If:
+        self.generic_visit(node)
+        node.test = _call("threeloops_condition", node.test)
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
+        self.generic_visit(node)
+        node.test = _call("threeloops_holds", node.test)
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        self.generic_visit(node)
+        return self._refuse(node) if self._loops else node
+
+    def _refuse(self, node: ast.stmt | ast.expr) -> ast.AST:
+        """Raise where the node is executed: what a constant leaves out is not compiled."""
+        what, instead = _NOT_COMPILED[type(node)]
+        call = ast.Call(ast.Name("threeloops_refused", ast.Load()), [ast.Constant(what), ast.Constant(instead)], [])
+        return ast.copy_location(ast.Expr(call) if isinstance(node, ast.stmt) else call, node)
+
+    visit_Break = visit_Continue = visit_NamedExpr = visit_Lambda = visit_ListComp = _refuse
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        return self._refuse(node) if len(node.ops) > 1 else node
+
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
         iterator = "" if called is None else ast.unparse(called).split(".")[-1]
@@ -175,7 +205,11 @@ class Transformer(ast.NodeTransformer):
         """A compiled loop carries the variables that have a value before it, and each keeps its type. What a step
         assigns besides has no value after the step."""
         names, types = _names_assigned(node.body), f"threeloops_types_{node.lineno}"
+        self._loops += 1
         self._inside(node)
+        self._loops -= 1
+        if isinstance(node, ast.While):
+            node.test = _call("threeloops_condition", node.test)
         for name in names:
             node.body += _statements(_KEEP.format(name=name, types=types), node)
         before = [statement for name in names for statement in _statements(_NOTE.format(name=name, types=types), node)]
@@ -190,6 +224,37 @@ _FORGET = "{name} = 0\ndel {name}"
 """Assigned first, because `del` fails if the loop made no steps."""
 _NOTE = "try: {types}['{name}'] = threeloops_type_of({name})\nexcept threeloops_no_value: pass"
 _KEEP = "if '{name}' in {types}: threeloops_kept('{name}', {types}['{name}'], {name})\nelse:\n {name} = 0\n del {name}"
+
+
+_NOT_COMPILED: dict[type, tuple[str, str]] = {
+    ast.Break: ("break", "make it the condition of a `while` loop"),
+    ast.Continue: ("continue", "put the rest of the step under an `if`"),
+    ast.Return: ("a return within a loop", "let the loop end, and return after it"),
+    ast.NamedExpr: ("an assignment within an expression", "assign in a statement of its own"),
+    ast.Lambda: ("a lambda", "write a function with @triton.jit"),
+    ast.ListComp: ("a list comprehension", "write a loop with tl.static_range"),
+    ast.Compare: ("a chain of comparisons", "join two comparisons with `and` or &"),
+}
+"""Syntax that the compiler refuses: its name, and what to write instead."""
+
+
+def _refused(what: str, instead: str) -> None:
+    raise SyntaxError(f"{what} at {kernel_line()}: Triton compiles none; {instead}")
+
+
+def _condition(value: Any) -> Any:
+    if isinstance(value, tl.core.tensor) and value.handle.data.size != 1:
+        shape = list(value.handle.data.shape)
+        raise ValueError(
+            f"a tile of shape {shape} is a condition at {kernel_line()}: a compiled kernel branches on one number. "
+            "Reduce the tile, or use it as a mask or in tl.where"
+        )
+    return value
+
+
+def _holds(value: Any) -> bool:
+    """Whether an assertion holds, which is one about all elements of a tile."""
+    return bool(value.handle.data.all()) if isinstance(value, tl.core.tensor) else bool(value)
 
 
 def _statements(code: str, place: ast.stmt) -> list[ast.stmt]:
@@ -258,5 +323,8 @@ NAMES: dict[str, Any] = {
     "threeloops_type_of": _type_of,
     "threeloops_kept": _kept,
     "threeloops_no_value": NameError,
+    "threeloops_refused": _refused,
+    "threeloops_condition": _condition,
+    "threeloops_holds": _holds,
 }
 """What a rewritten kernel may call."""
