@@ -204,3 +204,16 @@ def test_a_pass_says_what_grading_tries_besides(capsys):
     with check("ratio", "the ratio", hidden="other sizes and seeds"):
         check.true(True, "")
     assert "✓ the ratio (1 check; grading also tries other sizes and seeds)" in capsys.readouterr().out
+
+
+def test_computed_takes_the_expected_tensors_or_one_multiple_of_all_of_them():
+    right = [torch.tensor([1.0, -2.0]).double(), torch.tensor([0.0, 3.0, 0.5]).double()]
+    for factor in (1.0, 4.0, 0.25):
+        check.computed([(factor * each).float() for each in right], right, "rank 0")
+    mixed = [right[0], 2 * right[1]]
+    for other in ([0 * each for each in right], mixed, right[:1], [right[0], None], [right[1], right[0]]):
+        assert "rank 0 has computed something else" in refusal(check.computed, other, right, "rank 0")
+    nan = [right[0], right[1] * torch.tensor([1.0, torch.nan, 1.0])]
+    assert "rank 0 has computed something else" in refusal(check.computed, nan, right, "rank 0")
+    with pytest.raises(ValueError, match="no value but 0"):
+        check.computed(right, [0 * each for each in right], "rank 0")
