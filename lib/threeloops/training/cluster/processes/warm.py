@@ -65,6 +65,7 @@ def warm_up(modules: Iterable[str]) -> None:
     takes seconds."""
     used = list(modules)
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
+    torch.zeros(1).half()  # torch reads the processor's features at its first conversion, from files that ranks lack
     if any(each.startswith(_COMPILING) for each in used):
         importlib.import_module("torch._dynamo")
     if any(each.startswith(_PARALLEL) for each in used):
