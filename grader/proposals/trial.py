@@ -162,6 +162,7 @@ class Bench:
         sys.stdout = sys.stderr = os.fdopen(nothing, "w")
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the signal ends the process
         check.raises = lambda *_, **__: None  # type: ignore[method-assign]
+        check.accepts = lambda *_, **__: None  # type: ignore[method-assign]
         for text in texts:
             signal.setitimer(signal.ITIMER_PROF, self._patience.cpu_seconds)
             bits = self._bits(exercise, text)

@@ -1,4 +1,4 @@
-"""What crosses the wall: encoded values, replies of the student's side, what a call changed in place, and exceptions.
+"""Messages across the wall: encoded values, replies of the student's side, changes made in place, exceptions.
 
 A student's exception is raised as the nearest class that exists on the grader's side, never as a class of the
 student's.

@@ -1,7 +1,8 @@
-"""The student's objects as a test cell sees them.
+"""The student's objects, as a test cell sees them.
 
-A test cell that says `softmax(x)` holds a `Proxy`; calling it sends the arguments across and returns plain data. What
-is not plain data comes back as another proxy, which can be called and indexed but not compared, converted or trusted.
+In a test cell that says `softmax(x)`, `softmax` is a `Proxy`. Calling it sends the arguments across and returns plain
+data. Any other result comes back as another proxy, which can be called and indexed but not compared, converted or
+trusted.
 """
 
 from __future__ import annotations

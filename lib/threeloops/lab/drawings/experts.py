@@ -25,7 +25,7 @@ _STAGES = (
     "back on their rank, sorted by expert",
     "in the old order",
 )
-"""What each frame of `draw_exchange` shows."""
+"""The caption of each frame of `draw_exchange`."""
 
 _COLOURS = (palette.orange, palette.sky, palette.green)
 
@@ -43,7 +43,8 @@ def expert_load(tokens: int, experts: int, *, k: int, skew: float, factor: float
 
 
 def draw_expert_load(load: Load, factor: float) -> "Figure":
-    """A bar per expert: what it computes, and in red what it dropped. The line is the fair share."""
+    """Draw a bar per expert: the rows that it computes, and in red those that it dropped. The line is the fair
+    share."""
     fig, axes = figure(width=9.0, height=2.9)
     numbers = range(len(load.kept))
     dropped = [chosen - kept for chosen, kept in zip(load.chosen, load.kept, strict=True)]
@@ -70,7 +71,7 @@ class _Place(NamedTuple):
 
 
 def _places(chosen: Sequence[Sequence[int]], frame: int) -> dict[tuple[int, int], _Place]:
-    """Where each token (rank, position) is in a frame. Rank r has expert r."""
+    """Return the place of each token (rank, position) in a frame. Rank r has expert r."""
     home = {(rank, t): _Place(t, -rank) for rank, picks in enumerate(chosen) for t in range(len(picks))}
     waiting = {}
     for rank, picks in enumerate(chosen):

@@ -1,6 +1,6 @@
 """Pipeline schedules as data, and those with whole backward passes: GPipe, 1F1B, interleaved 1F1B.
 
-A schedule is a list of actions per rank, and which rank has which stage. Schedules differ in nothing else, so one
+A schedule lists the actions of each rank, and says which rank has which stage. Schedules differ in nothing else, so one
 checker, one simulator and one runtime serve them all, as in torch.distributed.pipelining (`_Action`) and in the
 zero-bubble authors' fork of Megatron-LM.
 """
@@ -15,7 +15,7 @@ __all__ = [
 ]  # fmt: skip
 
 Kind = Literal["F", "B", "I", "W"]
-"""Forward; backward, whole or split into the gradient of the stage's input (I) and those of its weights (W)."""
+"""Forward; backward, whole (B) or split into the gradient of the stage's input (I) and those of its weights (W)."""
 
 _NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
@@ -35,7 +35,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What each rank does in one step of training; or the beginning of it, while somebody writes it."""
+    """The actions of each rank in one step of training, or their beginning while a schedule is being written."""
 
     rows: list[list[Action]]
     """The actions of each rank, in order."""
@@ -61,8 +61,8 @@ class Schedule:
         return [stage for stage, owner in enumerate(self.placement) if owner == rank]
 
     def source(self, action: Action) -> int | None:
-        """The stage whose result an action needs: a forward needs that of the stage before, a backward that of the
-        stage after; None where it needs none."""
+        """Return the stage whose result an action needs: a forward needs that of the stage before, a backward that of
+        the stage after. None if it needs none."""
         return self._neighbour(action, forward=-1)
 
     def target(self, action: Action) -> int | None:

@@ -35,9 +35,9 @@ class TokenBucket:
         self._at = max(self._at, now)
 
     def wait(self, amount: float, now: float) -> float:
-        """The seconds until `amount` tokens could be taken, infinity if never; 0 if now.
+        """Return the seconds until `amount` tokens could be taken: 0 if now, infinity if never.
 
-        Whoever comes back after as many seconds, with nobody in between, gets them: rounding is on the safe side.
+        A client who returns after this time, with nobody in between, gets them: rounding is on the safe side.
         """
         if not 0 <= amount < math.inf:
             raise ValueError(f"amount = {amount!r}: expected a number of tokens, at least 0")

@@ -1,6 +1,6 @@
-"""What failures cost, in closed form.
+"""The cost of failures in closed form.
 
-All times are seconds. A job that needs all of its nodes fails whenever one of them does: with exponential lives its
+All times are seconds. A job that needs all of its nodes fails whenever one of them does. With exponential lifetimes its
 mean time between failures M is that of a node divided by their number. Between two saves it works for `interval` (τ)
 and stops for `save` (C). After a failure it takes `recovery` (R) until it works again, from the last checkpoint:
 detection, restart and load together. Failures may also come during saves and recoveries.
@@ -10,7 +10,7 @@ The expected time for one interval of work and its save is then exactly
     E = e^(R/M) · M · (e^((τ + C)/M) − 1)
 
 (Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", section 3). An asynchronous
-save stops the job for C and is usable only F seconds later. The same renewal argument applies: after a failure the next
+save stops the job for C and becomes usable F seconds later. The same renewal argument applies: after a failure the next
 usable checkpoint is R + τ + C + F away, and otherwise τ + C. So F counts as if recovery took longer, R + F, as long as
 the flush is over before the next save begins, F ≤ τ.
 """
@@ -58,11 +58,11 @@ def useful_share(interval: float, save: float, recovery: float, mtbf: float, flu
 
 
 def spares_needed(mtbf: float, repair: float, risk: float = 0.01) -> int:
-    """How many hot spares are needed so that at most a share `risk` of failures has to wait for a repair.
+    """Return how many hot spares are needed so that at most a share `risk` of failures has to wait for a repair.
 
-    Failures of the job come at rate 1/M, each holds a node for `repair` seconds. With unlimited spares the number of
-    nodes in repair when one more fails is Poisson with mean repair/M whatever the distribution of repair times
-    (M/G/∞), and that failure finds a spare if fewer are in repair than there are spares.
+    Failures of the job come at rate 1/M, and each holds a node for `repair` seconds. With unlimited spares, the number
+    of nodes in repair when one more fails is Poisson with mean repair/M, whatever the distribution of repair times
+    (M/G/∞). That failure finds a spare if fewer nodes are in repair than there are spares.
     """
     if not (mtbf > 0 and 0 <= repair < math.inf and 0 < risk < 1):
         raise ValueError(f"mtbf = {mtbf} s, repair = {repair} s, risk = {risk}: expected > 0, ≥ 0, and between 0 and 1")
