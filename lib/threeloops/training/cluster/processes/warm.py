@@ -64,6 +64,7 @@ def warm_up(modules: Iterable[str]) -> None:
     """Import what ranks may need whose programs use names of these modules. Otherwise each rank would import it, which
     takes seconds."""
     used = list(modules)
+    torch.ones(1).exp()  # torch notes now what the processor can do: behind the wall, a rank cannot read that
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
     if any(each.startswith(_COMPILING) for each in used):
         importlib.import_module("torch._dynamo")
