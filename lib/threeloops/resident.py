@@ -25,9 +25,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ResidentMemory", "mappings", "own_bytes", "settle"]
+__all__ = ["ResidentMemory", "mappings", "own_bytes", "settle", "use_huge_pages"]
 
-_MADV_POPULATE_READ = 22
+_HUGE = 2 << 20
+
+_MADV_POPULATE_READ, _MADV_COLLAPSE = 22, 25
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _BLOCK = 64 << 10
 _SAME_PROGRAM = 0.9
@@ -96,6 +98,19 @@ def mappings() -> Iterator[_Mapping]:
         addresses, access, _, _, _, *path = line.split(maxsplit=5)
         start, end = (int(word, 16) for word in addresses.split("-"))
         yield _Mapping(start, end, access, path[0] if path else "")
+
+
+def use_huge_pages() -> None:
+    """Move the memory that this process has now into pages of 2 MiB. New memory comes in small pages as before.
+
+    A processor remembers the addresses of a few thousand pages. A step of decoding on a CPU reads more memory than
+    4 KiB pages of that number hold, so it looks most of them up again, which takes long in a virtual machine. Takes
+    about half a second for 500 MiB. Kernels before Linux 6.1, and other systems, leave the memory as it is.
+    """
+    for each in mappings():
+        inside = each._replace(start=-(-each.start // _HUGE) * _HUGE, end=each.end // _HUGE * _HUGE)
+        if each.access == "rw-p" and not each.path.startswith("/") and inside.start < inside.end:
+            inside.advise(_MADV_COLLAPSE)
 
 
 def settle() -> None:
