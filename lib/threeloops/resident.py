@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ResidentMemory", "mappings", "own_bytes", "settle", "use_huge_pages"]
+__all__ = ["ResidentMemory", "own_bytes", "settle", "use_huge_pages"]
 
 _HUGE = 2 << 20
 
@@ -91,7 +91,7 @@ class _Mapping(NamedTuple):
         libc.madvise(self.start, self.end - self.start, advice)
 
 
-def mappings() -> Iterator[_Mapping]:
+def _mappings() -> Iterator[_Mapping]:
     """As they are now; none on systems that do not tell."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else ():
@@ -107,7 +107,7 @@ def use_huge_pages() -> None:
     4 KiB pages of that number hold, so it looks most of them up again, which takes long in a virtual machine. Takes
     about half a second for 500 MiB. Kernels before Linux 6.1, and other systems, leave the memory as it is.
     """
-    for each in mappings():
+    for each in _mappings():
         inside = each._replace(start=-(-each.start // _HUGE) * _HUGE, end=each.end // _HUGE * _HUGE)
         if each.access == "rw-p" and not each.path.startswith("/") and inside.start < inside.end:
             inside.advise(_MADV_COLLAPSE)
@@ -122,7 +122,7 @@ def settle() -> None:
     if hasattr(libc, "mallopt"):
         for option, value in ((_M_MMAP_THRESHOLD, _BLOCK), (_M_TRIM_THRESHOLD, _BLOCK), (_M_TOP_PAD, 0)):
             libc.mallopt(option, value)
-    for each in mappings():
+    for each in _mappings():
         is_library = each.path.startswith("/") and each.access.startswith("r") and each.access.endswith("p")
         if is_library and not each.path.endswith(_LEFT_OUT):
             each.advise(_MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count

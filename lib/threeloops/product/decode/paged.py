@@ -177,7 +177,7 @@ class PagedCache:
             mask = mask.repeat_interleave(self._shared, 2)
         room = self._pool.new_empty(tables.numel(), self._layers[0][1].shape[1])
         keys, values = room.view(len(chunks), -1, *self._pool.shape[2:]).transpose(1, 3).unbind(2)
-        return Group(first, tables, count, None, mask, Copies(tables.flatten(), room, keys, values))
+        return Group(first, tables, count, None, mask, _Copies(tables.flatten(), room, keys, values))
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Group:
     count: int
     lengths: Tensor | None  # (chunks,): how many keys there are, where the kernel attends
     mask: Tensor | None  # (chunks, 1, queries, keys): 0 for the keys that a query may see, else −∞; where PyTorch does
-    copies: "Copies | None" = None  # where PyTorch does
+    copies: "_Copies | None" = None  # where PyTorch does
 
     @property
     def rows(self) -> slice:
@@ -209,7 +209,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Copies:
+class _Copies:
     """Room for the blocks of a group, side by side. Every layer of a step fills it anew."""
 
     blocks: Tensor  # the blocks' numbers, chunk by chunk
@@ -269,7 +269,7 @@ class _Layer:
     def _attended(self, q: Tensor, group: Group) -> Tensor:
         return self._by_kernel(q, group) if group.copies is None else self._by_copy(q, group, group.copies)
 
-    def _by_copy(self, q: Tensor, group: Group, copies: Copies) -> Tensor:
+    def _by_copy(self, q: Tensor, group: Group, copies: _Copies) -> Tensor:
         torch.index_select(self.blocks, 0, copies.blocks, out=copies.room)
         chunks, kv_heads = copies.keys.shape[:2]
         # To attention, query heads that share a key head are just more rows of that head.
