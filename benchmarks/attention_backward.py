@@ -63,7 +63,7 @@ class Shape:
 
 
 TOKENS = 16384
-"""Per batch, so that every shape fills the device."""
+"""Tokens per batch, so that every shape fills the device."""
 SHAPES = [
     *(Shape(TOKENS // n, 2048 // d, 2048 // d, n, d, causal)
       for d, causal, n in product((64, 128), (False, True), (512, 2048, 8192, 16384))),

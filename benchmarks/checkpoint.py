@@ -166,7 +166,7 @@ def _many_tensors(folder: Path, count: int, rounds: int) -> list[Series]:
 
 
 def _stalls(state: State, folder: Path, rounds: int) -> tuple[list[Series], list[float]]:
-    """For how long the call keeps training, while nothing else is being written."""
+    """Measure for how long the call delays training while nothing else is being written."""
     found: dict[tuple[str, str], list[float]] = {(w, by): [] for w in (FIRST, LATER) for by in (OURS_FULL, DCP_ASYNC)}
     copies = []
     buffer = {name: tensor.clone() for name, tensor in state.items()}
@@ -200,7 +200,7 @@ def _stalls(state: State, folder: Path, rounds: int) -> tuple[list[Series], list
 
 
 def _copy(state: State, into: State) -> None:
-    """By memcpy, on one thread: torch's own copy takes several, and on a busy machine longer."""
+    """Copy with memcpy on one thread. torch's own copy uses several, and is slower on a busy machine."""
     for name, tensor in state.items():
         np.copyto(into[name].numpy(), tensor.numpy())
 

@@ -37,7 +37,7 @@ class Saver:
 
 
 def crash_rows(ours: Saver | None = None, *, most: int = 300) -> list[Series]:
-    """For each way to save, and under each rules, states that lose both checkpoints or one that was acknowledged.
+    """Count, for each saver under each set of rules, states that lose both checkpoints or an acknowledged one.
 
     Args:
         ours: what the others are compared with.

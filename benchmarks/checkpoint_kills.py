@@ -32,7 +32,7 @@ _ELEMENTS = 30_000
 
 
 def kill_rows(folder: Path, kills: int) -> list[Series]:
-    """For each way to save: of `kills` killed processes, how many left a checkpoint that is older than what was
+    """Count for each saver, among `kills` killed processes, how many left a checkpoint that is older than what was
     acknowledged, or that cannot be loaded."""
     rows = []
     for saver in _SAVERS:

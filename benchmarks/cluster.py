@@ -85,7 +85,7 @@ def _router_part(quick: bool) -> Part:
 
 
 def gloo_part(rows: Sequence[dict[str, Any]]) -> Part:
-    """From raw rows: {"size", "by", "seconds": samples, "others": cores that other processes kept busy}."""
+    """Summarise raw rows: {"size", "by", "seconds": samples, "others": cores that other processes kept busy}."""
     samples = {(row["size"], row["by"]): tuple(row["seconds"]) for row in rows}
     sizes = sorted({row["size"] for row in rows})
     series, predictions, notes, links = [], [], [], {}
@@ -125,7 +125,7 @@ def fitted_link(sizes: Sequence[int], samples: dict[tuple[int, str], tuple[float
 
 
 def parameters(link: Link) -> dict[str, float]:
-    """As numbers that JSON has: times that do not grow with the size are an infinite β."""
+    """Return the parameters as numbers that JSON has. If times do not grow with the size, β is infinite."""
     return {"alpha_s": link.latency, "one_over_beta_s_byte": 1 / link.bandwidth, "gamma_s_byte": link.reduce_seconds}
 
 

@@ -193,7 +193,8 @@ def checksums(rounds: int) -> list[Series]:
 
 
 def utilisations() -> dict[str, float]:
-    """Of a consumer of 10 ms per step over the stated store, by the pipeline model and by the prefetcher itself."""
+    """Return the utilisation of a consumer of 10 ms per step over the stated store, by the model and by the
+    prefetcher."""
     size = 600_000
     stages = [
         Stage("request", latency=LATENCY, workers=8),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 from threeloops.models.gpt import GPT
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.batching.engine import Engine
-from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.quantized import Method, QuantizedLinear, Scheme, perplexity, quantize, weight_bytes
 from threeloops.product.request import Request, Sampling
@@ -101,7 +101,7 @@ def quantized_rows(
 
 
 def _bits(model: GPT) -> float:
-    """Per weight of the layers that are quantised, scales and zero points included."""
+    """Return bits per weight of the quantised layers, including scales and zero points."""
     layers = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
     return 8 * sum(each.nbytes for each in layers) / sum(each.in_features * each.out_features for each in layers)
 
@@ -120,7 +120,7 @@ def _decoding(model: GPT, text: torch.Tensor, decoded: int, batch: int):
 
 
 def series(rows: Sequence[Row]) -> list[Series]:
-    """For a benchmark's `Result`: bytes, nats per token and tokens per second, each beside bfloat16."""
+    """Return series for a benchmark's `Result`: bytes, nats per token and tokens per second, each beside bfloat16."""
     found = []
     for row in rows:
         peer = row.name == PEER

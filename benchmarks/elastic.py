@@ -102,7 +102,7 @@ def _speed() -> list[Series]:
 
 
 def _intervals() -> list[dict[str, Any]]:
-    """In minutes, with what each choice costs: the wall time over that of the best one."""
+    """Return intervals in minutes and the cost of each choice: its wall time divided by that of the best choice."""
     rows = []
     for mtbf in (_HOUR, 3.09 * _HOUR, 24 * _HOUR):
         for save in (2.0, 30.0, 300.0):

@@ -43,7 +43,7 @@ _REST = 0.25
 
 
 def measure(about: Provenance, *, quick: bool = False) -> Result:
-    """On the CPU, in float32, on one thread and on two."""
+    """Measure on the CPU in float32, with one thread and with two."""
     answer, rounds = (32, 2) if quick else (128, 5)
     series: list[Series] = []
     facts: dict[str, Any] = {"where a step of ours goes": {}, "answers equal to ours": {}}

@@ -1,4 +1,4 @@
-"""From the clone to the first green card, as a newcomer goes: `git clone`, `make lab`, the first exercise in a browser.
+"""Time a newcomer's way from the clone to the first green card: `git clone`, `make lab`, one exercise in a browser.
 
 Downloads depend on the network, so they are measured apart. The wheels are fetched first; then `make lab` runs with a
 pip that sees those wheels and no index. Everything else is new: the clone, the environment, the home folder with its

@@ -47,7 +47,7 @@ AT_ONCE = ScalingRules(0)
 
 
 def scaled_fleets() -> dict[str, Fleet]:
-    """By what the autoscaler looks at, and how patient it is."""
+    """Return fleets by the autoscaler's metric and its patience."""
     scaled = Autoscaler(target=8, minimum=1, maximum=10)
     base = Fleet(MODEL, 2, scaled, cold_start=COLD, probes=CAREFUL, timeout=120)
     return {

@@ -56,7 +56,7 @@ class Bench:
 
     students: list[Student]
     courses: Mapping[str, Path]
-    """Where each harness that is an nbgrader runs."""
+    """The folder in which each nbgrader harness runs."""
 
     environment: Mapping[str, str]
 

@@ -83,7 +83,7 @@ def outputs(returned: Any) -> tuple[torch.Tensor, ...]:
 
 
 def ratio(ours: float, theirs: float) -> float | None:
-    """None where torch's is exact and ours is not: no number of times would say that."""
+    """Return the ratio of errors, or None if torch's result is exact and ours is not, since no ratio would say that."""
     if theirs:
         return ours / theirs
     return None if ours else 1.0

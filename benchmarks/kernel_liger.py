@@ -51,7 +51,7 @@ def of_case(entry: Entry, shape: Shape, dtype: torch.dtype, targets: Sequence[st
 
 
 def shapes(entry: Entry) -> tuple[Shape, ...]:
-    """Of the operations that Liger has; an entry that adds gradients launches the same kernels once more."""
+    """Return the shapes of Liger's operations. An entry that adds gradients launches the same kernels again."""
     return entry.compiled if entry.name in LIGER_FUNCTIONS and not entry.name.endswith(GRADIENTS) else ()
 
 

@@ -42,7 +42,7 @@ def parties(entry: Entry, *, compiled: bool) -> dict[str, Party]:
 
 
 SDPA = {"FlashAttention-2 in torch": SDPBackend.FLASH_ATTENTION, "cuDNN in torch": SDPBackend.CUDNN_ATTENTION}
-"""Whose kernels torch can be made to take for scaled_dot_product_attention. It raises where they refuse the shape."""
+"""Backends that torch can be told to use for scaled_dot_product_attention. It raises if they refuse the shape."""
 
 
 def with_backend(function: Callable[..., Any], backend: SDPBackend) -> Callable[..., Any]:
@@ -85,7 +85,7 @@ def liger_layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -
 
 
 def liger_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Where the logits need a gradient, Liger's forward pass writes it over them."""
+    """Call Liger's cross-entropy. If the logits need a gradient, its forward pass overwrites them with it."""
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 
     returned = LigerCrossEntropyFunction.apply(logits, targets, None)
@@ -107,4 +107,4 @@ LIGER_FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
     "cross_entropy_and_gradient": loss_and_gradient(liger_cross_entropy),
     "fused_linear_cross_entropy_and_gradients": linear_gradients(liger_fused_linear),
 }
-"""By the name of our entry, on the inputs of our entry."""
+"""Liger's functions by the name of our entry, on our entry's inputs."""

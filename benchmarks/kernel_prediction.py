@@ -48,7 +48,7 @@ class Predictor:
 
 
 def predictor(where: str) -> Predictor:
-    """For the GPU at hand, or for `DEFAULT` where there is none."""
+    """Return a predictor for this machine's GPU, or for `DEFAULT` if there is none."""
     if where == "cpu":
         return Predictor(accelerator(DEFAULT))
     try:

@@ -30,7 +30,7 @@ UNTIMED_CALLS = 5
 COMPILED = ("flex_attention", "torch.compile")
 COMPILE_SECONDS = {OURS: 4.0, "flex_attention": 15.0, "torch.compile": 15.0}
 SAMPLE_SECONDS, RANDOM_NUMBERS, RATES = 3e-3, 1e10, (1e12, 1e14)
-"""Of an estimate: a sample beyond its kernel, random numbers per second, and rates of a slow GPU: bytes/s, FLOP/s."""
+"""Constants of an estimate: a sample's overhead, random numbers per second, and a slow GPU's bytes/s and FLOP/s."""
 LARGEST_DIFFERENCE = 0.05
 """RMS difference from torch's result over the size of that: above it a result is wrong, and its time worth nothing."""
 

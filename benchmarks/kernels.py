@@ -27,7 +27,7 @@ from grader.machine.provenance import Provenance
 JOBS = min(max(os.cpu_count() or 1, 2), 8)
 CODE_SHARES = 8
 QUICK_SECONDS, FULL_SECONDS = 110.0, 520.0
-"""Of one call. What it does not finish is kept, and the next call goes on from there."""
+"""The time limits of one call. Its results are kept, and the next call continues from there."""
 LEAST_SECONDS = 30.0
 """What a part gets that begins when the time is nearly up: on a busy machine rather a late result than none."""
 TRAFFIC_TOLERANCE = 0.02

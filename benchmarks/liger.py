@@ -22,7 +22,7 @@ from grader.machine.provenance import Provenance
 
 SECONDS = 300.0
 METER, PLAIN, TRITON_VIZ = "meter", "plain interpreter", "triton-viz profiler"
-"""As `meter_kernels` names them, which repairs the interpreter when it is imported."""
+"""The names that `meter_kernels` uses. That module repairs the interpreter when it is imported."""
 REPORTED = ("requested_bytes", "findings", "error_over_tolerance", "fails")
 
 

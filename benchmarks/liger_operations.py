@@ -131,7 +131,7 @@ def sparsemax(x: torch.Tensor) -> torch.Tensor:
 
 
 def jensen_shannon(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-    """Of log probabilities, half and half."""
+    """Return the Jensen-Shannon divergence of log-probabilities, with equal weights."""
     middle = torch.log((student.exp() + teacher.exp()) / 2)
     both = (F.kl_div(middle, each, reduction="sum", log_target=True) for each in (teacher, student))
     return sum(both, torch.zeros((), dtype=student.dtype)) / (2 * len(student))

@@ -21,7 +21,7 @@ FUSED, SAME_BITS = "torch.optim.AdamW(fused=True), resident", "torch.optim.AdamW
 CHUNKS = 8
 LINKS = {"host memory": None, "a link of 1 GB/s": 1e9}
 STATE_BYTES = 2 * 4
-"""Of one parameter: two moments in float32."""
+"""The bytes of one parameter's state: two moments in float32."""
 
 
 class Offloading(NamedTuple):
@@ -101,7 +101,8 @@ class ChannelClock:
         self._channel.close()
 
     def rates(self, steps: tuple[float, ...], step_bytes: int) -> Rates:
-        """From the seconds of whole steps, each of so many bytes of state; earlier submissions were warm-up."""
+        """Return rates from the seconds of whole steps of `step_bytes` bytes of state. Earlier submissions were
+        warm-up."""
         copies = len(self.seconds) // (len(steps) + 1)
         of_steps = [self.seconds[at : at + copies] for at in range(copies, len(self.seconds), copies)]
         fetch, write = (median(sum(each[which::2]) for each in of_steps) for which in (0, 1))

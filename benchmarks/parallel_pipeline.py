@@ -100,8 +100,8 @@ def pipeline_rows() -> list[Series]:
 
 
 def pipeline_facts(ranks: Sequence[int] = range(1, 17), microbatches: Sequence[int] = range(1, 65)) -> dict[str, Any]:
-    """For each pair and all sizes that both allow: in how many ours is shorter, as long, and longer, by how much at
-    most, and whether torch's own table of the schedule can be executed."""
+    """Count, for each pair and all sizes that both allow, how often ours is shorter, as long, and longer, by how much
+    at most, and whether torch's own table of the schedule can be executed."""
     facts: dict[str, Any] = {}
     for pair in PAIRS:
         counts = {what: {"shorter": 0, "as long": 0, "longer": 0, "at most longer by": 0.0} for what in COSTS}

@@ -161,7 +161,7 @@ class _LastStep:
 
 
 def _last_step(run: Run, by: str) -> _LastStep:
-    """Of rank 0."""
+    """Return the last step of rank 0."""
     begin, seconds = _begin(by, STEPS - 1), run.results[0][by]
     end = begin + seconds - 1e-9
     spans = [span for span in run.spans if span.rank == 0 and begin - 1e-9 <= span.start < end]
@@ -172,7 +172,7 @@ def _last_step(run: Run, by: str) -> _LastStep:
 
 
 def _states(dtype: torch.dtype) -> dict[int, int]:
-    """For each stage, the bytes that are alive after a step, whose gradients are still there."""
+    """Return the live bytes of each stage after a step, with its gradients still alive."""
     found = {}
     for stage in (1, 2, 3):
         with LiveBytes() as live:

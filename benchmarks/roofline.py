@@ -28,7 +28,7 @@ TORCH_TIMER = "torch.utils.benchmark"
 NUMPY = "numpy"
 TRITON = "triton.testing.do_bench"
 Rates = Callable[[int], list[float]]
-"""From a number of runs to that many rates."""
+"""A function that returns the rates of a given number of runs."""
 
 
 def measure(provenance: Provenance, *, quick: bool = False) -> Result:

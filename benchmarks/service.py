@@ -43,7 +43,7 @@ REFUSAL_LIMIT = 0.05
 
 
 def measure(about: Provenance, *, quick: bool = False) -> Result:
-    """On the CPU, in float32; `quick` overloads for five seconds instead of sixty, and takes fewer rounds."""
+    """Measure on the CPU in float32. `quick` overloads for five seconds instead of sixty, in fewer rounds."""
     seconds, rounds, requests = (5.0, 2, 16) if quick else (60.0, 5, 64)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
@@ -125,7 +125,8 @@ def _capacity(server: Server, seconds: float) -> float:
 
 
 def _overhead(folder: Path, rounds: int, requests: int, singles: int) -> list[Series]:
-    """Of many at once, whose answers are long so that their beginnings count little, and of one alone."""
+    """Measure the overhead of one request alone, and of many at once with answers so long that their starts count
+    little."""
     load, single = Load(LOAD.prompt, 192), Load(LOAD.prompt, 2)
     found: dict[tuple[str, str, str, str], dict[str, list[float]]] = {
         quantity: defaultdict(list) for quantity in (THROUGHPUT, ENGINE_CPU, FRONT_CPU, FIRST)

@@ -83,7 +83,7 @@ class Server:
             self.memory.append(sum(each.memory_info().rss for each in (tree, *tree.children(recursive=True))))
 
     def cpu_seconds(self) -> tuple[float, float]:
-        """Of the process itself, and of its children, which still run."""
+        """Return CPU seconds of the process and of its running children."""
         tree = psutil.Process(self.process.pid)
         own, *others = (
             (used := each.cpu_times()).user + used.system for each in (tree, *tree.children(recursive=True))
@@ -161,7 +161,7 @@ async def at_once(server: Server, load: Load, requests: int, first: int = 0) -> 
 
 
 async def closed_loop(server: Server, load: Load, clients: int, seconds: float) -> list[Call]:
-    """So many clients, each of which asks again as soon as it is answered."""
+    """Run a number of clients, each of which asks again as soon as it is answered."""
     end, found = time.monotonic() + seconds, []
 
     async def ask_again() -> None:

@@ -14,7 +14,7 @@ import torch
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CHUNKED, CONTINUOUS, Engine, Policy
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.loadgen import Metrics, lognormal, mixture, poisson, replay, trace, uniform
 from threeloops.product.loadgen import measure as measured
@@ -41,7 +41,7 @@ Lengths = list[tuple[tuple[int, ...], int]]
 
 
 def measure(about: Provenance, *, quick: bool = False) -> Result:
-    """On the CPU, in float32; `quick` takes fewer requests and rounds."""
+    """Measure on the CPU in float32. `quick` takes fewer requests and rounds."""
     requests, rounds = (32, 1) if quick else (128, 5)
     model = new_model()
     tuned: dict[str, str] = {}
@@ -101,7 +101,7 @@ def _batch(requests: int, lengths: Callable[[Random], tuple[int, int]]) -> Lengt
 
 
 def _throughput(what: str, model: GPT, batch: Lengths, rounds: int, tuned: dict[str, str]) -> list[Series]:
-    """On the wall's clock with all threads, and in CPU seconds of one."""
+    """Measure throughput in wall time with all threads, and in CPU seconds with one."""
     tokens = sum(answer for _, answer in batch)
     policy = _tuned(model, batch)
     tuned[f"{what}: {OURS}"] = f"{policy.max_running} in a batch, {policy.token_budget} tokens in a step"

@@ -22,7 +22,7 @@ BURST, START, END = "bursts after a pause", "first second under load", "last ten
 BF16, FP8 = "bf16", "fp8 (e4m3), bf16 out"
 SECONDS = {BF16: 60.0, FP8: 30.0}
 QUICK_SECONDS = 2.0
-"""On a CPU, whose numbers are not what this benchmark is for."""
+"""The time on a CPU, for which this benchmark is not meant."""
 WINDOW_SECONDS, BURST_SECONDS, PAUSE_SECONDS = 0.25, 0.02, 0.25
 BURSTS = 10
 

@@ -8,6 +8,7 @@ import ast
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -115,6 +116,28 @@ def test_a_room_reads_in_one_sitting():
     assert not {module: count for module, count in lines.items() if count > LINES_PER_FILE}
     inner = {module.split(".")[2] for module in MODULES if module.startswith("threeloops.inner.")}
     assert len(inner) <= ROOMS_OF_INNER
+
+
+MIDDLE_OF_A_SENTENCE = re.compile(
+    r"(Of|That|In|From|For|With|As|Only|Where|To|Then|At|On|By|After|Before|Without|Until|If|When|And|Or|So|Also|None|"
+    r"Nothing|Whoever|Whatever|Whose|Within|Between|Per|Because|Since|Such) "
+)
+
+
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Strings that stand as statements: below a module, class or function, or below an attribute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
+
+
+def test_no_docstring_begins_in_the_middle_of_a_sentence():
+    assert not [
+        f"{path}:{text.lineno}: {text.value.strip()[:60]}"
+        for path in [*MODULES.values(), *(ROOT / "benchmarks").rglob("*.py")]
+        for text in docstrings(ast.parse(path.read_text()))
+        if MIDDLE_OF_A_SENTENCE.match(text.value.strip())
+    ]
 
 
 @pytest.mark.parametrize(("kernel", "most"), CLOSURES.items(), ids=CLOSURES)

@@ -33,10 +33,10 @@ SMALL = 1.1
 """A ratio below this reads better in percent: 1.05 is "5% faster"."""
 
 CLOSE = 0.05
-"""If all predictions are closer than this, their row says how close; otherwise it says on which side they lie."""
+"""The limit for close predictions. Below it a row says how close they are, above it on which side they lie."""
 
 FEW = 4
-"""As many differences from predictions are listed one by one."""
+"""The most differences from predictions that are listed one by one."""
 
 
 PLAIN = {

@@ -1,1 +1,1 @@
-"""What an author of a lab does: begin one, and try its answers."""
+"""Commands for the author of a lab: begin one, and try its answers."""

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a cell's metadata stands on one line)
-"""`threeloops new`: the folder of a lab that passes, to change step by step."""
+"""`threeloops new`: create the folder of a complete small lab, to change step by step."""
 
 import re
 import tempfile

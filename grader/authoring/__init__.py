@@ -1,1 +1,1 @@
-"""What a lab is: its source, cells, tests and data, and the rules it is held to."""
+"""The parts of a lab: its source, cells, tests and data, and the rules that it has to follow."""

@@ -59,7 +59,8 @@ class KnownWrong:
         return self.path.name.split("__")[0]
 
     def lost(self, tests: Sequence[str]) -> set[str]:
-        """Of the tests of its exercise those that it fails. Raises ValueError for a part that the exercise has not."""
+        """Return the tests of its exercise that it fails. Raises ValueError for a part that the exercise does not
+        have."""
         by_part = {split_test_id(test)[1]: test for test in tests}
         if unknown := set(self.fails) - by_part.keys():
             parts = f"the parts are {', '.join(by_part)}" if all(by_part) else "it has no parts: take the line out"
@@ -151,7 +152,7 @@ def _exercises(lab: Lab) -> dict[str, _Exercise]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Without what editors and Python leave behind."""
+    """Return the answer files, without the files that editors and Python leave behind."""
     return [path for path in sorted(folder.glob("*")) if not path.name.startswith((".", "__pycache__"))]
 
 

@@ -40,7 +40,7 @@ def data_files(lab: Lab) -> dict[str, Path]:
 
 
 def missing_pictures(lab: Lab, text: str) -> Iterator[str]:
-    """Of the pictures that a prose cell shows, those that the released lab would not have, with what to do.
+    """Return the pictures of a prose cell that the released lab would lack, and what to do about each.
 
     Release takes along what `data/` holds and attaches one picture, which the cell tagged `opening` draws.
     """

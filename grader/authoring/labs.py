@@ -1,4 +1,4 @@
-"""Where the labs are, what each is called, and its master notebook.
+"""The labs: where they are, their names, and their master notebooks.
 
 The only hand-written form of a lab is `solutions/NN_slug/NN_slug.py`, in jupytext's py:percent format with nbgrader's
 own cell metadata. `Lab.master()` converts it to a notebook.
@@ -28,9 +28,9 @@ if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must
 
 SOLUTIONS, LABS, _WORK = "solutions", "labs", "work"
 BASE = ".base"
-"""In `work/`: the releases that the student's copies were made from."""
+"""The folder in `work/` with the releases that the student's copies were made from."""
 _IN_WHEEL = Path(__file__).resolve().parents[1] / LABS
-"""Where the wheel has the released labs (setup.py); not there in a checkout or a bundle."""
+"""The folder of released labs in the wheel (setup.py). It does not exist in a checkout or a bundle."""
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 OPENING = "opening"
 """The tag of the cell that draws the picture in the title."""

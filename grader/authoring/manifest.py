@@ -79,7 +79,7 @@ class Manifest:
     exports: tuple[str, ...]
     """Top-level names that solution cells define: the only names a test may fetch from the student's side."""
     visible: bool = False
-    """Without hidden tests."""
+    """Whether it has no hidden tests."""
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -1,4 +1,4 @@
-"""Which names a cell's text binds, uses and imports, by Python's own rules of scope."""
+"""Find the names that a cell's text binds, uses and imports, by Python's own rules of scope."""
 
 import ast
 import builtins

@@ -1,6 +1,6 @@
-"""The rules of how a lab teaches, as far as a program can tell: length, what is folded, what opens after a pass.
+"""The rules of teaching that a program can check: lengths, folded parts, and parts that open after a pass.
 
-They hold for a lab whose header says `edition: 2`.
+They apply to a lab whose header says `edition: 2`.
 """
 
 import ast

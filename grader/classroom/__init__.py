@@ -1,1 +1,1 @@
-"""nbgrader's side: autograde, its plugin, the gradebook and the exports."""
+"""The connection to nbgrader: autograde, plugins, the gradebook and the exports."""

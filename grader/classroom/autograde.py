@@ -1,7 +1,7 @@
-"""nbgrader's autograde, made safe in ways that none of its options offers.
+"""nbgrader's autograde with guarantees that none of its options offers.
 
-nbgrader copies a submission before any preprocessor sees it, takes every exception for a fault of the student, and
-skips every student who has a folder in `autograded/`. `nbgrader_config.py` installs this class.
+nbgrader copies a submission before any preprocessor sees it, treats every exception as the student's fault, and skips
+every student who has a folder in `autograded/`. `nbgrader_config.py` installs this class.
 """
 
 import glob

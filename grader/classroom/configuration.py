@@ -1,4 +1,4 @@
-"""What nbgrader is told of this course, by `nbgrader_config.py`."""
+"""The configuration of nbgrader for this course, which `nbgrader_config.py` applies."""
 
 from pathlib import Path
 from typing import Any

@@ -72,7 +72,7 @@ class ReflectionPoints(NbGraderPreprocessor):
 
 
 class HideTests(NbGraderPreprocessor):
-    """For feedback pages: hidden tests stay hidden, also after the grades are out. Names each part as reports do."""
+    """Hide hidden tests on feedback pages, even after the grades are out, and name each part as reports do."""
 
     def preprocess_cell(
         self, cell: NotebookNode, resources: ResourcesDict, cell_index: int

@@ -1,1 +1,1 @@
-"""Running and grading whole labs: `make course`, its pages, and what it keeps of a green run."""
+"""Run and grade whole labs: `make course`, its pages, and its records of green runs."""

@@ -1,4 +1,4 @@
-"""The page of claims: what the source texts assert, and what the executed notebooks found, with links to the cells."""
+"""The page of claims: the source texts' assertions, and the executed notebooks' findings with links to their cells."""
 
 import html
 from collections import Counter

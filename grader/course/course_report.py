@@ -1,4 +1,4 @@
-"""What `make course` writes: a page for each executed notebook, the claims, an index, JSON and JUnit XML."""
+"""Write the reports of `make course`: a page for each executed notebook, the claims, an index, JSON and JUnit XML."""
 
 import platform
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def write(report: CourseReport, reports: Path) -> None:
 
 
 def _beside(notebook: Lab, notebooks: Sequence[Lab]) -> list[Link]:
-    """From a lab's page to the course, the claims, and the lab's other notebook."""
+    """Return links from a lab's page to the course, the claims, and the lab's other notebook."""
     others = [each for each in notebooks if each.stem != notebook.stem]
     names = {True: "Deep dives", False: "The lab"}
     links = [Link("All labs", "../course.html"), Link("Claims", "../claims.html")]

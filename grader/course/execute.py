@@ -1,4 +1,4 @@
-"""Execute a lab's solution as a user would: plain papermill, a Jupyter kernel, every cell, on this machine's device."""
+"""Execute a lab's solution like a user: plain papermill, a Jupyter kernel, every cell, on this machine's device."""
 
 import shutil
 import tempfile

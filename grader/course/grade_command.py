@@ -1,4 +1,4 @@
-"""`threeloops grade`: grade a class, print a line per student as it is done, then write the exports."""
+"""`threeloops grade`: grade a class, print a line per student as soon as it is graded, then write the exports."""
 
 import errno
 import html
@@ -73,7 +73,7 @@ def run(
 
 
 def _records_folder(folder: Path, console: Console) -> Path | None:
-    """Where finished records are kept; None, with a warning, if the submissions lie in a read-only folder.
+    """Return the folder of finished records, or None, with a warning, if the submissions lie in a read-only folder.
 
     Raises OSError for anything else, such as a full disk, before anybody is graded.
     """

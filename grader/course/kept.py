@@ -1,4 +1,4 @@
-"""The last green run of each lab: `make course` passes over a lab while nothing that it depends on has changed."""
+"""The last green run of each lab. `make course` skips a lab while nothing that it depends on has changed."""
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""What works on this machine, tried and explained."""
+"""Try what works on this machine, and explain the result."""

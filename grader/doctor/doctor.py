@@ -1,7 +1,7 @@
-"""`threeloops doctor`: what works on this machine, what does not, and the next step for each.
+"""`threeloops doctor`: report what works on this machine, what does not, and the next step for each.
 
-Everything is tried, not assumed: kernels are interpreted and compiled, ranks communicate, the sandbox starts. Each
-check runs in a process of its own (`grader.doctor.preflight`), so nothing here imports torch or initialises CUDA.
+It tries everything instead of assuming it: kernels are interpreted and compiled, ranks communicate, the sandbox starts.
+Each check runs in a separate process (`grader.doctor.preflight`), so nothing here imports torch or initialises CUDA.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The word of the doctor: one thing that was tried, and what to do about it."""
+"""A finding of the doctor: one thing that was tried, and the next step."""
 
 from dataclasses import dataclass
 from typing import Literal

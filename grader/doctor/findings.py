@@ -1,4 +1,4 @@
-"""What the answers of `preflight` mean, as sentences that a person can act on. Runs no check itself."""
+"""Turn the answers of `preflight` into findings that a person can act on. This module runs no check itself."""
 
 from typing import Any
 

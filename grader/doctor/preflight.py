@@ -1,7 +1,7 @@
-"""The checks of `threeloops doctor`, each in a process of its own: `python -m grader.doctor.preflight CHECK`.
+"""The checks of `threeloops doctor`, each in a separate process: `python -m grader.doctor.preflight CHECK`.
 
-A check prints one JSON object as its last line: {"ok": true, …}, or {"ok": false, "error": …} where the machine cannot
-do it. A crash is an answer too, which the doctor reads from outside.
+A check prints one JSON object as its last line: {"ok": true, …}, or {"ok": false, "error": …} if it fails on this
+machine. A crash counts as an answer too, which the doctor reads from outside.
 """
 
 import json

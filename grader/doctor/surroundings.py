@@ -1,6 +1,6 @@
-"""What surrounds the course on a machine: a home that can be written, git, a network, a browser, memory.
+"""The surroundings of the course on a machine: a writable home, git, a network, a browser, memory.
 
-`survey` looks, `judge_surroundings` says what it means. Nothing here stops the course, and no packet is sent.
+`survey` looks, and `judge_surroundings` interprets. Nothing here stops the course, and no packet is sent.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""`make evidence`: what this machine can measure, in parts that continue where they stopped."""
+"""`make evidence`: measurements of this machine, in parts that continue where they stopped."""

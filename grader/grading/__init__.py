@@ -1,1 +1,1 @@
-"""From a submission to a record: the engine, the session, what is withheld, what a record says."""
+"""Grade a submission and record the result: the engine, the session, what is withheld, and the record."""

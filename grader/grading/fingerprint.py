@@ -1,4 +1,4 @@
-"""What decides a submission's points besides the submission: two runs with the same fingerprint grade alike."""
+"""A hash of everything that decides points besides the submission. Two runs with the same fingerprint grade alike."""
 
 import platform
 from collections.abc import Iterator

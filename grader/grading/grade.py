@@ -1,4 +1,4 @@
-"""Grade a class: every submission through the wall, in parallel, with one record each, whatever the others do."""
+"""Grade a class: every submission goes through the wall, in parallel, and gets its own record whatever others do."""
 
 import contextlib
 import hashlib
@@ -162,7 +162,7 @@ def _grade_or_resume(
 
 
 def _kept_at(student: str, content: bytes, lab: Lab, options: Options, decides: str) -> Path | None:
-    """Where the record of exactly this submission, graded in exactly this way, is kept."""
+    """Return where the record of exactly this submission, graded in exactly this way, is kept."""
     if options.records is None:
         return None
     digest = hashlib.sha256(f"{decides}\0{student}\0".encode())

@@ -1,4 +1,4 @@
-"""How much output of one submission is kept: every page and file that shows the submission has to hold it."""
+"""Limits on the output that is kept of a submission, because every page and file that shows it has to hold it."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""What grading writes: one record per submission, the report of a class, and exports of it."""
+"""The records of grading: one per submission, the report of a class, and exports of it."""
 
 import json
 import sys

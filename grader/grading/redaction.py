@@ -1,9 +1,9 @@
-"""Redacts a student's own output, so that a record cannot reveal the inputs of a hidden test.
+"""Redact a student's output, so that a record cannot reveal the inputs of a hidden test.
 
-An answer may print its arguments, raise them as a message, or keep them for a later cell to print or draw. So from the
-first hidden test on, output and pictures are left out. Some words of an exception's message stay, because they help an
-honest student, but without numbers and words of hidden tests that students have in no text of the lab. What a
-check says stays as it is: it names sizes and expected values on purpose.
+An answer may print its arguments, raise them as a message, or keep them for a later cell to print or draw. So output
+and pictures are left out from the first hidden test on. Some words of an exception's message stay, because they help an
+honest student. But numbers are removed, and so are words of hidden tests that no text of the lab shows to students.
+Messages of checks stay unchanged: they name sizes and expected values on purpose.
 """
 
 import builtins

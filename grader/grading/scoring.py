@@ -1,7 +1,8 @@
-"""Executes a notebook through the wall and writes one result into each test cell.
+"""Execute a notebook through the wall, and write one result into each test cell.
 
 `papermill`, `threeloops grade` and `nbgrader autograde` all use it, as papermill's engine `walled`. The lab is an
-engine argument and never read from the notebook. Imports no torch: the processes of the pool do the heavy work.
+engine argument and never read from the notebook. This module does not import torch: the processes of the pool do the
+heavy work.
 """
 
 import os

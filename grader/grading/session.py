@@ -1,8 +1,8 @@
 """One submission, cell by cell: time limits, restarts, and a verdict for every test cell whatever happens.
 
 A test cell earns its points only if its code ran to the end on the grader's side. A crash, a timeout or a lost process
-costs that cell; then the earlier cells are run again in a fresh pair of processes, and the next cell is graded. What no
-submission can cause is not a verdict: a `MachineFault` ends the session.
+costs that cell its points. Then the earlier cells run again in a fresh pair of processes, and the next cell is graded.
+A fault that no submission can cause is not a verdict: a `MachineFault` ends the session.
 """
 
 import time

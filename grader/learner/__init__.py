@@ -1,1 +1,1 @@
-"""What a learner does with a copy of a lab: open it, check it, see how far it is, put an exercise back."""
+"""Commands on a learner's copy of a lab: open it, check it, show progress, and put an exercise back."""

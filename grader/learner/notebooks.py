@@ -1,4 +1,4 @@
-"""The notebook that a learner means by a lab's name or a file's."""
+"""Find the notebook that a learner means by the name of a lab or a file."""
 
 from pathlib import Path
 

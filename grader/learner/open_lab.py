@@ -1,4 +1,4 @@
-"""`threeloops lab`: a learner's copy of a lab in JupyterLab, with the learner's own menus."""
+"""`threeloops lab`: open a learner's copy of a lab in JupyterLab, with menus for learners."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ def _jupyter_lab(lab: Lab, more: Sequence[str] = ()) -> list[str]:
 
 
 def _environment(variables: dict[str, str]) -> dict[str, str]:
-    """With the learner's settings before whatever Jupyter configuration there is."""
+    """Return an environment in which the learner's settings come before any other Jupyter configuration."""
     before = variables.get("JUPYTER_CONFIG_PATH")
     path = os.pathsep.join([str(_SETTINGS), *([before] if before else [])])
     programs = os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)])

@@ -1,4 +1,4 @@
-"""How far a learner is: points and minutes of each lab, and what comes next."""
+"""A learner's progress: points and minutes of each lab, and the next step."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

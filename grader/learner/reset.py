@@ -1,4 +1,4 @@
-"""Puts one exercise of a learner's copy back to the released cell, and keeps the answer."""
+"""Put one exercise of a learner's copy back to the released cell, and keep the answer."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""This machine: child processes, packages, provenance, and faults for which nobody loses points."""
+"""This machine: child processes, packages, provenance, and machine faults, which never cost a student points."""

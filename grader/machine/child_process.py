@@ -1,4 +1,4 @@
-"""A Python process that can import the course, with a time limit after which it is ended with all that it started."""
+"""A Python process that can import the course. After a time limit it is ended with everything that it started."""
 
 import json
 import os

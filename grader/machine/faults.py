@@ -1,4 +1,4 @@
-"""Faults of the machine, or of the course on it: they stop a run and never cost a student points."""
+"""Faults of the machine or of the course's installation. They stop a run and never cost a student points."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
-"""How the course was installed, the packages that it needs, and which of them are there. Imports none of them.
+"""How the course was installed, which packages it needs, and which of them exist. This module imports none of them.
 
-A checkout says what it needs in pyproject.toml, an installed wheel in its metadata.
+A checkout lists its requirements in pyproject.toml, and an installed wheel in its metadata.
 """
 
 import shutil
@@ -126,5 +126,5 @@ def _project() -> _Project:
 
 
 def _pyproject() -> Path:
-    """Not there if this package was installed from a wheel."""
+    """Return pyproject.toml, which does not exist if this package was installed from a wheel."""
     return CODE / "pyproject.toml"

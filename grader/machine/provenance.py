@@ -1,4 +1,4 @@
-"""What a measurement says about the machine that made it, without telling whose machine that is."""
+"""A description of the machine that made a measurement, which does not reveal whose machine it is."""
 
 import getpass
 import hashlib

@@ -1,4 +1,4 @@
-"""Runs one function for several labs, each in a process of its own: grading has pools and settings per process."""
+"""Run one function for several labs in separate processes, because grading has pools and settings per process."""
 
 import multiprocessing
 import os
@@ -49,5 +49,5 @@ def side_by_side(
 
 
 def _use_threads(count: int) -> None:
-    """For this process, before it imports torch, and for those that it starts."""
+    """Set the number of threads for this process, before it imports torch, and for the processes that it starts."""
     os.environ.setdefault("OMP_NUM_THREADS", str(count))

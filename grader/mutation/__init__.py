@@ -1,1 +1,1 @@
-"""Mutants of the reference answers: how much of what can go wrong do a lab's tests notice?"""
+"""Mutants of the reference answers, which measure how many faults a lab's tests notice."""

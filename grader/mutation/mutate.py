@@ -1,7 +1,7 @@
-"""Small faults, one at a time, in the text of an answer.
+"""Insert small faults into the text of an answer, one at a time.
 
 The operators are the usual ones of mutation testing (Jia and Harman, "An Analysis and Survey of the Development of
-Mutation Testing", 2011), with those that matter in numerical code: casts, guards, and arguments of calls.
+Mutation Testing", 2011), and those that matter in numerical code: casts, guards, and arguments of calls.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What `threeloops mutants` says: how many mutants die, how many of those visibly, and every survivor."""
+"""The report of `threeloops mutants`: how many mutants die, how many of them visibly, and every survivor."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

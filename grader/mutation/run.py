@@ -1,4 +1,4 @@
-"""Grade the mutants of a lab: which survive, and which part of the tests, visible or hidden, catches each other one."""
+"""Grade the mutants of a lab, and report for each whether it survives, or which visible or hidden test catches it."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator

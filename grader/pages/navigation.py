@@ -1,4 +1,4 @@
-"""Where a page leads: to the pages beside it, and to its own sections. Links alone, no script."""
+"""Links from a page to the pages beside it and to its own sections, without scripts."""
 
 import html
 import re

@@ -11,12 +11,12 @@ _HANDLERS = ("toggle_name(true);", "toggle_name(false);")
 
 
 def static_page() -> str:
-    """For a page without scripts: nothing runs, nothing is loaded, nothing is sent."""
+    """Return the policy of a page without scripts: nothing runs, nothing is loaded, nothing is sent."""
     return _meta({**_CLOSED, "style-src": "'unsafe-inline'", "font-src": "data:"})
 
 
 def formgrader_page(nonce: str) -> str:
-    """For formgrader's page of a submission: scripts that carry the nonce run, and may talk to their own server."""
+    """Return the policy of formgrader's page: scripts with the nonce run, and may talk to their own server."""
     hashes = (base64.b64encode(hashlib.sha256(h.encode()).digest()).decode() for h in _HANDLERS)
     handlers = " ".join(f"'sha256-{h}'" for h in hashes)
     own = {

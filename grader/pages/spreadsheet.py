@@ -1,4 +1,4 @@
-"""CSV that spreadsheets show as text: they execute no cell of it as a formula."""
+"""CSV that spreadsheets show as text, without executing a cell as a formula."""
 
 import csv
 import io

@@ -1,8 +1,8 @@
-"""HTML of what a student wrote or printed, with nothing in it that runs, loads, or leads anywhere.
+"""HTML of a student's text and output, in which nothing runs, loads, or links anywhere.
 
-The filters of nbgrader's pages (`nbgrader_config.py` names them): formgrader shows these pages inside the instructor's
-Jupyter server, where one request by the page is enough to run code. Markdown is rendered without its raw HTML and then
-sanitised; a web address is shown as text beside the words that linked to it.
+These are the filters of nbgrader's pages (`nbgrader_config.py` names them). formgrader shows the pages inside the
+instructor's Jupyter server, where one request by a page would be enough to run code. Markdown is rendered without its
+raw HTML and then sanitised. A web address is shown as text beside the words that linked to it.
 """
 
 import html

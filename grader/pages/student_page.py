@@ -1,4 +1,4 @@
-"""The last step before nbgrader's pages: reduces an autograded notebook to what such a page may show."""
+"""The last step before nbgrader's pages: reduce an autograded notebook to what such a page may show."""
 
 import html
 import secrets

@@ -1,1 +1,1 @@
-"""The two processes of a graded run: the student's, and the grader's that runs the tests."""
+"""The two processes of a graded run: the student's process, and the grader's process, which runs the tests."""

@@ -1,6 +1,6 @@
-"""The grader's half of one submission: a process that runs setup and test cells and never a line of the student's.
+"""The grader's half of one submission: a process that runs setup and test cells and never a line of the student's code.
 
-Started as a warm process that forks once per submission (`python -m grader.processes.grader_process FD`). Its parent
+It starts as a warm process that forks once per submission (`python -m grader.processes.grader_process FD`). Its parent
 asks for one cell at a time over a link of plain JSON.
 """
 
@@ -236,7 +236,7 @@ def _safe(output: dict[str, object]) -> dict[str, str]:
 
 
 def _encodable(text: str) -> str:
-    """As much of a text as is kept, without lone surrogates, which no file can hold."""
+    """Return the part of a text that is kept, without lone surrogates, which no file can hold."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 

@@ -1,13 +1,14 @@
-"""The warm process on the student's side: everything heavy imported once, one confined fork for each submission.
+"""The warm process on the student's side: it imports heavy modules once, and forks one confined child per submission.
 
-Started inside bubblewrap (or, where the user chose `--sandbox none`, as a plain process) as
-`python -m grader.processes.student_process FD MODE`. For each request it forks a *monitor*, which forks the
-submission's own process into new namespaces, watches its memory and process count, and ends all of it when the grader
-hangs up.
+It is started inside bubblewrap (or as a plain process, if the user chose `--sandbox none`) as
+`python -m grader.processes.student_process FD MODE`. For each request it forks a *monitor*. The monitor forks the
+submission's own process into new namespaces, watches its memory and its number of processes, and ends all of it when
+the grader hangs up.
 """
 
 import json
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -15,7 +16,9 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,9 +26,10 @@ import numpy as np
 import psutil
 import threeloops.lab  # noqa: F401  (warm: every lab's setup cell imports it)
 from threeloops.forking import prepare_to_fork
-from threeloops.resident import ResidentMemory, own_bytes
 
+from grader.processes.rank_processes import RankProcesses
 from grader.sandbox import confine
+from grader.sandbox.confine import UIDS
 from grader.sandbox.warmup import (
     RANKS,
     REPLAY,
@@ -47,12 +51,9 @@ __all__ = []
 _POLL_SECONDS = 0.05
 _REAP_SECONDS = 0.002
 _WAIT_SECONDS = 5
-_CHANNEL_FD, _CALLS_FD = 200, 201
-_MAX_FD = 4096
+_FIRST_FD, _MAX_FD = 200, 4096
 _MAX_FDS = 8
 _MAX_SOCKETS = 1024
-_MORE_THAN_PARENT = 8 << 20
-"""Bytes that a fork may have made its own before its memory is measured."""
 
 
 def _main(fd: int, mode: str, modules: list[str]) -> None:
@@ -101,12 +102,15 @@ def _monitor(
 
     `channels` lead to the grader's side: one for its requests, one for calls by the submission's threads. `entries`
     lead into the submission's control group. Without a control group, the monitor polls, and enforces the limits
-    itself. The grader uses `meter` to ask for the memory of processes that the submission has started.
+    itself. Through `meter`, the grader starts and measures the ranks of programs, and reads the submission's memory.
     """
     os.setsid()
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
     confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
     home = tempfile.mkdtemp(prefix="threeloops-") if mode == "none" else None
+    np.random.seed(0)
+    if torch := torch_if_imported():
+        torch.manual_seed(0)
     if mode != "none":
         confine.unshare(confine.NEW_PID)
     pid = os.fork()
@@ -114,20 +118,19 @@ def _monitor(
         _submission(channels, entries, config, home, shell)
     for channel in channels:
         channel.close()
-    for entry in entries:
-        os.close(entry)
     life.send(b"U")
-    ended = os.pidfd_open(pid)
-    waiting, memory = [life.fileno(), ended, meter.fileno()], _Memory(Link(meter), pid)
+    ended, link = os.pidfd_open(pid), Link(meter)
+    ranks = RankProcesses(link, partial(_rank, entries, config, home), namespaces=mode != "none")
+    waiting = [life.fileno(), ended, meter.fileno()]
     while True:
         ready, _, _ = select.select(waiting, [], [], None if entries else _POLL_SECONDS)
-        if meter.fileno() in ready and not memory.answer():
+        if meter.fileno() in ready and not _answer(link, pid, ranks):
             waiting.remove(meter.fileno())
         if ended in ready or (life.fileno() in ready and not life.recv(1)):
             with suppress(OSError):
                 life.send(confine.ENDED_BY_ITSELF.encode())
             break
-        if not entries and (reason := _over_limit(config, pid if mode != "none" else None)):
+        if not entries and (reason := _over_limit(config, [pid, *ranks.processes] if mode != "none" else [])):
             with suppress(OSError):
                 life.send(reason.encode())
             break
@@ -137,58 +140,31 @@ def _monitor(
     os._exit(0)
 
 
-class _Memory:
-    """Answers the grader's questions about memory: how much the processes below this one have grown, without
-    `submission` itself, and which bytes the memory of `submission` holds."""
+def _answer(link: Link, submission: int, ranks: RankProcesses) -> bool:
+    """Answer one question of the grader's side. Return False if there will be no more."""
+    try:
+        question, buffers = link.receive()
+        if question["op"] == "read":
+            link.send(*_read(submission, question["address"], question["size"]))
+        else:
+            link.send(ranks.answer(question, buffers))
+    except LinkDead:
+        return False
+    return True
 
-    def __init__(self, link: Link, submission: int) -> None:
-        self._link, self._submission = link, submission
-        self._resident = ResidentMemory([])
 
-    def answer(self) -> bool:
-        """Take one question; False when there will be none any more."""
-        try:
-            question = self._link.receive()[0]
-            if question["op"] == "read":
-                self._link.send(*self._read(question["address"], question["size"]))
-            else:
-                is_first = question["op"] == "measure"
-                self._link.send({"processes": self._begin()} if is_first else {"bytes": self._growth()})
-        except LinkDead:
-            return False
-        return True
-
-    def _read(self, address: int, size: int) -> tuple[dict[str, Any], list[bytes]]:
-        """Read the bytes at an address. Return no buffer if nothing is there."""
-        try:
-            memory = open(f"/proc/{self._submission}/mem", "rb", 0)  # noqa: SIM115 (errors of each step mean different things)
-        except PermissionError as error:
-            return {"refused": str(error)}, []
-        except OSError:
-            return {}, []
-        with memory, suppress(OSError, ValueError):
-            memory.seek(address)
-            return {}, [memory.read(size)]
+def _read(process: int, address: int, size: int) -> tuple[dict[str, Any], list[bytes]]:
+    """Read the bytes at an address. Return no buffer if nothing is there."""
+    try:
+        memory = open(f"/proc/{process}/mem", "rb", 0)  # noqa: SIM115 (errors of each step mean different things)
+    except PermissionError as error:
+        return {"refused": str(error)}, []
+    except OSError:
         return {}, []
-
-    def _begin(self) -> int:
-        """How many processes there are; -1 where one of them has more than its parent already."""
-        try:
-            processes = self._processes()
-            most = own_bytes(self._submission) + _MORE_THAN_PARENT
-            self._resident = ResidentMemory(processes)
-            return len(processes) if all(own_bytes(each) <= most for each in processes) else -1
-        except (ProcessLookupError, psutil.Error):
-            return -1
-
-    def _growth(self) -> list[int] | None:
-        try:
-            return self._resident.growth() if self._processes() == self._resident.processes else None
-        except (ProcessLookupError, psutil.Error):
-            return None
-
-    def _processes(self) -> list[int]:
-        return sorted(each.pid for each in psutil.Process().children(recursive=True) if each.pid != self._submission)
+    with memory, suppress(OSError, ValueError):
+        memory.seek(address)
+        return {}, [memory.read(size)]
+    return {}, []
 
 
 def _wait_for_monitors() -> None:
@@ -206,39 +182,53 @@ def _submission(
     home: str | None,
     shell: Any,
 ) -> NoReturn:
+    printed = os.memfd_create("output", os.MFD_CLOEXEC)  # in the sandbox the kernel refuses to make one
+    given = [channel.fileno() for channel in channels]
+    channel, calls, printed = _enter([*given, printed], entries, config, home)
+    output, socket_of_calls = Output(printed, config["output_kb"] << 10), socket.socket(fileno=calls)
+    pass_folder(socket_of_calls, home or "/tmp")
+    Server(Link(socket.socket(fileno=channel)), Calls(socket_of_calls), shell, output).serve()
+    os._exit(0)
+
+
+def _rank(entries: list[int], config: dict[str, Any], home: str | None, given: Sequence[int]) -> list[int]:
+    """Let this fork of the monitor be a rank of the submission, whose only way to other processes is `given`."""
+    if "uid" in config:  # a user of its own, because the kernel counts some things per user
+        config = {**config, "uid": secrets.choice(UIDS)}
+    return _enter(given, entries, config, home, is_rank=True)
+
+
+def _enter(
+    given: Sequence[int], entries: list[int], config: dict[str, Any], home: str | None, *, is_rank: bool = False
+) -> list[int]:
+    """Confine this fork of the monitor, and close all descriptors except `given`. Return their new numbers."""
     confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
     for entry in entries:
         os.write(entry, b"0")  # the process that writes joins the group
     os.setsid()  # a signal to its own process group must not reach the monitor
-    for channel, fd in zip(channels, (_CHANNEL_FD, _CALLS_FD), strict=True):
-        os.dup2(channel.fileno(), fd, inheritable=False)
-    os.closerange(3, _CHANNEL_FD)
-    os.closerange(_CALLS_FD + 1, _MAX_FD)
+    numbers = list(range(_FIRST_FD, _FIRST_FD + len(given)))
+    for descriptor, number in zip(given, numbers, strict=True):
+        os.dup2(descriptor, number, inheritable=False)
+    os.closerange(3, _FIRST_FD)
+    os.closerange(numbers[-1] + 1, _MAX_FD)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    printed = os.memfd_create("output", os.MFD_CLOEXEC)
     if home is None:
-        confine.confine(config, grouped=bool(entries))
+        confine.confine(config, grouped=bool(entries), is_rank=is_rank)
         confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # becoming another user has cleared it
     else:
         confine.limit(config, grouped=bool(entries))
         os.environ["HOME"] = os.environ["TMPDIR"] = home
-        os.symlink(config["data"], f"{home}/data")
+        if not is_rank:
+            os.symlink(config["data"], f"{home}/data")
         os.chdir(home)
-    np.random.seed(0)
-    if torch := torch_if_imported():
-        torch.manual_seed(0)
-    output = Output(printed, config["output_kb"] << 10)
-    calls = socket.socket(fileno=_CALLS_FD)
-    pass_folder(calls, home or "/tmp")
-    Server(Link(socket.socket(fileno=_CHANNEL_FD)), Calls(calls), shell, output).serve()
-    os._exit(0)
+    return numbers
 
 
-def _over_limit(config: dict[str, Any], namespace: int | None) -> str | None:
+def _over_limit(config: dict[str, Any], namespaces: Sequence[int]) -> str | None:
     """Why the submission must end now, or None: the limits of a control group, checked from outside at intervals.
 
-    `namespace`: a process in its network namespace, where it has one.
+    `namespaces`: a process in each of its network namespaces.
     """
     processes = psutil.Process().children(recursive=True)  # orphans count, because this process is their reaper
     if len(processes) > config["processes"]:
@@ -246,7 +236,7 @@ def _over_limit(config: dict[str, Any], namespace: int | None) -> str | None:
     limit = config["memory_mb"] << 20
     if sum(map(_resident, processes)) > limit and sum(map(_proportional, processes)) > limit:
         return f"it used more than {config['memory_mb']} MiB of memory"
-    if namespace is not None and _sockets(namespace) > _MAX_SOCKETS:
+    if sum(map(_sockets, namespaces)) > _MAX_SOCKETS:
         return f"it held more than {_MAX_SOCKETS:,} sockets"
     return None
 

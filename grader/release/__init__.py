@@ -1,1 +1,1 @@
-"""From solutions/ to labs/, and newer releases into students' copies."""
+"""Release solutions/ to labs/, and merge newer releases into students' copies."""

@@ -1,4 +1,4 @@
-"""Does a release hold an answer? The last check before students see it, independent of how the release was made."""
+"""Check that a release holds no answer: the last check before students see it, independent of how it was made."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

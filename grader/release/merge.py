@@ -1,4 +1,4 @@
-"""A three-way merge of notebooks by cell id: what the student wrote stays, the rest becomes the new text."""
+"""A three-way merge of notebooks by cell id: the student's texts stay, and all other cells get the new text."""
 
 import copy
 from collections import Counter, defaultdict
@@ -91,7 +91,7 @@ def _own_cells_by_neighbour(
 
 
 def _successors(before: list[str], after: list[str]) -> dict[str, str]:
-    """For each replaced cell (prose whose text changed has a new id), the cell that is there now."""
+    """Return the successor of each replaced cell. (Prose whose text changed has a new id.)"""
     found: dict[str, str] = {}
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag == "replace":

@@ -1,8 +1,8 @@
-"""The picture that a lab opens on: an untouched notebook has no outputs, and yet its first screen shows the question.
+"""The picture at the beginning of a lab, so that the first screen of an untouched notebook already shows the question.
 
 The cell tagged `opening` draws it. Release runs that cell after the setup cells above it and keeps the picture beside
-the source as `opening.png`, which `Lab.master()` attaches to the title; the cell itself is not released. The file says
-which text drew it, so it is drawn again when that text changes, and never because another machine has other fonts.
+the source as `opening.png`, which `Lab.master()` attaches to the title. The cell itself is not released. The file says
+which text drew it. So it is drawn again if that text changes, but not because another machine has other fonts.
 """
 
 import base64
@@ -91,7 +91,7 @@ def _with_digest(png: bytes, digest: str) -> bytes:
 
 
 def _show(root: str, slug: str) -> None:
-    """In a process of its own: run the cells, and print the last figure that they showed as JSON."""
+    """Run the cells in a separate process, and print the last figure that they showed as JSON."""
     from threeloops.lab import show
     from threeloops.lab.widgets.display import capture
 

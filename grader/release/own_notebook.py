@@ -1,7 +1,7 @@
-"""A learner's own notebook as a file: read with a sentence for every kind of damage, written without losing its trust.
+"""A learner's own notebook as a file: every kind of damage has its own message, and a rewrite keeps the trust.
 
 JupyterLab shows the HTML and SVG in a notebook only if Jupyter has signed it, and a signature covers the whole text. A
-command that changes the text therefore signs it again, by the rule that Jupyter follows when it saves a notebook.
+command that changes the text therefore signs it again, by the same rule that Jupyter follows when it saves a notebook.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""From `solutions/` to `labs/`: nbgrader's own generate_assignment between our checks of its input and its output.
+"""Release `solutions/` to `labs/` with nbgrader's own generate_assignment, and check its input and its output.
 
 A released notebook depends on its source alone: stable cell ids, no outputs, no trace of a kernel, and of the header
 only the lab's name, its minutes and a hash of the release. Stock `nbgrader generate_assignment` writes the same bytes,
@@ -39,7 +39,7 @@ _README = "README.md"
 _TABLE = re.compile(
     r"(?<=<!-- the labs, written by `threeloops release` -->\n\n).*?(?=\n<!-- end of the labs -->)", re.DOTALL
 )
-"""Where the README, if there is one, has the table of the labs."""
+"""The place of the table of labs in the README, if there is one."""
 
 IGNORE = [
     "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", "wrong", "right", "__pycache__", ".*", "*.tmp",

@@ -1,4 +1,4 @@
-"""A student's own copy of a lab: `start` makes it, `update` brings a newer release into it, nothing overwrites it."""
+"""A student's own copy of a lab: `start` makes it, `update` merges a newer release into it, nothing overwrites it."""
 
 import json
 import tempfile
@@ -139,7 +139,7 @@ def _update_data(lab: Lab, result: Updated) -> None:
 
 
 def _data_hashes(lab: Lab) -> dict[str, str]:
-    """Of released files that are no notebooks, and of notebooks that the student has deleted, which come back."""
+    """Return hashes of released files that are not notebooks, and of deleted notebooks, which come back."""
     folder = lab.released.parent
     merged = {notebook.released.name for notebook in lab.notebooks if notebook.work.exists()}
     return {name: sha256(folder / name) for name in sorted(files_below(folder) - merged)}

@@ -40,7 +40,7 @@ class NoGroups(Exception):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where groups can be made: one folder for all controllers (version 2), or one for each (version 1)."""
+    """The place where groups can be made: one folder for all controllers (version 2), or one for each (version 1)."""
 
     version: int
     folders: tuple[Path, ...]
@@ -192,7 +192,7 @@ def _why_not() -> str | None:
 
 @functools.cache
 def _find() -> _Place:
-    """Where this process may make groups. Raises NoGroups."""
+    """Find where this process may make groups. Raises NoGroups."""
     own = _own_groups()
     if set(_CONTROLLERS) <= own.keys():
         return _Place(1, tuple(own[name][1] for name in _CONTROLLERS))

@@ -1,13 +1,15 @@
-"""Confine one forked child: private mounts, no network but its own loopback, resource limits, no privileges.
+"""Confine one forked child: private mounts, only its own loopback network, resource limits, no privileges.
 
-Runs inside bubblewrap, as the first process of a new pid namespace, with the capabilities that its parent still has.
-When `confine` returns they are gone for good. Uses the standard library only: this file is staged into the sandbox.
+It runs inside bubblewrap, as the first process of a new pid namespace, with the capabilities that its parent still has.
+When `confine` returns they are gone for good. It uses only the standard library, because this file is staged into the
+sandbox.
 """
 
 import ctypes
 import fcntl
 import os
 import resource
+import signal
 import socket
 import struct
 from contextlib import suppress
@@ -18,7 +20,7 @@ from grader.sandbox import seccomp
 
 __all__ = [
     "ENDED_BY_ITSELF", "HOME", "NEW_PID", "PR_SET_CHILD_SUBREAPER", "PR_SET_NO_NEW_PRIVS", "PR_SET_PDEATHSIG",
-    "confine", "limit", "limit_memory", "prctl", "unshare",
+    "UIDS", "confine", "enter", "go_on_alone", "limit", "limit_memory", "prctl", "unshare",
 ]  # fmt: skip
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,6 +29,9 @@ HOME = "/home/student"
 
 ENDED_BY_ITSELF = "."
 """What the monitor says where it had to end nothing. If it is gone without a word, the machine has ended it."""
+
+UIDS = range(1 << 30, 1 << 31)
+"""User numbers that no machine uses. Each submission gets one, because the kernel counts processes per user."""
 
 _NEW_USER, NEW_PID = 0x10000000, 0x20000000
 _NEW_MOUNTS, _NEW_HOST_NAME, _NEW_IPC, _NEW_NETWORK = 0x20000, 0x4000000, 0x8000000, 0x40000000
@@ -53,14 +58,23 @@ def unshare(flags: int) -> None:
         raise OSError(ctypes.get_errno(), "unshare")
 
 
+def enter(namespace: int, kind: int) -> None:
+    """Enter the namespace of this kind that a descriptor names. Raises OSError where the kernel refuses."""
+    if _libc.setns(namespace, kind):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
 def _mount(source: str, target: str, kind: str, flags: int, data: str | None = None) -> None:
     texts = source.encode(), target.encode(), kind.encode()
     if _libc.mount(*texts, ctypes.c_ulong(flags), data.encode() if data else None):
         raise OSError(ctypes.get_errno(), f"mount {target}")
 
 
-def confine(config: dict[str, Any], *, grouped: bool) -> None:
+def confine(config: dict[str, Any], *, grouped: bool, is_rank: bool = False) -> None:
     """Confine this process, the first one of a new pid namespace; `grouped` as in `limit`.
+
+    A rank must not communicate with the other ranks of its submission. Their namespaces are apart, but they share the
+    machine and the files of the system. So a rank gets no locks, no terminals and no statistics of the machine.
 
     It enters the other namespaces here, after the fork: the monitor must keep its own /proc, or it would count and kill
     by process numbers that mean other processes there.
@@ -71,17 +85,53 @@ def confine(config: dict[str, Any], *, grouped: bool) -> None:
     for target in (HOME, "/tmp", "/dev/shm"):
         _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    with socket.socket() as sock:  # the new network has a loopback interface, which is down
-        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
+    if is_rank:
+        _mount("tmpfs", "/dev/pts", "tmpfs", _MS_RDONLY)
+    _start_loopback()
     _bound_socket_buffers()
     writable = _writable_proc()
-    _mount("none", "/proc", "none", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    read_only = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _mount("none", "/proc", "none", _MS_REMOUNT | _MS_BIND | read_only)
+    if is_rank:
+        with suppress(OSError):  # kernels before 5.8 have no such option
+            _mount("proc", "/proc", "proc", read_only, "subset=pid")
     os.symlink(config["data"], f"{HOME}/data")
     os.chdir(HOME)
-    _drop_privileges(config.get("uid"), writable)
+    _drop_privileges(config.get("uid"), writable, is_rank)
     os.close(writable)
     # Last: the kernel counts processes per user namespace, and only the innermost one belongs to this submission alone.
     limit(config, grouped=grouped)
+
+
+def go_on_alone(read_only: list[str]) -> None:
+    """Go on in a fork that reaches no other process and no network, and that cannot write in the folders `read_only`.
+
+    The calling process waits for the fork and ends with it, without returning. It needs no bubblewrap. Raises OSError
+    if the kernel refuses the namespaces.
+    """
+    uid, gid, wanted = os.geteuid(), os.getegid(), NEW_PID | _NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK
+    try:
+        unshare(wanted)
+    except PermissionError:
+        unshare(wanted | _NEW_USER)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            Path("/proc/self", name).write_text(text)
+    _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
+    for folder in read_only:
+        _mount(folder, folder, "none", _MS_BIND | _MS_REC)
+        _mount("none", folder, "none", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+    os.chdir(os.getcwd())  # or the process stays in the folder below the mount, where it may write
+    _start_loopback()
+    if child := os.fork():
+        os.waitpid(child, 0)
+        os._exit(0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _start_loopback() -> None:
+    """Bring up the loopback interface of a new network."""
+    with socket.socket() as sock:
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
 
 def limit(config: dict[str, Any], *, grouped: bool) -> None:
@@ -129,7 +179,7 @@ def _writable_proc() -> int:
     return writable
 
 
-def _drop_privileges(uid: int | None, writable_proc: int) -> None:
+def _drop_privileges(uid: int | None, writable_proc: int, is_rank: bool) -> None:
     """Give up every capability, and root where the harness runs as root, for this process and all that it starts."""
     _empty_bounding_set()
     if uid is not None:
@@ -143,7 +193,7 @@ def _drop_privileges(uid: int | None, writable_proc: int) -> None:
     if _libc.capset(ctypes.byref(header), ctypes.byref(none)):
         raise OSError(ctypes.get_errno(), "capset")
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    seccomp.install()
+    seccomp.install(is_rank=is_rank)
 
 
 def _empty_bounding_set() -> None:

@@ -25,7 +25,7 @@ from grader.machine.child_process import environment
 from grader.machine.faults import NO_MEMORY, MachineFault
 from grader.sandbox import bwrap, cgroup
 from grader.sandbox.bwrap import SandboxError
-from grader.sandbox.confine import ENDED_BY_ITSELF
+from grader.sandbox.confine import ENDED_BY_ITSELF, UIDS
 from grader.sandbox.stage import stage
 from grader.sandbox.warmup import COMPILER, REPLAY
 from grader.transport.link import Link
@@ -35,10 +35,8 @@ __all__ = ["Connection", "Pool", "Sandbox", "choose", "close_pools", "pool"]
 Sandbox = Literal["bwrap", "none"]
 
 _START_SECONDS = 300.0
-"""Only against a process that hangs: a busy machine may need minutes, and one that crashes is noticed at once."""
+"""A limit against a process that hangs. A busy machine may need minutes, and a crash is noticed at once."""
 _END_SECONDS = 2.0
-_UIDS = range(1 << 30, 1 << 31)
-"""User numbers that no machine uses. Each submission gets one, because the kernel counts processes per user."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class Pool:
         meter, meter_end = socket.socketpair()
         config = {**asdict(limits), "data": self._data}
         if self.sandbox == "bwrap" and bwrap.needs_user_switch():
-            config["uid"] = secrets.choice(_UIDS)
+            config["uid"] = secrets.choice(UIDS)
         half = {"folder": str(self.lab.folder.absolute()), "memory_mb": limits.memory_mb}
         try:
             with engine_end, channel, channel_end, calls, calls_end, life_end, meter, meter_end, self._lock:

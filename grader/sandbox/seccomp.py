@@ -1,8 +1,8 @@
 """A filter of system calls that no answer needs: they allocate memory that counts for no process, or attack the kernel.
 
-Where there are no control groups, a process's memory is counted by what it has mapped. Three kinds of memory outlive
-their mapping and are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the
-sandbox's tmpfs have a size limit instead, and socket buffers keep their default size.
+Without control groups, a process's memory is counted by its mappings. Three kinds of memory outlive their mapping and
+are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the sandbox's tmpfs have
+a size limit instead, and socket buffers keep their default size.
 """
 
 import ctypes
@@ -85,7 +85,29 @@ _REFUSED_TO_KERNELS = {
 }
 """What a process that only interprets an admitted kernel never needs, and one that was taken over would use."""
 
+_REFUSED_TO_RANKS = {
+    "flock": (73, 32),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    "preadv2": (327, 286),
+    "mincore": (27, 232),
+    "cachestat": (451, 451),
+    "futex_wake": (454, 454),
+    "futex_requeue": (456, 456),
+    "sysinfo": (99, 179),
+    "syslog": (103, 116),
+}
+"""What would tell one rank what another does with a file that both can only read, such as a file of the library, or
+with the memory and the log of the machine."""
+
 _MMAP, _OPENAT, _SOCKET, _SOCKETPAIR, _SETSOCKOPT = (9, 222), (257, 56), (41, 198), (53, 199), (54, 208)
+_FCNTL, _FUTEX = (72, 25), (202, 98)
+_SIGNS = (*range(5, 8), *range(36, 39), 1024, 1025, 1026)
+"""Commands of fcntl that set or read locks (of processes and of open files), leases and watches of folders."""
+_WAKE = (1, 3, 4, 5, 10)
+"""Operations of futex that wake others, and tell how many. Without the flag for private ones (128) they reach processes
+that have mapped the same file. Threads need only private ones."""
 _MAP_SHARED_ANONYMOUS = 0x21
 _OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
@@ -104,13 +126,15 @@ _Step = tuple[int, str, str, int]
 """An instruction with named jumps: "next", "skip" (to the next block), "allow", "refuse", "pretend" or "kill"."""
 
 
-def _program(machine: str, *, kernels_only: bool = False) -> list[_Instruction]:
+def _program(machine: str, *, kernels_only: bool = False, is_rank: bool = False) -> list[_Instruction]:
     """The filter for one architecture. Raises KeyError for one whose system call numbers are not known here.
 
     `kernels_only` is for a process that interprets admitted kernels: no programs, sockets, signals or written files.
+    `is_rank` is for a process that must not communicate with its like: no locks and no watches of files.
     """
     audit, column = _AUDIT[machine], list(_AUDIT).index(machine)
     refused = [*_REFUSED.values(), *(_REFUSED_TO_KERNELS.values() if kernels_only else ())]
+    refused += _REFUSED_TO_RANKS.values() if is_rank else ()
     numbers = sorted(number for row in refused if (number := row[column]) is not None)
     first: list[_Step] = [(_EQUAL, "next", "kill", audit), (_LOAD, "", "", _CALL)]
     if machine == "x86_64":
@@ -118,6 +142,12 @@ def _program(machine: str, *, kernels_only: bool = False) -> list[_Instruction]:
     blocks = [[*first, *((_EQUAL, "refuse", "next", number) for number in numbers)]]
     if kernels_only:
         blocks.append(_block(_OPENAT[column], _load(2), (_AND, "", "", _OPEN_TO_WRITE), (_EQUAL, "allow", "refuse", 0)))
+    if is_rank:
+        signs: list[_Step] = [(_EQUAL, "refuse", "next", command) for command in _SIGNS[:-1]]
+        blocks.append(_block(_FCNTL[column], _load(1), *signs, (_EQUAL, "refuse", "allow", _SIGNS[-1])))
+        wakes: list[_Step] = [(_EQUAL, "refuse", "next", operation) for operation in _WAKE[:-1]]
+        wakes.append((_EQUAL, "refuse", "allow", _WAKE[-1]))
+        blocks.append(_block(_FUTEX[column], _load(1), (_AND, "", "", 0xFF), *wakes))
     flags = (_AND, "", "", _MAP_SHARED_ANONYMOUS)
     blocks.append(_block(_MMAP[column], _load(3), flags, (_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS)))
     families: list[_Step] = [(_EQUAL, "allow", "next", family) for family in _FAMILIES[:-1]]
@@ -154,7 +184,7 @@ def _assembled(blocks: list[list[_Step]]) -> list[_Instruction]:
     return [*code, *((_RETURN, 0, 0, result) for result in (_ALLOW, _REFUSE, _PRETEND, _KILL))]
 
 
-def install(*, kernels_only: bool = False) -> None:
+def install(*, kernels_only: bool = False, is_rank: bool = False) -> None:
     """Apply the filter to this process and all that it starts; needs no_new_privs. No effect on other architectures.
 
     Raises OSError where the kernel refuses the filter.
@@ -162,7 +192,8 @@ def install(*, kernels_only: bool = False) -> None:
     machine = os.uname().machine
     if machine not in _AUDIT:
         return
-    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in _program(machine, kernels_only=kernels_only))
+    program = _program(machine, kernels_only=kernels_only, is_rank=is_rank)
+    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
     libc = ctypes.CDLL(None, use_errno=True)

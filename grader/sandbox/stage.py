@@ -1,7 +1,7 @@
 """The only files of the course that a graded submission can see.
 
 These are a copy of the library, in which a stub replaces each withheld module, the student's end of the wall, and the
-lab's data. Solutions, hidden tests, the gradebook and other submissions are not among them.
+lab's data. They do not include solutions, hidden tests, the gradebook or other submissions.
 """
 
 import shutil
@@ -26,6 +26,7 @@ _STUDENT_END = (
     "witness/folders.py",
     "witness/plain.py",
     "processes/__init__.py",
+    "processes/rank_processes.py",
     "processes/student_process.py",
     "sandbox/__init__.py",
     "sandbox/confine.py",

@@ -1,9 +1,10 @@
-"""What the warm processes of a lab import before they fork: only what the lab's setup cells import.
+"""Import in a lab's warm processes only what the lab's setup cells import.
 
-So a lab without Triton does not pay for its import, and a lab with it pays once instead of once per submission.
+So a lab without Triton does not pay for its import, and a lab with Triton pays once instead of once per submission.
 """
 
 import importlib
+import pkgutil
 import select
 import socket
 from collections.abc import Callable, Sequence
@@ -33,18 +34,18 @@ REPLAY = "threeloops.lab.checking.replay"
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import what can be imported: for `from a import b` the list names `a.b`, which may be no module. An import that
-    fails here fails again, visibly, in its cell."""
+    """Import what can be imported: for `from a import b` the list names `a.b`, a module or a name that package `a`
+    imports when it is first used. An import that fails here fails again, visibly, in its cell."""
     for module in modules:
         with suppress(Exception):
-            importlib.import_module(module)
+            pkgutil.resolve_name(module)
 
 
 def import_for_ranks(modules: Sequence[str]) -> None:
     """What ranks may need whose programs use what these modules hold."""
-    from threeloops.training.cluster.processes import hub
+    from threeloops.training.cluster.processes.warm import warm_up
 
-    hub.warm_up(modules)
+    warm_up(modules)
 
 
 class IdleSteps:

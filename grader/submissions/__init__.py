@@ -1,1 +1,1 @@
-"""What students hand in: folders, names and notebooks, read within limits."""
+"""Submissions of students: folders, names and notebooks, read within limits."""

@@ -1,4 +1,4 @@
-"""What a student's folder may hold: its name, its files and their sizes, checked before any file is opened."""
+"""Check a student's folder before any file in it is opened: its name, its files and their sizes."""
 
 import os
 import stat

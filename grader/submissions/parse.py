@@ -1,4 +1,4 @@
-"""A submitted notebook as plain data. What it may cost is bounded before anything is built from it."""
+"""Parse a submitted notebook into plain data. Its size and structure are bounded before anything is built from it."""
 
 import json
 import re

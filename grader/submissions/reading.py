@@ -1,4 +1,4 @@
-"""Submissions as they arrive: `DIR/<student>/<lab>/<lab>.ipynb`, nbgrader's own layout, read without trust."""
+"""Read submissions in nbgrader's own layout, `DIR/<student>/<lab>/<lab>.ipynb`, without trust."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""A submission rebuilt from the lab's master.
+"""Rebuild a submission from the lab's master notebook.
 
 The master notebook decides which cells exist, their order, kind, points and locked text. A submission contributes the
 text of its solution cells (the first of each grade_id) and its own extra cells, as plain code for the student's side.
-Its tags, locks, points and test cells are only compared, so that the student hears what was restored.
+Its tags, locks, points and test cells are only compared, so that the student can be told what was restored.
 """
 
 import copy

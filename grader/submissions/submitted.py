@@ -1,4 +1,4 @@
-"""A submitted notebook reduced to the few fields that grading reads, each of a known type."""
+"""A submitted notebook, reduced to the few fields that grading reads, each of a known type."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""What crosses between two processes: frames over a socket, and values as plain data."""
+"""Transport between two processes: frames over a socket, and values as plain data."""

@@ -1,4 +1,4 @@
-"""torch, as far as this process has it: a lab without tensors does not wait two seconds for it."""
+"""Access to torch if this process has imported it, so that a lab without tensors does not wait two seconds for it."""
 
 import sys
 from typing import Any

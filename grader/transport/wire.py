@@ -1,7 +1,7 @@
-"""What may cross the wall, and how: plain data as one JSON tree plus raw buffers, never pickled on the way back.
+"""The encoding of values that cross the wall: plain data as a JSON tree and raw buffers, never pickled on the way back.
 
-`encode` and `decode` know plain values only. What is not plain goes through a `Special` of the side that runs the
-codec: the student's side answers with a handle (the object stays there), the grader's side may send by value.
+`encode` and `decode` know only plain values. All others go through a `Special` of the side that runs the codec: the
+student's side answers with a handle (the object stays there), and the grader's side may send by value.
 """
 
 from __future__ import annotations

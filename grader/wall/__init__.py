@@ -1,1 +1,1 @@
-"""The two ends of the wall: `student` runs submitted code; `connection` and `proxy` stand for it in the tests."""
+"""The two ends of the wall: `student` runs submitted code, and `connection` and `proxy` represent it in the tests."""

@@ -1,4 +1,4 @@
-"""What crosses the wall: encoded values, replies of the student's side, what a call changed in place, and exceptions.
+"""Messages across the wall: encoded values, replies of the student's side, changes made in place, exceptions.
 
 A student's exception is raised as the nearest class that exists on the grader's side, never as a class of the
 student's.
@@ -42,6 +42,7 @@ class Asks(Protocol):
     """What proxies and gradients need of the connection through which they came."""
 
     garbage: list[int]
+    calls: int
 
     def call(self, target: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
 

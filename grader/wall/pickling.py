@@ -13,7 +13,7 @@ __all__ = ["Pickler"]
 
 
 class Pickler(cloudpickle.Pickler):
-    """By value, except what setup cells define: those classes and functions exist on both sides."""
+    """Pickle by value, except classes and functions that setup cells define, because they exist on both sides."""
 
     def __init__(self, file: io.BytesIO, main: types.ModuleType, setup_names: set[str]) -> None:
         super().__init__(file)

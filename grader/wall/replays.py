@@ -1,8 +1,8 @@
-"""Where the kernels of a submission are executed: in forks of a process that has seen nothing of the test.
+"""Execute the kernels of a submission in forks of a process that has seen nothing of the test.
 
-The grader's half knows the hidden test and the expected values; an admitted kernel gets a process that was forked
-before the first cell ran. Of that, every replay is a fork again: without files to write, sockets, programs or signals,
-limited in memory, and ended when its time is up.
+The grader's half knows the hidden test and the expected values. An admitted kernel therefore gets a process that was
+forked before the first cell ran. Every replay is another fork of it, which cannot write files, open sockets, start
+programs or send signals. Its memory is limited, and it is ended when its time is up.
 """
 
 import os

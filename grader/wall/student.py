@@ -1,7 +1,7 @@
-"""The student's end of the wall: runs submitted cells and answers the grader's requests about what they defined.
+"""The student's end of the wall: run submitted cells, and answer the grader's requests about what they defined.
 
-Everything here runs in the same process as hostile code and is therefore trusted by nobody: the grader's side checks
-every frame that comes from it. Its job is to be a faithful host for honest submissions.
+Everything here runs in the same process as hostile code, so nobody trusts it: the grader's side checks every frame that
+comes from it. Its job is to be a faithful host for honest submissions.
 """
 
 from __future__ import annotations

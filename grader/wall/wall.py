@@ -1,4 +1,4 @@
-"""The grader's end of the wall: requests to one student's process, and what is accepted as an answer."""
+"""The grader's end of the wall: requests to one student's process, and checks of its answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import io
 import math
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from grader.wall.replays import Replays
     from grader.witness.folders import Folders
+    from grader.witness.ranks import ConfinedRanks
 
 __all__ = ["Wall"]
 
@@ -57,6 +59,8 @@ class Wall:
         self.link, self.main, self._meter = link, main, meter
         self.setup_names: set[str] = set()
         self.garbage: list[int] = []
+        self.calls = 0
+        """How often the test has called or changed something of the student's."""
         self.callbacks: list[Callable[..., Any]] = []
         self.printed = ""
         self.seed: int | None = None
@@ -71,6 +75,7 @@ class Wall:
 
     def call(self, target: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         message = self.pack([list(args), dict(kwargs)])
+        self.calls += 1
         try:
             return self.request({"op": "call", **target, **message.tree}, message)
         finally:
@@ -98,28 +103,41 @@ class Wall:
             raise WallError("this lab replays kernels although none of its test cells names replay: release it again")
         return self.replays.ask(tree, buffers, self.seconds_left())
 
-    def measure_memory(self) -> int:
-        """Have the monitor measure the memory of the processes that the student's one has started, from now on. Returns
-        how many there are."""
-        return int(self._ask_monitor("measure")[0]["processes"])
+    @contextmanager
+    def ranks(self, size: int, program: bytes, seconds: float) -> Iterator[ConfinedRanks]:
+        """Have the monitor run a pickled program on so many ranks, each in a sandbox of its own, and kill them in the
+        end."""
+        from grader.witness.ranks import ConfinedRanks  # imports torch
 
-    def memory(self) -> list[int] | None:
-        """Bytes by which each of them has grown at most, in the order in which they were started; None where one has
-        ended, or another has begun."""
-        return self._ask_monitor("report")[0]["bytes"]  # type: ignore[no-any-return]
+        self._meter.deadline = self.link.deadline
+        ranks = ConfinedRanks(size, program, min(seconds, self.seconds_left()), self._meter, self._ask_for_ranks)
+        try:
+            yield ranks
+        finally:
+            self._meter.deadline = None  # the time may be over, and the monitor ends ranks at once
+            ranks.close()
+
+    def _ask_for_ranks(self, op: str, **more: int) -> dict[str, Any]:
+        return self._ask_monitor(op, **more)[0]
+
+    def result(self, data: memoryview) -> Any:
+        """Decode what a rank has returned."""
+        from grader.witness.ranks import result_of
+
+        return result_of(data, self.decode_record)
 
     def memory_at(self, address: int, size: int) -> bytes | None:
         """Read the memory of the student's process at an address, from outside. Return None if it has fewer bytes.
 
         Raises OSError if this machine does not let the monitor read it.
         """
+        self._meter.deadline = self.link.deadline
         tree, buffers = self._ask_monitor("read", address=address, size=size)
         if "refused" in tree:
             raise OSError(errno.EIO, f"the memory of a submission cannot be read ({tree['refused']})")
         return bytes(buffers[0]) if buffers and len(buffers[0]) == size else None
 
     def _ask_monitor(self, op: str, **more: int) -> tuple[dict[str, Any], list[bytearray]]:
-        self._meter.deadline = self.link.deadline
         self._meter.send({"op": op, **more})
         return self._meter.receive()
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from grader.transport.link import WallError
+from threeloops import frames
+from threeloops.frames import Buffer
+
+from grader.transport.link import LIMITS, WallError
+from grader.transport.wire import encode
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PLAIN"]
+__all__ = ["PLAIN", "to_bytes"]
 
 
 class _Plain:
@@ -33,4 +37,22 @@ class _Plain:
         raise WallError("a malformed value came back (an object in plain data)")
 
 
+class _Result(_Plain):
+    """Records may pass, too. The grader's side accepts those of its own classes."""
+
+    def encode_record(self, value: Any) -> bool:
+        return True
+
+    def encode_object(self, value: Any, inner: Callable[[Any], Any]) -> Any:
+        if isinstance(value, tuple):
+            return {"t": [inner(part) for part in tuple.__iter__(value)]}
+        raise TypeError(f"the program returned a {type(value).__name__!r} object, which cannot be sent")
+
+
 PLAIN = _Plain()
+
+
+def to_bytes(value: Any) -> bytes:
+    """Encode what a rank returns, for `Wall.result`."""
+    buffers: list[Buffer] = []
+    return frames.to_bytes({"value": encode(value, buffers, _Result())}, buffers, LIMITS)

@@ -9,12 +9,12 @@ import os
 import select
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-__all__ = ["Buffer", "FrameError", "Late", "Limits", "TooLarge", "receive", "send"]
+__all__ = ["Buffer", "FrameError", "Late", "Limits", "TooLarge", "from_bytes", "receive", "send", "to_bytes"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -52,6 +52,18 @@ def send(
     limits: Limits = Limits(),
 ) -> None:
     """Write one frame. `deadline` in seconds of `time.monotonic`. Raises FrameError."""
+    parts, body = _parts(tree, buffers, limits)
+    for part in [b"".join(parts)] if body <= _SMALL_BYTES else parts:
+        _move(fd, memoryview(part), deadline, write=True)
+
+
+def to_bytes(tree: dict[str, Any], buffers: Sequence[Buffer], limits: Limits = Limits()) -> bytes:
+    """Return one frame. Raises TooLarge."""
+    return b"".join(_parts(tree, buffers, limits)[0])
+
+
+def _parts(tree: dict[str, Any], buffers: Sequence[Buffer], limits: Limits) -> tuple[list[Buffer], int]:
+    """The parts of a frame, and the number of bytes in its buffers."""
     text = json.dumps(tree).encode()
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     lengths = [len(view) for view in views]
@@ -62,9 +74,7 @@ def send(
             f"{limits.body_bytes >> 20} MiB of array data and {limits.tree_bytes >> 20} MiB of everything else"
         )
     head = _HEADER.pack(len(text), len(lengths), body) + struct.pack(f"<{len(lengths)}Q", *lengths) + text
-    parts: list[Buffer] = [b"".join([head, *views])] if body <= _SMALL_BYTES else [head, *views]
-    for part in parts:
-        _move(fd, memoryview(part), deadline, write=True)
+    return [head, *views], body
 
 
 def receive(
@@ -73,11 +83,29 @@ def receive(
     limits: Limits = Limits(),
 ) -> tuple[dict[str, Any], list[bytearray]]:
     """The next frame. Raises FrameError."""
-    text_bytes, count, body = _HEADER.unpack(_read(fd, _HEADER.size, deadline))
+    return _received(lambda size: _read(fd, size, deadline), limits)
+
+
+def from_bytes(data: Buffer, limits: Limits = Limits()) -> tuple[dict[str, Any], list[bytearray]]:
+    """Return the parts of one frame. Raises FrameError."""
+    rest = memoryview(data)
+
+    def read(size: int) -> bytearray:
+        nonlocal rest
+        if size > len(rest):
+            raise FrameError("it ended")
+        part, rest = bytearray(rest[:size]), rest[size:]
+        return part
+
+    return _received(read, limits)
+
+
+def _received(read: Callable[[int], bytearray], limits: Limits) -> tuple[dict[str, Any], list[bytearray]]:
+    text_bytes, count, body = _HEADER.unpack(read(_HEADER.size))
     if text_bytes > limits.tree_bytes or count > limits.buffers or body > limits.body_bytes:
         raise FrameError("it sent more than may cross between processes")
     start = 8 * count + text_bytes
-    data = _read(fd, start + (body if body <= _SMALL_BYTES else 0), deadline)
+    data = read(start + (body if body <= _SMALL_BYTES else 0))
     lengths = struct.unpack_from(f"<{count}Q", data)
     try:
         tree = json.loads(data[8 * count : start].decode())
@@ -86,7 +114,7 @@ def receive(
     if type(tree) is not dict or sum(lengths) != body:
         raise FrameError("it broke the protocol")
     if body > _SMALL_BYTES:
-        return tree, [_read(fd, length, deadline) for length in lengths]
+        return tree, [read(length) for length in lengths]
     return tree, [data[i:j] for i, j in pairwise(accumulate(lengths, initial=start))]
 
 

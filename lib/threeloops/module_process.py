@@ -156,7 +156,7 @@ class ModuleProcess:
             self.process = None
 
     def _forget(self) -> None:
-        """In a fork: leave the parent's process running."""
+        """Forget the process in a fork, so that the parent's keeps running."""
         self._lock = threading.Lock()
         if self.process is not None:
             self.process.returncode = 0  # it is not this process's child and must not be waited for

@@ -35,7 +35,7 @@ _SAME_PROGRAM = 0.9
 _LEFT_OUT = "/libtriton.so"
 """A compiler of 170 MiB. Whose memory is measured does not compile, and to map it takes a third of the time."""
 _COPIED_KILOBYTES = 16 << 10
-"""Of its parent's pages, which a process that uses torch copies without allocating anything: 8 MiB, measured."""
+"""Pages of its parent that a process copies when it uses torch, without allocating anything: 8 MiB, measured."""
 
 
 class ResidentMemory:
@@ -51,8 +51,8 @@ class ResidentMemory:
         return list(self._before)
 
     def growth(self) -> list[int]:
-        """In the order of the processes. Raises ProcessLookupError where one of them has ended, or has become another
-        program, whose largest size says nothing of the one before.
+        """Return how much each process has grown, in order. Raises ProcessLookupError if one of them has ended, or has
+        become another program, whose largest size says nothing about the one before.
 
         The kernel may take pages of files away meanwhile, which makes the largest size smaller than it was; so what a
         process holds now counts by itself as well."""
@@ -90,7 +90,7 @@ class _Mapping(NamedTuple):
 
 
 def mappings() -> Iterator[_Mapping]:
-    """As they are now; none on systems that do not tell."""
+    """Return this process's current mappings, or none on systems that do not tell."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else ():
         addresses, access, _, _, _, *path = line.split(maxsplit=5)
@@ -118,7 +118,7 @@ def _own_kilobytes(process: int) -> int:
 
 
 def _unshared_kilobytes(process: int) -> int | None:
-    """In pages that no other process has, or None where the kernel does not tell."""
+    """Return the size of the pages that no other process has, or None if the kernel does not tell."""
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_bytes()
     except OSError:

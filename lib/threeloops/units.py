@@ -1,6 +1,14 @@
-"""Numbers formatted with a suitable unit."""
+"""Numbers: formatted with a suitable unit, and checked."""
 
-__all__ = ["readable", "readable_bytes", "readable_count", "readable_duration", "readable_seconds", "time_unit"]
+__all__ = [
+    "readable",
+    "readable_bytes",
+    "readable_count",
+    "readable_duration",
+    "readable_seconds",
+    "require_whole",
+    "time_unit",
+]
 
 
 def readable_bytes(number: float) -> str:
@@ -69,7 +77,25 @@ def _digits(value: float) -> str:
 
 
 def _amount(value: float) -> str:
-    """Of money: cents below a thousand, and more digits where a cent is too coarse."""
+    """Format an amount of money: cents below a thousand, and more digits if a cent is too coarse."""
     if value >= 1000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def require_whole(least: int = 1, *, of: str = "", **values: object) -> None:
+    """Check that each value is an int (not a bool) of at least `least`.
+
+    >>> require_whole(layers=0)
+    Traceback (most recent call last):
+    ValueError: layers = 0: expected a whole number, at least 1
+
+    Args:
+        of: what the number counts, for the message ("requests").
+
+    Raises:
+        ValueError: names the first value that is out of range.
+    """
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} = {value!r}: expected a whole number{of and f' of {of}'}, at least {least}")

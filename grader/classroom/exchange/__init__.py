@@ -1,1 +1,1 @@
-"""nbgrader's exchange on a machine that students share: what they leave there is not trusted."""
+"""nbgrader's exchange on a machine that students share. Files that students leave there are not trusted."""

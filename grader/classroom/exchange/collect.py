@@ -1,8 +1,8 @@
-"""nbgrader's collect, made safe in ways that none of its options offers.
+"""nbgrader's collect with guarantees that none of its options offers.
 
-nbgrader follows links in a submission, only warns where a folder belongs to somebody other than the student it names,
-takes its time from a file in it, and ends at the first folder that it cannot read, after it has deleted what it had of
-that student. `nbgrader_config.py` installs this class.
+nbgrader follows links in a submission. It only warns if a folder belongs to somebody other than the student it names,
+and it takes the time of submission from a file in that folder. It stops at the first folder that it cannot read, after
+it has deleted that student's earlier submission. `nbgrader_config.py` installs this class.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""When something was handed in."""
+"""Times at which submissions were handed in."""
 
 import re
 from datetime import datetime, timedelta

@@ -1,1 +1,1 @@
-"""What travels between instructor and students as a file: bundles, submissions, and Gradescope's autograder."""
+"""Files that travel between instructor and students: bundles, submissions, and Gradescope's autograder."""

@@ -1,4 +1,4 @@
-"""Zip files: written whole and the same bytes each time, read without trust."""
+"""Zip files that are written completely and reproducibly, and read without trust."""
 
 import hashlib
 import stat

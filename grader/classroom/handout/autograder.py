@@ -1,4 +1,4 @@
-"""The zip file that Gradescope takes as an autograder, and what it runs there for each submission."""
+"""The zip file that Gradescope takes as an autograder, and the program that it runs for each submission."""
 
 import json
 import sys

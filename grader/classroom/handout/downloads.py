@@ -1,4 +1,4 @@
-"""Submissions downloaded from Canvas or Moodle, or kept one folder or file per student: whose is which notebook."""
+"""Match downloaded notebooks with students: from Canvas, from Moodle, or with one folder or file per student."""
 
 import io
 import re

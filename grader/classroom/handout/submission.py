@@ -1,4 +1,4 @@
-"""`threeloops submit`: a student's notebook as the file that exchange, Gradescope, Canvas and Moodle take."""
+"""`threeloops submit`: pack a student's notebook for the exchange, Gradescope, Canvas or Moodle."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""Who takes the course and by when: the roster, the due dates and the late policy, read from what an instructor has."""
+"""The roster, the due dates and the late policy of a class, read from an instructor's files."""

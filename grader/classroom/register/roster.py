@@ -1,4 +1,4 @@
-"""A roster from the CSV that an instructor has: their own, or an export of Canvas, Gradescope or Moodle."""
+"""Read a roster from an instructor's CSV file: a file of their own, or an export of Canvas, Gradescope or Moodle."""
 
 import csv
 import io

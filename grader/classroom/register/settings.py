@@ -1,4 +1,4 @@
-"""What an instructor decides about a class: due dates, the late policy, and points for the reflection."""
+"""An instructor's settings for a class: due dates, the late policy, and points for the reflection."""
 
 import json
 import math
@@ -18,7 +18,7 @@ _DAY = 86_400
 
 
 def class_folder(root: Path | None = None) -> Path:
-    """Where the roster, settings, bundles, exports and reports of a class are; git ignores it."""
+    """Return the folder of a class's roster, settings, bundles, exports and reports. Git ignores it."""
     return (root or course_root()) / "class"
 
 

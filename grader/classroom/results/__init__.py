@@ -1,1 +1,1 @@
-"""What comes out of a graded class: tables for other grade books, and a report of what was hard."""
+"""Results of a graded class: tables for other grade books, and a report of what was hard."""

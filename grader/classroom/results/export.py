@@ -1,4 +1,4 @@
-"""nbgrader's CSV export, with cells quoted where CSV needs it and none that a spreadsheet executes."""
+"""nbgrader's CSV export with correctly quoted cells, none of which a spreadsheet executes."""
 
 from collections.abc import Iterator
 from pathlib import Path

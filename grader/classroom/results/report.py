@@ -1,4 +1,4 @@
-"""The report of a class: how the points lie, which part was hardest, and what went wrong most often."""
+"""The report of a class: the distribution of points, the hardest parts, and the most frequent mistakes."""
 
 import html
 from collections.abc import Sequence

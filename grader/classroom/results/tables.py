@@ -1,4 +1,4 @@
-"""Tables that other grade books take: Canvas, Moodle, and the columns in which Gradescope exports its own."""
+"""Tables for other grade books: Canvas, Moodle, and the columns of Gradescope's own exports."""
 
 from collections.abc import Callable, Sequence
 

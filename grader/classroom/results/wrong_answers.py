@@ -1,4 +1,4 @@
-"""Which known-wrong answer did a student give? The one that fails in the same parts with the same messages."""
+"""Recognise known-wrong answers: a student's answer that fails in the same parts with the same messages."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ _COMPARED = 300
 """Characters of a message that are compared: nbgrader cuts long outputs."""
 
 Signatures = dict[str, dict[str, str]]
-"""Per exercise: the names of the known-wrong answers that fail in one way, joined, by a hash of that way."""
+"""The joined names of known-wrong answers that fail in the same way, by exercise and by a hash of that way."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Commands that need the library and no lab."""
+"""Commands that need the library but no lab."""

@@ -1,4 +1,4 @@
-"""`threeloops cluster`: run a distributed script on the virtual cluster, and say what it did and how long it took."""
+"""`threeloops cluster`: run a distributed script on the virtual cluster, and report its messages and its time."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

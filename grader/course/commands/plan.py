@@ -1,4 +1,4 @@
-"""`threeloops plan`: from a scenario to a plan in the terminal and, if asked for, in documents."""
+"""`threeloops plan`: make a plan from a scenario, print it, and write it as documents on request."""
 
 import datetime
 import sys

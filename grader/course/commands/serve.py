@@ -1,4 +1,4 @@
-"""`threeloops serve`: a model behind OpenAI's protocol, until Ctrl-C or SIGTERM."""
+"""`threeloops serve`: serve a model with OpenAI's protocol, until Ctrl-C or SIGTERM."""
 
 import typer
 

@@ -1,50 +1,57 @@
-"""From a model, tokens, a cluster, a budget and an SLO to a plan that can be defended, by the library's own models.
+"""Make a plan that can be defended from a model, tokens, a cluster, a budget and an SLO, using the library's models.
 
 >>> plan = make_plan(read_scenario("70b_pretraining"))
 >>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]
 >>> [change.change for change in plan.sensitivity if change.decisions]
 
-Nothing is predicted here: parallelism and step time come from `training.planning`, failures from
-`training.elastic.goodput`, replicas and fleets from `product.fleet`, and accelerators from `hardware`. What this room
-adds is the chain of arithmetic from them to a bill, the reasons, and what would have to change.
+This package predicts nothing itself. Parallelism and step time come from `training.planning`, failures from
+`training.elastic.goodput`, replicas and fleets from `product.fleet`, and accelerators from `hardware`. It adds the
+arithmetic from them to a bill, the reasons for the decisions, and the changes that would alter them.
 """
 
-from threeloops.capstone.plan import (
-    Bars,
-    Change,
-    CostLine,
-    Decision,
-    Evidence,
-    Figure,
-    Gantt,
-    Lines,
-    Option,
-    Plan,
-    Quantity,
-    Series,
-    Span,
-    Topic,
-)
-from threeloops.capstone.planner import make_plan
-from threeloops.capstone.scenario import (
-    Budget,
-    Cluster,
-    Infeasible,
-    Model,
-    Owning,
-    Prices,
-    Proposal,
-    Scenario,
-    ScenarioError,
-    Serving,
-    Training,
-    examples,
-    read_prices,
-    read_scenario,
-    scenario_from,
-)
-from threeloops.capstone.sheet import evaluate
-from threeloops.capstone.variations import changed
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.capstone.plan import (
+        Bars,
+        Change,
+        CostLine,
+        Decision,
+        Evidence,
+        Figure,
+        Gantt,
+        Lines,
+        Option,
+        Plan,
+        Quantity,
+        Series,
+        Span,
+        Topic,
+    )
+    from threeloops.capstone.planner import make_plan
+    from threeloops.capstone.scenario import (
+        Budget,
+        Cluster,
+        Infeasible,
+        Model,
+        Owning,
+        Prices,
+        Proposal,
+        Scenario,
+        ScenarioError,
+        Serving,
+        Training,
+        examples,
+        read_prices,
+        read_scenario,
+        scenario_from,
+    )
+    from threeloops.capstone.sheet import evaluate
+    from threeloops.capstone.variations import changed
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "Bars", "Budget", "Change", "Cluster", "CostLine", "Decision", "Evidence", "Figure", "Gantt", "Infeasible", "Lines",

@@ -1,4 +1,4 @@
-"""What one accelerator would cost in a scenario: the parts of a plan, and the arithmetic from them to the bill.
+"""Compute what one accelerator would cost in a scenario: the parts of a plan, and the arithmetic from them to the bill.
 
 Models say how long a step takes, how much of the time is useful, and how many replicas a day needs. From there on
 everything is sums and products in a `Sheet`, so that a spreadsheet can repeat it.
@@ -37,7 +37,7 @@ class Candidate:
     owned: bool
     """Whether owning hardware is cheaper than renting it, at the scenario's utilisation."""
     refused: Refusal | None
-    """That it comes too late, or costs too much."""
+    """Why it is refused: it takes too long, or costs too much."""
 
     @property
     def total(self) -> float:
@@ -45,13 +45,13 @@ class Candidate:
 
     @property
     def days(self) -> float | None:
-        """Of training."""
+        """The days of training."""
         return self.sheet["training_days"] if self.training is not None else None
 
 
 def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
-    """Raises Refusal where nothing can be computed (it does not fit, or no promise can be kept), and ScenarioError if
-    no price of a cloud is known."""
+    """Compute one accelerator's candidate. Raises Refusal if nothing can be computed (it does not fit, or no promise
+    can be kept), and ScenarioError if no price of a cloud is known."""
     training = plan_training(scenario, name) if scenario.training is not None else None
     serving = plan_serving(scenario, name) if scenario.serving is not None else None
     sheet = Sheet()
@@ -67,8 +67,8 @@ def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
 
 
 def candidates(scenario: Scenario, prices: Prices) -> dict[str, Candidate | Refusal]:
-    """Of each accelerator of the scenario what it would cost, or why it cannot do it; those that do come first, and of
-    them the cheapest."""
+    """Return what each accelerator of the scenario would cost, or why it is not feasible. Feasible ones come first, by
+    cost."""
     found: dict[str, Candidate | Refusal] = {}
     for name in scenario.cluster.accelerators:
         try:
@@ -148,7 +148,7 @@ _BREAK_EVEN = (
 
 
 def _own(sheet: Sheet, prices: Prices, gpu: str, scenario: Scenario) -> bool:
-    """What an hour of owned hardware costs; False if a price is not known."""
+    """Return the cost of an hour of owned hardware, or False if a price is not known."""
     found = [
         (price, name, label)
         for item, name, label in _OWN_PRICES

@@ -1,4 +1,4 @@
-"""What the figures of a plan show, as data."""
+"""The contents of a plan's figures, as data."""
 
 import math
 
@@ -28,7 +28,7 @@ def figures(best: Candidate) -> tuple[Figure, ...]:
 
 
 def _memory(part: TrainingPart) -> Bars:
-    """Of at most so many pipeline ranks, the first and the last among them."""
+    """Draw the memory of a limited number of pipeline ranks, including the first and the last."""
     ranks = _spread(len(part.memory), _RANKS)
     names = ("states", "gradients", "gathered", "activations", "working")
     labels = ("masters and optimizer states", "gradients", "gathered parameters", "activations", "working memory")
@@ -124,7 +124,7 @@ def _ownership(best: Candidate) -> Lines:
 
 
 def _replicas(part: ServingPart) -> Lines:
-    """Of the day: replicas that are there, and those that the demand of the moment would need."""
+    """Draw a day: the replicas that exist, and the number that the current demand would need."""
     day, rate = part.day, part.replica.requests_per_second
     step = max(1, len(day.at) // 288)
     hours = tuple(at / 3600 for at in day.at[::step])
@@ -149,7 +149,7 @@ def _series(label: str, points: list[tuple[float, float]]) -> Series:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most `most` of `count` places, first and last among them."""
+    """Choose at most `most` of `count` places, including the first and the last."""
     if count <= most:
         return list(range(count))
     return sorted({math.floor(place * (count - 1) / (most - 1)) for place in range(most)})

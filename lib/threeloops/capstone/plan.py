@@ -1,6 +1,6 @@
-"""A plan as data: what is decided and why, every number with its unit and its origin, and what figures draw.
+"""A plan as data: the decisions and their reasons, every number with its unit and origin, and the data of its figures.
 
-Documents, the command line and the lab read a `Plan`; `make_plan` (`planner.py`) fills it.
+Documents, the command line and the lab read a `Plan`. `make_plan` (`planner.py`) fills it.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = [
 ]  # fmt: skip
 
 Evidence = Literal["given", "published", "estimate", "model"]
-"""Where a number comes from: the scenario; a source with a date; a guess with its reason; a model of the library."""
+"""The origin of a number: the scenario, a source with a date, a guess with its reason, or a model of the library."""
 
 Topic = Literal["training", "serving", "prices", "cost"]
 
@@ -22,7 +22,7 @@ Topic = Literal["training", "serving", "prices", "cost"]
 @dataclass(frozen=True)
 class Quantity:
     """One number. With a `formula` it follows from other quantities of the plan, by their names, in arithmetic that
-    Python and a spreadsheet share (+ − * / and parentheses): `value` is what the formula gives."""
+    Python and a spreadsheet share (+ − * / and parentheses). `value` is the formula's result."""
 
     name: str
     """An identifier, such as "training_gpu_hours": unique in a plan, and fit to be a cell's name."""
@@ -49,9 +49,9 @@ class Decision:
     reason: str
     margin: str
     runner_up: str
-    """"none" where there is no other."""
+    """The second choice, or "none" if there is no other."""
     model: str
-    """What computed it: the dotted name in the library."""
+    """The dotted name of the part of the library that computed it."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Option:
 
     accelerator: str
     cost: float | None
-    """In the budget's currency; None where it is not feasible."""
+    """The cost in the budget's currency, or None if it is not feasible."""
     days: float | None
-    """Of training; None for serving alone, or where it is not feasible."""
+    """The days of training, or None for serving alone or if it is not feasible."""
     gpus: float | None
     note: str
     """The plan's own words for it: its parallelism, or why it is out."""
@@ -79,15 +79,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Change:
-    """A row of the sensitivity table: what one change of the scenario does."""
+    """A row of the sensitivity table: the effects of one change of the scenario."""
 
     change: str
     """"MTBF halves"."""
     cost: float | None
-    """Total; None where the scenario is no longer feasible."""
+    """The total cost, or None if the scenario is no longer feasible."""
     days: float | None
     decisions: tuple[str, ...]
-    """What is decided differently: "checkpoint interval: 42 min → 30 min"; or why it is not feasible."""
+    """The decisions that change ("checkpoint interval: 42 min → 30 min"), or why it is not feasible."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,14 @@ class Span:
     end: float
     kind: Literal["forward", "backward"]
     text: str
-    """Of the microbatch."""
+    """The number of the microbatch."""
     chunk: int = 0
-    """Of the rank's model chunks."""
+    """The number among the rank's model chunks."""
 
 
 @dataclass(frozen=True)
 class Gantt:
-    """What each row does when, in seconds."""
+    """The intervals of each row, in seconds."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""The plan: the cheapest accelerator that will do, what is decided on it, and why.
+"""Make a plan: choose the cheapest accelerator that suffices, and give the decisions and their reasons.
 
 >>> plan = make_plan(read_scenario("70b_pretraining"))
 >>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]
@@ -92,7 +92,7 @@ def _parallelism(part: TrainingPart) -> Decision:
 
 
 def _exposed(step: StepTime) -> str:
-    """Where the time goes that is no computation."""
+    """Describe the part of the time that is not computation."""
     parts = {"tensor parallelism": step.tensor, "context parallelism": step.context, "the bubble": step.bubble}
     parts |= {"gradients and parameters": step.data}
     name = max(parts, key=lambda each: parts[each])

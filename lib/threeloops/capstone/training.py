@@ -1,5 +1,6 @@
-"""The training half of a plan, for one accelerator: how the model is cut, and what failures cost, by the rooms
-`training.planning` and `training.elastic.goodput`."""
+"""The training half of a plan, for one accelerator: how the model is cut, and the cost of failures. It uses
+`training.planning` and `training.elastic.goodput`.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from threeloops.units import readable_bytes, readable_duration
 __all__ = ["TrainingPart", "checkpoint_bytes", "machine_of", "plan_training"]
 
 _HOST_COPY = 32e9
-"""Bytes/s from a GPU to its host where the table has no number: PCIe 4.0 × 16."""
+"""Bytes/s from a GPU to its host if the table has no number: PCIe 4.0 × 16."""
 _LONGEST_CONTEXT_WITHOUT_CUTTING = 32_768
 _LEAST_SHARE = 0.01
 """A job that is useful for less of its time is refused."""
@@ -37,10 +38,10 @@ class TrainingPart:
     save: float
     """How long an asynchronous save stops the job: until each GPU's share of the state is in its host's memory."""
     flush: float
-    """From there until the checkpoint is on storage."""
+    """The time from there until the checkpoint is on storage."""
     recovery: float
     mtbf: float
-    """Of the job."""
+    """The mean time between failures of the job."""
     interval: float
     share: float
     """Useful share of the time at this interval."""
@@ -49,7 +50,7 @@ class TrainingPart:
     spares: int
     """Nodes that stand by; without any, the job waits for each repair."""
     other_spares: int
-    """What the number of spares was compared with: none, or as many as are needed so that hardly a failure waits."""
+    """The number of spares in the comparison: none, or so many that hardly a failure waits."""
     other_share: float
     spares_saving: float
     """GPU-hours, spares included, that are saved against that, as a share."""
@@ -60,7 +61,7 @@ class TrainingPart:
 
     @cached_property
     def memory(self) -> list[Memory]:
-        """Of each pipeline rank."""
+        """The memory of each pipeline rank."""
         return memory(self.scenario.model.transformer, self.step.plan)
 
     @property
@@ -69,7 +70,7 @@ class TrainingPart:
 
 
 def checkpoint_bytes(model: Transformer) -> float:
-    """Masters and optimizer states in float32: what a run needs to go on, whatever it was cut into."""
+    """The masters and optimizer states in float32: the bytes that a run needs to continue, however it was cut."""
     states = model_states([model.parameters], 1, 0)
     return states.masters + states.optimizer
 
@@ -82,7 +83,8 @@ def _parallelisms(model: Transformer, machine: Machine, gpus: int, batch: int, s
 
 
 def plan_training(scenario: Scenario, name: str) -> TrainingPart:
-    """For the accelerator of this name. Raises Refusal if nothing fits, or failures leave no time to work."""
+    """Plan training on the accelerator of this name. Raises Refusal if nothing fits, or failures leave no time to
+    work."""
     training, cluster = scenario.training, scenario.cluster
     assert training is not None
     gpu = accelerator(name)

@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["Accelerator", "Caches", "DTYPES", "accelerator", "accelerators", "dtype_name"]
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
-"""For each of these the table has a rate, "not published", or "not in the hardware", for every accelerator. Some have
+"""The table has a rate, "not published" or "not in the hardware" for each of these and every accelerator. Some have
 variants: `fp64_matrix`, `fp32_matrix` (matrix cores, where the plain name means the vector units) and
 `fp16_fp16_accumulate`, `fp8_fp16_accumulate` (where the plain name, accumulating in FP32, has half the rate). Some have
 `fp6` and `fp4` too, or `mxfp8` and `mxfp4` where the printed rate is one of block-scaled formats."""
@@ -110,7 +110,7 @@ def accelerators() -> dict[str, Accelerator]:
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator called `name`: its name, an alias ("H100") or what the driver calls it ("NVIDIA H100 80GB HBM3").
+    """Return the accelerator called `name`: its name, an alias ("H100") or the driver's name ("NVIDIA H100 80GB HBM3").
 
     Capitals, spaces and hyphens do not matter. Raises LookupError with the closest names.
     """

@@ -1,4 +1,4 @@
-"""What `from threeloops.lab import show` offers: a figure, a table, a measurement beside its prediction, a notice."""
+"""The names of `from threeloops.lab import show`: a figure, a table, a measurement beside its prediction, a notice."""
 
 from threeloops.lab.predictions.against import against_prediction
 from threeloops.lab.predictions.busy import busy_notice

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from threeloops.models.rope_scaling import RopeScaling
+from threeloops.units import require_whole
 
 __all__ = ["GPTConfig"]
 
@@ -45,10 +46,8 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         optional = () if self.sliding_window is None else ("sliding_window",)
-        for name in ("vocabulary_size", "layers", "heads", "kv_heads", "width", "mlp_width", "max_sequence", *optional):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        sizes = ("vocabulary_size", "layers", "heads", "kv_heads", "width", "mlp_width", "max_sequence", *optional)
+        require_whole(**{name: getattr(self, name) for name in sizes})
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads = {self.kv_heads}: expected a divisor of heads = {self.heads}")
         if self.head_dim == 0:
@@ -78,7 +77,7 @@ class GPTConfig:
 
     @classmethod
     def small(cls, **changes: Any) -> "GPTConfig":
-        """As many parameters as GPT-2's smallest model, 124 million."""
+        """Return a configuration with as many parameters as GPT-2's smallest model, 124 million."""
         sizes = {"vocabulary_size": 50_304, "layers": 12, "heads": 12, "kv_heads": 12, "width": 768, "mlp_width": 2048}
         return cls(**{**sizes, "max_sequence": 1024, **changes})
 

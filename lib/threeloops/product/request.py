@@ -1,9 +1,9 @@
-"""The words in which everything that serves speaks: a request, how it is sampled, and what one step computes of it.
+"""The vocabulary of serving: a request, its sampling settings, and the part of it that one step computes.
 
 There is no separate prefill and decode. A request is a list of tokens, `computed` of which have their keys and values
-in the cache; a step computes some of the others. A prompt begins with all of them uncomputed, a decoding request has
-one, a preempted request starts over from nothing, and a cached prefix is computed from the beginning. (vLLM's second
-engine schedules this way.)
+in the cache. A step computes some of the others. A new prompt has all of its tokens uncomputed, and a decoding request
+has one. A preempted request starts again from nothing, and a cached prefix is computed from the beginning. (vLLM's
+second engine schedules in the same way.)
 """
 
 import math
@@ -11,11 +11,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-__all__ = ["Batch", "Chunk", "Finish", "Phase", "Request", "Sampling", "TokenLogprobs"]
+from threeloops.units import require_whole
+
+__all__ = [
+    "Batch", "Chunk", "EngineStopped", "Finish", "Phase", "Request", "RequestFailed", "Sampling", "TokenLogprobs",
+]  # fmt: skip
+
+
+class RequestFailed(RuntimeError):
+    """This request ended with an error; others go on."""
+
+
+class EngineStopped(RuntimeError):
+    """The engine is not ready, has failed, or was closed: it computes nothing."""
 
 
 class Phase(Enum):
-    """Where a request is in its life."""
+    """The phase that a request is in."""
 
     WAITING = "waiting"
     PREFILL = "prefill"
@@ -24,7 +36,7 @@ class Phase(Enum):
 
 
 class Finish(Enum):
-    """Why a request ended. The values are those of OpenAI's `finish_reason` where it has one."""
+    """The reason why a request ended. The values are those of OpenAI's `finish_reason`, if it has one."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -34,7 +46,7 @@ class Finish(Enum):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen, and when to end. Raises ValueError naming the field that is out of range.
+    """The settings for choosing the next token and for ending. Raises ValueError naming the field that is out of range.
 
     `temperature` 0 takes the likeliest token. `top_k` 0, `top_p` 1 and `min_p` 0 keep the whole vocabulary. A request
     with a `seed` gives the same tokens whatever it is batched with. `stop` holds the tokens that end it.
@@ -59,17 +71,9 @@ class Sampling:
     prompt_logprobs: int | None = None  # the same for tokens of the prompt
 
     def __post_init__(self) -> None:
-        whole = {
-            "max_tokens": (self.max_tokens, 1),
-            "top_k": (self.top_k, 0),
-            "seed": (self.seed, 0),
-            "min_tokens": (self.min_tokens, 0),
-            "logprobs": (self.logprobs or 0, 0),
-            "prompt_logprobs": (self.prompt_logprobs or 0, 0),
-        }
-        for name, (value, least) in whole.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least {least}")
+        require_whole(1, max_tokens=self.max_tokens)
+        require_whole(0, top_k=self.top_k, seed=self.seed, min_tokens=self.min_tokens)
+        require_whole(0, logprobs=self.logprobs or 0, prompt_logprobs=self.prompt_logprobs or 0)
         if not 0 <= self.temperature < math.inf:
             raise ValueError(
                 f"temperature = {self.temperature!r}: expected a number, at least 0 (0: the likeliest token)"
@@ -102,8 +106,7 @@ class Sampling:
 @dataclass(frozen=True)
 class TokenLogprobs:
     """The log-probability of a token, and those of the likeliest tokens at its place, in falling order. They are the
-    model's own: without temperature, penalties and whatever else shapes the choice.
-    """
+    model's own: without temperature, penalties or anything else that shapes the choice."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
@@ -111,7 +114,7 @@ class TokenLogprobs:
 
 @dataclass(eq=False)
 class Request:
-    """One prompt and what became of it. Raises ValueError for a prompt without tokens."""
+    """One prompt and its results so far. Raises ValueError for a prompt without tokens."""
 
     # filled by whoever asks
     id: str
@@ -184,11 +187,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one step computes of a request: `count` tokens from position `start`, the first that is not computed, with
-    room in the cache for `guesses` more that a draft may propose.
+    """The part of a request that one step computes: `count` tokens from position `start`, the first uncomputed one,
+    with room in the cache for `guesses` more that a draft may propose.
 
-    `samples` if the step reaches the request's last token, and so gives it a new one. Both stay as they were when the
-    chunk was made: a chunk is a record of the step, also after it.
+    `samples` says whether the step reaches the request's last token, and so gives it a new one. Both keep the values of
+    the time when the chunk was made: a chunk is a record of the step, also after it.
     """
 
     request: Request
@@ -204,7 +207,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step computes: chunks, and blocks to copy before (source, destination)."""
+    """The work of one step: chunks, and blocks to copy before (source, destination)."""
 
     chunks: tuple[Chunk, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()

@@ -12,17 +12,17 @@ class Server:
     free_at: float = 0.0
 
     def serve(self, ready: float, seconds: float) -> float:
-        """When a request that can begin at `ready` and takes `seconds` is finished."""
+        """Return when a request that can begin at `ready` and takes `seconds` is finished."""
         self.free_at = max(self.free_at, ready) + seconds
         return self.free_at
 
 
 @dataclass
 class Link:
-    """A link of `latency` seconds and `bandwidth` bytes/s; `requests` and `bytes` count what it was asked for.
+    """A link of `latency` seconds and `bandwidth` bytes/s. `requests` and `bytes` count its load.
 
-    The first byte of a request could arrive `latency` after it was asked for; bytes are sent one request after another.
-    So latencies overlap, and transfers do not.
+    The first byte of a request could arrive `latency` after the request. Bytes are sent one request after another. So
+    latencies overlap, and transfers do not.
     """
 
     latency: float
@@ -38,6 +38,6 @@ class Link:
             )
 
     def reserve(self, now: float, size: int) -> float:
-        """When the last of `size` bytes asked for at `now` arrives. Call in the order of `now`."""
+        """Return when the last of `size` bytes requested at `now` arrives. Call it in the order of `now`."""
         self.requests, self.bytes = self.requests + 1, self.bytes + size
         return self._wire.serve(now + self.latency, size / self.bandwidth)

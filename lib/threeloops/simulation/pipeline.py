@@ -53,7 +53,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened: stages as (name, workers) in the pipeline's order, the consumer last; intervals in any order."""
+    """A trace: stages as (name, workers) in the pipeline's order with the consumer last, and intervals in any order."""
 
     stages: tuple[tuple[str, int], ...]
     intervals: tuple[Interval, ...]
@@ -72,7 +72,7 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last end."""
+        """The time from the first start to the last end."""
         return max(i.end for i in self.intervals) - min(i.start for i in self.intervals)
 
     @property

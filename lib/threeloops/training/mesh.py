@@ -1,4 +1,4 @@
-"""Where ranks stand and where tensors lie: the words that all ways of cutting a model share.
+"""Meshes of ranks, and layouts of tensors on them: the terms that all ways of cutting a model share.
 
 >>> mesh = Mesh(dp=2, pp=2, tp=2)
 >>> mesh.coordinates(5)
@@ -11,21 +11,24 @@ tensor lies on the ranks of a group is one of three placements, and each change 
 (`redistribute`), as in GSPMD (Xu et al. 2021) and torch's DTensor.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor
 
 __all__ = ["Mesh", "Partial", "Placement", "Replicate", "Shard", "redistribute"]
 
 
 class Mesh:
-    """Ranks 0 … size − 1 as a grid with named axes. The last axis varies fastest, so its neighbours are neighbours in
-    rank, and on one node where a node has enough devices: put there the axis that communicates most.
+    """Ranks 0 … size − 1 as a grid with named axes. The last axis varies fastest, so its neighbours are consecutive
+    ranks, which are on one node if a node has enough devices. Put the axis that communicates most there.
 
     Args:
         axes: the length of each axis, outermost first. The usual names are pp, dp, cp, ep and tp.
@@ -80,6 +83,8 @@ class Mesh:
         Raises:
             ValueError: the mesh has another number of ranks than the program.
         """
+        import torch.distributed as dist
+
         self._check(axes)
         if self.size != dist.get_world_size():
             raise ValueError(
@@ -136,6 +141,9 @@ def redistribute(local: Tensor, before: Placement, after: Placement, group: dist
     Raises:
         ValueError: a dimension cannot be cut into n equal parts.
     """
+    import torch
+    import torch.distributed as dist
+
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     if before == after:
         return local

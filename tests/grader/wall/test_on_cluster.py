@@ -1,6 +1,7 @@
 """Ranks in the sandbox and the router in the grader: a test cell sees the same run as beside the student's code, and a
 hostile rank program costs its own exercise only."""
 
+import os
 import textwrap
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 from threeloops.lab import check
 from threeloops.lab.checking.on_cluster import on_cluster
-from threeloops.training.cluster import Cluster, SlowRank, compute, now, uniform
+from threeloops.training.cluster import Cluster, SlowRank, ask, compute, now, uniform
 
 
 def each(function, values):
@@ -172,9 +173,9 @@ def test_a_rank_that_names_a_file_is_not_shown_what_is_in_it(lab, tmp_path):
     needs("none")
     (tmp_path / "hidden.py").write_text("a secret\n")
     student = f"""
-    from threeloops.training.cluster.programs import child
-    child._said = lambda error: '  File "{tmp_path / "hidden.py"}", line 1, in f\\nValueError: x'
     def f(x):
+        from threeloops.training.cluster.programs import child
+        child._said = lambda error: '  File "{tmp_path / "hidden.py"}", line 1, in f\\nValueError: x'
         raise ValueError
     """
     side = Walled(lab, "none", SETUP, textwrap.dedent(student))
@@ -195,15 +196,25 @@ def test_a_function_of_a_test_cell_does_not_travel(lab):
         side.close()
 
 
-HIDES = """
+EARLY = """
+class Early:
+    def __init__(self, text):
+        self.text = text
+    def __reduce__(self):
+        return exec, (self.text, {})
+"""
+"""Code that a rank runs when it gets its program."""
+
+HIDES = f"""
 import mmap
 import numpy
-from threeloops.training.cluster.programs import child
+{EARLY}
 
-child.settle = print  # says nothing to the kernel
+early = Early("from threeloops.training.cluster.programs import child; child.settle = print")  # no word to the kernel
 
 
 def f(way):
+    early
     dist.barrier()
     if way == "tensors":
         kept = torch.ones(16 << 18)
@@ -223,7 +234,7 @@ def f(way):
 
 
 def test_the_memory_that_a_rank_takes_is_seen_from_outside(run):
-    honest = HIDES.replace("child.settle = print", "")
+    honest = HIDES.replace("child.settle = print", "pass")
     done = run(
         honest,
         """
@@ -241,6 +252,20 @@ def test_the_memory_that_a_rank_takes_is_seen_from_outside(run):
         """
         for way in ("tensors", "mapped"):
             assert min(on_cluster(Cluster(2), f, way, memory=True).memory) > 15 << 20, way
+        """,
+    )
+    assert done.ok, done.message
+
+
+def test_a_measurement_above_the_limit_of_the_test_is_repeated_twice(run):
+    """When memory is short, pages of libraries that the kernel has evicted may count."""
+    done = run(
+        "def f(x):\n    ask('began')\n    y = torch.ones(16 << 18)",
+        """
+        for limit, runs in ((True, 1), (64 << 20, 1), (8 << 20, 3)):
+            began = []
+            seen = on_cluster(Cluster(1), f, 1, memory=limit, served={"began": began.append})
+            assert (len(began), len(seen.memory)) == (runs, 1), (limit, began)
         """,
     )
     assert done.ok, done.message
@@ -275,32 +300,37 @@ def test_in_the_sandbox_a_rank_cannot_make_the_kernel_forget_its_memory(lab):
             if os.fork() == 0:
                 kept = torch.ones(16 << 18)
                 time.sleep(1000)
+            dist.barrier()
         """,
         """
         import os
-        from pathlib import Path
         from threeloops.training.cluster.programs.actor import ActorSocket
+        from threeloops.training.cluster.programs.child import current_rank
         end = ActorSocket.end
         def f():
             def gone(self, *arguments, **options):
                 end(self, *arguments, **options)
                 os._exit(0)
-            process = torch.tensor(os.getpid())
-            dist.broadcast(process, 0)
             if dist.get_rank() == 0:
                 ActorSocket.end = gone
-                return
-            status = Path(f"/proc/{process}/stat")
-            while status.exists() and status.read_text().split()[2] != "Z":
-                pass
+            dist.barrier()
+            if dist.get_rank():
+                for _ in range(500):  # rounds of messages, in which the other process ends
+                    current_rank().main.pause()
         """,
-        """
-        from threeloops.training.cluster.programs import child
-        kept = []
-        child.settle = lambda: kept.append(torch.ones(16 << 18))
-        def f():
-            kept[0][:4 << 18] = 2
-        """,
+        EARLY
+        + """
+early = Early('''
+import torch
+from threeloops.training.cluster.programs import child
+child.kept = []
+child.settle = lambda: child.kept.append(torch.ones(16 << 18))
+''')
+def f():
+    early
+    from threeloops.training.cluster.programs import child
+    child.kept[0][:4 << 18] = 2
+""",
     ],
     ids=["another process has it", "the rank is gone", "the rank had it before"],
 )
@@ -316,10 +346,10 @@ def test_a_rank_whose_memory_cannot_be_told_fails(lab, sandbox, program):
 
 HOSTILE = {
     "lies about what it sends": """
-        from threeloops.training.cluster.programs import actor
-        from threeloops.training.cluster.machine import calls
-
         def f(x):
+            from threeloops.training.cluster.programs import actor
+            from threeloops.training.cluster.machine import calls
+
             actor.Send = lambda handle, to, channel, tag, size, at, where: calls.Send(
                 handle, to, channel, tag, size + 1000, at, where)
             return good(x)
@@ -332,16 +362,16 @@ HOSTILE = {
             return good(x)
         """,
     "says that time stands still": """
-        from threeloops.training.cluster.programs import actor
-
         def f(x):
+            from threeloops.training.cluster.programs import actor
+
             actor.ActorSocket.charge = lambda self, seconds, what="": None
             return good(x)
         """,
     "sends into its sockets what is no call": """
         import os
         def f(x):
-            for number in range(3, 60):
+            for number in range(3, 300):
                 try:
                     os.write(number, b"\\xff" * 1000)
                 except OSError:
@@ -364,9 +394,34 @@ HOSTILE = {
             for _ in range(10**9):
                 dist.isend(y, 1 - dist.get_rank()).wait()
         """,
-    "answers in the hub's place": """
-        from threeloops.training.cluster.processes import hub
-        hub.exchange = lambda told: [(b"", 7)] * 99
+    "pickles another program than that of the setup cell": """
+        from threeloops.training.cluster.processes import pickled
+        to_bytes = pickled.to_bytes
+        pickled.to_bytes = lambda program, arguments, label: to_bytes(f, (torch.ones(8),), label)
+        def f(x):
+            return x + 1
+        """,
+    "pickles no program": """
+        from threeloops.training.cluster.processes import pickled
+        pickled.to_bytes = lambda *arguments: 7
+        """,
+    "announces more bytes than there is memory": """
+        import os, struct
+        def f(x):
+            for number in range(3, 300):
+                try:
+                    os.write(number, struct.pack("<IQ", 0, 1 << 50))
+                except OSError:
+                    pass
+            return good(x)
+        """,
+    "returns what is no plain data": """
+        from threeloops.training.cluster.programs import child
+        def f(x):
+            current = child.current_rank()
+            current.finish()
+            current.main.end(result=b"\\xff" * 100)
+            current.main.resume()
         """,
 }
 
@@ -397,6 +452,101 @@ def test_a_hostile_rank_program_costs_its_own_exercise_only(lab, sandbox, attack
         assert done.ok, done
     finally:
         fresh.close()
+
+
+SIGNS = """
+import ctypes
+import fcntl
+import os
+import struct
+import tempfile
+
+
+def tried(try_it):
+    try:
+        return try_it()
+    except OSError:
+        return "refused"
+
+
+def lock(command):
+    with open(torch.__file__, "rb") as file:
+        return fcntl.fcntl(file, command, struct.pack("hhqqi", fcntl.F_RDLCK, 0, 0, 1, 0))
+
+
+def call(name, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc[name](*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
+
+
+def f():
+    with open(torch.__file__, "rb") as file:
+        ways = {
+            "a lock of the file": lambda: fcntl.flock(file, fcntl.LOCK_SH),
+            "a lock of the process": lambda: lock(fcntl.F_SETLK),
+            "the lock of another": lambda: lock(fcntl.F_GETLK),
+            "a watch": lambda: call("inotify_init1", 0),
+            "a watch of a folder": lambda: fcntl.fcntl(os.open("/usr", os.O_RDONLY), fcntl.F_NOTIFY, 1),
+            "what is cached": lambda: os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT),
+            "a wait that others see": lambda: call("syscall", 202, ctypes.byref(ctypes.c_int()), 1, 1),
+            "a terminal": lambda: os.openpty(),
+            "the memory of the machine": lambda: open("/proc/meminfo").read(),
+            "its memory in another way": lambda: call("sysinfo", ctypes.create_string_buffer(512)),
+            "its log": lambda: call("klogctl", 3, ctypes.create_string_buffer(512), 512),
+            "the memory of its parent": lambda: open(f"/proc/{os.getppid()}/mem", "rb"),
+        }
+        return [way for way, try_it in ways.items() if tried(try_it) != "refused"]
+"""
+
+
+def test_a_rank_can_leave_no_sign_for_another_and_see_none(lab):
+    """Their namespaces are apart, but they share a kernel and the files of the system."""
+    needs("bwrap")
+    if os.uname().machine != "x86_64":
+        pytest.skip("the number of the system call for futexes is that of x86_64")
+    side = Walled(lab, "bwrap", SETUP, SIGNS)
+    try:
+        done = side.test("assert on_cluster(Cluster(2), f).results == ([], []), on_cluster(Cluster(2), f).results")
+    finally:
+        side.close()
+    assert done.ok, done.message
+
+
+KEEPS = """
+import os
+import socket
+from pathlib import Path
+
+left = Path("/tmp/left_by_the_students_process")
+left.write_text("7")
+
+
+def f(step):
+    found = [left.exists(), Path(f"/tmp/{step - 1}").exists(), len(list(Path("/proc").glob("[0-9]*")))]
+    Path(f"/tmp/{step}").write_text("7")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\\0here")
+        dist.barrier()
+    return found, sorted(map(int, os.listdir("/proc/self/fd")))[3:]
+"""
+
+
+def test_ranks_share_no_files_processes_addresses_or_descriptors(lab):
+    """Not with the other ranks, the ranks of the next run or the student's process."""
+    needs("bwrap")
+    test = """
+    for step in range(2):
+        for found, descriptors in on_cluster(Cluster(2), f, step).results:
+            assert found == [False, False, 1], found
+            assert len(descriptors) <= 3, descriptors  # its socket, its file for prints, and the folder that is listed
+    """
+    side = Walled(lab, "bwrap", SETUP, KEEPS)
+    try:
+        done = side.test(textwrap.dedent(test))
+    finally:
+        side.close()
+    assert done.ok, done.message
 
 
 ASKING = """

@@ -8,7 +8,7 @@ from threeloops.capstone.plan import Plan
 __all__ = ["slides"]
 
 _ROWS = 7
-"""Of a table on one slide, below its header."""
+"""The rows of a table on one slide, below its header."""
 
 
 def slides(plan: Plan, pictures: Mapping[str, Picture], headline: Table, bill: Table) -> tuple[Slide, ...]:
@@ -36,7 +36,7 @@ def slides(plan: Plan, pictures: Mapping[str, Picture], headline: Table, bill: T
 
 
 def _paged(title: str, table: Table) -> list[Slide]:
-    """As many slides as the rows need, evenly filled."""
+    """Divide a table into as many slides as its rows need, evenly filled."""
     pages = max(1, -(-len(table.rows) // _ROWS))
     size = -(-len(table.rows) // pages)
     found = []

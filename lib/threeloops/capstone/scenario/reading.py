@@ -1,4 +1,4 @@
-"""TOML files to scenarios and prices. What is wrong is named: file, key, value, what was expected, and what to do."""
+"""Read scenarios and prices from TOML files. An error names the file, key, value, what was expected, and what to do."""
 
 import json
 import tomllib
@@ -19,7 +19,7 @@ _UNKNOWN = "unexpected_keyword_argument"
 
 
 class ScenarioError(ValueError):
-    """A scenario or a table of prices cannot be used; the message says which key, and what to write instead."""
+    """A scenario or a table of prices cannot be used. The message names the key, and what to write instead."""
 
 
 def examples() -> tuple[str, ...]:
@@ -31,7 +31,7 @@ _EXAMPLES = files("threeloops.capstone") / "examples"
 
 
 def read_scenario(source: str | Path) -> Scenario:
-    """The scenario in a file; or the example of this name, if there is no such file."""
+    """Read the scenario in a file, or the example of this name if there is no such file."""
     if isinstance(source, str) and source in examples() and not Path(source).exists():
         return scenario_from((_EXAMPLES / f"{source}.toml").read_bytes(), f"{source}.toml")
     path = Path(source)
@@ -80,7 +80,7 @@ def _checked(kind: type[_T], content: bytes, name: str) -> _T:
 
 
 def _sentence(kind: type, error: dict[str, Any]) -> str:
-    """Of the first thing that pydantic found wrong."""
+    """Describe the first error that pydantic found."""
     place = [str(each) for each in error["loc"]]
     key = ".".join(place)
     message = error["msg"][:1].lower() + error["msg"][1:]

@@ -1,6 +1,6 @@
-"""What a plan is asked for: sections of a scenario, each a dataclass that refuses what cannot be.
+"""The sections of a scenario, which hold a plan's requirements. Each is a dataclass that refuses impossible values.
 
-The names are those of the TOML file, with the unit where there is one. Strings are not read as numbers, and NaN and
+The names are those of the TOML file, with the unit if there is one. Strings are not read as numbers, and NaN and
 infinity are refused, by pydantic's strict mode.
 """
 
@@ -56,11 +56,11 @@ class Model:
 
     @property
     def transformer(self) -> Transformer:
-        """As the planner of training sees it."""
+        """Return the model as the training planner describes it."""
         return Transformer(*(getattr(self, name) for name in _SIZES)) if self.preset is None else _PRESETS[self.preset]
 
     def gpt(self, sequence: int) -> GPTConfig:
-        """As the models of serving see it."""
+        """Return the model as the serving models describe it."""
         t = self.transformer
         return GPTConfig(t.vocabulary, t.layers, t.heads, t.kv_heads, t.width, t.hidden, sequence, t.tied)
 
@@ -82,20 +82,20 @@ class Cluster:
     accelerators: Annotated[tuple[str, ...], Field(min_length=1)]
     """Names of `threeloops.hardware.accelerators`."""
     gpus: _Count = 8
-    """For training: how many there are."""
+    """The number of GPUs for training."""
     gpus_per_node: _Count = 8
     link_gbits: _Positive = 400.0
     """Gb/s from each GPU to other nodes, per direction."""
     efficiency: _Share = 0.6
-    """Of the data sheet's 16-bit FLOP/s, what kernels reach when nothing is waited for."""
+    """The share of the data sheet's 16-bit FLOP/s that kernels reach when they wait for nothing."""
     node_mtbf_days: _Positive = 1 / RSC1_PER_NODE_DAY
     """Mean time between failures of one node. Default: Kokolis et al. 2024 (`elastic.goodput.published`)."""
     storage_gbytes: _Positive = 20.0
-    """GB/s to storage, of all nodes together: what a checkpoint is written and read at."""
+    """GB/s to storage, of all nodes together, at which a checkpoint is written and read."""
     restart_seconds: _Amount = 600.0
-    """From a failure to the first step, without reading the checkpoint."""
+    """The time from a failure to the first step, without reading the checkpoint."""
     repair_hours: _Amount = 24.0
-    """Until a failed node is back."""
+    """The time until a failed node is back."""
 
     @model_validator(mode="after")
     def _has_its_accelerators(self) -> "Cluster":
@@ -123,7 +123,7 @@ class Budget:
 
 @dataclass(frozen=True, config=_STRICT)
 class Serving:
-    """[serving]: a bursty day of requests (`fleet.bursty_day`), for `days`, and what its users are promised."""
+    """[serving]: a bursty day of requests (`fleet.bursty_day`), for `days`, and the promise to its users."""
 
     peak_requests_per_second: _Positive
     prompt_tokens: _Count
@@ -138,27 +138,27 @@ class Serving:
     """The quietest rate of the wave, as a share of its peak."""
     bursts: Annotated[int, Field(ge=0, le=24)] = 4
     height: Annotated[float, Field(ge=1, le=10)] = 1.5
-    """What a burst multiplies the rate by, at most."""
+    """The largest factor by which a burst multiplies the rate."""
     seed: Annotated[int, Field(ge=0)] = 0
     maximum_replicas: _Count = 64
     precision: Literal["bf16", "fp8", "int8"] = "bf16"
-    """Of weights, keys and values."""
+    """The precision of weights, keys and values."""
     reached: _Share = 0.6
-    """Of the data sheet's bandwidth and FLOP/s, what the engine reaches."""
+    """The share of the data sheet's bandwidth and FLOP/s that the engine reaches."""
     cold_start_seconds: _Amount = 180.0
-    """From asking for a replica to its first request."""
+    """The time from asking for a replica to its first request."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class Owning:
-    """[prices]: how hardware of one's own would be used, and the terms of the cloud."""
+    """[prices]: the use of owned hardware, and the terms of the cloud."""
 
     utilisation: _Share = 0.7
     """Share of its life in which owned hardware has work, this plan's and other work."""
     years: _Positive = 4.0
-    """Over which a purchase is written off."""
+    """The years over which a purchase is written off."""
     discount: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of the cloud's list price, as a share: a reservation's."""
+    """The discount on the cloud's list price for a reservation, as a share."""
 
 
 @dataclass(frozen=True, config=_STRICT)

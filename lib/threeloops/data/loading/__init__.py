@@ -1,1 +1,1 @@
-"""From a store to the device: order, workers, prefetching, and what the consumer waits for."""
+"""Loading from a store to the device: order, workers, prefetching, and what the consumer waits for."""

@@ -1,8 +1,8 @@
-"""Reading a trace: whether the consumer is starved, by which stage, and what would help.
+"""Read a trace: whether the consumer is starved, by which stage, and what would help.
 
-*Utilisation* is the share of its time in which the consumer was busy. *Blame* says in which stage the sample was that
-the idle consumer waited for. The *limit* is the stage with the most seconds per sample and worker: no queue and no
-prefetching makes a pipeline faster than that.
+*Utilisation* is the share of its time in which the consumer was busy. *Blame* counts, for each stage, the time in which
+the idle consumer waited for a sample in that stage. The *limit* is the stage with the most seconds per sample and
+worker: no queue and no prefetching makes a pipeline faster than that.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ __all__ = ["Diagnosis", "blame", "diagnose", "overlaps"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """By stage: the share of time in which it was `busy`, `blame` in seconds, `gain`, the speed-up from doubling it.
+    """A diagnosis by stage: the share of time in which it was `busy`, its `blame` in seconds, and its `gain`, the
+    speed-up from doubling it.
 
     `overlapped` is False for a loop in which no two stages ever work at once.
     """

@@ -1,10 +1,10 @@
-"""Which sample comes next, and what has to be saved to resume exactly there.
+"""Choose the next sample, and save what is needed to resume exactly there.
 
-The order of an epoch depends on seed and epoch alone. So the state is three numbers, whoever loads the samples and
-however many are in flight: seed, epoch, and how many samples have been *used*.
+The order of an epoch depends only on the seed and the epoch. So the state is three numbers, whoever loads the samples
+and however many are in flight: the seed, the epoch, and the number of samples that were *used*.
 
-Data-parallel ranks share one order and one state. In each step they take the next samples of it, an equal share each,
-so their shares are disjoint and their epochs end with the same step. Any other number of ranks can go on from there.
+Data-parallel ranks share one order and one state. In each step they take the next samples, an equal share each, so
+their shares are disjoint and their epochs end with the same step. Any other number of ranks can continue from there.
 """
 
 from collections.abc import Sequence

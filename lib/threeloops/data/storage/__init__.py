@@ -1,1 +1,1 @@
-"""Where bytes are stored and what reading them costs: stores, simulated slow ones, a cache, this machine's tiers."""
+"""Stores of bytes and the cost of reading them: real and simulated slow stores, a cache, and this machine's tiers."""

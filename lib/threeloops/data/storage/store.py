@@ -1,4 +1,4 @@
-"""Where bytes come from: a store is asked for a key and answers with bytes."""
+"""Stores: ask one for a key, and it answers with bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

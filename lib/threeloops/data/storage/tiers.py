@@ -1,6 +1,6 @@
-"""What memory, the page cache and the disk deliver on this machine: bandwidth, and latency of small reads.
+"""Measure memory, the page cache and the disk of this machine: bandwidth, and latency of small reads.
 
-A file that was just written or read is in the page cache; `forget` asks the kernel to drop it. The caches of a
+A file that was just written or read is in the page cache, and `forget` asks the kernel to drop it. The caches of a
 hypervisor or a disk controller cannot be dropped, so a cold read on a virtual machine may still come from memory.
 """
 
@@ -63,9 +63,9 @@ def _read_memory(data: bytes, places: list[int], repeats: int) -> list[tuple[flo
 
 
 def forget(path: Path, *, flush: bool = True) -> None:
-    """Write the file out and drop it from the page cache, where the system can (Linux).
+    """Write the file out and drop it from the page cache, if the system can (Linux).
 
-    Flushing thousands of small files one by one takes seconds: call `os.sync()` once and pass flush=False.
+    Flushing thousands of small files one by one takes seconds. Call `os.sync()` once and pass flush=False instead.
     """
     with Path(path).open("rb") as file:
         if flush:

@@ -22,8 +22,8 @@ _TENSOR_CORE_OPCODES: dict[str, TensorCores] = {
     **dict.fromkeys(("HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "BMMA"), "mma"),
     **dict.fromkeys(("UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCOMMA", "UTCMXQMMA"), "tcgen05"),
 }
-"""In PTX's terms: wgmma is a warpgroup's product from shared memory (Hopper), mma a warp's from registers, tcgen05
-Blackwell's, accumulated in tensor memory."""
+"""Names in PTX's terms: wgmma is a warpgroup's product from shared memory (Hopper), mma a warp's from registers,
+tcgen05 Blackwell's, accumulated in tensor memory."""
 
 
 @dataclass(frozen=True)

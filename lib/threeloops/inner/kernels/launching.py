@@ -107,7 +107,7 @@ class Tiles:
     num_stages: int
 
     def configuration(self, constants: Mapping[str, int]) -> Configuration:
-        """With these compile-time constants."""
+        """Return the configuration with these compile-time constants."""
         return Configuration(constants, self.num_warps, self.num_stages)
 
     def options(self, head_dim: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""From a kernel call to a Launch: check the call, and tell arguments, constants and compiler options apart."""
+"""Bind a kernel call to a Launch: check the call, and tell arguments, constants and compiler options apart."""
 
 import inspect
 import operator
@@ -32,7 +32,7 @@ TRITON_TO_TORCH = {
 
 @dataclass(frozen=True)
 class Signature:
-    """Where a kernel's function is defined, and its parameters; `constexprs` are those annotated tl.constexpr."""
+    """The place where a kernel's function is defined, and its parameters. `constexprs` are annotated tl.constexpr."""
 
     name: str
     module: str

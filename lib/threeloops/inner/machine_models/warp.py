@@ -79,7 +79,7 @@ class Counts:
 
 
 Placement = Callable[[NDArray, NDArray], NDArray]
-"""Where element (row, column) of a tile lies in shared memory, counted in elements."""
+"""A function that gives the place of element (row, column) of a tile in shared memory, counted in elements."""
 
 
 def plain(row: NDArray, column: NDArray) -> NDArray:

@@ -89,7 +89,7 @@ def block_backward(step: Step) -> Iterator[Move]:
 
 
 def _attention_backward(step: Step) -> Iterator[Move]:
-    """From "d heads" to "d qkv": attention, then the rotations of keys and queries, then their concatenation."""
+    """Go from "d heads" to "d qkv": attention, then the rotations of keys and queries, then their concatenation."""
     vector = step.tokens * step.element
     width, keys, values = step.model.qkv_widths
     if step.attention == "scores":
@@ -111,7 +111,8 @@ def _attention_backward(step: Step) -> Iterator[Move]:
 
 
 def norm_backward(step: Step, name: str, stream: str, *, residual: bool = True) -> Iterator[Move]:
-    """From "d norm", the gradient of a norm's output, to "d stream", that of its input; frees what the norm kept.
+    """Go from "d norm", the gradient of a norm's output, to "d stream", its input's. Frees the tensors that the norm
+    kept.
 
     residual: another "d stream" bypasses the norm, and both are added up.
     """

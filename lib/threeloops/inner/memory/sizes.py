@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from threeloops.inner.memory.recompute import require_divisor
+from threeloops.units import require_whole
 
 __all__ = ["Model", "Step"]
 
@@ -67,10 +68,7 @@ class Step:
     device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("batch", "sequence"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        require_whole(batch=self.batch, sequence=self.sequence)
         if self.model.layers < 1:
             raise ValueError(f"layers = {self.model.layers}: expected at least 1")
         for name in _UNKNOWN:
@@ -113,7 +111,8 @@ class Step:
 
     @property
     def heads_are_copied(self) -> bool:
-        """Only a single head and PyTorch's fused attention on a GPU have their heads side by side without a copy."""
+        """Whether heads are copied to lie side by side. Only a single head, and fused attention on a GPU, need no
+        copy."""
         return self.attention == "scores" or (self.model.heads > 1 and (self.fused or self.device == "cpu"))
 
     @property

@@ -1,4 +1,4 @@
-"""From a recording to the launch's traffic."""
+"""Count a launch's traffic from its recording."""
 
 from dataclasses import dataclass
 

@@ -23,9 +23,9 @@ from threeloops.inner.meter.recording import LOAD, STORE, Recording
 __all__ = ["L2", "model"]
 
 _STORAGE_ALIGNMENT = 512
-"""Of PyTorch's caching allocator for CUDA."""
+"""The alignment of PyTorch's caching allocator for CUDA."""
 _DEFAULT_WAYS = 16
-"""Not published for most GPUs."""
+"""The assumed associativity, which is not published for most GPUs."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _stream(recorded: Recording, table: np.ndarray, line_bytes: int, sector_byte
 
 
 def _storage_starts(recorded: Recording) -> dict[int, int]:
-    """Where the storage of each argument starts in the model's memory, by the argument's ordinal."""
+    """Return the start of each argument's storage in the model's memory, by the argument's ordinal."""
     place = 0
     starts: dict[int, int] = {}
     # The space of real addresses was added last and lies behind the arguments.

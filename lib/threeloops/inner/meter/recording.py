@@ -209,7 +209,7 @@ class Recording:
         self.undefined: UndefinedLanes | None = None
         self.watch = watch
         self.unwritten: dict[int, Unwritten] = {}
-        """By ordinal of the argument: storages with bytes that nobody has written yet."""
+        """Storages with bytes that nobody has written yet, by the argument's ordinal."""
 
     def add_argument(self, name: str, original: Any, host: Any) -> None:
         space = self.spaces.add(name, original, host)

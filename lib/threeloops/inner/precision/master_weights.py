@@ -96,7 +96,7 @@ class MasterWeights:
 
 
 def _owner(parameter: Tensor) -> MasterWeights | None:
-    """Whoever takes the gradient; None if it has been freed, or if the parameter is a copy without hooks."""
+    """Return the object that takes the gradient, or None if it was freed or the parameter is a copy without hooks."""
     newest = _newest.get(parameter)
     return newest() if newest else None
 

@@ -11,7 +11,7 @@ from threeloops.inner.meter.traffic import Traffic
 __all__ = ["Demand", "Interval", "demand_of", "wave_factors"]
 
 Interval = tuple[float, float]
-"""At best, at worst."""
+"""The best and the worst case."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ def _effective_l2(accelerator: Accelerator) -> float | None:
 
 
 def demand_of(work: Work | Traffic, accelerator: Accelerator, code: Code | None, how: list[str]) -> Demand:
-    """Without a model of the L2, bytes that are read again come from memory again at worst, unless all fit the L2.
+    """Return the demand of a launch. There is no model of the L2, so in the worst case bytes that are read again come
+    from memory again, unless all fit the L2.
 
     Without `code`, the FLOPs of Work are assumed to be matrix products: the fastest units, so an optimistic choice.
     """

@@ -23,7 +23,8 @@ Bound = Literal["memory", "compute", "start"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """Between `low` and `high` seconds. The parts are those of `low`, where they overlap. `how`: the assumptions."""
+    """A time between `low` and `high` seconds. The parts belong to `low`, where they overlap. `how` lists the
+    assumptions."""
 
     low: float
     high: float

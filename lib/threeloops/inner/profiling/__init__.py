@@ -1,1 +1,1 @@
-"""Where the time of a training step goes: traces, operators, gaps, memory, and what eager operators move."""
+"""Profiles of a training step's time: traces, operators, gaps, memory, and what eager operators move."""

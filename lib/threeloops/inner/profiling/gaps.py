@@ -27,7 +27,7 @@ _WAITS_FOR_DEVICE = {
 }  # fmt: skip
 """Calls that always block the host."""
 _PAGEABLE = "Pageable"
-"""In the name of a copy to or from memory that is not pinned: its call blocks the host, even if named "Async"."""
+"""Part of the name of a copy to or from unpinned memory. Its call blocks the host, even if named "Async"."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Profile:
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """By name, the costliest on the device first."""
+        """Return the operators by name, the costliest on the device first."""
         return self._ranked(operators(self.events, self.device), self._device_time)
 
     def top(self, k: int, by: str | None = None) -> tuple[Operator, ...]:
@@ -60,7 +60,7 @@ class Profile:
         return self._ranked(self.operators, by)[:k]
 
     def gaps(self, minimum_us: float = 1.0, *, issue_limit_us: float = 100.0) -> tuple[Gap, ...]:
-        """When the device (on a CPU: the thread that runs the operators) was idle, and why; see `find_gaps`."""
+        """Return when and why the device (on a CPU, the thread that runs operators) was idle. See `find_gaps`."""
         return find_gaps(self.events, self.device, minimum_us=minimum_us, issue_limit_us=issue_limit_us)
 
     def classify(

@@ -152,7 +152,7 @@ class _Launches:
         self.ledger.steps.append(LaunchStep(launch.name, launch.grid, given, constants, options))
 
     def after(self, launch: launches.Launch) -> None:
-        """Nothing was executed."""
+        """Do nothing, since nothing was executed."""
 
     def _value(self, kernel: str, value: Any) -> Any:
         verb = f"gives {kernel}"

@@ -1,1 +1,1 @@
-"""Checks: what is compared, how a failure is worded, and how they run across the wall."""
+"""Checks: comparisons, the wording of failures, and running both across the wall."""

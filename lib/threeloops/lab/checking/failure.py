@@ -1,4 +1,4 @@
-"""The failure of a check: an AssertionError whose text is a card, and which a notebook shows as one."""
+"""The failure of a check: an AssertionError whose text is a card, which a notebook also displays as a card."""
 
 import inspect
 import itertools
@@ -12,16 +12,17 @@ __all__ = ["CheckFailed", "is_unwritten", "own_frames", "said"]
 
 
 class CheckFailed(AssertionError):
-    """A check that did not hold. Its text stands alone: title, quantity, value, what was expected, difference, hint."""
+    """A check that failed. Its text is complete by itself: title, quantity, value, what was expected, difference,
+    hint."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints instead of a traceback: the card, and the line of the cell that checked."""
+        """Return what IPython prints instead of a traceback: the card, and the line of the cell that checked."""
         title, lines, asked = said(self)
         return [f"\x1b[1m✗ {title}\x1b[0m", *lines, *([f"\x1b[2m  {asked}\x1b[0m"] if asked else [])]
 
 
 def said(failure: CheckFailed) -> tuple[str, list[str], str]:
-    """The title of a failure, its lines, and the line of the cell that checked ("" where there is none)."""
+    """Return the title of a failure, its lines, and the line of the cell that checked ("" if there is none)."""
     title, *lines = str(failure).split("\n")
     return title, lines, _asking_line(failure.__traceback__)
 
@@ -46,8 +47,8 @@ def _statement(code: CodeType, instruction: int, number: int) -> str:
 
 
 def own_frames(error: BaseException) -> list[str]:
-    """Where the reader's own functions were when an exception left them: the outermost call with its arguments, then
-    the line of each, innermost last. Empty where no function of a notebook's cell was running."""
+    """Return where the reader's own functions were when an exception left them: the outermost call with its arguments,
+    then the line of each, innermost last. It is empty if no function of a notebook's cell was running."""
     frames = [(frame, line) for frame, line in _frames(error.__traceback__) if frame.f_code.co_name != "<module>"]
     own = [(frame, line) for frame, line in frames if frame.f_globals.get("__name__") == "__main__"]
     if not own:

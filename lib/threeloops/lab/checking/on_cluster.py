@@ -3,16 +3,18 @@
 Not a name of `threeloops.lab`, which imports no torch: a lab that needs it imports it from here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
 from threeloops.lab.checking import wall
-from threeloops.training.cluster import Cluster, ClusterError, RankFailed, Run, SlowRank
+from threeloops.training.cluster import Cluster, ClusterError, RankFailed, Run
 
 __all__ = ["on_cluster"]
 
-_HUB = "threeloops.training.cluster.processes.hub"
+_MEASUREMENTS = 3
+_TO_BYTES = ("threeloops.training.cluster.processes.pickled", "to_bytes")
 
 
 def on_cluster(
@@ -20,32 +22,38 @@ def on_cluster(
     program: Callable[..., Any],
     *arguments: Any,
     seconds: float = 60.0,
-    memory: bool = False,
+    memory: bool | float = False,
     served: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Run:
     """Run `cluster.run(program, *arguments)`, behind the wall with clocks that the student's code cannot reach.
 
-    Behind the wall, the ranks run in the sandbox, and every message passes through the grader. Its router records the
-    bytes, messages and times of the run, and the monitor of the sandbox records the memory. Results cross as plain
-    data. In a notebook, the output of the ranks is printed.
+    Behind the wall, each rank runs in a sandbox of its own, and every message passes through the grader. Its router
+    records the bytes, messages and times of the run, and the monitor of the sandboxes records the memory. Results cross
+    as plain data. In a notebook, the output of the ranks is printed.
 
     Args:
         program: the student's function, or one of the library or of a setup cell, which gets the student's function as
             an argument. A function of a test cell exists on the grader's side only.
         seconds: of real time, for the whole run.
-        memory: measure the memory of each rank, as `Cluster.run` does.
+        memory: measure the memory of each rank, as `Cluster.run` does. If this is a number of bytes and a rank takes as
+            many or more, run the program again, twice at most. When memory is short, the kernel evicts pages of
+            libraries, and they count when they return.
         served: functions of the test, which ranks call with `ask(name, …)`. They run on the grader's side and get the
-            rank first. So the test knows what each rank was given, and no other data reaches the sandbox. The functions
-            must accept any arguments. The ranks of a submission share a sandbox, so a hostile rank could pass its part
-            on without the router, for example in a file.
+            rank first. So the test knows what each rank was given. No other data reaches the rank, except in messages.
+            The functions must accept any arguments.
 
     Raises:
         TypeError: `program` is a function of a test cell.
         NotImplementedError: a rank raised this error without a message, as an unwritten exercise does.
         RankFailed, Deadlock, Mismatch, Unfinished: see `Cluster.run`.
     """
+    limit, measured = (math.inf, memory) if isinstance(memory, bool) else (memory, True)
     try:
-        return _run(cluster, program, arguments, seconds, memory, served)
+        for _ in range(_MEASUREMENTS):
+            run = _run(cluster, program, arguments, seconds, measured, served)
+            if max(run.memory, default=0) < limit:
+                break
+        return run
     except RankFailed as failure:
         if "NotImplementedError" in str(failure).splitlines():
             raise NotImplementedError from None
@@ -75,57 +83,18 @@ def _run(
             raise TypeError(
                 f"{each.__name__} is a function of a test cell: define it in a setup cell to run it on ranks"
             )
-    slow = [fault for fault in cluster.faults if isinstance(fault, SlowRank)]
+    program_bytes = _pickled(program, arguments, cluster.label(memory))
     try:
-        _call("start", cluster.topology.nodes, program, arguments, slow, seconds, memory)
-        return cluster.conduct(
-            _Hub(cluster.topology.ranks),
-            lambda rank, _: _call("result", rank),
-            lambda: str(_call("printed")),
-            memory,
-            served,
-        )
+        with wall.connection.ranks(cluster.topology.ranks, program_bytes, seconds) as ranks:
+            return cluster.conduct(ranks, lambda _, data: wall.connection.result(data), ranks.printed, memory, served)
     except ClusterError as error:
         wall.connection.note_words(error)  # ranks may say in it what hidden tests hold
         raise
-    finally:
-        _call("end")
 
 
-class _Hub:
-    """The ranks in the sandbox, through the wall, and what the monitor sees of them from beside it."""
-
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-
-    def measure_memory(self) -> None:
-        """Raises RuntimeError where there are other processes than the ranks, or one has grown already."""
-        found = wall.connection.measure_memory()
-        if found < 0:
-            raise RuntimeError("a rank ended, or allocated memory, before its memory was measured")
-        if found != self._ranks:
-            raise RuntimeError(f"{found} processes run beside the student's own, where the cluster has {self._ranks}")
-
-    def memory(self) -> list[int]:
-        """Raises RuntimeError where a rank has ended by itself, or started another process."""
-        found = wall.connection.memory()
-        if found is None:
-            raise RuntimeError("a rank ended, or started another process, while its memory was measured")
-        return list(found)
-
-    def exchange(self, told: list[tuple[int, Sequence[Any]]]) -> Iterator[tuple[Any, memoryview]]:
-        if told:
-            heard = _call("exchange", [(rank, b"".join(parts)) for rank, parts in told])
-            yield from ((said, memoryview(data)) for said, data in _checked(heard, len(told)))
-
-
-def _checked(heard: Any, count: int) -> list[Any]:
-    """Check that an answer, which the student's process could forge, has a pair of bytes for each rank."""
-    good = type(heard) is list and len(heard) == count
-    if not good or any(type(each) is not tuple or [type(part) for part in each] != [bytes, bytes] for each in heard):
-        raise RuntimeError("the ranks of this submission gave a malformed answer")
-    return heard
-
-
-def _call(name: str, *arguments: Any) -> Any:
-    return wall.connection.call_library((_HUB, name), arguments, {})
+def _pickled(*arguments: Any) -> bytes:
+    """Have the student's process pickle the program, with its arguments and the label of the run."""
+    pickled = wall.connection.call_library(_TO_BYTES, arguments, {})
+    if type(pickled) is not bytes:
+        raise RuntimeError("the student's process gave a malformed program for its ranks")
+    return pickled

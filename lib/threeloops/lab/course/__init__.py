@@ -1,1 +1,1 @@
-"""What holds the labs together: the map of the course, its loops, a reader's journal, audited claims."""
+"""The frame around the labs: the map of the course, its loops, a reader's journal, and audited claims."""

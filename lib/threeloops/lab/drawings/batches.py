@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from threeloops.figures import ON_LIGHT, figure, palette
 from threeloops.product.batching import Engine, Policy, SimulatedExecutor, StepShape
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import Arrival, Replay, requests_of
 from threeloops.simulation.clock import VirtualClock
 from threeloops.units import time_unit
@@ -21,9 +21,9 @@ _OWNERS = (palette.sky, palette.orange, palette.green, palette.yellow, palette.p
 
 
 def _phases(run: Replay) -> dict[str, list[tuple[str, float, float]]]:
-    """For each request what happened to it, as (phase, start, end) in seconds from the beginning of the trace.
+    """Return the phases of each request as (phase, start, end), in seconds from the beginning of the trace.
 
-    The phases are those of `_COLORS`. Between them a request holds its seat and is not computed.
+    The phases are those of `_COLORS`. Between them a request keeps its seat but is not computed.
     """
     found: dict[str, list[tuple[str, float, float]]] = {}
     computed, last = dict.fromkeys((r.id for r in run.requests), 0), {r.id: r.arrival - run.start for r in run.requests}

@@ -49,7 +49,7 @@ class Overlap:
     """A backward pass with its all-reduces; times are seconds from its beginning."""
 
     layers: tuple[Layer, ...]
-    """In the order of the backward pass: the last layer of the model first."""
+    """The layers in the order of the backward pass, beginning with the model's last layer."""
     buckets: tuple[Bucket, ...]
 
     @property
@@ -58,7 +58,7 @@ class Overlap:
 
     @property
     def seconds(self) -> float:
-        """Until the last gradient is reduced."""
+        """The time until the last gradient is reduced."""
         return max(self.backward, self.buckets[-1].end if self.buckets else 0.0)
 
     @property
@@ -76,7 +76,7 @@ def fill_buckets(
 ) -> Overlap:
     """Walk the backward pass of `layers` (in the order of the model) and reduce each bucket as soon as it is full.
 
-    As in torch's DDP, a bucket is full when it holds `bucket_bytes` or more, and the last takes what is left. The link
+    As in torch's DDP, a bucket is full when it holds `bucket_bytes` or more, and the last one takes the rest. The link
     from each rank to the next has `latency` seconds and `bandwidth` bytes/s.
     """
     if not layers:

@@ -1,4 +1,4 @@
-"""A save, one operation per frame: which contents a power cut may leave after it, each a square."""
+"""A save, one operation per frame, with a square for each state that a power cut may leave after it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ _PER_ROW, _MOST_SHOWN = 12, 84
 
 
 class Moment(NamedTuple):
-    """After an operation: what a load gives in each state that a power cut may leave."""
+    """The moment after an operation: the result of a load in each state that a power cut may leave."""
 
     operation: str
     verdicts: tuple[_Verdict, ...]

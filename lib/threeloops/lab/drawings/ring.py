@@ -1,8 +1,9 @@
 """A ring all-reduce, step by step, with the data in it: `animate(draw_ring, ring_steps(4))`.
 
 The ring is that of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009),
-one chunk later, so that rank r ends the reduce-scatter with chunk r, as in torch.distributed: in step k rank r sends
-chunk r − 1 − k to rank r + 1, which adds it; in step k of the all-gather it sends chunk r − k, which replaces.
+shifted by one chunk, so that rank r ends the reduce-scatter with chunk r, as in torch.distributed. In step k rank r
+sends chunk r − 1 − k to rank r + 1, which adds it. In step k of the all-gather it sends chunk r − k, which replaces the
+receiver's chunk.
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,12 @@ class RingStep:
 
     phase: str
     values: tuple[tuple[float, ...], ...]
-    """By rank and chunk."""
+    """The values by rank and chunk."""
     terms: tuple[tuple[int, ...], ...]
     """How many ranks' values are summed in each."""
     sent: tuple[int, ...] = ()
     number: int = 0
-    """Of the step within all 2(N − 1)."""
+    """The number of the step among all 2(N − 1)."""
 
 
 def ring_steps(ranks: int, values: Sequence[Sequence[float]] | None = None) -> tuple[RingStep, ...]:
@@ -69,8 +70,8 @@ def _frozen(rows: list[list]) -> tuple[tuple, ...]:
 
 
 def draw_ring(step: RingStep) -> "Figure":
-    """A row for each rank, a column for each chunk. Arrows show what travelled in this step; the cells hold what is
-    there after it, partial sums in blue, complete ones in green."""
+    """Draw a row for each rank and a column for each chunk. Arrows show the chunks sent in this step. The cells show
+    the contents after it, partial sums in blue, complete ones in green."""
     ranks = len(step.values)
     texts = [[_text(value) for value in row] for row in step.values]
     widest = max(len(text) for row in texts for text in row)
@@ -105,7 +106,8 @@ def _draw_cell(axes: "Axes", rank: int, chunk: int, text: str, share: float, fre
 
 
 def _draw_move(axes: "Axes", rank: int, chunk: int, ranks: int) -> None:
-    """From a cell down to the next rank's; from the last rank out at the bottom and in again at the top."""
+    """Draw an arrow from a cell down to the next rank's. From the last rank it leaves at the bottom and enters at the
+    top."""
     ends = [(rank + 0.83, rank + 1.17)] if rank + 1 < ranks else [(ranks - 0.17, ranks + 0.25), (-0.25, 0.17)]
     for tail, head in ends:
         arrow = {"arrowstyle": "-|>", "color": palette.vermillion, "lw": 1.6, "shrinkA": 0, "shrinkB": 0}

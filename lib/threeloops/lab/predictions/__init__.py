@@ -1,1 +1,1 @@
-"""Guess first, then look: questions, what stays folded until a guess, and how good the guesses were."""
+"""Guess first, then look: questions, parts that stay folded until a guess, and the quality of the guesses."""

@@ -1,4 +1,4 @@
-"""What the course's source texts assert, and where they contradict each other: `claims.json` as data."""
+"""The assertions of the course's source texts, and where they contradict each other: `claims.json` as data."""
 
 import functools
 import json
@@ -21,9 +21,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What sources say about one thing, by their letter, and the claims whose audits settle it.
+    """A contradiction about one thing: the statement of each source, by its letter, and the claims whose audits settle
+    it.
 
-    One source alone contradicts itself.
+    If there is only one source, it contradicts itself.
     """
 
     about: str
@@ -47,5 +48,5 @@ def sources() -> dict[str, str]:
 
 
 def disagreements() -> tuple[Disagreement, ...]:
-    """Where the sources contradict each other or themselves, in the order of the course."""
+    """Return the contradictions between or within the sources, in the order of the course."""
     return tuple(Disagreement(row["about"], tuple(row["claims"]), row["says"]) for row in _file()["disagreements"])

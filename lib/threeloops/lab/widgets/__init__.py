@@ -1,1 +1,1 @@
-"""What a lab shows: predictions, explorers, hints, progress and pictures, each with a static form."""
+"""Widgets of a lab: predictions, explorers, hints, progress and pictures, each with a static form."""

@@ -1,7 +1,7 @@
 """`animate`: frames that play in JupyterLab and in an exported page, without a kernel and without a script.
 
-All frames are drawn once, as SVG that follows the page's theme, and lie on top of each other; CSS shows one at a time.
-A reader can stop, and pick a frame by its dot. Where a page removes SVG, the picture of one frame stands in.
+All frames are drawn once, as SVG that follows the page's theme, and lie on top of each other. CSS shows one at a time.
+A reader can stop, and pick a frame by its dot. If a page removes SVG, the picture of one frame is shown instead.
 """
 
 import base64
@@ -24,8 +24,8 @@ def animate(
 ) -> None:
     """Show `draw(frame) -> Figure` for each of `frames`, `seconds` each, over and over.
 
-    `caption` is the text form; `still` the index of the frame that stands for all where nothing can move. Raises
-    ValueError if the whole is longer than a minute or larger than 1 MiB: then use fewer frames, or simpler figures.
+    `caption` is the text form. `still` is the index of the frame that is shown where nothing can move. Raises
+    ValueError if the animation is longer than a minute or larger than 1 MiB: then use fewer frames, or simpler figures.
     """
     total = len(frames) * seconds
     if len(frames) < 2 or not seconds > 0 or total > _MOST_SECONDS:

@@ -1,9 +1,10 @@
-"""The engine behind asyncio: one thread steps it, any number of tasks read tokens.
+"""The engine behind asyncio: one thread steps it, and any number of tasks read tokens.
 
-The thread alone touches the engine; tasks send it commands. There is no queue of tokens per reader, because a request
-keeps its output anyway: a reader is a place in it. Who falls `buffer` tokens behind is paused, which gives its seat and
-blocks to others, until half of that is read: a slow reader costs memory for at most `buffer` unread tokens, stalls
-nobody, and pays with computing again what the prefix cache has lost meanwhile.
+Only the thread touches the engine, and tasks send it commands. Readers have no queues of tokens, because a request
+keeps its output anyway: a reader is a position in that output. A request whose reader is `buffer` tokens behind is
+paused until half of them are read. Its seat and blocks go to other requests meanwhile. So a slow reader takes memory
+for at most `buffer` unread tokens and stalls nobody. In exchange, the engine recomputes what the prefix cache has lost
+in the pause.
 """
 
 import asyncio
@@ -13,17 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from threeloops.product.batching.engine import Engine
-from threeloops.product.request import Finish, Request
+from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
+from threeloops.units import require_whole
 
-__all__ = ["AsyncEngine", "EngineStopped", "RequestFailed"]
-
-
-class RequestFailed(RuntimeError):
-    """This request ended with an error; others go on."""
-
-
-class EngineStopped(RuntimeError):
-    """The engine failed, or was closed, and computes nothing any more."""
+__all__ = ["AsyncEngine"]
 
 
 @dataclass(eq=False)
@@ -58,8 +52,7 @@ class AsyncEngine:
     """
 
     def __init__(self, engine: Engine, buffer: int = 64):
-        if not isinstance(buffer, int) or isinstance(buffer, bool) or buffer < 1:
-            raise ValueError(f"buffer = {buffer!r}: expected how many tokens a reader may be behind, at least 1")
+        require_whole(of="tokens", buffer=buffer)
         self._engine, self._buffer = engine, buffer
         self._streams: dict[Request, _Stream] = {}  # the thread's
         self._changed = threading.Condition()
@@ -80,10 +73,11 @@ class AsyncEngine:
         await self.close()
 
     async def generate(self, request: Request) -> AsyncIterator[int]:
-        """The request's tokens as they come. Its arrival is now.
+        """Yield the request's tokens as they come. Its arrival is now.
 
-        Whoever stops reading cancels it; `contextlib.aclosing` does that at once. Raises what `Engine.add` raises,
-        RequestFailed if the request ends with an error, EngineStopped if the engine fails or is closed.
+        If the reader stops reading, the request is cancelled; `contextlib.aclosing` does that at once. Raises what
+        `Engine.add` raises, RequestFailed if the request ends with an error, and EngineStopped if the engine fails or
+        is closed.
         """
         request.arrival = self._engine.clock.now()
         stream = _Stream(request, asyncio.get_running_loop())
@@ -114,7 +108,7 @@ class AsyncEngine:
         await self._end()
 
     async def close(self) -> None:
-        """Cancel whatever is left and end the thread. Readers get EngineStopped."""
+        """Cancel the remaining requests and end the thread. Readers get EngineStopped."""
         self._draining = self._closing = True
         self._send(lambda: None)
         await self._end()

@@ -1,9 +1,10 @@
 """Fairness between clients: the virtual token counter of Sheng et al. 2024, "Fairness in Serving Large Language Models"
 (section 4, algorithm 2).
 
-Each client has a counter of the service it had, and whoever was served least is admitted next. A client who asks for
-more than its share therefore waits behind its own requests, not in front of others'; while only one asks, it gets
-everything. A client who was away is lifted to the least of those who wait, as nobody can save up service.
+Each client has a counter of the service that it received, and the client with the lowest counter is admitted next. So a
+client who asks for more than its share waits behind its own requests, not in front of others'. If only one client asks,
+it gets everything. When a client returns, its counter is raised to the lowest counter of those who wait, so that nobody
+can save up service.
 """
 
 from collections import defaultdict
@@ -27,7 +28,7 @@ class TokenCounters:
         return self._service[client]
 
     def join(self, client: str, waiting: Iterable[str]) -> None:
-        """A request of `client` is about to wait behind those of the clients `waiting`."""
+        """Note that a request of `client` is about to wait behind those of the clients `waiting`."""
         least = min(map(self.service, set(waiting)), default=self.service(self._last))
         self._service[client] = max(self.service(client), least)  # changes nothing for a client who waits already
 

@@ -1,13 +1,13 @@
-"""What a scheduler is told: limits of a step, who is served first, and when a batch may begin. The four policies by
+"""The settings of a scheduler: limits of a step, the order of service, and when a batch may begin. The four policies by
 which servers batch are values of one class:
 
-- static: wait until a batch is full, then nobody joins before the last of it has finished;
+- static: wait until a batch is full. Nobody joins before the last request in it has finished.
 - dynamic: the same, but a batch begins at the latest when its first request has waited for `door_opens` seconds (Triton
-  Inference Server's dynamic batcher, TensorFlow Serving's `batch_timeout_micros`);
-- continuous: whoever waits joins at the next step (Yu et al. 2022, "Orca: A Distributed Serving System for
-  Transformer-Based Generative Models", section 3.1); a prompt is computed whole, in a step without those who decode;
-- chunked: prompts are cut to what a step's budget leaves after those who decode, so that no prompt stalls them (Agrawal
-  et al. 2024, "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", section 4).
+  Inference Server's dynamic batcher, TensorFlow Serving's `batch_timeout_micros`).
+- continuous: waiting requests join at the next step (Yu et al. 2022, "Orca: A Distributed Serving System for
+  Transformer-Based Generative Models", section 3.1). A prompt is computed whole, in a step without decoding requests.
+- chunked: prompts are cut to the part of a step's budget that decoding requests leave, so that no prompt stalls them
+  (Agrawal et al. 2024, "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", section 4).
 """
 
 import math
@@ -15,12 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from threeloops.product.request import Request
+from threeloops.units import require_whole
 
 __all__ = ["CHUNKED", "CONTINUOUS", "DYNAMIC", "POLICIES", "STATIC", "Order", "Policy", "by_arrival", "by_priority"]
 
 Order = Callable[[Request], tuple[float, ...]]
-"""What requests are sorted by: the smallest is served first, the largest is preempted first, and of equals the first
-added is first. It must not change while a request is here: if it did, two could preempt each other for ever."""
+"""The sort key of requests. The smallest is served first, and the largest is preempted first. Among equals the first
+added is first. The key must not change while a request is in the engine. Otherwise two requests could preempt each
+other forever."""
 
 
 def by_arrival(request: Request) -> tuple[float, ...]:
@@ -45,13 +47,13 @@ def by_priority(aging: float) -> Order:
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits of a step, and who may join it. Raises ValueError naming the limit that is out of range.
+    """Limits of a step, and the rules for joining it. Raises ValueError naming the limit that is out of range.
 
-    `token_budget` limits the tokens of a step; only an uncut prompt may exceed it, in a step alone. `door_opens` is
-    None for continuous batching; otherwise nobody joins while somebody runs, and a new batch begins when `max_running`
-    wait or the first has waited for so many seconds (infinity: static batching). `fair` admits the client who was
-    served least (`fairness.py`); `order` then decides between the requests of a client. `guesses` are tokens that a
-    draft may propose for a decoding request.
+    `token_budget` limits the tokens of a step. Only an uncut prompt may exceed it, in a step of its own. `door_opens`
+    is None for continuous batching. Otherwise nobody joins while a batch runs, and a new batch begins when
+    `max_running` requests wait or the first has waited for `door_opens` seconds (infinity: static batching). `fair`
+    admits the client who was served least (`fairness.py`), and `order` then decides between the requests of a client.
+    `guesses` are tokens that a draft may propose for a decoding request.
     """
 
     max_running: int = 64
@@ -64,10 +66,8 @@ class Policy:
     order: Order = by_arrival
 
     def __post_init__(self) -> None:
-        for name, least in (("max_running", 1), ("token_budget", 1), ("guesses", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least {least}")
+        require_whole(1, max_running=self.max_running, token_budget=self.token_budget)
+        require_whole(0, guesses=self.guesses)
         if self.door_opens is not None and not self.door_opens >= 0:
             raise ValueError(
                 f"door_opens = {self.door_opens!r}: expected seconds, at least 0, or None for continuous batching"
@@ -79,4 +79,4 @@ DYNAMIC = Policy(chunked=False, door_opens=0.05)
 CONTINUOUS = Policy(chunked=False)
 CHUNKED = Policy()
 POLICIES = {"static": STATIC, "dynamic": DYNAMIC, "continuous": CONTINUOUS, "chunked": CHUNKED}
-"""To be adapted with `dataclasses.replace`."""
+"""The policies by name. Adapt them with `dataclasses.replace`."""

@@ -1,9 +1,9 @@
-"""Keys under which full blocks are found again: equal prefixes have equal keys (vLLM's automatic prefix caching).
+"""Keys of full blocks in the prefix cache: equal prefixes have equal keys (vLLM's automatic prefix caching).
 
 Keys and values at a position depend on all tokens before it, so the key of a block is a hash of its tokens and of the
-key of the block before. How a request is sampled has no part in its keys and values, and so none in the key. Its
-`cache_salt` has: from the time to the first token anybody can tell whether somebody else has sent the same prefix, so a
-server gives clients who must not learn that different salts (vLLM's `cache_salt`).
+previous block's key. The sampling settings of a request do not affect its keys and values, so they are not part of the
+hash. Its `cache_salt` is. Without salts, anybody could tell from the time to the first token whether somebody else has
+sent the same prefix. A server therefore gives different salts to clients who must not learn that (vLLM's `cache_salt`).
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""A model as two graphs that need no Python: prefill and decode, by `torch.export`, for ONNX Runtime and its like.
+"""Export a model with `torch.export` as two graphs that need no Python, prefill and decode, for ONNX Runtime etc.
 
-A graph cannot keep a cache between calls, so keys and values go in and come out: prefill takes tokens and gives the
-logits of the last one with the cache, decode takes a token and a cache and gives the next of both. All sequences of a
-batch are equally long here; batch and length are free.
+A graph cannot keep a cache between calls, so keys and values go in and come out. Prefill takes tokens and returns the
+cache and the last token's logits. Decode takes a token and a cache, and returns the next logits and the next cache. All
+sequences of a batch have the same length. Batch size and length are free.
 
 TorchScript (`torch.jit.script`), which older services load, is deprecated in favour of `torch.export`.
 """
@@ -59,7 +59,7 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
 
 
 class _Recorded:
-    """One layer's cache: what came in, if anything, and the new behind it."""
+    """One layer's cache: the incoming keys and values, if any, followed by the new ones."""
 
     def __init__(self, window: int | None, keys: Tensor | None = None, values: Tensor | None = None):
         self.window, self.keys, self.values = window, keys, values

@@ -1,9 +1,9 @@
-"""CUDA graphs for decoding: a step's hundreds of launches become one.
+"""CUDA graphs for decoding: the hundreds of launches of a step become one.
 
 A step of one token per sequence computes so little that a GPU waits for the host to launch the next kernel. A graph
-records the launches once, with the addresses of their arguments, and is replayed as a whole (as nano-vllm and vLLM do).
-So every argument has to stay where it is: a step's tensors are copied into ones made for the graph, and there is a
-graph for each of a few sizes, the next larger of which a batch is padded to.
+records the launches once, with the addresses of their arguments, and is replayed as a whole (as in nano-vllm and vLLM).
+So every argument has to stay at its address. A step's tensors are copied into tensors made for the graph. There is a
+graph for each of a few batch sizes, and a batch is padded to the next larger one.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class DecodeGraphs:
         self._captured: dict[int, tuple[torch.cuda.CUDAGraph, Step, Tensor]] = {}
 
     def hidden(self, chunks: Sequence[Rows]) -> Tensor:
-        """As `PagedCache.hidden`, for chunks of one row each. The result is overwritten by the next call."""
+        """Compute what `PagedCache.hidden` does, for chunks of one row each. The next call overwrites the result."""
         if len(chunks) > self._largest:
             return self._cache.hidden(self._model, chunks)
         step = self._cache.prepare(chunks)
@@ -48,7 +48,7 @@ class DecodeGraphs:
         return result[: len(chunks)]
 
     def _capture(self, bucket: int, step: Step) -> tuple[torch.cuda.CUDAGraph, Step, Tensor]:
-        """With `step` for an example: what it writes into the cache is written again by the replay."""
+        """Capture a graph with `step` as an example. The replay writes what `step` writes into the cache again."""
         static = _static(bucket, -(-self._model.config.max_sequence // self._cache.block_size), self._cache.device)
         _fill(static, step)
         side = torch.cuda.Stream()
@@ -65,14 +65,14 @@ class DecodeGraphs:
 
 
 def _static(rows: int, blocks: int, device: torch.device) -> Step:
-    """Tensors that stay where they are, for steps of up to `rows` sequences of up to `blocks` blocks."""
+    """Return tensors at fixed addresses, for steps of up to `rows` sequences of up to `blocks` blocks."""
     tokens, positions, slots, lengths = torch.zeros(4, rows, dtype=torch.long, device=device).unbind()
     tables = torch.zeros(rows, blocks, dtype=torch.long, device=device)
     return Step(tokens, positions, slots, [], [Group(0, tables, 1, lengths, None)], None)
 
 
 def _fill(static: Step, step: Step) -> None:
-    """Copy a step in. Rows that are left repeat its first, and write what that writes."""
+    """Copy a step in. Remaining rows repeat its first row, and write the same values."""
     (mine,), (theirs,) = static.groups, step.groups
     rows, blocks = theirs.tables.shape
     mine.tables[:rows, :blocks] = theirs.tables

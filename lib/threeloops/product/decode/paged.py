@@ -1,8 +1,8 @@
 """Keys and values in blocks, and attention through block tables (Kwon et al. 2023).
 
-All tokens of a step, of whatever requests, are rows of one batch, so every matrix of the model is read once per step.
-Only attention tells the requests apart. On a GPU, sequences with one row each go through the Triton kernel, which reads
-the blocks where they are. Elsewhere the blocks of a few sequences of about the same length are copied side by side and
+All tokens of a step are rows of one batch, whichever request they belong to, so every matrix of the model is read once
+per step. Only attention tells the requests apart. On a GPU, sequences with one row each go through the Triton kernel,
+which reads the blocks in place. Elsewhere, the blocks of a few sequences of similar length are copied side by side and
 attended together, padded to the longest.
 """
 
@@ -233,7 +233,7 @@ def _has_kernel(pool: Tensor) -> bool:
 
 @dataclass(slots=True)
 class _Layer:
-    """One layer of the cache during one step: what `GPT` calls in place of its own attention."""
+    """One layer of the cache during one step. `GPT` calls it in place of its own attention."""
 
     slots: Tensor  # (slots, keys or values, kv_heads, head_dim)
     blocks: Tensor  # the same memory, (blocks, elements of a block)

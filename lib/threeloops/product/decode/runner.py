@@ -1,4 +1,4 @@
-"""Runs the steps of a scheduler on a model: rows in, one new token per chunk out."""
+"""Run the steps of a scheduler on a model: rows go in, and one new token per chunk comes out."""
 
 import math
 from collections.abc import Sequence

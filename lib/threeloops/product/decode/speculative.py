@@ -3,10 +3,10 @@
 Sources: Leviathan, Kalman and Matias 2023, "Fast Inference from Transformers via Speculative Decoding"; Chen et al.
 2023, "Accelerating Large Language Model Decoding with Speculative Sampling".
 
-A step of a decoding model reads every weight to compute one token per sequence; to compute a few takes about as long.
-So a draft proposes a few, and the model computes them as if they were a prompt. A guess drawn from q is kept with
-probability min(1, p / q), and the first that is not kept is replaced by a draw from the excess of p over q. The result
-is distributed as p, the model's own, whatever the draft: a bad one costs time and changes nothing.
+A decoding step reads every weight to compute one token per sequence, and computing a few tokens takes about as long. So
+a draft proposes a few, and the model computes them as if they were a prompt. A guess drawn from q is kept with
+probability min(1, p / q). The first guess that is not kept is replaced by a draw from the excess of p over q. The
+result has the model's own distribution p, whatever the draft. A bad draft costs time and changes nothing.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ __all__ = [
 ]  # fmt: skip
 
 _MODEL, _DRAFT, _ACCEPT = 0, 1, 2
-"""Streams of noise: whether a guess is kept, and what is drawn instead, must not depend on how it was drawn."""
+"""Streams of noise. Whether a guess is kept, and what is drawn instead, must not depend on how it was drawn."""
 
 
 def accept(guesses: Sequence[int], draft: Tensor, model: Tensor, noise: Tensor) -> tuple[int, Tensor]:
-    """How many of the first `guesses` are kept, and what the token after them is to be drawn from, (vocabulary,).
+    """Return how many of the first `guesses` are kept, and the distribution of the token after them, (vocabulary,).
 
-    Guess i was drawn from `draft[i]`, (guesses, vocabulary), where the model would have drawn from `model[i]`,
+    Guess i was drawn from `draft[i]`, (guesses, vocabulary), and the model would have drawn it from `model[i]`,
     (guesses + 1, vocabulary). `noise` is a uniform number from 0 to 1 for each guess. (Leviathan et al., algorithm 1.)
     """
     for place, guess in enumerate(guesses):
@@ -53,39 +53,38 @@ def expected_tokens(acceptance: float, guesses: int) -> float:
 
 
 def expected_speedup(acceptance: float, guesses: int, draft_cost: float) -> float:
-    """Over decoding without a draft, if the model's step takes no longer with guesses, and one of the draft takes
-    `draft_cost` of it (theorem 3.8).
+    """Return the speed-up over decoding without a draft, if the model's step takes no longer with guesses and a step of
+    the draft takes `draft_cost` of it (theorem 3.8).
     """
     return expected_tokens(acceptance, guesses) / (guesses * draft_cost + 1)
 
 
 @dataclass(frozen=True)
 class Guess:
-    """Tokens that a draft proposes for one chunk, and what each was drawn from, (tokens, vocabulary); None where each
-    was certain.
-    """
+    """Tokens that a draft proposes for one chunk, and the distribution of each, (tokens, vocabulary), or None if each
+    was certain."""
 
     tokens: list[int]
     chances: Tensor | None = None
 
 
 class Draft(Protocol):
-    """What proposes tokens."""
+    """A draft, which proposes tokens."""
 
     def join(self, config: GPTConfig, blocks: int, block_size: int) -> None:
-        """Prepare to guess for a model with a cache of so many blocks. Raises ValueError if the two do not fit."""
+        """Prepare to guess for a model with a cache of this many blocks. Raises ValueError if the two do not fit."""
         ...
 
     def propose(self, batch: Batch, stream: int) -> list[Guess]:
-        """For each chunk at most `chunk.guesses` tokens, drawn with the noise of `stream`. Sees every step of the
-        engine, also those without guesses.
+        """Return at most `chunk.guesses` tokens for each chunk, drawn with the noise of `stream`. The engine calls this
+        for every step, including those without guesses.
         """
         ...
 
 
 class LookupDraft:
-    """Proposes what followed the last time that the request's last few tokens stood there, if they did: free, and good
-    where the output repeats the prompt (Saxena 2023, "Prompt Lookup Decoding").
+    """Propose the tokens that followed the last occurrence of the request's last few tokens, if there is one. This is
+    free, and works well if the output repeats the prompt (Saxena 2023, "Prompt Lookup Decoding").
 
     Longer matches, up to `longest` tokens, come first.
     """
@@ -236,7 +235,8 @@ class SpeculativeRunner:
         return results
 
     def _without(self, chunk: Chunk, guess: Guess) -> Sequence[int] | Exception:
-        """The chunk once more without its guesses, if it has any: they may be what is not finite."""
+        """Return the chunk again without its guesses, if it has any, because they may have caused the numbers that are
+        not finite."""
         if not guess.tokens:
             return self._runner.error(chunk)
         end = chunk.request.computed + chunk.count
@@ -244,7 +244,8 @@ class SpeculativeRunner:
         return self._runner.execute(Batch((chunk,)))[0]
 
     def _drawn_alone(self, chunks: Sequence[Chunk], guesses: Sequence[Guess], logits: Tensor) -> list[int]:
-        """What the model itself draws from each row of `logits`, if some request keeps only guesses that agree."""
+        """Return the tokens that the model itself draws from each row of `logits`, if some request keeps only guesses
+        that agree."""
         rows = [
             (chunk.request, place)
             for chunk, guess in zip(chunks, guesses, strict=True)

@@ -1,8 +1,8 @@
-"""What a fleet costs: replica-seconds, a price per hour, and the tokens that were served for it.
+"""The cost of a fleet: replica-seconds, a price per hour, and the tokens that were served.
 
-The denominator is what was served. Tokens of tries that failed were computed and paid for, and nobody got them. Those
-of requests that missed the SLO were served late, so two fleets are compared by the cost per million tokens *within the
-SLO*: per token that was served at all, a fleet that is too small is always the cheapest.
+The denominator counts served tokens. Tokens of failed tries were computed and paid for, but nobody received them.
+Tokens of requests that missed the SLO came late. So compare two fleets by the cost per million tokens *within the SLO*.
+By the cost per served token, a fleet that is too small is always the cheapest.
 """
 
 import math
@@ -16,7 +16,7 @@ __all__ = ["Cost", "Price", "cost_of", "cost_per_million"]
 
 @dataclass(frozen=True)
 class Price:
-    """Of one replica, per hour. A price without its source and date says nothing, so both are demanded."""
+    """The price of one replica per hour. A price means nothing without its source and date, so both are required."""
 
     per_hour: float
     source: str
@@ -34,7 +34,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run cost, in the price's currency."""
+    """The cost of a run, in the price's currency."""
 
     price: Price
     replica_seconds: float
@@ -51,7 +51,7 @@ class Cost:
 
     @property
     def per_million(self) -> float:
-        """Per million output tokens that were served."""
+        """The cost per million output tokens that were served."""
         return cost_per_million(self.replica_seconds, self.output_tokens, self.price.per_hour)
 
     @property
@@ -60,8 +60,8 @@ class Cost:
 
 
 def cost_per_million(replica_seconds: float, output_tokens: float, per_hour: float) -> float:
-    """Of a million output tokens, if so many cost so many replica-seconds at this price per replica-hour; infinity if
-    nothing was served. Raises ValueError for a negative quantity."""
+    """Return the cost of a million output tokens, if `output_tokens` took `replica_seconds` at this price per
+    replica-hour, or infinity if nothing was served. Raises ValueError for a negative quantity."""
     for name, value in (("replica_seconds", replica_seconds), ("output_tokens", output_tokens), ("per_hour", per_hour)):
         if not value >= 0:
             raise ValueError(f"{name} = {value!r}: expected at least 0")

@@ -1,4 +1,4 @@
-"""A fleet as data: its engines, policies, cold start, retries, and what will go wrong."""
+"""A fleet as data: its engines, policies, cold start, retries, and planned failures."""
 
 import math
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class ColdStart:
 
 @dataclass(frozen=True)
 class Retries:
-    """At most `tries` of a request in all, and no more retries than the budget has: it begins with `reserve`, its most,
-    gains `share` with every new request, and loses 1 with every retry. A retry waits for a random part of
-    `backoff · 2^(tries before - 1)` seconds, so that those who failed together do not come back together.
+    """A retry policy: at most `tries` per request, within a budget. The budget begins at `reserve`, its maximum, gains
+    `share` with every new request, and loses 1 with every retry. A retry waits for a random part of
+    `backoff · 2^(tries before - 1)` seconds, so that requests that failed together do not return together.
     """
 
     tries: int = 3
@@ -50,8 +50,8 @@ class Retries:
 
 @dataclass(frozen=True)
 class Failure:
-    """At `at` seconds one of the ready replicas, the `victim`-th round the list, fails: its process ends ("crash", and
-    its kubelet restarts it), stays but answers nothing more ("hang"), or is gone with its node ("node")."""
+    """A failure of one ready replica at `at` seconds: number `victim`, counted around the list. Its process ends
+    ("crash", and its kubelet restarts it), stops answering ("hang"), or disappears with its node ("node")."""
 
     at: float
     kind: Literal["crash", "hang", "node"] = "crash"
@@ -64,18 +64,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Everything but the load. `replicas` are ready at the beginning; without an autoscaler their number stays.
+    """A fleet without its load. `replicas` are ready at the beginning, and without an autoscaler their number stays.
 
     Args:
-        metric: what the autoscaler sees of each ready replica: requests "waiting" for a seat, all that are
+        metric: the metric of each ready replica that the autoscaler sees: requests "waiting" for a seat, all that are
             "outstanding", the share of time in which its device was "busy", or the share of its host's "cpu".
         period: seconds between two looks of the autoscaler.
-        timeout: seconds after which a try is given up, and a request that waits for a replica is refused.
+        timeout: seconds after which a try is abandoned, and a request that waits for a replica is refused.
         drain: seconds that a replica has to end its requests before it is removed.
-        down_for: seconds for which the router leaves out a replica that refused or broke a connection (NGINX's
+        down_for: seconds for which the router skips a replica that refused or broke a connection (NGINX's
             `fail_timeout`).
-        streaming: answers are sent token by token, so a request cannot be tried again after its first one.
-        host_seconds: CPU seconds that each step costs its host, which has `host_cores`: the device does the rest.
+        streaming: answers are sent token by token, so a request cannot be tried again after its first token.
+        host_seconds: CPU seconds that each step costs its host, which has `host_cores`. The device does the rest.
     """
 
     model: ServerModel

@@ -1,9 +1,9 @@
-"""A day of a fleet as a flow: how many replicas the autoscaler would have, without single requests.
+"""A day of a fleet as a flow: the number of replicas that the autoscaler would choose, without single requests.
 
-`simulate` follows every request, which takes a minute of computing for a million of them. Replica-hours depend on rates
-alone, so here requests are a fluid: between two looks of the autoscaler they arrive at the demand's rate, replicas work
-off what they can, and what is left waits. By Little's law a replica that gets λ requests per second has λ·T of them, T
-being the seconds that a request takes among so many. The autoscaler is the same, and so is its period; failures,
+`simulate` follows every request, which takes a minute of computing per million requests. Replica-hours depend only on
+rates, so here requests are a fluid. Between two looks of the autoscaler they arrive at the demand's rate, the replicas
+complete as many as they can, and the rest waits. By Little's law a replica that gets λ requests per second has λ·T of
+them, where T is the time that a request takes among so many. The autoscaler and its period are the same. Failures,
 probes, retries and chance are left out.
 """
 
@@ -33,7 +33,7 @@ class Flow:
 
     @property
     def replica_seconds(self) -> float:
-        """What is paid for: replicas that start cost as much as those that serve."""
+        """The replica-seconds that are paid for. Replicas that start cost as much as those that serve."""
         return self.period * (sum(self.ready) + sum(self.starting))
 
 
@@ -48,12 +48,13 @@ def flow(
     replicas: int | None = None,
     period: float = 15.0,
 ) -> Flow:
-    """The day of a fleet of replicas of `model`, for requests of so many tokens on average.
+    """Compute the day of a fleet of replicas of `model`, for requests with these mean numbers of tokens.
 
     Args:
         autoscaler: its metric is the number of outstanding requests per replica.
-        cold_start: seconds from asking for a replica until it takes requests.
-        replicas: ready at the beginning; by default as many as the first rate needs at the autoscaler's target.
+        cold_start: seconds from asking for a replica until it accepts requests.
+        replicas: replicas that are ready at the beginning. By default as many as the first rate needs at the
+            autoscaler's target.
     """
     rates = [running / _seconds(model, running, prompt, output) for running in range(1, model.seats + 1)]
     if replicas is None:
@@ -101,7 +102,7 @@ def flow(
 
 
 def _seconds(model: SharedModel, running: int, prompt: float, output: float) -> float:
-    """Of a request among so many, whose prompts stop each other."""
+    """Return the time of a request among `running` others, whose prompts stall each other."""
     return output * model.step_seconds[running - 1] + running * prompt * model.prompt_seconds
 
 

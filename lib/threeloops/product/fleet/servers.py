@@ -1,13 +1,13 @@
 """Two models of a replica's engine, with one interface: exact steps, or a formula between events.
 
 `EngineModel` runs the course's own `Engine` with a `SimulatedExecutor`: every step, every block of the cache, prefix
-hits and preemptions. A simulated second costs some thirty steps of Python, so it is for minutes.
+hits and preemptions. A simulated second costs some thirty steps of Python, so use it for minutes.
 
-`SharedModel` is for days. The running requests share the device and advance together, a token each per step; a step's
-seconds depend on how many run (a table). A prompt takes the device for itself, first come, first served. That is
+`SharedModel` is for days. The running requests share the device and advance together, a token each per step. The time
+of a step depends on how many run (a table). A prompt takes the device for itself, first come, first served. That is
 processor sharing with a speed that depends on the load, so only arrivals, ends of prompts and ends of requests are
-events. It knows no blocks and no prefixes: give it as many seats as the cache has room for. `shared_model` derives it
-from the cost of a step; on the traces of the tests the two differ by a few per cent.
+events. It has no blocks and no prefixes, so give it as many seats as the cache has room for. `shared_model` derives it
+from the cost of a step. On the traces of the tests the two models differ by a few per cent.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from itertools import count
 from typing import ClassVar, Protocol
 
 from threeloops.product.batching import Engine, Policy, SimulatedExecutor, StepShape
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Request
 from threeloops.simulation.clock import VirtualClock
 
@@ -35,7 +35,7 @@ class Server(Protocol):
     busy: float
     """Seconds in which the device computed."""
     steps: float
-    """Steps that it made, which is what its host works for."""
+    """The steps that it made, each of which costs its host time."""
 
     @property
     def waiting(self) -> int:
@@ -44,7 +44,7 @@ class Server(Protocol):
 
     @property
     def next(self) -> float:
-        """When something changes by itself; infinity if nothing will."""
+        """Return when something changes by itself next, or infinity if nothing will."""
         ...
 
     def add(self, now: float, request: Request) -> None:
@@ -106,11 +106,12 @@ class SharedModel:
         return len(self.step_seconds)
 
     def tokens_per_second(self, running: int) -> float:
-        """Output of so many requests that run, prompts left out."""
+        """Return the output tokens per second of this many running requests, without prompts."""
         return running / self.step_seconds[running - 1]
 
     def requests_per_second(self, prompt: float, output: float) -> float:
-        """The most that one replica can do of requests with so many tokens, all seats taken."""
+        """Return the most requests with these numbers of tokens that one replica can complete per second, with all
+        seats taken."""
         return 1 / (prompt * self.prompt_seconds + output / self.tokens_per_second(self.seats))
 
     def __call__(self, now: float) -> Server:
@@ -253,7 +254,7 @@ class _SharedServer:
         heapq.heappush(self._running, (first, next(self._order), request))
 
     def _token(self, request: Request, ended: list[Request]) -> None:
-        """Only the first and the last token have times: those between them are a straight line, nearly."""
+        """Record a token. Only the first and the last have times, since those between lie nearly on a straight line."""
         request.token_times.append(self._now)
         if len(request.token_times) == min(2, request.sampling.max_tokens):
             ended.append(request)

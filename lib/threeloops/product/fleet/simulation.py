@@ -1,12 +1,12 @@
 """A whole fleet in virtual time: replicas that start slowly, fail and drain, behind a router and an autoscaler.
 
-Everything is on one event queue (`threeloops.simulation.clock.VirtualClock`), and whatever is random comes from one
-seed, so a run repeats exactly. Each request ends with an answer or with an error, never with both, and never twice.
+All events are in one queue (`threeloops.simulation.clock.VirtualClock`), and all randomness comes from one seed, so a
+run repeats exactly. Each request ends exactly once, with an answer or with an error.
 
-A replica is paid for from the moment at which it is asked for. Its container starts after the pull, loads the model,
-and warms up; only then does it take connections, and its kubelet finds out at the next probe. The router passes over
-replicas that refuse a connection, as nothing was sent to them; a request that was sent and broken off is tried again
-only within the budget for retries, because retries without one are what turns a failure into an outage.
+A replica is paid for from the moment at which it is requested. Its container starts after the pull, loads the model,
+and warms up. Only then does it accept connections, and its kubelet notices at the next probe. The router skips replicas
+that refuse a connection, because nothing was sent to them. A request that was sent and broken off is tried again only
+within the budget for retries, because retries without a budget turn a failure into an outage.
 """
 
 import math
@@ -36,8 +36,7 @@ def simulate(arrivals: Sequence[Arrival], fleet: Fleet, *, seconds: float = 0.0,
 
 @dataclass(eq=False)
 class _Try:
-    """One attempt at a request: what the server sees of it, and what the record does. `at` is None while the router
-    holds it."""
+    """One attempt at a request: the server's request and the record's outcome. `at` is None at the router."""
 
     outcome: Outcome
     arrival: Arrival
@@ -172,7 +171,7 @@ class _Simulation:
         self._again(attempt, error)
 
     def takes_requests(self) -> None:
-        """Give away what is held, as long as somebody takes it."""
+        """Give held requests to replicas, as long as one accepts them."""
         while self.held and self._dispatch(next(iter(self.held))):
             self.held.popitem(last=False)
 
@@ -187,7 +186,8 @@ class _Simulation:
         self.replicas.append(Replica(self, self.fleet, self.clock, life, slowness, warm))
 
     def _reconcile(self) -> None:
-        """As many replicas as are desired. Those that go first are not ready, have least to do, or are the youngest."""
+        """Start or stop replicas to reach the desired number. Stop unready ones first, then the least busy, then the
+        newest."""
         staying = [each for each in self.replicas if not each.draining]
         for _ in range(self.desired - len(staying)):
             self._ask_for_replica()
@@ -210,7 +210,7 @@ class _Simulation:
             self._reconcile()  # the Deployment's controller does not wait for the autoscaler
 
     def _look(self) -> None:
-        """What the autoscaler does every period."""
+        """Let the autoscaler look, once per period."""
         now, fleet = self.clock.now(), self.fleet
         self.clock.at(now + fleet.period, self._look)
         staying = [each for each in self.replicas if not each.draining]

@@ -1,13 +1,14 @@
-"""What a user notices of a service, and what an operator pays for, as vLLM's and SGLang's benchmarks define them:
+"""Metrics that users of a service notice and operators pay for, as vLLM's and SGLang's benchmarks define them:
 
-- TTFT, time to first token: from the intended arrival to the first token;
-- ITL, inter-token latency: every gap between consecutive tokens of a request, of all requests together;
-- TPOT, time per output token: a request's mean gap, (end − first token) / (tokens − 1);
-- end-to-end: from the intended arrival to the last token;
-- goodput: requests per second that meet all limits of an SLO (Zhong et al. 2024, "DistServe", section 2, which calls
-  goodput the highest rate at which a share of requests, as 90%, does: `highest_rate`).
+- TTFT, time to first token: from the intended arrival to the first token.
+- ITL, inter-token latency: every gap between consecutive tokens of a request, of all requests together.
+- TPOT, time per output token: a request's mean gap, (end − first token) / (tokens − 1).
+- end-to-end: from the intended arrival to the last token.
+- goodput: requests per second that meet all limits of an SLO. (Zhong et al. 2024, "DistServe", section 2, define it as
+  the highest rate at which a given share of requests, such as 90%, does so: `highest_rate`.)
 
-Averages hide what a tenth of all users suffers, so there are percentiles, interpolated linearly as NumPy does.
+A mean hides what the slowest tenth of the users experience, so there are percentiles, interpolated linearly as in
+NumPy.
 """
 
 import math
@@ -39,7 +40,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class SLO:
-    """A service-level objective: each request's TTFT and TPOT at most so many seconds, for a share of all requests."""
+    """A service-level objective: limits in seconds on each request's TTFT and TPOT, for a share of all requests."""
 
     ttft: float = math.inf
     tpot: float = math.inf
@@ -60,7 +61,7 @@ class SLO:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Of all requests of a replay, from the first arrival to the last token."""
+    """Metrics of all requests of a replay, from the first arrival to the last token."""
 
     requests: int
     completed: int

@@ -1,7 +1,7 @@
-"""A trace replayed on an engine, on either clock: real, to measure; virtual, to predict.
+"""Replay a trace on an engine, on the real clock to measure or on a virtual clock to predict.
 
-Open loop: an arrival never waits for the engine. One that falls into a step is added after it, and its latency counts
-from the moment at which it should have come: a generator that waits for the server would leave out just the requests
+The replay is open-loop: an arrival never waits for the engine. If it falls into a step, it is added after the step, and
+its latency counts from its intended time. A generator that waits for the server would leave out exactly the requests
 that suffer (Tene's "coordinated omission").
 """
 
@@ -18,7 +18,7 @@ __all__ = ["Replay", "Step", "replay"]
 
 @dataclass(frozen=True)
 class Step:
-    """One step: seconds from the beginning of the trace, what it cost by, and whose its chunks were."""
+    """One step: seconds from the beginning of the trace, the quantities of its cost, and the requests of its chunks."""
 
     start: float
     end: float
@@ -32,7 +32,8 @@ class Step:
 
 @dataclass
 class Replay:
-    """What became of a trace. Moments in `requests` are those of the engine's clock, and the trace began at `start`."""
+    """The result of replaying a trace. Times in `requests` are those of the engine's clock, and the trace began at
+    `start`."""
 
     start: float
     requests: list[Request]

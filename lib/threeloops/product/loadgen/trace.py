@@ -1,12 +1,13 @@
-"""Load as data: who asks when, with how long a prompt, for how many tokens. Made from a seed, saved a line per request.
+"""Load as data: when each request arrives, the length of its prompt, and its number of output tokens. A trace is made
+from a seed, and saved with one request per line.
 
-Prompts are kept as segments, (seed, tokens): equal segments at the beginning are equal tokens, which is all that a
-prefix cache sees of shared system prompts and conversations. (The Mooncake traces keep hashes of blocks for the same
-reason: Qin et al. 2024.)
+Prompts are kept as segments, (seed, tokens). Equal segments at the beginning are equal tokens. That is all that a
+prefix cache needs to know of shared system prompts and conversations. (The Mooncake traces keep hashes of blocks for
+the same reason: Qin et al. 2024.)
 
-Arrivals are open-loop: they do not wait for answers, as users of a service do not know of one another. A closed loop of
-n clients can never have more than n requests in the system, so it shows no overload (Schroeder et al. 2006, "Open
-Versus Closed: A Cautionary Tale").
+Arrivals are open-loop: they do not wait for answers, because users of a service do not know of one another. A closed
+loop of n clients can never have more than n requests in the system, so it shows no overload (Schroeder et al. 2006,
+"Open Versus Closed: A Cautionary Tale").
 """
 
 import json
@@ -85,7 +86,7 @@ def on_off(rate: float, on: float, off: float, seed: int = 0) -> Iterator[float]
 
 
 def uniform(low: int, high: int) -> Lengths:
-    """From `low` to `high` tokens, each as likely."""
+    """Draw lengths from `low` to `high` tokens, all equally likely."""
     if not 1 <= low <= high:
         raise ValueError(f"low = {low}, high = {high}: expected 1 ≤ low ≤ high")
     return lambda random: random.randint(low, high)
@@ -139,10 +140,11 @@ def conversations(
     think: float = 1.0,
     seed: int = 0,
 ) -> list[Arrival]:
-    """Conversations begin at `arrivals`; each of their turns repeats what was said and adds to it.
+    """Conversations that begin at `arrivals`. Each of their turns repeats the conversation so far and adds to it.
 
-    All begin with a system prompt of `system` tokens. The next turn comes after `think` seconds on average, answer or
-    not; random tokens as long as the answer stand in for it, as nobody knows it beforehand.
+    All begin with a system prompt of `system` tokens. The next turn comes after `think` seconds on average, whether
+    there was an answer or not. Random tokens of the answer's length stand in for it, because it is not known
+    beforehand.
     """
     random, own = Random(seed), count(1)
     found: list[Arrival] = []
@@ -187,7 +189,7 @@ def save_trace(path: Path, arrivals: Sequence[Arrival]) -> None:
 
 
 def load_trace(path: Path) -> list[Arrival]:
-    """Raises ValueError naming the line that is no arrival, or comes before the one above it."""
+    """Load a trace. Raises ValueError naming the line that is not an arrival, or is earlier than the line above it."""
     found: list[Arrival] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:

@@ -1,11 +1,13 @@
-"""AWQ (Lin et al. 2023): inputs that are large deserve weights that are precise, so make those weights larger.
+"""AWQ (Lin et al. 2023): inputs that are large need precise weights, so make those weights larger.
 
-Input channel i of a layer is divided by sᵢ and its column of weights multiplied by sᵢ. The outputs stay the same, and
-the rounding error that reaches them through channel i becomes sᵢ times smaller as long as sᵢ does not set its group's
-scale. s = (mean |x|)^α, where α is searched on a grid for the least error of the outputs (section 3.2, equations 4, 5).
+Input channel i of a layer is divided by sᵢ and its column of weights multiplied by sᵢ. The outputs stay the same. The
+rounding error that reaches them through channel i becomes sᵢ times smaller, as long as sᵢ does not determine its
+group's scale. s = (mean |x|)^α, where a grid search chooses the α with the least error of the outputs (section 3.2,
+equations 4, 5).
 
-The division costs nothing: it is folded into whatever makes the channel, the weights of a norm or the rows of the layer
-before. (Rows are quantised by themselves, and a row times a constant keeps its codes, but for its scales' rounding.)
+The division costs nothing, because it is folded into the producer of the channel: the weights of a norm, or the rows of
+the previous layer. (Rows are quantised independently, and scaling a row leaves its codes unchanged, apart from the
+rounding of its scales.)
 """
 
 # ruff: noqa: F722, F821  the strings are jaxtyping shapes, not forward references
@@ -33,11 +35,11 @@ def search_scales(
     *,
     tied: tuple[int, int] = (1, 1),
 ) -> Float[Tensor, "columns"]:
-    """What to divide each input channel by, for layers that all read the same inputs.
+    """Return the divisor of each input channel, for layers that all read the same inputs.
 
-    α = 0, which divides by 1, is on the grid, so the error on the calibration's inputs is never above plain rounding's.
-    Channels that are made from one are `tied`, (how many, how far apart), and get the same: of 4 query heads of 64
-    dimensions that share a head of values, (4, 64).
+    α = 0, which divides by 1, is on the grid, so the error on the calibration's inputs is never above that of plain
+    rounding. Channels that are made from one channel are `tied`, (how many, how far apart), and get the same divisor:
+    for 4 query heads of 64 dimensions that share a head of values, (4, 64).
     """
     together = torch.cat([weight.detach().double() for weight in weights])
     copies, distance = tied
@@ -57,10 +59,10 @@ def search_scales(
 
 @torch.no_grad()
 def fold_scales(block: Block, statistics: dict[str, InputStatistics], scheme: Scheme) -> None:
-    """Scale the channels between the layers of a block in place, so that rounding them afterwards costs less.
+    """Scale the channels between the layers of a block in place, so that later rounding causes less error.
 
-    The block computes what it did. The layers that make channels of others are scaled first, so that each search sees
-    the weights that will be rounded.
+    The block computes the same function as before. Layers that make the channels of others are scaled first, so that
+    each search sees the weights that will be rounded.
     """
     attention, mlp = block.attention, block.mlp
     shared, head_dim = attention.heads // attention.kv_heads, attention.output.in_features // attention.heads

@@ -1,4 +1,4 @@
-"""What the layers of a model are given, layer by layer: their inputs' second moments and mean sizes.
+"""Statistics of the inputs of a model's layers, layer by layer: second moments and mean sizes.
 
 Nothing else about the inputs is needed: an error of the weights, D, costs Σ ‖D x‖² = tr(D (Σ x xᵀ) Dᵀ) in the outputs.
 """
@@ -37,9 +37,8 @@ class InputStatistics:
 
 
 class Calibration:
-    """Tokens on their way through the blocks of a GPT. What is quantised so far shapes the inputs of what follows, as
-    in GPTQ: `statistics` of a block, change its weights, `advance` through it.
-    """
+    """Tokens on their way through the blocks of a GPT. Layers that are quantised already shape the inputs of later
+    layers, as in GPTQ: take the `statistics` of a block, change its weights, and `advance` through it."""
 
     def __init__(self, model: GPT, tokens: Int[Tensor, "sequences tokens"], batch: int = 8):
         self._check(model, tokens)
@@ -50,7 +49,7 @@ class Calibration:
 
     @torch.no_grad()
     def statistics(self, block: Block, names: Iterable[str]) -> dict[str, InputStatistics]:
-        """Of the inputs of the layers of `block` with these names, such as "mlp.down"."""
+        """Collect statistics of the inputs of the layers of `block` with these names, such as "mlp.down"."""
         layers = {name: block.get_submodule(name) for name in names}
         found = {
             name: InputStatistics(layer.in_features, self._hidden[0].device)  # type: ignore[arg-type]
@@ -75,7 +74,7 @@ class Calibration:
 
     @torch.no_grad()
     def after(self, norm: nn.Module) -> InputStatistics:
-        """Of what the head reads, once the tokens are through all blocks."""
+        """Collect statistics of the head's input, once the tokens have passed all blocks."""
         found = InputStatistics(self._hidden[0].shape[-1], self._hidden[0].device)
         for hidden in self._hidden:
             found.add(norm(hidden))

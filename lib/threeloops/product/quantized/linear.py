@@ -1,4 +1,4 @@
-"""A linear layer whose weight has few bits, and what it needs for PyTorch's kernels on a CPU."""
+"""A linear layer whose weight has few bits, with the format that PyTorch's CPU kernels need."""
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
 
@@ -47,7 +47,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> Float[Tensor, "out_features in_features"]:
-        """Dequantised anew at every look, for code that wants a matrix, in the dtype that the model was moved to."""
+        """The weight as a matrix, dequantised at every access, in the dtype that the model was moved to."""
         return self.quantized.dequantize(self.dtype)
 
     @property
@@ -75,7 +75,7 @@ class QuantizedLinear(nn.Module):
         return out if bias is None else out + bias
 
     def _by_kernel(self, x: Tensor) -> Tensor | None:
-        """None where there is no kernel for x."""
+        """Compute the product with a kernel, or return None if there is no kernel for x."""
         if x.is_cuda and x.dtype != torch.float64:
             from threeloops.product.quantized.weight_only_matmul import weight_only_matmul
 
@@ -120,7 +120,8 @@ class _CPUWeight:
 
 
 def _cpu_weight(weight: QuantizedWeight) -> _CPUWeight | None:
-    """None for a weight that no kernel takes: 4 bits with a ragged group, 8 bits with more than a scale per row."""
+    """Return the weight as torch's CPU kernels take it. Returns None for a weight that no kernel takes: 4 bits with a
+    ragged group, or 8 bits with more than one scale per row."""
     scheme, rows, columns = weight.scheme, weight.rows, weight.columns
     wide = weight.scales.float()
     if scheme.bits == 4:

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: the mean of −log p of each token, in nats, and its exponential, the perplexity."""
+"""Measure how well a model predicts a text: mean −log p per token, in nats, and its exponential, the perplexity."""
 
 # ruff: noqa: F821  the strings are jaxtyping shapes, not forward references
 
@@ -24,11 +24,11 @@ class Perplexity:
 
     @property
     def value(self) -> float:
-        """Per token: as unsure as between so many equally likely ones."""
+        """The perplexity per token: the model is as unsure as between so many equally likely tokens."""
         return math.exp(self.nats)
 
     def nats_per_byte(self, size: int) -> float:
-        """Of a text of `size` bytes, which models with other tokenisers can be compared by."""
+        """Return nats per byte of a text of `size` bytes, which compares models with different tokenisers."""
         return self.nats * self.tokens / size
 
 
@@ -36,13 +36,14 @@ class Perplexity:
 def perplexity(
     model: GPT, tokens: Int[Tensor, "tokens"], *, window: int | None = None, stride: int | None = None, batch: int = 8
 ) -> Perplexity:
-    """Of all tokens but the first, each predicted once.
+    """Compute the perplexity of all tokens but the first, each predicted once.
 
-    The model reads windows of `window` tokens (its longest sequence), each `stride` tokens (a window) after the one
-    before. All predictions of the first window count, and of each later one those of the last `stride` tokens. So a
-    token is predicted from at least window − stride + 1 before it, where there are so many: a stride of a whole window
-    is cheap, as in most papers on quantisation, a short one gives every token its context. The last window ends with
-    the text and is moved back to be whole. Raises ValueError for tokens, a window or a stride that do not fit.
+    The model reads windows of `window` tokens (its longest sequence), each `stride` tokens (a window) after the
+    previous one. All predictions of the first window count, and the last `stride` predictions of each later window. So
+    a token is predicted from at least window − stride + 1 tokens before it, if there are so many. A stride of a whole
+    window is cheap, as in most papers on quantisation. A short stride gives every token its context. The last window
+    ends with the text and is moved back to be complete. Raises ValueError for tokens, a window or a stride that do not
+    fit.
     """
     config = model.config
     window = config.max_sequence if window is None else window

@@ -1,16 +1,16 @@
 """x Ŵᵀ for weights of few bits: codes are read from memory, and become numbers in registers.
 
-Decoding reads every weight once for a handful of tokens, so its time is the bytes of the weights over the bandwidth,
-and a quarter of the bytes takes a quarter of the time, as long as nothing else is slower. (Frantar et al. 2024,
-"MARLIN", keep that up to batches of 16 to 32 tokens.)
+Decoding reads every weight once for a handful of tokens, so its time is the bytes of the weights over the bandwidth.
+A quarter of the bytes takes a quarter of the time, as long as nothing else is slower. (Frantar et al. 2024, "MARLIN",
+keep that up to batches of 16 to 32 tokens.)
 
-One program makes BLOCK_N outputs of BLOCK_M tokens, a group of inputs at a time. code − zero is a small whole number,
-exact in 16 bits; the scale of the group multiplies the float32 sum of its products. No weight is ever rounded to the
-dtype of x. The weights are the left factor, in registers, because tensor cores want at least 64 rows on that side:
-tokens are few, outputs are many.
+One program computes BLOCK_N outputs of BLOCK_M tokens, a group of inputs at a time. code − zero is a small whole
+number, exact in 16 bits. The scale of the group multiplies the float32 sum of its products. No weight is ever rounded
+to the dtype of x. The weights are the left factor, in registers, because tensor cores want at least 64 rows on that
+side, and there are few tokens but many outputs.
 
-A single token leaves few programs. So the inputs are cut into parts, a program each, whose sums are added afterwards.
-How many depends on the weight only, so that a token's sums are cut alike whatever it is computed with.
+A single token leaves few programs. So the inputs are cut into parts, one program each, whose sums are added afterwards.
+The number of parts depends only on the weight, so a token's sums are cut in the same way whatever else is in the batch.
 """
 
 import torch
@@ -90,8 +90,8 @@ def weight_only_matmul_kernel(
 def weight_only_matmul(x: torch.Tensor, weight: QuantizedWeight) -> torch.Tensor:
     """x Ŵᵀ: (…, columns of the weight) → (…, rows of the weight), in x's dtype: float16, bfloat16 or float32.
 
-    Sums are float32. Meant for up to some dozens of tokens; for more, arithmetic takes longer than reading, and
-    dequantising first is faster. Not differentiable. Raises ValueError for what does not fit.
+    Sums are float32. It is meant for up to some dozens of tokens. For more, arithmetic takes longer than reading, and
+    it is faster to dequantise first. It is not differentiable. Raises ValueError for arguments that do not fit.
     """
     launching.require_tensors(x=x)
     launching.require_dtypes((torch.uint8,), codes=weight.codes, zeros=weight.zeros)

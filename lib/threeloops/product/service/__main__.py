@@ -1,4 +1,4 @@
-"""python -m threeloops.product.service: what `threeloops serve` does, without the course's command line."""
+"""python -m threeloops.product.service: the same as `threeloops serve`, without the course's command line."""
 
 import argparse
 import sys

@@ -1,10 +1,10 @@
-"""The service as an ASGI application: what it is made of, how it starts and ends, and its routes.
+"""The service as an ASGI application: its parts, its start and end, and its routes.
 
-Three probes, for three questions. `/health` says whether this process answers: if not, restart it (liveness).
-`/health/startup` says whether the first model has been loaded: until then, wait (startup). `/ready` says whether a
-request sent now would be taken: if not, send it elsewhere (readiness); it is 503 while a model loads, while the
+Three probes answer three questions. `/health` says whether this process answers; if not, restart it (liveness).
+`/health/startup` says whether the first model has been loaded; until then, wait (startup). `/ready` says whether a
+request sent now would be accepted; if not, send it elsewhere (readiness). It is 503 while a model loads, while the
 engine's process is being replaced, and while the service drains. A liveness probe on `/ready` would restart a service
-that only loads.
+that is only loading.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ from threeloops.product.service.settings import Settings
 __all__ = ["Service", "create_app"]
 
 _CUT_SECONDS = 3.0
-"""For answers that were cut at the end of a drain to say so."""
+"""The time in which answers that a drain has cut off can say so."""
 
 
 class Service:
@@ -67,7 +67,7 @@ class Service:
         url = settings.redis_url
         self.cache = ResponseCache(url.get_secret_value(), settings.cache_seconds) if url else None
         self.logs: Logs | None = None
-        """Of whoever has configured them, for the count of lines that were dropped."""
+        """The logs, set by whoever configures them. They count dropped lines."""
         self.open_answers: set[Answer] = set()
         self.failure = ""  # why the first model could not be served, after which there is no point in going on
         self.failed = asyncio.Event()
@@ -90,7 +90,7 @@ class Service:
         self._opening = asyncio.create_task(self._open())
 
     async def drain(self) -> None:
-        """Refuse what comes, wait for what is here, and cut what is left after `drain_seconds`."""
+        """Refuse new requests, wait for the current ones, and cut off what remains after `drain_seconds`."""
         self.admission.drain()
         for seconds in (self.settings.drain_seconds, _CUT_SECONDS):
             try:
@@ -130,7 +130,8 @@ class Service:
             return await job_of(asked, client, self.settings, engine.served)
 
     async def metrics_text(self) -> str:
-        """For Prometheus, after a look at the engine. While it does not answer, gauges read 0 and counters stay."""
+        """Return the metrics for Prometheus after asking the engine. If it does not answer, gauges are 0 and counters
+        stay."""
         try:
             async with self.switch.lease() as engine:
                 stats = await engine.stats()
@@ -242,7 +243,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models")
     async def models(client: _Client) -> ModelList:
-        """What is served."""
+        """List the served models."""
         return ModelList(data=[described()])
 
     @app.get("/v1/models/{name:path}")
@@ -257,7 +258,7 @@ class _Publish(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     folder: str = Field(min_length=1)
-    """Of the model's files, on the machine of the service."""
+    """The folder of the model's files, on the service's machine."""
 
 
 def _registry_of(request: Request) -> Registry:
@@ -337,7 +338,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """For Prometheus, under vLLM's names."""
+        """Serve the metrics to Prometheus under vLLM's names."""
         return Response(await service.metrics_text(), media_type=service.metrics.content_type)
 
     @app.get("/dashboard", response_class=HTMLResponse)

@@ -1,8 +1,8 @@
-"""Answers that were given before, in Redis, for requests whose answer is always the same.
+"""A cache of earlier answers in Redis, for requests whose answer is always the same.
 
-A cache may fail in every way and must then be as if there were none. Redis that is gone, slow, or answers nonsense is a
-miss and a counted error; after a few in a row it is left alone for a while, so that a dead Redis does not cost every
-request its timeout. What comes back is verified: it must be what was stored, and under this very key.
+A cache may fail in any way, and the service must then behave as if there were none. If Redis is gone, slow, or returns
+nonsense, that is a miss and a counted error. After a few in a row the cache is not asked for a while, so that a dead
+Redis does not cost every request its timeout. A returned value is verified: it must be what was stored, under this key.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from threeloops.product.request import Sampling
+from threeloops.units import require_whole
 
 __all__ = ["ResponseCache"]
 
@@ -30,9 +31,9 @@ _log = logging.getLogger(__name__)
 class ResponseCache:
     """Answers of at most `largest_bytes`, kept for `seconds_to_live`. An operation waits at most `timeout` seconds.
 
-    Every lookup is one of `hits` or `misses`; `errors` counts what Redis failed at, what it took more than half of
-    `timeout` for, and what it held instead of an answer. After three failures in a row it is not asked for `pause`
-    seconds; then one operation tries again.
+    Every lookup counts as one of `hits` or `misses`. `errors` counts operations that failed in Redis or took more than
+    half of `timeout`, and stored values that were not answers. After three failures in a row Redis is not asked for
+    `pause` seconds. Then one operation tries again.
 
     >>> key = cache.key(version.digest, request.prompt, request.sampling)
     >>> if (answer := await cache.get(key)) is None:
@@ -50,9 +51,7 @@ class ResponseCache:
         pause: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        for name, value in (("seconds_to_live", seconds_to_live), ("largest_bytes", largest_bytes)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        require_whole(seconds_to_live=seconds_to_live, largest_bytes=largest_bytes)
         self.seconds_to_live, self.largest_bytes = seconds_to_live, largest_bytes
         self.hits = self.misses = self.errors = 0
         self._timeout, self._pause, self._clock = timeout, pause, clock
@@ -65,7 +64,8 @@ class ResponseCache:
 
     @staticmethod
     def key(model_version: str, prompt: Sequence[int], sampling: Sampling, also: str = "") -> str | None:
-        """What identifies an answer; None if it depends on chance. `also`: whatever else shapes it, as stop strings.
+        """Return the key of an answer, or None if it depends on chance. `also` has everything else that shapes it, such
+        as stop strings.
 
         At temperature 0 the likeliest token is taken, so seed, top_k, top_p and min_p change nothing.
         """
@@ -103,7 +103,7 @@ class ResponseCache:
         await self._redis.connection_pool.disconnect()
 
     async def _ask(self, operation: Callable) -> bytes | None:
-        """What Redis answers; None if it cannot, or was not asked."""
+        """Return Redis's answer, or None if it failed or was not asked."""
         now = self._clock()
         if self._failures >= _FAILURES:
             if now < self._closed_until:

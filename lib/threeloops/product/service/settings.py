@@ -1,13 +1,13 @@
-"""Everything that an operator can set: a TOML file, then the environment, then the command line; the last one wins.
+"""All settings of an operator: from a TOML file, the environment and the command line. Later sources win.
 
     # serve.toml
     model = "tiny"
     port = 8000
     keys_file = "keys.toml"
 
-`THREELOOPS_SERVE_PORT=9000` in the environment overrides `port` of the file, and `--port 9001` overrides both: every
-setting has these three names. Secrets (the password in `redis_url`) are in no message, repr or log, and a command line
-may not hold them, because every user of the machine can read it.
+`THREELOOPS_SERVE_PORT=9000` in the environment overrides `port` of the file, and `--port 9001` overrides both. Every
+setting has these three names. Secrets (the password in `redis_url`) appear in no message, repr or log. The command line
+must not contain them, because every user of the machine can read it.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _PLACEHOLDERS: dict[Any, str] = {int: "N", Path | None: "PATH"}
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used: which one, where it comes from, its value, and what was expected."""
+    """A setting that cannot be used: its name, its origin, its value, and what was expected."""
 
 
 class Settings(BaseModel):
@@ -89,14 +89,15 @@ class Settings(BaseModel):
 
     @property
     def name(self) -> str:
-        """What clients call the model."""
+        """The name by which clients call the model."""
         return self.served_model_name or Path(self.model).resolve().name.removesuffix(".gguf")
 
 
 def load_settings(
     file: Path | None = None, environment: Mapping[str, str] | None = None, given: Mapping[str, Any] | None = None
 ) -> Settings:
-    """From a TOML file, from `environment` (that of this process if it is None), and as `given` on the command line.
+    """Load settings from a TOML file, from `environment` (this process's by default), and from the command line
+    (`given`).
 
     Raises SettingsError for a file that cannot be read, and for an unknown name, a wrong type or a value out of range
     in any of them.
@@ -144,7 +145,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 class _Refused(argparse.Action):
-    """A flag for what a command line must not hold."""
+    """A flag for a setting that a command line must not contain."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         name = _PREFIX + self.dest.upper()

@@ -1,4 +1,4 @@
-"""Trained models by name: two come with the library, two are made by `make model` and kept in the user's cache."""
+"""Trained models by name: two come with the library, and `make model` makes two more in the user's cache."""
 
 import hashlib
 import inspect
@@ -57,7 +57,8 @@ def from_checkpoints(name: str) -> GPT:
 
 
 def folder_of(name: str) -> Path:
-    """Where a model is trained, below THREELOOPS_MODELS or the user's cache. Another recipe has another folder."""
+    """Return the folder of a trained model, in THREELOOPS_MODELS or the user's cache. Each recipe has its own
+    folder."""
     cache = base_folder("cache")
     root = Path(os.environ.get("THREELOOPS_MODELS") or cache / "threeloops" / "models")
     return root / f"{name}-{fingerprint(RECIPES[name], standard_library()[0])}"
@@ -73,7 +74,7 @@ def fingerprint(recipe: Recipe, text: Tensor) -> str:
 
 
 def export(model: GPT, path: Path, about: dict[str, str]) -> None:
-    """Write the weights in float16 as one safetensors file, with the sizes and what else there is to know."""
+    """Write the weights in float16 as one safetensors file, with the sizes and other metadata."""
     tensors = {name: value.half().contiguous() for name, value in model.state_dict().items() if name != "head.weight"}
     save_file(tensors, path, {"config": json.dumps(vars(model.config)), **about})
 

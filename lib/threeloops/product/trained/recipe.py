@@ -1,4 +1,4 @@
-"""How the course's models are trained: everything that decides the weights, as data."""
+"""Recipes for training the course's models: all settings that determine the weights, as data."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ class Recipe:
 
 
 def _recipe(*, steps: int, batch: int, sequence: int, rate: float, **sizes: Any) -> Recipe:
-    """Nothing is served at positions that were never trained."""
+    """Make a recipe. The model serves no positions beyond those it was trained on."""
     return Recipe(GPTConfig(vocabulary_size=256, max_sequence=sequence, **sizes), steps, batch, sequence, rate)
 
 
@@ -40,4 +40,4 @@ RECIPES = {
         steps=800, batch=16, sequence=256, rate=8e-3, layers=1, heads=2, kv_heads=1, width=48, mlp_width=128
     ),
 }
-"""By name. The tiny ones train in a minute each, and their weights come with the library."""
+"""The recipes by name. Each tiny one trains in a minute, and its weights come with the library."""

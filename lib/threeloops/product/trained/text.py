@@ -1,7 +1,7 @@
-"""The text that the course's model learns: the Python source of the standard library of the Python that runs.
+"""The text that the course's model learns: the Python source of the running Python's standard library.
 
-It is on every machine, its licence (PSF) permits this, and what a model writes can be judged at a glance. A byte is a
-token. One file in twenty, chosen by a hash of its name, is held out: the same ones whatever the version.
+It is on every machine, its licence (PSF) permits this use, and a model's output can be judged at a glance. A byte is a
+token. One file in twenty, chosen by a hash of its name, is held out: the same files in every version.
 """
 
 import functools
@@ -32,8 +32,8 @@ def decode(tokens: list[int]) -> str:
 
 
 def standard_library(root: Path | None = None) -> tuple[Int[Tensor, "train"], Int[Tensor, "held_out"]]:
-    """Bytes of all modules, tests left out, to train on and held out, as uint8; about 12 million. A process reads its
-    own library once: change nothing in what is returned.
+    """Return the bytes of all modules except tests, to train on and held out, as uint8, about 12 million. A process
+    reads its own library once, so do not change the result.
 
     Raises FileNotFoundError if there are no sources, as in a Python that was installed without them.
     """

@@ -1,4 +1,4 @@
-"""Trains a model by its recipe, with a learning curve, into checkpoints of the course's own: stopped, it goes on."""
+"""Train a model by its recipe, with a learning curve and the course's own checkpoints. A stopped training continues."""
 
 import json
 import math

@@ -1,8 +1,8 @@
-"""Save and load by all ranks of a group, so that what is there is always whole.
+"""Save and load checkpoints with all ranks of a group, so that a checkpoint is always complete.
 
-The order of a save, and why: all ranks write their files; all say whether they could; then the first rank commits, and
-only then it moves the pointer, and only then it removes older checkpoints. Whenever this stops, the last checkpoint is
-as it was.
+A save has a fixed order. All ranks write their files and report whether they succeeded. Then the first rank commits,
+after that it moves the pointer, and after that it removes older checkpoints. If the save stops at any point, the last
+checkpoint is still there.
 """
 
 import time
@@ -34,9 +34,9 @@ class Stall:
     """How long training had to wait for an asynchronous save, in seconds."""
 
     waited: float
-    """For the save before it."""
+    """Time spent waiting for the previous save."""
     planned: float
-    """For the other ranks, to agree on who writes what."""
+    """Time spent agreeing with the other ranks on who writes what."""
     copied: float
 
 
@@ -44,28 +44,27 @@ class Stall:
 class Loaded:
     step: int
     state: dict[str, Any]
-    """Tensors, those of the template where there was one, and the plain values that this rank saved: where fewer ranks
-    saved, those of the first. What ranks saved that are no more is in `manifest.values_of(rank)` only."""
+    """The template's tensors, if there was a template, and the plain values that this rank saved. If fewer ranks saved,
+    a new rank gets the values of the first. Values of ranks that no longer exist are only in
+    `manifest.values_of(rank)`."""
     manifest: Manifest
     skipped: tuple[str, ...]
     """Newer checkpoints that could not be loaded, each with the reason."""
 
 
 class Checkpointer:
-    """Saves a state, and loads the newest whole one. Every rank of the group calls it, in the same order.
+    """Save a state, and load the newest complete one. Every rank of the group makes the same calls in the same order.
 
-    A state is a mapping from names to tensors, `Sharded` ones, and plain values (JSON). A name stands for one tensor on
-    all ranks: a plain tensor is whole, and on several ranks the same. Each part of replicated data is written by one of
-    the ranks that hold it.
+    A state is a mapping from names to tensors, `Sharded` tensors, and plain values (JSON). A name refers to one tensor
+    on all ranks. A plain tensor is whole, and equal on all ranks. One of the ranks that hold replicated data writes it.
 
     Args:
-        group: the ranks that save together; by default all, or this process alone where there are no others.
-        keep: how many checkpoints stay, beside milestones, and those that a kept one refers to.
-        milestones: every step that is a multiple stays for ever; 0 for none.
-        full_every: one save in `full_every` is full. The others write the blocks that have changed, of 1 MiB each, and
-            refer to earlier files for the rest. 1 for full saves only.
-        state: what will be saved. Give it where saves are asynchronous, and the buffer for them is made now; otherwise
-            the first one makes it, and takes several times as long as those that follow.
+        group: the ranks that save together. By default all ranks, or this process if there are no others.
+        keep: the number of checkpoints that are kept, besides milestones and files that a kept checkpoint refers to.
+        milestones: every step that is a multiple is kept forever. 0 for none.
+        full_every: one save in `full_every` is full. The others write only changed blocks of 1 MiB.
+        state: the state that will be saved, to allocate the buffer of asynchronous saves now. Otherwise the first save
+            allocates it, and takes several times as long as later saves.
     """
 
     def __init__(
@@ -97,8 +96,8 @@ class Checkpointer:
         """Save, and return when the checkpoint survives a crash.
 
         Raises:
-            CheckpointError: on all ranks where one could not write. Earlier checkpoints are as they were.
-            ValueError: ranks disagree about the state, or its parts do not make it up.
+            CheckpointError: on all ranks, if one of them could not write. Earlier checkpoints are unchanged.
+            ValueError: the ranks disagree about the state, or their parts do not add up to it.
         """
         self.wait()
         self._under_way = self._begin(step, state)
@@ -106,12 +105,12 @@ class Checkpointer:
         self.wait()
 
     def save_async(self, step: int, state: Mapping[str, Any]) -> Stall:
-        """Copy the state, and save the copy while training goes on. A save before it that is not done yet is waited
-        for. What fails from the copy on is raised by the next call of this checkpointer: so call `wait` before the
-        program ends, which may otherwise lose the save.
+        """Copy the state, and save the copy while training continues. If an earlier save is not done, this waits for it
+        first. Errors after the copy are raised by the next call of this checkpointer. So call `wait` before the program
+        ends, or the save may be lost.
 
         Raises:
-            As `save`.
+            CheckpointError, ValueError: as `save`.
         """
         started = time.perf_counter()
         self.wait()
@@ -129,8 +128,8 @@ class Checkpointer:
         return Stall(waited - started, planned - waited, time.perf_counter() - planned)
 
     def wait(self) -> None:
-        """Until the last save is done. Raises what went wrong with it, once. After a KeyboardInterrupt call it again:
-        the save goes on."""
+        """Wait until the last save is done, and raise its error once, if it had one. After a KeyboardInterrupt, call
+        this again: the save continues."""
         save = self._under_way
         if save is None:
             return
@@ -147,19 +146,18 @@ class Checkpointer:
         self._saved, self._chain = save.saved, save.plan.chain
 
     def load(self, template: _Template | None = None, step: int | None = None, *, strict: bool = True) -> Loaded:
-        """Load the newest whole checkpoint, or that of `step`.
+        """Load the newest complete checkpoint, or that of `step`.
 
-        The pointer is where the search begins, and then steps are tried from the newest on. One that cannot be read, or
-        of which a byte that is asked for is not as it was written, is skipped with a warning.
+        The search begins at the pointer, and then tries steps from the newest on. A checkpoint that cannot be read, or
+        in which a requested byte is not as it was written, is skipped with a warning.
 
         Args:
-            template: the tensors to fill, as in a state: only what overlaps is read. Ranks may be others, and as many
-                as they like, than when it was saved. A function makes a template for what a manifest has. Without one
-                every rank loads all tensors.
+            template: the tensors to fill, as in a state, or a function that makes them from a manifest. Any number of
+                ranks may ask for any parts. Without a template every rank loads all tensors.
             strict: a tensor that no rank asks for is an error.
 
         Raises:
-            CheckpointError: there is none that is whole. Tensors of the template may then hold anything.
+            CheckpointError: there is no complete checkpoint. Tensors of the template may then hold anything.
             ValueError: the template does not fit the checkpoint.
         """
         self.wait()
@@ -223,7 +221,7 @@ class Checkpointer:
         )  # fmt: skip
 
     def _agree(self, step: int, state: Mapping[str, Any], attempt: str, mistake: str = "") -> Plan:
-        """What this rank writes of a state. The same errors on all ranks, where there are any."""
+        """Return the part of a state that this rank writes. If there are errors, all ranks get the same ones."""
         (tensors, values), mine, described, sizes = split({}), {}, {}, {}
         try:
             tensors, values = split(state)
@@ -263,10 +261,12 @@ class Checkpointer:
             raise CheckpointError(problems[0])
 
     def _candidates(self, step: int | None, skipped: dict[str, str]) -> list[str]:
-        """Directories in the order in which they are tried: the one that the pointer names, then newest first.
+        """Yield directories in the order in which they are tried: first the one that the pointer names, then newest
+        first.
 
-        A writer may remove what a reader has found, since it has saved newer ones. So a reader lists again after each
-        directory that it cannot load, and forgets those of `skipped` that are no longer there: they are not damaged.
+        A writer may remove a checkpoint that a reader has found, because newer ones exist. So a reader lists the
+        directories again after each one that it cannot load. It forgets those in `skipped` that no longer exist,
+        because they are not damaged.
         """
         found, problem = [], ""
         if self.rank == 0:
@@ -290,7 +290,7 @@ class Checkpointer:
     def _read_checkpoint(
         self, directory: str, template: _Template | None
     ) -> tuple[Manifest | None, dict[str, Any], str, str]:
-        """Manifest and state of one checkpoint; what is wrong with it, or else with the template."""
+        """Return the manifest and the state of one checkpoint, or the error of the checkpoint or of the template."""
         try:
             manifest = decode(self.store.manifest(directory))
             if (manifest.step,) != (step_of(directory) or ())[:1]:
@@ -311,7 +311,7 @@ class Checkpointer:
         return manifest, asked, "", ""
 
     def _gather(self, mine: Any) -> list[Any]:
-        """Of all ranks, in order."""
+        """Return the values of all ranks, in order."""
         if self.world == 1:
             return [mine]
         everyone = [None] * self.world

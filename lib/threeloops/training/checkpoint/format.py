@@ -43,15 +43,15 @@ _DEEPEST = 100
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, or none could be read. What was saved before is as it was."""
+    """A checkpoint could not be written, or none could be read. Earlier checkpoints are unchanged."""
 
 
 class CorruptCheckpointError(CheckpointError):
-    """What was read is not what was written."""
+    """The data read differ from the data written."""
 
 
 class NewerCheckpointError(CheckpointError):
-    """What was read is of a newer release, and may be as it was written."""
+    """The data were written by a newer release, and may be intact."""
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -79,8 +79,9 @@ def octets_of(tensor: Tensor) -> np.ndarray:
 
 
 def checksum(data: bytes | bytearray | memoryview, *, identifies: bool) -> bytes:
-    """SHA-256 where it has to tell a block from every other, since an incremental save that takes two different blocks
-    for the same one keeps an old value. Where it only has to find damage CRC-32, which costs half as much or less."""
+    """Compute a checksum. It is SHA-256 if it has to distinguish a block from every other block, because an incremental
+    save that confuses two blocks keeps an old value. If it only has to find damage, it is CRC-32, which costs half as
+    much or less."""
     return hashlib.sha256(data).digest() if identifies else zlib.crc32(data).to_bytes(_CRC_BYTES, "little")
 
 
@@ -96,9 +97,9 @@ class _Described(msgspec.Struct, gc=False):
 
 
 def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
-    """The beginning of a file that holds these tensors in this order, each given as key, type and shape.
+    """Return the beginning of a file that holds these tensors in this order, each given as key, type and shape.
 
-    Raises ValueError where a key appears twice.
+    Raises ValueError if a key appears twice.
     """
     described: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
@@ -113,10 +114,11 @@ def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mappin
 
 
 def to_plain(value: Any, depth: int = 0) -> Any:
-    """A plain value as JSON that keeps what JSON would change: tuples and sizes, ordered dicts and counters, keys that
-    are not strings, bytes, and floats that are not finite. Each is an object whose one key begins with "!".
+    """Convert a plain value to JSON, and keep what JSON would change: tuples and sizes, ordered dicts and counters,
+    keys that are not strings, bytes, and floats that are not finite. Each becomes an object whose only key begins with
+    "!".
 
-    Raises TypeError or ValueError for what would not come back as it was.
+    Raises TypeError or ValueError for a value that would come back changed.
     """
     if depth > _DEEPEST:
         raise ValueError(f"a value nested more than {_DEEPEST} deep, or one that contains itself")
@@ -162,7 +164,7 @@ def _require_unicode(text: str) -> None:
 
 
 def from_plain(value: Any) -> Any:
-    """What `to_plain` was given. Raises CorruptCheckpointError for what it does not give."""
+    """Return the value that `to_plain` was given. Raises CorruptCheckpointError for anything that it cannot produce."""
     if isinstance(value, list):
         return [from_plain(each) for each in value]
     if not isinstance(value, dict):

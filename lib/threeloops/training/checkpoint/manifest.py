@@ -1,7 +1,7 @@
-"""What a checkpoint says about itself: which tensors it has, where each of their bytes lies, and what they sum to.
+"""The manifest of a checkpoint: the tensors that it has, where their bytes lie, and their checksums.
 
-A manifest is JSON, with the SHA-256 of itself in its last line. What it says is checked before it is used, since it
-may be torn, come from a newer release, or from somebody else.
+A manifest is JSON, with its own SHA-256 in its last line. It is checked before it is used, because it may be torn, or
+come from a newer release or another person.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ class Block(msgspec.Struct, array_like=True, frozen=True, gc=False):
     offset: int
     length: int
     checksum: bytes
-    """A SHA-256, or a CRC-32 where no later save compares with this one."""
+    """A SHA-256, or a CRC-32 if no later save compares with this one."""
 
 
 class Piece(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -100,7 +100,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     values: tuple[dict[str, Any], ...]
     """Plain values of each rank, as `to_plain` gives them; those that are equal to rank 0's stand there alone."""
     lacking: tuple[tuple[str, ...], ...] = ()
-    """Names that rank 0 saved and each rank did not, where there are any."""
+    """Names that rank 0 saved and another rank did not, for each rank."""
 
     def values_of(self, rank: int) -> dict[str, Any]:
         lacking = self.lacking[rank] if self.lacking else ()
@@ -109,7 +109,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def as_step(step: Any) -> tuple[int, str]:
-    """A step as an integer of Python, and what is wrong with it: a directory's name has room for 18 digits."""
+    """Return a step as a Python integer, and the error if it is not one. A directory's name has room for 18 digits."""
     with suppress(TypeError):
         step = operator.index(step)
         if 0 <= step < 10**18:
@@ -122,7 +122,8 @@ def directory_of(step: int, revision: int = 0) -> str:
 
 
 def attempt_at(directory: str) -> str:
-    """A name for one attempt to save it, unlike that of any other: of this job, or of one that should have ended."""
+    """Return a name for one attempt to save. It differs from every other attempt, of this job or of one that should
+    have ended."""
     return f"{directory}.{''.join(secrets.choice(string.ascii_lowercase) for _ in range(8))}"
 
 
@@ -143,8 +144,8 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes) -> Manifest:
-    """Raises CorruptCheckpointError for what `encode` did not write, and NewerCheckpointError for what that of a newer
-    release did."""
+    """Decode a manifest. Raises CorruptCheckpointError if `encode` did not write it, and NewerCheckpointError if that
+    of a newer release did."""
     text, _, seal = data.rpartition(b"\nsha256 ")
     if seal != hashlib.sha256(text).hexdigest().encode() + b"\n":
         raise CorruptCheckpointError(f"the manifest ({len(data)} bytes) is not what its checksum was made of")
@@ -165,7 +166,7 @@ def decode(data: bytes) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """That every size and offset is inside of what it is a part of."""
+    """Check that every size and offset lies within its parent."""
     if len(manifest.lacking) not in (0, manifest.world):
         raise CorruptCheckpointError(f"the manifest has names of {len(manifest.lacking)} ranks of {manifest.world}")
     if manifest.world < 1 or len(manifest.values) != manifest.world or manifest.step < 0 or manifest.chain < 0:
@@ -182,7 +183,7 @@ def _check(manifest: Manifest) -> None:
 
 
 def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
-    """What is wrong with a tensor's entry; "" where nothing is."""
+    """Describe the fault of a tensor's entry, or return ""."""
     if entry.dtype not in DTYPES:
         return f"type {entry.dtype!r} is not one of safetensors"
     if min((*entry.shape, 0)) < 0 or prod(entry.shape) * item_size(entry.dtype) >= 1 << 63:

@@ -1,9 +1,9 @@
-"""How tensors lie on ranks, in words that do not depend on how many there are.
+"""Layouts of tensors on ranks, described without reference to the number of ranks.
 
-A tensor has one name and one global shape on all ranks. What a rank holds of it is boxes: a start and a shape. A slice
-along a dimension (tensor parallelism) is a box, a whole tensor is one, and a range of the flattened tensor (ZeRO, FSDP)
-is at most 2·d − 1 of them in d dimensions, each contiguous in that range. So whatever ranks save and whatever others
-ask for, loading is the overlap of two boxes.
+A tensor has one name and one global shape on all ranks. A rank holds boxes of it, each with a start and a shape. A
+whole tensor is one box. A slice along a dimension (tensor parallelism) is one box too. A range of the flattened tensor
+(ZeRO, FSDP) is at most 2·d − 1 boxes in d dimensions, each contiguous in that range. So however the ranks that load
+differ from those that saved, loading is the overlap of two boxes.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -29,16 +29,16 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Sharded:
-    """This rank's part of a tensor of global `shape`: where each of its boxes starts, and their values.
+    """This rank's part of a tensor of global `shape`: the start of each of its boxes, and their values.
 
-    It may be none, and the boxes of different ranks may be the same: replicas, of which one is written, whichever.
+    A rank may have no boxes. Ranks may have the same boxes: these are replicas, and any one of them is written.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     parts: tuple[tuple[tuple[int, ...], Tensor], ...]
     of_first_rank: bool = False
-    """Replicas may differ, and that of the first rank that has one counts."""
+    """Whether replicas may differ, so that the copy of the first rank that has one counts."""
 
     def __post_init__(self) -> None:
         for start, values in self.parts:
@@ -72,8 +72,8 @@ def flat_range(shape: tuple[int, ...], begin: int, values: Tensor) -> Sharded:
 
 
 def _range_boxes(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
-    """The elements `begin` … `end − 1` of the flattened tensor as boxes, in order: the rest of a row, whole rows, and
-    the beginning of another, where a row is divided in the same way."""
+    """Return the elements `begin` … `end − 1` of the flattened tensor as boxes, in order: the rest of a row, whole
+    rows, and the beginning of another row, which is divided in the same way."""
     if begin >= end:
         return []
     if not shape:
@@ -93,7 +93,7 @@ def _in_row(shape: tuple[int, ...], row: int, begin: int, end: int) -> list[Box]
 
 
 def overlap(one: Box, other: Box) -> Box | None:
-    """The elements that are in both; None where there are none."""
+    """Return the elements that are in both boxes, or None if there are none."""
     start = tuple(map(max, one.start, other.start))
     end = [min(a + n, b + m) for a, n, b, m in zip(*one, *other, strict=True)]
     shape = tuple(e - s for s, e in zip(start, end, strict=True))
@@ -101,7 +101,7 @@ def overlap(one: Box, other: Box) -> Box | None:
 
 
 def overlapping(boxes: Iterable[Box]) -> tuple[Box, Box] | None:
-    """Two of these that have elements in common; None where there are none."""
+    """Return two of these boxes that have elements in common, or None if there are none."""
     ordered = sorted(boxes)
     for number, one in enumerate(ordered):
         for other in ordered[number + 1 :]:
@@ -113,9 +113,9 @@ def overlapping(boxes: Iterable[Box]) -> tuple[Box, Box] | None:
 
 
 def split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor | Sharded], dict[str, Any]]:
-    """The tensors of a state, and its other values as `to_plain` gives them.
+    """Return the tensors of a state, and its other values in the form that `to_plain` gives them.
 
-    Raises TypeError or ValueError, naming the entry, for what cannot be saved.
+    Raises TypeError or ValueError, naming the entry, for something that cannot be saved.
     """
     tensors: dict[str, Tensor | Sharded] = {}
     values: dict[str, Any] = {}
@@ -158,8 +158,8 @@ _NOT_DENSE: dict[str, tuple[Callable[[Tensor], bool], str]] = {
 
 
 def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
-    """What a rank has: the values of each box that has elements, by name and box, without gradients, since threads that
-    fill them have a switch of their own for those. A plain tensor is whole."""
+    """Return the values of each nonempty box of this rank, by name and box. A plain tensor is whole. The values are
+    without gradients, because the threads that fill them have their own setting for gradients."""
     found: dict[tuple[str, Box], Tensor] = {}
     for name, value in state.items():
         if isinstance(value, Tensor):
@@ -177,10 +177,11 @@ def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
 def assign_writers(
     holdings: Sequence[Mapping[tuple[str, Box], int]], of_first_rank: Container[str] = ()
 ) -> list[set[tuple[str, Box]]]:
-    """Which boxes each rank writes, given the bytes of those that each rank holds: every box once.
+    """Decide which boxes each rank writes, given the bytes of the boxes that each rank holds. Every box is written
+    once.
 
-    What one rank alone has, it writes. Of what several have, the largest first, each goes to the one of them that has
-    the least to write; but of the tensors that are named, to the first.
+    A box that only one rank has is written by that rank. The others, largest first, each go to the rank with the least
+    to write among those that have it. A box of a tensor in `of_first_rank` goes to the first rank that has it.
     """
     if len(holdings) == 1:
         return [set(holdings[0])]
@@ -204,7 +205,7 @@ def assign_writers(
 def check_cover(
     described: Mapping[str, tuple[str, tuple[int, ...]]], writers: Iterable[Iterable[tuple[str, Box]]]
 ) -> None:
-    """Raises ValueError where the boxes that are written do not make up the tensors, of these types and shapes."""
+    """Raise ValueError if the written boxes do not make up the tensors, with these types and shapes."""
     elements = dict.fromkeys(described, 0)
     firsts: dict[str, Box] = {}
     several: dict[str, list[Box]] = {}

@@ -1,4 +1,4 @@
-"""Reading: only what overlaps with what is asked for, and every byte of it against its checksum."""
+"""Read only the blocks that overlap with the request, and check every byte against its checksum."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ _RUN = 4
 
 
 def check_files(store: Store, manifest: Manifest) -> None:
-    """Raises CorruptCheckpointError where a file is missing, has another size, or another header."""
+    """Raise CorruptCheckpointError if a file is missing, or has another size or another header."""
     for file in manifest.files:
         place = f"{file.directory}/{file.name}"
         try:
@@ -37,7 +37,7 @@ def check_files(store: Store, manifest: Manifest) -> None:
 def read_into(store: Store, manifest: Manifest, asked: Mapping[str, object]) -> None:
     """Fill the tensors of `asked`, which are in the manifest with their types and shapes.
 
-    Raises CorruptCheckpointError, with some tensors filled, where a block is not what was written.
+    Raises CorruptCheckpointError, with some tensors filled, if a block is not as it was written.
     """
     with ThreadPoolExecutor(workers()) as pool:
         jobs = []
@@ -55,7 +55,8 @@ def read_into(store: Store, manifest: Manifest, asked: Mapping[str, object]) -> 
 
 
 def _jobs(piece: Piece, box: Box, values: Tensor) -> Iterable[range | None]:
-    """Runs of a piece's blocks to be read to where they belong; or None, for one job by way of a buffer."""
+    """Return runs of a piece's blocks that can be read directly to their places, or None for one job that uses a
+    buffer."""
     if not overlap(piece.box, box):
         return []
     if piece.box == box and values.is_contiguous() and values.device.type == "cpu":

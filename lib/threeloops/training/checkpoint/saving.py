@@ -1,7 +1,7 @@
-"""One save on its way: this rank writes its part, and the first rank then makes a checkpoint of all parts.
+"""A save in progress: this rank writes its part, and the first rank then makes a checkpoint of all parts.
 
-Ranks of an asynchronous save need no collective in the background: each notes in the store what it wrote, and the
-first waits for the notes. So torch's communication stays with the training.
+An asynchronous save uses no collectives in the background, so torch's communication stays free for training. Instead,
+each rank leaves a note in the store about what it wrote, and the first rank waits for these notes.
 """
 
 import sys
@@ -38,7 +38,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass
 class Plan:
-    """What is saved, and what this rank writes of it."""
+    """The plan of a save, and the part of it that this rank writes."""
 
     step: int
     attempt: str
@@ -94,7 +94,7 @@ class Save:
             print(problem, file=sys.stderr)  # nobody will wait for it
 
     def write(self) -> None:
-        """Write this rank's file, and note for the first rank what is in it."""
+        """Write this rank's file, and leave a note about its contents for the first rank."""
         plan = self.plan
         try:
             boxes = {key: tensor.cpu().contiguous() for key, tensor in plan.boxes.items()}
@@ -122,12 +122,12 @@ class Save:
         self._started.set()
 
     def written(self) -> str:
-        """Wait until the file is durable; "" or what went wrong."""
+        """Wait until the file is durable. Returns "" or the error."""
         self._written.wait()
         return self._not_written
 
     def published(self) -> str:
-        """On the first rank, when all have written: wait until there is a checkpoint; "" or what went wrong."""
+        """Wait on the first rank, after all have written, until the checkpoint exists. Returns "" or the error."""
         if self._thread is not None:
             self._thread.join()
         elif not self._committed and not self._not_published:  # it may have been interrupted
@@ -139,7 +139,7 @@ class Save:
         self._cancelled.set()
 
     def abort(self) -> None:
-        """Remove what was begun."""
+        """Remove the files of an unfinished save."""
         self.cancel()
         if self._thread is not None:
             self._thread.join()
@@ -157,7 +157,8 @@ class Save:
         }
 
     def _publish(self) -> None:
-        """Make a checkpoint of what all ranks wrote; then point to it; then remove what is not needed any more."""
+        """Make a checkpoint of the files of all ranks. Then move the pointer to it. Then remove what is no longer
+        needed."""
         plan, directory = self.plan, committed_as(self.plan.attempt)
         try:
             assert self._part is not None
@@ -186,7 +187,7 @@ class Save:
             warnings.warn(f"older checkpoints could not be removed: {_said(error)}", stacklevel=2)
 
     def _part_of(self, rank: int) -> Part:
-        """What another rank noted, when it has."""
+        """Return another rank's note, once it exists."""
         leave = float("inf")
         while not self._cancelled.is_set() and time.monotonic() < leave:
             with suppress(FileNotFoundError):
@@ -212,16 +213,18 @@ def _said(error: BaseException) -> str:
 
 
 def _retain(store: Store, newest: str, old: frozenset[str], keep: int, milestones: int) -> None:
-    """Remove from `old` all but `newest`, the `keep` − 1 before it, milestones, and what any of these refers to.
+    """Remove from `old` everything except `newest`, the `keep` − 1 checkpoints before it, milestones, and whatever any
+    of these refers to.
 
-    Steps after the newest are of a run that was rolled back, and so is an older revision of a step. A checkpoint that
-    cannot be read does not count. One of a newer release may refer to any of them: then all of them stay.
+    Steps after the newest belong to a run that was rolled back, and so does an older revision of a step. A checkpoint
+    that cannot be read does not count. A checkpoint of a newer release may refer to any of them, so then all of them
+    stay.
 
-    `old` is what was there before this save. So of two jobs that save here by mistake, neither removes what the other
-    commits meanwhile, and the last one that was committed stays.
+    `old` lists the checkpoints from before this save. So if two jobs save here by mistake, neither removes what the
+    other commits meanwhile, and the last committed checkpoint stays.
 
     Raises:
-        CheckpointError: there is one of a newer release, or another job has removed what this one needs.
+        CheckpointError: there is a checkpoint of a newer release, or another job has removed one that this one needs.
     """
     places = {name: place for name in store.directories() if (place := step_of(name))}
     newest_files = decode(store.manifest(newest)).files if newest in places else ()

@@ -1,14 +1,14 @@
-"""Where checkpoints lie: a folder, or an object store, with the one order of operations that survives a crash in each.
+"""Stores of checkpoints: a folder or an object store, each with the one order of operations that survives a crash.
 
-A checkpoint is begun, its files are written, and it is committed: then, and not before, `directories()` has it.
+A checkpoint is begun, its files are written, and it is committed. `directories()` lists it only after the commit.
 
 - A file system may lose whatever was not fsynced, and may write names in any order (Pillai et al. 2014, "All File
-  Systems Are Not Created Equal"; fsync(2): fsync of a file does not make its name durable). So files are written and
-  fsynced in a folder that has another name, then that folder, then it is renamed, then its parent is fsynced.
-- An object store has no rename, and each put is all or nothing. So the manifest is put last: without one there is no
-  checkpoint.
+  Systems Are Not Created Equal"; fsync(2): fsync of a file does not make its name durable). So the files are written
+  to a folder with a temporary name and fsynced. Then that folder is fsynced and renamed, and its parent is fsynced.
+- An object store has no rename, and each put succeeds or fails as a whole. So the manifest is put last: without one
+  there is no checkpoint.
 
-In both, the pointer to the newest follows at the very end. It is a hint: see `Checkpointer.load`.
+In both, the pointer to the newest checkpoint follows at the very end. It is only a hint: see `Checkpointer.load`.
 """
 
 import ctypes
@@ -34,55 +34,57 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 class Store(Protocol):
-    """What a checkpointer needs. Errors are OSError; FileNotFoundError where something is not there.
+    """The interface that a checkpointer needs. Errors are OSError, and FileNotFoundError if something does not exist.
 
-    An attempt is a directory's name and, after a dot, a word that no other attempt has (see `attempt_at`): two of them
-    to save the same step never write to one place.
+    An attempt is the name of a directory and, after a dot, a word that no other attempt has (see `attempt_at`). So two
+    attempts to save the same step never write to the same place.
     """
 
     def begin(self, attempt: str) -> None:
-        """Make room for a checkpoint; what is left of earlier attempts is removed, and they can no longer commit."""
+        """Make room for a checkpoint. This removes the remains of earlier attempts, which can then no longer commit."""
 
     def write(self, attempt: str, name: str, chunks: Iterable[bytes | memoryview]) -> str:
         """Write a file of a checkpoint that was begun. When this returns, its data survive a crash. Returns the name
         that the file has in the checkpoint."""
 
     def note(self, attempt: str, name: str, data: bytes) -> None:
-        """For the ranks that write the same checkpoint: gone after the commit, and not durable."""
+        """Leave a note for the ranks that write the same checkpoint. It is not durable, and the commit removes it."""
 
     def read_note(self, attempt: str, name: str) -> bytes:
-        """What another rank noted, all of it or FileNotFoundError."""
+        """Read another rank's complete note, or raise FileNotFoundError."""
 
     def abort(self, attempt: str) -> None:
-        """Remove what was begun."""
+        """Remove the files of the attempt."""
 
     def commit(self, attempt: str, manifest: bytes) -> None:
-        """Make it a checkpoint. When this returns, that survives a crash; before, there is no such checkpoint."""
+        """Turn the attempt into a checkpoint. Before this call the checkpoint does not exist, and when it returns the
+        checkpoint survives a crash."""
 
     def point(self, directory: str) -> None:
         """Say that this is the newest."""
 
     def pointer(self) -> str:
-        """What `point` said last, or ""."""
+        """Return the last value given to `point`, or ""."""
 
     def directories(self) -> list[str]:
-        """Of all checkpoints."""
+        """Return the directories of all checkpoints."""
 
     def manifest(self, directory: str) -> bytes:
-        """What `commit` was given."""
+        """Return the manifest that `commit` was given."""
 
     def size(self, directory: str, name: str) -> int:
         """Bytes of a file."""
 
     def read(self, directory: str, name: str, offset: int, into: memoryview) -> None:
-        """Fill `into`. Raises EOFError where the file ends before."""
+        """Fill `into`. Raises EOFError if the file ends before."""
 
     def remove(self, directory: str) -> None:
         """Remove a checkpoint. Whenever this stops, it is there whole or is none."""
 
 
 class LocalStore:
-    """Checkpoints in a folder of a file system that keeps what was fsynced; on several machines, of a shared one."""
+    """Checkpoints in a folder of a file system that keeps what was fsynced. On several machines the file system is
+    shared."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -268,8 +270,8 @@ class ObjectStore:
         self._remove(directory)
 
     def _own(self, attempt: str, name: str) -> str:
-        """Where an attempt's file lies: there is no rename, so that it has the checkpoint's directory from the start,
-        and a name of its own there."""
+        """Return the key of an attempt's file. An object store has no rename, so the file has a name of its own in the
+        checkpoint's directory from the start."""
         directory, _, word = attempt.partition(".")
         return f"{directory}/{word}-{name}" if word else f"{directory}/{name}"
 

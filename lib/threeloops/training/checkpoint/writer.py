@@ -28,7 +28,7 @@ Saved = dict[tuple[str, tuple[int, ...], tuple[int, ...], str], tuple[tuple[File
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A manifest of what one rank wrote."""
+    """The manifest of one rank's file."""
 
     files: tuple[File, ...]
     pieces: dict[str, list[Piece]]
@@ -51,10 +51,10 @@ def write_part(
     """Write a rank's file.
 
     Args:
-        boxes: what the rank writes, by the tensor's name: contiguous, on the CPU.
+        boxes: the boxes that the rank writes, by the tensor's name. They are contiguous and on the CPU.
         shapes: the global shape of each tensor.
-        before: blocks that were saved earlier; those that are equal are referred to, and not written again.
-        identifies: a later save may compare with this one; see `checksum`.
+        before: blocks that were saved earlier. Equal blocks are referred to, and not written again.
+        identifies: whether a later save may compare with this one. See `checksum`.
     """
     items = [_Item(tensor, box, name_of(t.dtype), octets_of(t)) for (tensor, box), t in boxes.items()]
     items.sort(key=lambda item: (-item_size(item.dtype), item.name, item.box))
@@ -156,7 +156,7 @@ class _Run(msgspec.Struct, gc=False):
         return self.item.data[self.first * BLOCK : self.last * BLOCK]
 
     def described(self, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
-        """As an entry of the file's header: whole tensors by their names, boxes with their place as well."""
+        """Return the entry of the file's header: whole tensors by their names, boxes with their place as well."""
         key, box = self.item.name, self.item.box
         if box.shape != shape:
             key += f"[{', '.join(f'{start}:{start + length}' for start, length in zip(*box, strict=True))}]"

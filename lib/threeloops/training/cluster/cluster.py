@@ -1,8 +1,6 @@
-"""A cluster to run a program on: one process per rank, connected by the router alone."""
+"""A cluster that runs a program: one process per rank, connected only by the router."""
 
 import contextlib
-import linecache
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import cloudpickle
 
 from threeloops.training.cluster.machine.calls import COMMUNICATION
-from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
+from threeloops.training.cluster.machine.errors import ClusterError
 from threeloops.training.cluster.machine.faults import Fault, SlowRank, check_faults
 from threeloops.training.cluster.machine.records import Actor, Message, Span
 from threeloops.training.cluster.machine.router import Router
@@ -25,24 +23,24 @@ __all__ = ["Cluster", "Run"]
 
 @dataclass(frozen=True)
 class Run:
-    """What a program did. Times are virtual seconds."""
+    """The result of a program's run. Times are virtual seconds."""
 
     topology: Topology
     results: tuple[Any, ...]
-    """What the program returned on each rank; None where the rank died."""
+    """The value that the program returned on each rank, or None if the rank died."""
     clocks: tuple[float, ...]
-    """When each rank returned, or died."""
+    """The time at which each rank returned or died."""
     messages: tuple[Message, ...] = field(repr=False)
     spans: tuple[Span, ...] = field(repr=False)
     events: int
     printed: str = ""
     died: dict[int, float] = field(default_factory=dict)
     memory: tuple[int, ...] = ()
-    """Bytes that each rank took at most, beyond what it began with; empty if nobody asked for it."""
+    """The most bytes that each rank took beyond those it started with, or empty if memory was not measured."""
 
     @property
     def seconds(self) -> float:
-        """When the last rank returned."""
+        """The time at which the last rank returned."""
         return max(self.clocks)
 
     @property
@@ -60,14 +58,14 @@ class Run:
 
 
 class Cluster:
-    """Ranks on a topology, or on a number of ranks with a link of their own for each pair (10 µs, 1 GB/s).
+    """A cluster of ranks on a topology, or a number of ranks with one link for each pair (10 µs, 1 GB/s).
 
     Args:
-        faults: what goes wrong, and when.
+        faults: what fails, and when.
         timeout: virtual seconds for which a rank waits for one that has died.
-        fresh: start an interpreter for each rank, with a hash seed of its own, as on separate machines. The order of a
-            set of strings then differs from rank to rank. This takes a few seconds more; by default ranks are forks of
-            one process, and only the addresses of their objects differ.
+        fresh: start an interpreter for each rank, with its own hash seed, as on separate machines. The order of a set
+            of strings then differs from rank to rank. This takes a few seconds more. By default ranks are forks of one
+            process, and only the addresses of their objects differ.
     """
 
     def __init__(
@@ -100,16 +98,13 @@ class Cluster:
             Deadlock, Mismatch, Unfinished: see there. All processes are gone when this returns or raises. A note of the
                 exception has what the ranks printed.
         """
-        slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
-        pickled = to_bytes(program, arguments, (self.topology.nodes, slow, memory))
-        with self._ranks(pickled, seconds) as sockets:
+        with self._ranks(to_bytes(program, arguments, self.label(memory)), seconds) as sockets:
             try:
                 return self.conduct(sockets, lambda _, data: cloudpickle.loads(data), sockets.printed, memory, served)
             except ClusterError as error:
-                failure = RankFailed(_with_source(str(error))) if isinstance(error, RankFailed) else error
                 if printed := sockets.printed():
-                    failure.add_note(printed)
-                raise failure from None
+                    error.add_note(printed)
+                raise
 
     @contextlib.contextmanager
     def _ranks(self, pickled: bytes, seconds: float) -> Iterator[Sockets]:
@@ -119,6 +114,11 @@ class Cluster:
         else:
             with one_core() as core, launcher.ranks(self.topology.ranks, pickled, core, seconds) as sockets:
                 yield sockets
+
+    def label(self, memory: bool) -> tuple[Any, ...]:
+        """What `to_bytes` needs to know of a run besides its program."""
+        slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
+        return self.topology.nodes, slow, memory
 
     def conduct(
         self,
@@ -148,15 +148,3 @@ class Cluster:
             dict(router.died),
             tuple(transport.memory()) if memory else (),
         )
-
-
-def _with_source(said: str) -> str:
-    """A traceback with the lines of a notebook's cells, which ranks do not have. Not for ranks behind the wall, which
-    could name any file."""
-    lines = said.splitlines()
-    for number in reversed(range(len(lines))):
-        frame = re.match(r'  File "(.+)", line (\d+), in ', lines[number])
-        text = linecache.getline(frame[1], int(frame[2])).strip() if frame else ""
-        if text and not (lines[number + 1 : number + 2] or [""])[0].startswith("    "):
-            lines.insert(number + 1, f"    {text}")
-    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What a program may say to the cluster that it runs on. On real processes the same program runs unchanged."""
+"""Calls from a program to the cluster that it runs on. On real processes the same program runs unchanged."""
 
 import time
 from typing import Any
@@ -48,7 +48,7 @@ def now() -> float:
 
 
 def advance_to(at: float) -> None:
-    """Let this rank's clock be `at` seconds, so that all ranks begin what follows at the same time; on real processes,
+    """Set this rank's clock to `at` seconds, so that all ranks begin what follows at the same time. On real processes,
     whose clocks differ, wait for one another."""
     if current_rank() is None:
         dist.barrier()

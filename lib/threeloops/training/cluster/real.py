@@ -1,11 +1,11 @@
-"""The same program on real processes: gloo on any machine, NCCL where each rank has a GPU.
+"""Run the same program on real processes: gloo on any machine, NCCL if each rank has a GPU.
 
 `run_on_processes("gloo", 4, program)` starts ranks on this machine. Under a launcher that starts them itself, on one
 machine or many, name the program as `module:function`:
 
     torchrun --nproc-per-node 8 -m threeloops.training.cluster my_module:program
 
-and under Slurm, with the script `slurm.sh` that lies beside this module:
+and under Slurm, with the script `slurm.sh` beside this module:
 
     sbatch --nodes 2 --ntasks-per-node 8 --gpus-per-node 8 slurm.sh my_module:program
 """
@@ -42,7 +42,7 @@ __all__ = ["leave_process_groups", "main", "run_on_processes"]
 _MODULE = "threeloops.training.cluster.real"
 _FOLDER = "THREELOOPS_RANK_FOLDER"
 _GRACE_SECONDS = 5.0
-"""For the other ranks to say why they failed, once one has."""
+"""The time that the other ranks have to say why they failed, once one has failed."""
 
 
 def run_on_processes(
@@ -50,12 +50,12 @@ def run_on_processes(
 ) -> list[Any]:
     """Run `program(*arguments)` on `ranks` processes of this machine, connected by torch's `backend`, gloo or nccl.
 
-    Returns what it returned on each rank. `compute` sleeps, and `now` is the machine's clock.
-    Ranks on gloo are forks of the process that virtual clusters keep warm, so runs of one process wait for each other.
-    `seconds` count from when all ranks have started.
+    Returns its result on each rank. `compute` sleeps, and `now` is the machine's clock. Ranks on gloo are forks of the
+    process that virtual clusters keep warm, so runs of one process wait for each other. `seconds` count from the moment
+    when all ranks have started.
 
     Raises:
-        ValueError: no such backend here, or fewer GPUs than ranks for NCCL.
+        ValueError: this machine lacks the backend, or has fewer GPUs than ranks for NCCL.
         RankFailed: a rank failed, with its traceback, or the time was over. All processes are gone then.
     """
     if backend not in ("gloo", "nccl"):
@@ -116,7 +116,7 @@ def _processes(ranks: int, folder: str, seconds: float) -> Iterator[_Statuses]:
 
 
 def _wait(statuses: _Statuses, deadline: float) -> int | None:
-    """Until all are done; which rank failed first, or did not come to an end."""
+    """Wait until all are done, and return the rank that failed first or did not end."""
     failed = None
     while None in (now := statuses()):
         bad = [rank for rank, status in enumerate(now) if status]

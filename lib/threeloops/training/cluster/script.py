@@ -1,4 +1,4 @@
-"""A script as a program of a cluster: it runs on each rank as torchrun would run it."""
+"""Run a script as a program of a cluster: each rank runs it as under torchrun."""
 
 import atexit
 import logging
@@ -17,18 +17,19 @@ __all__ = ["script"]
 
 
 def script(path: str | Path, *arguments: str, module: bool = False) -> Callable[[], None]:
-    """A program for `Cluster.run` or `run_on_processes` that runs a file, unchanged, with `__name__ == "__main__"`.
+    """Return a program for `Cluster.run` or `run_on_processes` that runs a file unchanged, with `__name__ ==
+    "__main__"`.
 
     Its own `init_process_group`, `destroy_process_group` and `mp.spawn` lead to the ranks of the cluster.
 
     >>> Cluster(one_node("H100 SXM", 8)).run(script("train.py", "--steps", "10")).seconds
 
     Args:
-        path: of the file, or with `module` the name of a module, as after `python -m`.
+        path: the file, or with `module` the name of a module, as after `python -m`.
         arguments: its `sys.argv[1:]`.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
     if not module and not Path(path).is_file():
         raise FileNotFoundError(
@@ -59,8 +60,8 @@ def script(path: str | Path, *arguments: str, module: bool = False) -> Callable[
 
 
 def _prefer_modules_in(folder: Path) -> None:
-    """Let the script import a module of its own folder whose name one of Python's or torch's modules has, as it would
-    in an interpreter that has imported nothing yet."""
+    """Let the script import a module of its own folder that has the same name as one of Python's or torch's, as it
+    could in an interpreter that has imported nothing yet."""
     for name in [name for name in sys.modules if "." not in name and name != "__main__"]:
         beside = {str(folder / f"{name}.py"), str(folder / name / "__init__.py")}
         if any(map(os.path.isfile, beside)) and getattr(sys.modules[name], "__file__", None) not in beside:
@@ -74,8 +75,8 @@ def _line(end: SystemExit) -> str:
 
 
 def _forget_exit_functions() -> None:
-    """Keep of the functions that are called at the end those of Python that end processes and write logs; the others
-    are from the process that this one is a fork of."""
+    """Forget functions that are called at exit, except those of Python that end processes and write logs. The others
+    come from the process that this one is a fork of."""
     atexit._clear()
     atexit.register(logging.shutdown)
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""The α–β model of a message, and what a collective costs in it.
+"""The α–β model of a message, and the cost of a collective in this model.
 
 A message of s bytes takes α + s/β: latency and bandwidth (Hockney 1994). A rank may add γ seconds for each byte that it
-reduces (Thakur, Rabenseifner, Gropp 2005, section 3). The costs beside the algorithms are exact, not asymptotic, where
-every ordered pair of ranks has a link of its own, all ranks begin together, and a sender goes on when its last byte has
-left: so α is paid by whoever waits for a message, and not by its sender.
+reduces (Thakur, Rabenseifner, Gropp 2005, section 3). The costs beside the algorithms are exact, not asymptotic, under
+three conditions: every ordered pair of ranks has a link of its own, all ranks begin together, and a sender continues
+when its last byte has left. So the receiver pays α, and the sender does not.
 """
 
 import math
@@ -28,20 +28,21 @@ class Link:
             )
 
     def seconds(self, size: int) -> float:
-        """Of one message of `size` bytes; an empty one takes its latency."""
+        """Return the time of one message of `size` bytes. An empty message takes the latency."""
         return self.latency + size / self.bandwidth
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a collective sends: `bytes` and `messages` of each rank. After `seconds` the last rank is done."""
+    """The cost of a collective: `bytes` and `messages` that each rank sends, and the `seconds` until the last rank is
+    done."""
 
     bytes: tuple[int, ...]
     messages: tuple[int, ...]
     seconds: float
 
     def __add__(self, after: "Cost") -> "Cost":
-        """One after the other, where the second cannot begin before the first is done everywhere."""
+        """Add the costs of two collectives, if the second cannot begin before the first is done everywhere."""
         return Cost(
             tuple(a + b for a, b in zip(self.bytes, after.bytes, strict=True)),
             tuple(a + b for a, b in zip(self.messages, after.messages, strict=True)),
@@ -50,7 +51,7 @@ class Cost:
 
 
 def chunk_length(elements: int, chunks: int, index: int) -> int:
-    """Of chunk `index` (modulo `chunks`) as `torch.tensor_split` cuts: the first ones are longer by one."""
+    """Return the length of chunk `index` (modulo `chunks`), cut like `torch.tensor_split`: longer chunks first."""
     return elements // chunks + (index % chunks < elements % chunks)
 
 

@@ -1,21 +1,25 @@
-"""All-reduce between pairs of ranks at distances 1, 2, 4, …: log₂N steps where a ring takes N − 1.
+"""All-reduce between pairs of ranks at distances 1, 2, 4, …: log₂N steps, compared with N − 1 in a ring.
 
-Recursive doubling exchanges the whole tensor in each step. Rabenseifner's algorithm halves what a pair exchanges from
-step to step (a reduce-scatter), and goes the same way back (an all-gather): the bytes of a ring in 2·log₂N messages.
-MPICH takes the first for short tensors and the second for long ones (src/mpi/coll/allreduce; Thakur, Rabenseifner,
-Gropp 2005, section 4.5).
+Recursive doubling exchanges the whole tensor in each step. Rabenseifner's algorithm halves the exchanged part from step
+to step (a reduce-scatter), and then goes back the same way (an all-gather). It sends the bytes of a ring in 2·log₂N
+messages. MPICH uses the first for short tensors and the second for long ones (src/mpi/coll/allreduce; Thakur,
+Rabenseifner, Gropp 2005, section 4.5).
 
-With N = 2^m + x ranks, x of them are folded in as MPICH does: of the first 2x ranks each even one gives its tensor to
-the next, waits, and gets the result from it.
+With N = 2^m + x ranks, x of them are folded in as in MPICH: each even rank among the first 2x gives its tensor to the
+next rank, waits, and gets the result from it.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from threeloops.training.collectives.cost import Cost, Link, require_sizes
 from threeloops.training.collectives.peers import Peers
 from threeloops.training.collectives.reduction import Reduction, flat, reduction, scratch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "halving_doubling_all_reduce",
@@ -103,7 +107,7 @@ def halving_doubling_all_reduce_cost(elements: int, element_size: int, ranks: in
     )
 
 
-_Among = Callable[[int, int, torch.Tensor], None]
+_Among: TypeAlias = "Callable[[int, int, torch.Tensor], None]"
 
 
 def _folded(peers: Peers, tensor: torch.Tensor, how: Reduction, among: _Among) -> None:
@@ -148,7 +152,8 @@ def _distances(members: int) -> list[int]:
 
 
 def _halving_bytes(elements: int, member: int, steps: int) -> int:
-    """Elements that a member sends: all but what it keeps at the end, then each stretch that it has on the way back."""
+    """Return the elements that a member sends: all except those it keeps at the end, then each stretch that it has on
+    the way back."""
     kept, back = elements, 0
     for step in range(steps):
         kept = (kept + (member >> step & 1)) // 2

@@ -1,15 +1,15 @@
-"""Which all-reduce is fastest: latency, bandwidth and reduction rate fitted to measurements, and predictions from them.
+"""Choose the fastest all-reduce: fit latency, bandwidth and reduction rate to measurements, and predict from them.
 
-NCCL decides in the same way: per algorithm a latency times its steps plus bytes over a bandwidth, and the lowest sum
-wins (src/graph/tuning.cc: ncclTopoGetAlgoTime). The switch between short and long tensors is that of Thakur,
-Rabenseifner and Gropp 2005.
+NCCL decides in the same way. For each algorithm it adds a latency times its steps and the bytes over a bandwidth, and
+the lowest sum wins (src/graph/tuning.cc: ncclTopoGetAlgoTime). The switch between short and long tensors is that of
+Thakur, Rabenseifner and Gropp 2005.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple
 
 from threeloops.training.collectives.cost import Cost, Link
 from threeloops.training.collectives.halving import (
@@ -26,6 +26,9 @@ from threeloops.training.collectives.tree import (
     tree_all_reduce,
     tree_all_reduce_cost,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ALL_REDUCES", "AllReduce", "best_algorithm", "fastest", "fit", "predicted_seconds"]
 
@@ -48,13 +51,14 @@ _NO_CHOICE = {"naive"}
 
 
 def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
-    """The link whose α + s/β is nearest to measured `seconds` for messages of `sizes` bytes.
+    """Return the link whose α + s/β is nearest to measured `seconds` for messages of `sizes` bytes.
 
-    Least squares on relative errors, so that a small message counts as much as a large one, with α ≥ 0 and 1/β ≥ 0;
-    times that do not grow with the size give an infinite bandwidth. Fitted to times of reductions, 1/bandwidth is γ.
+    The fit minimises the squares of relative errors, so that a small message counts as much as a large one, with α ≥ 0
+    and 1/β ≥ 0. If times do not grow with the size, the bandwidth is infinite. Fitted to times of reductions,
+    1/bandwidth is γ.
 
     Raises:
-        ValueError: fewer than two different sizes, or a number that is no size or time.
+        ValueError: there are fewer than two different sizes, or a number is not a valid size or time.
     """
     if len(sizes) != len(seconds):
         raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times: expected a time for each size")
@@ -81,7 +85,7 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
 
 
 def predicted_seconds(size: int, ranks: int, link: Link, element_size: int = 4) -> dict[str, float]:
-    """Of each algorithm for an all-reduce of `size` bytes."""
+    """Predict the time of each algorithm for an all-reduce of `size` bytes."""
     elements = -(-size // element_size)
     return {name: each.cost(elements, element_size, ranks, link).seconds for name, each in ALL_REDUCES.items()}
 

@@ -1,20 +1,24 @@
-"""Rings: each rank sends to the next one and receives from the one before, a chunk per step.
+"""Rings: each rank sends to the next rank and receives from the previous one, a chunk per step.
 
 No all-reduce sends fewer bytes per rank (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
-of workstations"), and NCCL's ring is this one, cut into finer pieces (src/device/all_reduce.h). Chunk i of a tensor is
-`tensor.tensor_split(ranks)[i]`: lengths differ by at most one, and chunks of zero elements are sent too.
+of workstations"), and NCCL's ring is the same, cut into finer pieces (src/device/all_reduce.h). Chunk i of a tensor is
+`tensor.tensor_split(ranks)[i]`. Lengths differ by at most one, and chunks of zero elements are sent too.
 
-Chunk i starts at rank i + 1 and is at rank i after N − 1 steps, reduced in the order i + 1, i + 2, …, i. So each value
-is computed once, and the result has the same bits on all ranks.
+Chunk i starts at rank i + 1 and reaches rank i after N − 1 steps, reduced in the order i + 1, i + 2, …, i. So each
+value is computed once, and the result has the same bits on all ranks.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from threeloops.training.collectives.cost import Cost, Link, chunk_length, require_sizes
 from threeloops.training.collectives.peers import Peers, Subset
 from threeloops.training.collectives.reduction import Reduction, flat, reduction, scratch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "all_gather_chunks",
@@ -31,9 +35,9 @@ __all__ = [
 
 
 def reduce_scatter_chunks(peers: Peers, chunks: Sequence[torch.Tensor], operation: str | Reduction = "sum") -> None:
-    """Chunk `rank` of each rank becomes the reduction over all ranks; the other chunks then hold partial results.
+    """Reduce chunk `rank` of each rank over all ranks. The other chunks then hold partial results.
 
-    Chunks are flat and contiguous; those of one index have the same length on all ranks.
+    Chunks are flat and contiguous. Chunks with the same index have the same length on all ranks.
     """
     how, rank, size = reduction(operation, chunks[0]), peers.rank, peers.size
     for step in range(size - 1):
@@ -53,9 +57,11 @@ def all_gather_chunks(peers: Peers, chunks: Sequence[torch.Tensor]) -> None:
 
 
 def ring_reduce_scatter(peers: Peers, out: torch.Tensor, tensor: torch.Tensor, operation: str = "sum") -> None:
-    """Write chunk `rank` of the reduced `tensor` to `out`; `tensor` stays as it is."""
+    """Write chunk `rank` of the reduced `tensor` to `out`. `tensor` is not changed."""
     how = reduction(operation, tensor)
     _require_chunk("out", out, "tensor", tensor, peers)
+    import torch
+
     with torch.no_grad():
         chunks = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).tensor_split(peers.size)
         reduce_scatter_chunks(peers, chunks, how)
@@ -82,10 +88,11 @@ def ring_all_reduce(peers: Peers, tensor: torch.Tensor, operation: str = "sum") 
 
 def hierarchical_all_reduce(peers: Peers, tensor: torch.Tensor, per_node: int, operation: str = "sum") -> None:
     """All-reduce in three phases: reduce-scatter inside each node, all-reduce of each shard across nodes by the ranks
-    of the same place, all-gather inside. Between nodes a rank sends 1/`per_node` of what a flat ring would send.
+    of the same place, all-gather inside. Between nodes a rank sends 1/`per_node` of the bytes that a flat ring would
+    send.
 
-    Ranks r with the same r // per_node are a node. The phases are rings; this is the layout of a DeviceMesh of
-    (nodes, per_node) whose gradients are reduce-scattered in the inner dimension first, as HSDP does.
+    Ranks r with the same r // per_node form a node. The phases are rings. HSDP reduces gradients in the same way, on a
+    DeviceMesh of (nodes, per_node) with a reduce-scatter in the inner dimension first.
     """
     _require_nodes(peers.size, per_node)
     how, (node, place) = reduction(operation, tensor), divmod(peers.rank, per_node)
@@ -118,8 +125,8 @@ def ring_reduce_scatter_cost(elements: int, element_size: int, ranks: int, link:
 
 
 def ring_all_gather_cost(elements: int, element_size: int, ranks: int, link: Link) -> Cost:
-    """(N − 1)(α + ⌈n/N⌉·e/β) seconds for n elements of e bytes after gathering. A rank sends every chunk but that of
-    the next rank."""
+    """Cost of a ring all-gather: (N − 1)(α + ⌈n/N⌉·e/β) seconds for n elements of e bytes after gathering. A rank sends
+    every chunk except that of the next rank."""
     require_sizes(elements, element_size, ranks)
     return Cost(
         tuple((elements - chunk_length(elements, ranks, rank + 1)) * element_size for rank in range(ranks)),
@@ -129,7 +136,8 @@ def ring_all_gather_cost(elements: int, element_size: int, ranks: int, link: Lin
 
 
 def ring_all_reduce_cost(elements: int, element_size: int, ranks: int, link: Link) -> Cost:
-    """2(N − 1)(α + ⌈n/N⌉·e/β) seconds, also for n < N, where the largest chunk has one element, and for n = 0."""
+    """Cost of a ring all-reduce: 2(N − 1)(α + ⌈n/N⌉·e/β) seconds. This also holds for n < N, when the largest chunk has
+    one element, and for n = 0."""
     scatter = ring_reduce_scatter_cost(elements, element_size, ranks, link)
     return scatter + ring_all_gather_cost(elements, element_size, ranks, link)
 
@@ -137,11 +145,12 @@ def ring_all_reduce_cost(elements: int, element_size: int, ranks: int, link: Lin
 def hierarchical_all_reduce_cost(
     elements: int, element_size: int, nodes: int, per_node: int, inside: Link, across: Link
 ) -> Cost:
-    """2(P − 1)(α₁ + ⌈n/P⌉·e/β₁) + 2(L − 1)(α₂ + ⌈n/PL⌉·e/β₂) seconds for P ranks in each of L nodes.
+    """Cost of a hierarchical all-reduce: 2(P − 1)(α₁ + ⌈n/P⌉·e/β₁) + 2(L − 1)(α₂ + ⌈n/PL⌉·e/β₂) seconds for P ranks in
+    each of L nodes.
 
-    This is exact where each rank has a way out and a way in of its own, inside the node and between nodes (one NIC per
-    device): a rank sends one message at a time, to one rank. The largest shard is that of place 0, whose largest chunk
-    is at node 0; with ⌈⌈n/P⌉/L⌉ = ⌈n/PL⌉ it is on the critical path of all three phases.
+    This is exact if each rank has its own way out and its own way in, inside the node and between nodes (one NIC per
+    device), because a rank sends one message at a time, to one rank. The largest shard is that of place 0, and its
+    largest chunk is at node 0. Because ⌈⌈n/P⌉/L⌉ = ⌈n/PL⌉, that chunk is on the critical path of all three phases.
     """
     require_sizes(elements, element_size, nodes)
     require_sizes(elements, element_size, per_node)

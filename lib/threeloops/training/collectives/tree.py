@@ -1,15 +1,20 @@
 """Collectives that go through one rank: binomial trees, and the naive all-reduce that they replace.
 
-Places are counted from the root. In step k of a broadcast the 2^k ranks that have the tensor send it 2^k places on; a
-reduce is the same tree backwards. Rank p > 0 has as its parent p without its highest bit, so p's bits are its path.
+Places are counted from the root. In step k of a broadcast the 2^k ranks that have the tensor send it 2^k places on. A
+reduce is the same tree backwards. The parent of rank p > 0 is p without its highest bit, so the bits of p are its path.
 MPICH uses binomial trees for short messages (Thakur, Rabenseifner, Gropp 2005, section 4).
 """
 
-import torch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from threeloops.training.collectives.cost import Cost, Link, require_sizes
 from threeloops.training.collectives.peers import Peers
 from threeloops.training.collectives.reduction import Reduction, flat, reduction, require_rank, scratch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "broadcast",
@@ -24,7 +29,7 @@ __all__ = [
 
 
 def broadcast(peers: Peers, tensor: torch.Tensor, root: int = 0) -> None:
-    """Replace `tensor` on each rank by that of `root`."""
+    """Replace `tensor` on each rank by the root's `tensor`."""
     require_rank("root", root, peers.size)
     with flat(tensor) as buffer:
         _broadcast(peers, buffer, root)

@@ -35,7 +35,7 @@ def main() -> str:
 
 
 def _mesh_for(ranks: int) -> Mesh:
-    """Two of each kind where there are enough: first tp, then pp; the rest is dp."""
+    """Choose a mesh with two ranks per axis if there are enough ranks: first tp, then pp. The rest is dp."""
     tp = 2 if ranks % 2 == 0 else 1
     pp = 2 if ranks % 4 == 0 else 1
     return Mesh(pp=pp, dp=ranks // (pp * tp), tp=tp)

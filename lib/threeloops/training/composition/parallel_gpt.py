@@ -1,7 +1,7 @@
 """The course's GPT on a mesh with axes pp, dp and tp: layers in stages, batches in parts, matrices in shards.
 
-The order matters: matrices are cut first, while the model is whole and equal on all ranks; then stages are taken out of
-it, and gradients are averaged last, because the pipeline sums those of its microbatches before.
+The order matters. Matrices are cut first, while the model is whole and equal on all ranks. Then stages are taken out of
+it. Gradients are averaged last, because the pipeline first sums those of its microbatches.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -26,17 +26,17 @@ __all__ = ["ParallelGPT"]
 class ParallelGPT:
     """This rank's part of a GPT, and one step of its training. Every rank of the program makes one.
 
-    Along pp the layers are cut into stages, run by 1F1B; along tp every stage's matrices, heads and vocabulary; along
-    dp each rank has a batch of its own. With `experts`, every block has so many in place of its MLP, spread over the
-    dp ranks, and each token goes to `k` of them; none is dropped.
+    Along pp the layers are cut into stages, run by 1F1B. Along tp every stage's matrices, heads and vocabulary are cut.
+    Along dp each rank has its own batch. With `experts`, every block has this many experts in place of its MLP, spread
+    over the dp ranks. Each token goes to `k` of them, and none is dropped.
 
     Args:
-        mesh: with axes pp, dp and tp, in any order; one that is missing counts as 1.
-        microbatches: into which each rank's batch is cut.
-        seed: of the weights, which are those of one process with this seed.
+        mesh: a mesh with axes pp, dp and tp, in any order. A missing axis counts as 1.
+        microbatches: the number of parts of each rank's batch.
+        seed: the seed of the weights, which equal those of one process with this seed.
 
     Raises:
-        ValueError: the sizes do not fit the mesh; see `Mesh.connect`, `parallelize` and `own_experts`.
+        ValueError: the sizes do not fit the mesh. See `Mesh.connect`, `parallelize` and `own_experts`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ParallelGPT:
         return self._stage
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Of this rank's stage, by their names in the whole model."""
+        """Yield the parameters of this rank's stage, by their names in the whole model."""
         return self._stage.named_parameters()
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -85,8 +85,8 @@ class ParallelGPT:
     def step(
         self, tokens: Int[Tensor, "batch tokens"], targets: Int[Tensor, "batch tokens"]
     ) -> Float[Tensor, ""] | None:
-        """Forward and backward: `grad` is that of the mean loss over all data-parallel ranks. Returns this batch's
-        loss, on the last stage. Gradients must be None or zero before.
+        """Run forward and backward. `grad` is the gradient of the mean loss over all data-parallel ranks. Returns this
+        batch's loss, on the last stage. Gradients must be None or zero before.
 
         Raises:
             ValueError: the batch cannot be cut into equal microbatches.

@@ -1,9 +1,9 @@
-"""Attention of one block of queries to one block of keys, in pieces that can be put together exactly.
+"""Attention of one block of queries to one block of keys, as pieces that can be merged exactly.
 
-The log of a block's sum of exponentials is all that a later block must know of it: the online softmax (Milakov and
-Gimelshein 2018). Backward computes the probabilities anew from it (Dao et al. 2022, "FlashAttention", section 3.1).
-Shapes: q (batch, kv_heads, group, queries, dim), where `group` query heads share a key head; k and v (batch, kv_heads,
-keys, dim). All in float32 or wider.
+A later block only needs the log of a block's sum of exponentials: this is the online softmax (Milakov and Gimelshein
+2018). Backward computes the probabilities again from it (Dao et al. 2022, "FlashAttention", section 3.1). Shapes: q
+(batch, kv_heads, group, queries, dim), where `group` query heads share a key head; k and v (batch, kv_heads, keys,
+dim). All are float32 or wider.
 """
 
 import torch
@@ -34,11 +34,11 @@ def merge(out: _Queries, log_sum: _PerQuery, more: _Queries, more_log_sum: _PerQ
 def block_gradients(
     q: _Queries, k: _Keys, v: _Keys, causal: bool, log_sum: _PerQuery, gradient: _Queries, inner: _PerQuery
 ) -> tuple[_Queries, _Keys, _Keys]:
-    """Gradients of q, k and v from this block of keys.
+    """Return the gradients of q, k and v from this block of keys.
 
     Args:
-        log_sum: over all keys, so that probabilities are those of the whole softmax.
-        gradient: of the output.
+        log_sum: the log of the sum over all keys, so that probabilities are those of the whole softmax.
+        gradient: the gradient of the output.
         inner: Σ gradient · output for each query.
     """
     probabilities = (_scores(q, k, causal) - log_sum[..., None]).exp()

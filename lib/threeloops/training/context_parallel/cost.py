@@ -21,7 +21,7 @@ def ring_attention_bytes(
 def ring_attention_ends(
     tokens: int, ranks: int, order: Order, seconds_per_pair: float, block_bytes: int, link: Link
 ) -> list[float]:
-    """When each rank ends the forward pass, where all begin at 0 and each has a link of its own to the next one.
+    """Return when each rank ends the forward pass. All begin at 0, and each has a link of its own to the next rank.
 
     A step ends when its attention is computed, the rank's own keys and values have left, the next rank has asked for
     them, and those of the rank before have arrived. `block_bytes` are those of one rank's k and v.

@@ -17,10 +17,10 @@ def context_parallelize(
 ) -> None:
     """Let the model, in place, take this rank's tokens of each sequence, `tokens[:, token_positions(…)]`.
 
-    The loss is the mean over these tokens, and the gradients are those of this rank's loss: average both over the
-    ranks, as data parallelism does. Where ranks have different numbers of targets that count, weigh by them.
+    The loss is the mean over these tokens, and the gradients are those of this rank's loss. Average both over the
+    ranks, as data parallelism does. If ranks have different numbers of targets that count, weight by them.
 
-    Raises ValueError for a model with a sliding window, of which the ring knows nothing.
+    Raises ValueError for a model with a sliding window, which the ring does not support.
     """
     if model.config.sliding_window is not None:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Ring attention: queries stay on their rank, and keys and values travel around it (Liu et al. 2023).
+"""Ring attention: queries stay on their rank, and keys and values travel around the ring (Liu et al. 2023).
 
 In step s a rank has the keys and values of the rank s places before it. It passes them on while it computes with them,
-so the transfer is hidden where attention to a block takes longer than sending it. No rank ever has all keys, and the
-result is that of attention on one device, to rounding.
+so the transfer is hidden if attention to a block takes longer than sending it. No rank ever has all keys, and the
+result equals that of attention on one device, to rounding.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -115,7 +115,7 @@ class _RingAttention(torch.autograd.Function):
 
 
 def _pass_on(peers: TorchPeers, block: Tensor, step: int) -> tuple[Tensor, Any]:
-    """Begin to send a block to the next rank and to receive that of the rank before; in the last step nothing."""
+    """Begin to send a block to the next rank and to receive the previous rank's block. In the last step, do nothing."""
     if step == peers.size - 1:
         return block, []
     arriving = torch.empty_like(block)

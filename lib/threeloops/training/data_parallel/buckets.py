@@ -1,8 +1,8 @@
-"""Which gradients share an all-reduce: DDP's buckets.
+"""DDP's buckets: the groups of gradients that share an all-reduce.
 
-Many small all-reduces pay the latency of the link each time, and one large one cannot begin before the last gradient is
-there. Gradients become ready in about the reverse order of registration, so buckets are filled in that order; the first
-one is smaller, so that communication begins early (Li et al. 2020, "PyTorch Distributed", section 3.2).
+Many small all-reduces pay the latency of the link each time, and one large all-reduce cannot begin before the last
+gradient exists. Gradients become ready in about the reverse order of registration, so buckets are filled in that order.
+The first bucket is smaller, so that communication begins early (Li et al. 2020, "PyTorch Distributed", section 3.2).
 """
 
 from collections.abc import Hashable, Sequence
@@ -19,14 +19,14 @@ def assign_buckets(
     first_bucket_mb: float = FIRST_BUCKET_MB,
     kinds: Sequence[Hashable] | None = None,
 ) -> list[list[int]]:
-    """Indices of the gradients in each bucket, buckets in the order in which they become full.
+    """Return the indices of the gradients in each bucket, with buckets in the order in which they become full.
 
     Args:
         sizes: bytes of each gradient, in the order of registration.
-        bucket_cap_mb: a bucket is closed by the gradient with which it reaches this many MiB, as in torch's
-            `compute_bucket_assignment_by_size`. So it can be larger, by less than one gradient.
-        first_bucket_mb: the same for the first bucket, where it is smaller.
-        kinds: gradients of different kinds (dtype and device) never share a bucket; each kind has its own first one.
+        bucket_cap_mb: the size in MiB at which a bucket is closed, as in torch's `compute_bucket_assignment_by_size`.
+            The gradient that reaches it is included, so a bucket can be larger, by less than one gradient.
+        first_bucket_mb: the same for the first bucket, if it is smaller.
+        kinds: gradients of different kinds (dtype and device) never share a bucket. Each kind has its own first bucket.
     """
     for name, cap in (("bucket_cap_mb", bucket_cap_mb), ("first_bucket_mb", first_bucket_mb)):
         if not cap > 0:

@@ -1,9 +1,9 @@
-"""The norm of all gradients, where each rank holds all of them (DDP) or a part (FSDP, tensor parallelism).
+"""The norm of all gradients, if each rank holds all of them (DDP) or a part (FSDP, tensor parallelism).
 
-torch's `clip_grad_norm_` computes the norm of the tensors that it is given. For replicated gradients, already averaged,
-that is the norm of the model's gradient on every rank, and nothing needs to be communicated. For plain tensors that
-hold a shard it is the norm of that shard alone, and each rank would scale by another factor. (Norms of DTensors are
-reduced by torch.)
+torch's `clip_grad_norm_` computes the norm of the tensors that it is given. For replicated gradients that are already
+averaged, this is the norm of the model's gradient on every rank, and no communication is needed. For plain tensors that
+hold a shard it is the norm of only that shard, and each rank would scale by another factor. (torch itself reduces norms
+of DTensors.)
 """
 
 import math
@@ -23,14 +23,15 @@ def total_norm(
     *,
     sharded: bool = False,
 ) -> Tensor:
-    """The norm of all gradients as one vector: float32, or wider where one of them is; float64 if `sharded`.
+    """Return the norm of all gradients as one vector, in float32, or wider if one of them is. float64 if `sharded`.
 
     Args:
-        sharded: the ranks of `group` (by default all) hold different parts of the gradients: one all-reduce of one
-            number, which every rank must call, also one whose shard is empty. Otherwise nothing is communicated.
-        norm_type: p of the p-norm, above 0; `math.inf` for the largest absolute value.
+        sharded: whether the ranks of `group` (by default all) hold different parts of the gradients. This takes one
+            all-reduce of one number, which every rank must call, even if its shard is empty. Otherwise nothing is
+            communicated.
+        norm_type: p of the p-norm, above 0. `math.inf` for the largest absolute value.
 
-    Norms of a replicated and of a sharded part, n and m, combine to (nᵖ + mᵖ)^(1/p);
+    The norms n of a replicated part and m of a sharded part combine to (nᵖ + mᵖ)^(1/p).
     `torch.nn.utils.clip_grads_with_norm_` then scales both with it.
     """
     if not norm_type > 0:

@@ -43,7 +43,7 @@ class Bucket:
         self.missing, self.work = set(self.parameters), None
 
     def put(self, name: str) -> None:
-        """Move a parameter's gradient, or zeros where it has none, into the bucket; `grad` becomes a view of it."""
+        """Move a parameter's gradient, or zeros if it has none, into the bucket. `grad` becomes a view of it."""
         parameter, view = self.parameters[name], self.views[name]
         if parameter.grad is None:
             view.zero_()
@@ -70,25 +70,25 @@ class DDP(torch.nn.Module):
     """A module whose gradients are the mean over all ranks when `backward()` returns.
 
     Use it in place of the module, on every rank: `loss = criterion(ddp(inputs), targets); loss.backward()`. With equal
-    batches per rank and losses that are means, training is that of one process on the concatenated batch.
+    batches per rank and losses that are means, training equals that of one process on the concatenated batch.
 
-    - Parameters and buffers are those of rank 0 from the start, and buffers again before each forward that follows one
+    - Parameters and buffers are copied from rank 0 at the start, and buffers again before each forward that follows one
       with gradients.
-    - `grad` is a view into a bucket (torch's `gradient_as_bucket_view`); the next backward writes there again.
-    - Frozen parameters have no part in it; freeze them before wrapping.
-    - One backward per forward, and it reaches every trained parameter, unless `find_unused_parameters`: then the graph
-      of each forward is searched, those without a gradient count as 0, and where no rank has one `grad` stays None.
+    - `grad` is a view into a bucket (torch's `gradient_as_bucket_view`). The next backward writes to the same memory.
+    - Frozen parameters do not take part. Freeze them before wrapping.
+    - Each forward has one backward, which reaches every trained parameter. With `find_unused_parameters` the graph of
+      each forward is searched. Parameters without a gradient count as 0, and if no rank has one, `grad` stays None.
 
     Args:
-        group: the ranks that share the work; by default all.
+        group: the ranks that share the work. By default all.
         bucket_cap_mb, first_bucket_mb: see `assign_buckets`.
 
     Raises:
-        ValueError: ranks disagree about names, shapes, dtypes or what is frozen; or nothing is to be trained.
+        ValueError: ranks disagree about names, shapes, dtypes or frozen parameters, or nothing is to be trained.
     """
 
     buckets: list[Bucket]
-    """In the order in which they are averaged."""
+    """The buckets, in the order in which they are averaged."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class DDP(torch.nn.Module):
         ]
 
     def _begin_backward(self, _: Any = None) -> None:
-        """At the first gradient of a backward: have the engine call `_finish` at the end of it."""
+        """Ask autograd, at the first gradient of a backward pass, to call `_finish` at its end."""
         if self._state == "forward":
             self._state = "backward"
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -184,13 +184,13 @@ class DDP(torch.nn.Module):
         self._launch_full_buckets()
 
     def _launch_full_buckets(self) -> None:
-        """In the order of the buckets, whichever is full first, since all ranks must call the same collectives."""
+        """Launch full buckets in their fixed order, since all ranks must call the same collectives."""
         while self._launched < len(self.buckets) and not self.buckets[self._launched].missing:
             self.buckets[self._launched].average(self.group)
             self._launched += 1
 
     def _finish(self) -> None:
-        """At the end of backward: the buckets that are left, and then wait for all."""
+        """Launch the remaining buckets at the end of backward, then wait for all."""
         self._state = "idle"
         missing = [(bucket, name) for bucket in self.buckets for name in bucket.parameters if name in bucket.missing]
         if missing and not self.find_unused_parameters:

@@ -1,4 +1,4 @@
-"""Ranks that begin with the same module: what is checked, and what rank 0 gives to the others."""
+"""Start ranks with the same module: the checks, and what rank 0 sends to the others."""
 
 from collections.abc import Iterable
 from itertools import zip_longest
@@ -11,7 +11,7 @@ __all__ = ["SharedBuffers", "broadcast_tensors", "carried_devices", "check_same_
 
 
 def require_in_group(group: dist.ProcessGroup | None, what: str) -> None:
-    """Raises RuntimeError where there is no process group, ValueError where this rank is not in it."""
+    """Raise RuntimeError if there is no process group, and ValueError if this rank is not in it."""
     if not dist.is_initialized():
         raise RuntimeError(f"{what} needs a process group: call torch.distributed.init_process_group() first")
     if dist.get_rank(group) < 0:
@@ -25,8 +25,8 @@ def carried_devices(group: dist.ProcessGroup | None) -> list[str]:
 
 
 def check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Raise ValueError if ranks disagree about names, shapes, dtypes or what is frozen, or if the group does not carry
-    a tensor of the module."""
+    """Raise ValueError if ranks disagree about names, shapes, dtypes or frozen parameters, or if the group does not
+    carry a tensor of the module."""
     carried = carried_devices(group)
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.device.type not in carried:
@@ -63,10 +63,10 @@ def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup | None
 
 
 class SharedBuffers:
-    """The buffers of a module: those of the first rank again before each forward that follows one with gradients.
+    """The buffers of a module, copied from the first rank before each forward that follows one with gradients.
 
     Args:
-        groups: one, or several that follow one another, the first of each group passing on what it has.
+        groups: one group, or several that follow one another. The first rank of each group passes its buffers on.
     """
 
     def __init__(self, module: torch.nn.Module, *groups: dist.ProcessGroup | None) -> None:

@@ -1,7 +1,7 @@
-"""How long a data-parallel step takes: from the share of communication that is hidden, or bucket by bucket.
+"""Predict the time of a data-parallel step, from the share of communication that is hidden, or bucket by bucket.
 
-The model of buckets is exact where each rank has a link of its own to the next one: it follows each message of each
-ring all-reduce, with uneven chunks and any start. Times are seconds, sizes bytes.
+The model of buckets is exact if each rank has a link of its own to the next one. It follows each message of each ring
+all-reduce, with uneven chunks and any start. Times are seconds, and sizes are bytes.
 """
 
 from collections.abc import Sequence
@@ -46,13 +46,13 @@ class Step:
 
     @property
     def hidden(self) -> float:
-        """Share of the communication during which the rank computed; 1.0 where there is none."""
+        """The share of the communication during which the rank computed, or 1.0 if there is none."""
         exposed = self.seconds - self.compute
         return 1 - exposed / self.communication if self.communication else 1.0
 
     @property
     def efficiency(self) -> float:
-        """Throughput over `ranks` times that of one rank, where the batch per rank stays the same."""
+        """Throughput divided by `ranks` times that of one rank, if the batch per rank stays the same."""
         return self.compute / self.seconds
 
     def throughput(self, batch_per_rank: int) -> float:
@@ -110,11 +110,11 @@ def bucketed_step(
 
 
 def ring_all_reduce_ends(starts: Sequence[float], elements: int, bytes_per_element: int, link: Link) -> list[float]:
-    """When each rank ends a ring all-reduce (Patarasuk & Yuan 2009) that it starts at its own time.
+    """Return when each rank ends a ring all-reduce (Patarasuk & Yuan 2009) that it starts at its own time.
 
-    In each of 2(n − 1) steps a rank sends one chunk to the next rank and receives one from the rank before. It goes on
-    when its own has left, after size ÷ bandwidth, and the other has arrived, a latency after it left. With equal starts
-    and chunks of S ÷ n bytes all end after 2(n − 1) · (latency + S ÷ (n · bandwidth)).
+    In each of 2(n − 1) steps a rank sends one chunk to the next rank and receives one from the previous rank. It
+    continues when its own chunk has left, after size ÷ bandwidth, and the other has arrived, a latency after it left.
+    With equal starts and chunks of S ÷ n bytes all end after 2(n − 1) · (latency + S ÷ (n · bandwidth)).
     """
     ranks, now = len(starts), np.array(starts, dtype=float)
     lengths = elements // ranks + (np.arange(ranks) < elements % ranks)

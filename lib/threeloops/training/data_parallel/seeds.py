@@ -1,4 +1,4 @@
-"""Seeds of ranks: some random numbers must be the same on all ranks, and others must not."""
+"""Seeds of ranks: some random numbers must be the same on all ranks, and others must differ."""
 
 import random
 

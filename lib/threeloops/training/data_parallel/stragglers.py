@@ -1,4 +1,4 @@
-"""Slow ranks: what noise alone costs, which ranks are slow beyond it, and how to share a batch among unequal ones."""
+"""Slow ranks: the cost of noise alone, the ranks that are slower than that, and shares of a batch for unequal ranks."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ __all__ = [
 
 
 def expected_slowest(mean: float, deviation: float, ranks: int) -> float:
-    """Expected maximum of the step times of `ranks` ranks, each normal and independent: what a synchronous step takes.
+    """Return the expected maximum of the step times of `ranks` ranks, each normal and independent: the time of a
+    synchronous step.
 
     With n ranks it is mean + deviation · eₙ, where eₙ = ∫ x · n · φ(x) · Φ(x)ⁿ⁻¹ dx: e₂ = 1/√π, e₈ = 1.42, e₁₀₂₄ = 3.2.
     So even equal ranks wait for one another. The trapezoidal rule is exact to rounding for such integrands.
@@ -52,7 +53,7 @@ class StragglerDetector:
             raise ValueError(f"{ranks} ranks, factor = {factor}, patience = {patience}: expected ≥ 1, > 1 and ≥ 1")
         self.factor, self.patience = factor, patience
         self.slow_steps = [0] * ranks
-        """For each rank, how many steps in a row it has been slow."""
+        """The number of consecutive steps for which each rank has been slow."""
 
     def update(self, seconds: Sequence[float]) -> list[int]:
         """Take the times of a step, one per rank, and return the ranks that are flagged now."""
@@ -89,7 +90,7 @@ def proportional_batches(samples_per_second: Sequence[float], global_batch: int)
 
 
 def batch_weights(batches: Sequence[int]) -> list[float]:
-    """By what each rank multiplies the mean loss of its batch, so that DDP's mean over ranks is the mean over samples.
+    """Return each rank's factor for the mean loss of its batch, so that DDP's mean over ranks is the mean over samples.
 
     Without them the samples of small batches would count more.
     """

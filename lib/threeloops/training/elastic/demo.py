@@ -34,7 +34,7 @@ from threeloops.training.elastic.grace import RESUME_ME, Grace
 __all__ = ["main", "train"]
 
 _SEQUENCES, _TOKENS = 12, 16
-"""Of a global batch, so that 1, 2, 3, 4, 6 or 12 ranks have equal shares of it."""
+"""The size of a global batch, which 1, 2, 3, 4, 6 or 12 ranks can share equally."""
 
 
 def main() -> None:

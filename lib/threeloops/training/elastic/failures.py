@@ -1,7 +1,7 @@
-"""What goes wrong, on purpose: faults of processes, storage and numbers for tests and labs.
+"""Faults on purpose, for tests and labs: of processes, storage and numbers.
 
-Deaths and slowness at a virtual time are the cluster's (`RankDies`, `SlowRank`, `SlowLink`). These are the others:
-whatever happens to a file, a tensor, or a real process.
+The cluster has deaths and slowness at a virtual time (`RankDies`, `SlowRank`, `SlowLink`). These are the others: faults
+of a file, a tensor, or a real process.
 """
 
 import builtins
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def kill_once(marker: Path | str) -> None:
-    """End this process with SIGKILL; but not where the file `marker` is there already, so a restart gets past it."""
+    """End this process with SIGKILL, unless the file `marker` exists already. So a restart gets past it."""
     try:
         Path(marker).touch(exist_ok=False)
     except FileExistsError:
@@ -74,8 +74,8 @@ def flip_bit(tensor: Tensor, element: int, bit: int) -> None:
 def corrupt_gradient(
     parameter: torch.nn.Parameter, change: Callable[[Tensor], None], step: int = 0
 ) -> Iterator[list[int]]:
-    """Within it, backward number `step` (from 0) gives this parameter a gradient that `change` has edited in place,
-    before anything is reduced: a rank that miscalculates in silence. `lambda g: g.fill_(math.nan)` makes it loud.
+    """Let `change` edit this parameter's gradient in place in backward number `step` (from 0), before anything is
+    reduced. This imitates a rank that miscalculates silently. `lambda g: g.fill_(math.nan)` makes it loud.
 
     Yields a list that gets the number of the backward when it has happened.
     """
@@ -98,7 +98,7 @@ def corrupt_gradient(
 
 
 class _Disk(io.FileIO):
-    """A file on a disk with so many bytes left, or so many bytes/s."""
+    """A file on a disk with a number of bytes left, or a number of bytes per second."""
 
     def __init__(self, path: Any, mode: str, left: list[float], bandwidth: float) -> None:
         super().__init__(path, mode)
@@ -117,16 +117,16 @@ class _Disk(io.FileIO):
 
 
 def full_disk(folder: Path | str, left: int) -> contextlib.AbstractContextManager[None]:
-    """Within it, after `left` bytes more any write below `folder` fails with ENOSPC, for files that Python opens to be
-    written in binary mode: with `open`, `Path.open`, `Path.write_bytes`, and so in a `LocalStore`. Not those of
-    `os.open`, nor of libraries in C++ (`torch.save` to a path). For states that a crash may leave behind, see
+    """Make writes below `folder` fail with ENOSPC after `left` more bytes. This covers files that Python opens for
+    writing in binary mode, with `open`, `Path.open` or `Path.write_bytes`, and therefore a `LocalStore`. It does not
+    cover `os.open`, or C++ libraries (`torch.save` to a path). For states that a crash may leave behind, see
     `checkpoint.crash`.
     """
     return _disk(folder, [float(left)], float("inf"))
 
 
 def slow_disk(folder: Path | str, bandwidth: float) -> contextlib.AbstractContextManager[None]:
-    """Within it, such files take a second for `bandwidth` bytes."""
+    """Slow such files down to `bandwidth` bytes per second."""
     if not bandwidth > 0:
         raise ValueError(f"bandwidth = {bandwidth} bytes/s: expected more than 0")
     return _disk(folder, [float("inf")], bandwidth)

@@ -1,8 +1,8 @@
-"""The end that is announced: a spot machine is reclaimed, a job runs into its time limit, or is preempted.
+"""Announced ends: a spot machine is reclaimed, or a job reaches its time limit or is preempted.
 
-A SIGTERM comes first, and the process has a grace period: 2 minutes on AWS, 30 s on Google Cloud and Azure and between
-torchrun's SIGTERM and its SIGKILL, and whatever `--signal` says under Slurm (`requeue.sh`, beside this module). That is
-enough to finish the step and save, so nothing is lost but the restart.
+The process first gets a SIGTERM and then has a grace period: 2 minutes on AWS, 30 s on Google Cloud and Azure and
+between torchrun's SIGTERM and its SIGKILL, and the time given by `--signal` under Slurm (`requeue.sh`, beside this
+module). That is enough to finish the step and save, so only the restart takes extra time.
 """
 
 import signal
@@ -21,7 +21,7 @@ RESUME_ME = 75
 
 
 class Grace:
-    """Within it, signals that ask the process to end are noted, and nothing else happens.
+    """A context that only notes signals that ask the process to end.
 
     >>> with Grace() as grace:
     ...     for number in range(done, steps):

@@ -1,21 +1,24 @@
-"""How many tokens an expert takes, which are dropped, and the load of experts as data.
+"""Capacity of experts: how many tokens an expert takes, which tokens are dropped, and the load of experts as data.
 
-With a capacity no expert computes more than a stated number of rows, so that memory and time are known beforehand
-(Lepikhin et al. 2020, "GShard", section 2.2); the price is that tokens beyond it are dropped, and pass the layer by its
-residual connection alone. Without one (`factor = inf`; Gale et al. 2022, "MegaBlocks") nothing is dropped, and the
-slowest expert decides how long a layer takes.
+With a capacity, no expert computes more than a stated number of rows, so memory and time are known beforehand (Lepikhin
+et al. 2020, "GShard", section 2.2). The price is that further tokens are dropped, and pass the layer only through its
+residual connection. Without a capacity (`factor = inf`; Gale et al. 2022, "MegaBlocks") no token is dropped, and the
+slowest expert determines the time of a layer.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-from jaxtyping import Bool, Int
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from jaxtyping import Bool, Int
+    from torch import Tensor
 
 __all__ = ["Load", "expert_capacity", "gather_load", "keep_within_capacity"]
 
@@ -36,19 +39,21 @@ def expert_capacity(tokens: int, experts: int, k: int, factor: float) -> int:
     return min(tokens, math.ceil(Fraction(k * tokens, experts) * Fraction(str(factor))))
 
 
-def keep_within_capacity(experts: Int[Tensor, "tokens k"], capacity: int) -> Bool[Tensor, "tokens k"]:
-    """Which choices are kept: each expert's first `capacity` ones. All first choices come before all second choices,
-    and each of these in the order of tokens, so that a second choice never displaces a first one (GShard, algorithm 1).
-    A capacity of 0 keeps none.
+def keep_within_capacity(chosen: Int[Tensor, "tokens k"], experts: int, factor: float) -> Bool[Tensor, "tokens k"]:
+    """Say which choices the experts keep: each one its first choices up to `expert_capacity`.
+
+    All first choices come before all second choices, and each of these in the order of tokens, so that a second choice
+    never displaces a first one (GShard, algorithm 1).
     """
-    if capacity < 0:
-        raise ValueError(f"capacity = {capacity}: expected 0 rows per expert or more")
-    in_order = experts.T.flatten()
+    import torch
+
+    capacity = expert_capacity(len(chosen), experts, chosen.shape[1], factor)
+    in_order = chosen.T.flatten()
     by_expert = in_order.sort(stable=True)
     first = torch.searchsorted(by_expert.values, by_expert.values)  # where this expert's choices begin
     place = torch.empty_like(in_order)
-    place[by_expert.indices] = torch.arange(len(in_order), device=experts.device) - first
-    return (place < capacity).view(experts.shape[::-1]).T
+    place[by_expert.indices] = torch.arange(len(in_order), device=chosen.device) - first
+    return (place < capacity).view(chosen.shape[::-1]).T
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,9 @@ class Load:
     """How the choices of some tokens fell on the experts. With capacity, at most that many per rank are kept."""
 
     chosen: tuple[int, ...]
-    """For each expert, how many choices fell on it."""
+    """The number of choices that fell on each expert."""
     kept: tuple[int, ...]
-    """For each expert, how many rows it computes."""
+    """The number of rows that each expert computes."""
 
     @property
     def dropped(self) -> int:
@@ -66,18 +71,21 @@ class Load:
 
     @property
     def imbalance(self) -> float:
-        """Rows of the busiest expert over the mean: how much longer the layer takes than a balanced one, where each
-        expert has a device of its own. 1.0 where there are no rows."""
+        """Rows of the busiest expert divided by the mean: how much longer the layer takes than a balanced one, if each
+        expert has its own device. 1.0 if there are no rows."""
         return max(self.kept) * len(self.kept) / sum(self.kept) if sum(self.kept) else 1.0
 
     def per_rank(self, ranks: int) -> tuple[int, ...]:
-        """Rows that each rank computes, where each has an equal part of the experts."""
+        """Return the rows that each rank computes, if each has an equal part of the experts."""
         each = len(self.kept) // ranks
         return tuple(sum(self.kept[rank * each : (rank + 1) * each]) for rank in range(ranks))
 
 
 def gather_load(load: Load, group: dist.ProcessGroup | None = None) -> Load:
     """The load of all ranks together: one all-reduce of two numbers per expert."""
+    import torch
+    import torch.distributed as dist
+
     both = torch.tensor([load.chosen, load.kept])
     dist.all_reduce(both, group=group)
     return Load(*(tuple(each) for each in both.tolist()))

@@ -1,4 +1,4 @@
-"""What the all-to-alls of a mixture of experts send, in closed form."""
+"""Messages of the all-to-alls of a mixture of experts, in closed form."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ def all_to_all_bytes(loads: Sequence[Load], width: int, element_size: int = 4) -
 
 
 def balanced_all_to_all_bytes(tokens: int, width: int, k: int, ranks: int, element_size: int = 4) -> float:
-    """Bytes per rank of one such exchange where each rank's `tokens` spread evenly and none is dropped:
-    (n − 1)/n · k · tokens · width · bytes. Four of them are a step: dispatch and combine, forward and backward."""
+    """Return the bytes per rank of one such exchange, if each rank's `tokens` spread evenly and none is dropped: (n −
+    1)/n · k · tokens · width · bytes. A step has four of them: dispatch and combine, forward and backward."""
     return (ranks - 1) / ranks * k * tokens * width * element_size
 
 

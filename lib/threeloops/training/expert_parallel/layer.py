@@ -1,7 +1,7 @@
-"""A mixture of experts whose experts live on different ranks: tokens travel to them and back, in two all-to-alls.
+"""A mixture of experts on several ranks: two all-to-alls carry tokens to their experts and back.
 
-After Lepikhin et al. 2020 ("GShard"). Messages hold the kept rows alone, where GShard pads each expert's to its
-capacity: fewer bytes, for an exchange of counts beforehand.
+After Lepikhin et al. 2020 ("GShard"). Messages hold only the rows that are kept, whereas GShard pads each expert's rows
+to its capacity. That means fewer bytes, but needs an exchange of counts beforehand.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -49,20 +49,21 @@ class _ExchangeRows(torch.autograd.Function):
 
 
 class ExpertParallel(nn.Module):
-    """y = Σ over a token's kept choices of weight · expert(token); a token of which no choice is kept gives zeros.
+    """y = Σ over a token's kept choices of weight · expert(token). A token with no kept choice gives zeros.
 
-    Each rank has tokens of its own and the same router; its experts are `own_experts(router.experts, group)` of all.
-    After forward, `routing` holds the decisions for this rank's tokens, for the auxiliary losses, and `load` says how
-    they fell and how many were dropped.
+    Each rank has its own tokens and the same router. Its experts are `own_experts(router.experts, group)` of all. After
+    forward, `routing` holds the decisions for this rank's tokens, for the auxiliary losses. `load` holds how they fell
+    and how many were dropped.
 
     An expert's gradient is the sum over the tokens of all ranks, since their losses reach it through the all-to-all.
-    The router's is that of this rank's tokens and needs the all-reduce of data parallelism; where that takes a mean
-    over n ranks, divide the experts' gradients by n. Every rank must run the backward, with a loss that depends on its
-    output, since each all-to-all has its counterpart there.
+    The router's gradient comes from this rank's tokens and needs the all-reduce of data parallelism. If that takes a
+    mean over n ranks, divide the experts' gradients by n. Every rank must run the backward, with a loss that depends on
+    its output, since each all-to-all has its counterpart there.
 
     Args:
-        experts: this rank's, each a module from (rows, width) to (rows, width). One that nobody chose gets 0 rows.
-        capacity_factor: see `expert_capacity`; it counts per rank of tokens. `inf` drops nothing.
+        experts: this rank's experts, each a module from (rows, width) to (rows, width). One that no token chose gets 0
+            rows.
+        capacity_factor: see `expert_capacity`. It counts per rank of tokens. `inf` drops nothing.
     """
 
     routing: Routing
@@ -90,8 +91,7 @@ class ExpertParallel(nn.Module):
     def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         tokens = x.flatten(0, -2)
         self.routing = routing = self.router(tokens)
-        capacity = expert_capacity(len(tokens), self.router.experts, self.router.k, self.capacity_factor)
-        kept = keep_within_capacity(routing.experts, capacity)
+        kept = keep_within_capacity(routing.experts, self.router.experts, self.capacity_factor)
 
         # The kept choices, sorted by expert, and so by the rank that has it.
         token, choice = kept.nonzero(as_tuple=True)
@@ -106,7 +106,7 @@ class ExpertParallel(nn.Module):
         return torch.zeros_like(tokens).index_add(0, token, weighted).view(x.shape)
 
     def _run_experts(self, rows: Tensor, count: Tensor) -> Tensor:
-        """What the experts make of rows that are sorted by expert, `count` for each: there, through them, and back."""
+        """Send rows, sorted by expert with `count` for each, to their experts, compute, and bring the results back."""
         arriving = torch.empty_like(count)  # from each rank, for each of this rank's experts
         dist.all_to_all_single(arriving, count, group=self.group)
         ranks = dist.get_world_size(self.group)

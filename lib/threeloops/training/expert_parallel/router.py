@@ -1,8 +1,8 @@
-"""Which experts a token goes to, with which weight, and what the router is told about it (Shazeer et al. 2017).
+"""A router: the experts of a token, their weights, and the losses that train the router (Shazeer et al. 2017).
 
-Scores are a softmax over all experts, in float32 or wider, and the weights of the k chosen ones are their scores as
-they are (Switch). With `normalise` they are divided by their sum (GShard, Mixtral); with k = 1 the weight is then
-always 1, and only the auxiliary losses teach the router anything.
+Scores are a softmax over all experts, in float32 or wider. The weights of the k chosen experts are their unchanged
+scores (Switch). With `normalise` they are divided by their sum (GShard, Mixtral). With k = 1 the weight is then always
+1, and only the auxiliary losses train the router.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -18,7 +18,7 @@ __all__ = ["Router", "Routing", "load_balancing_loss", "z_loss"]
 
 @dataclass(frozen=True)
 class Routing:
-    """What a router decided for `tokens` tokens, best expert first."""
+    """A router's decisions for `tokens` tokens, best expert first."""
 
     logits: Float[Tensor, "tokens experts"]
     scores: Float[Tensor, "tokens experts"]
@@ -50,8 +50,8 @@ class Router(nn.Module):
 
 
 def load_balancing_loss(routing: Routing) -> Float[Tensor, ""]:
-    """E · Σₑ fₑ Pₑ over the experts: fₑ is the share of choices that fell on expert e, before any is dropped, and Pₑ
-    its mean score (Fedus et al. 2021, equation 4). 1 where both are uniform, E where one expert gets everything.
+    """E · Σₑ fₑ Pₑ over the experts, where fₑ is the share of choices that fell on expert e, before any is dropped, and
+    Pₑ its mean score (Fedus et al. 2021, equation 4). It is 1 if both are uniform, and E if one expert gets everything.
 
     Shares are counts and have no gradient: it passes through the scores. 0 without tokens.
     """

@@ -1,7 +1,7 @@
-"""Whether a schedule can be executed, and where it cannot, which step is wrong and why.
+"""Check whether a schedule can be executed. If not, the error names the first wrong step and the reason.
 
-Also for the beginning of a schedule: it is refused as soon as no continuation can be executed, so an editor can refuse
-a move and say why, in the manner of LLM-Training-Puzzles (Rush 2023).
+This also works for the beginning of a schedule, which is refused as soon as no continuation can be executed. So an
+editor can refuse a move and say why, in the manner of LLM-Training-Puzzles (Rush 2023).
 """
 
 from bisect import bisect_left
@@ -25,15 +25,15 @@ class IllegalSchedule(ValueError):
 
 
 def check(schedule: Schedule, *, complete: bool = True, limit: int | None = None) -> None:
-    """Whether each stage does each microbatch forward once and backward once, on its rank, without deadlock.
+    """Check that each stage does each microbatch forward once and backward once, on its rank, without deadlock.
 
     Args:
-        complete: without it, the rows may be the beginnings of a schedule's, and are legal if it can be completed.
-        limit: how many activations a rank may keep at most, see `most_in_flight`.
+        complete: False if the rows may be the beginnings of a schedule's rows. They are legal if they can be completed.
+        limit: the most activations that a rank may keep, see `most_in_flight`.
 
     Raises:
-        IllegalSchedule: naming the first illegal step: reading all rows position by position, the first with which
-            no continuation is legal. If there is none, what is missing.
+        IllegalSchedule: names the first illegal step: reading all rows position by position, the first with which no
+            continuation is legal. If there is none, it names what is missing.
     """
     wrong = [found for rank in range(schedule.ranks) if (found := _wrong_in_row(schedule, rank, limit))]
     first = min(wrong, key=lambda each: (each.position, each.rank), default=None)
@@ -42,7 +42,7 @@ def check(schedule: Schedule, *, complete: bool = True, limit: int | None = None
         steps = steps[: steps.index((first.position, first.rank))]
 
     def stuck(n: int) -> bool:
-        """Whether the first n steps are a deadlock, whatever follows."""
+        """Return whether the first n steps are a deadlock, whatever follows."""
         return _deadlocked(_beginning(schedule, steps[:n]))
 
     if stuck(len(steps)):
@@ -60,8 +60,8 @@ def check(schedule: Schedule, *, complete: bool = True, limit: int | None = None
 
 
 def most_in_flight(row: list[Action], weights: list[float] | None = None) -> float:
-    """The most activations that a rank keeps at once: those of a forward, until its backward has been done (of one in
-    two parts, both). With `weights`, the activations of one microbatch on each stage count so much."""
+    """Return the most activations that a rank keeps at once: those of a forward, until its backward has been done (both
+    parts, if it has two). With `weights`, the activations of one microbatch on each stage count this much."""
     now = most = 0.0
     for action in row:
         change = {"F": 1, "I": 0}.get(action.kind, -1)
@@ -71,7 +71,7 @@ def most_in_flight(row: list[Action], weights: list[float] | None = None) -> flo
 
 
 def _wrong_in_row(schedule: Schedule, rank: int, limit: int | None) -> IllegalSchedule | None:
-    """The first action of a row that its place, or what stands before it in the row, makes illegal."""
+    """Return the first action of a row that its place, or an earlier action in the row, makes illegal."""
     before: dict[tuple[Kind, int, int], int] = {}
     in_flight = 0
     for position, action in enumerate(schedule.rows[rank]):
@@ -116,7 +116,7 @@ def _out_of_turn(action: Action, before: dict[tuple[Kind, int, int], int]) -> st
 
 
 def _missing(schedule: Schedule, rank: int) -> list[Action]:
-    """What the row does not have yet: forwards first, then backwards, whole ones where none has begun."""
+    """Return the actions that the row lacks: forwards first, then backwards, as whole ones if none has begun."""
     row = set(schedule.rows[rank])
     every = [(stage, i) for stage in schedule.stages_of(rank) for i in range(schedule.microbatches)]
     forwards = [Action("F", *key) for key in every if ("F", *key) not in row]
@@ -132,14 +132,14 @@ def _missing(schedule: Schedule, rank: int) -> list[Action]:
 
 
 def _beginning(schedule: Schedule, steps: list[tuple[int, int]]) -> Schedule:
-    """Only these steps of the rows, the first ones of each."""
+    """Return a schedule with only the first steps of each row."""
     lengths = Counter(rank for _, rank in steps)
     return replace(schedule, rows=[row[: lengths[rank]] for rank, row in enumerate(schedule.rows)])
 
 
 def _waits(schedule: Schedule) -> dict[Action, list[Action]]:
-    """What each action waits for: the one before it in its row, and the stage whose result it needs. An action that no
-    row has yet will come after the last of its rank's row."""
+    """Return the actions that each action waits for: the one before it in its row, and the stage whose result it needs.
+    An action that no row has yet will come after the last one in its rank's row."""
     waits: dict[Action, list[Action]] = {}
     for rank, row in enumerate(schedule.rows):
         for before, action in zip([None, *row], row, strict=False):
@@ -153,7 +153,7 @@ def _waits(schedule: Schedule) -> dict[Action, list[Action]]:
 
 
 def _result(action: Action) -> Action:
-    """Under one name what gives the same result: the gradient of a stage's input comes from B or from I."""
+    """Name an action by its result: the gradient of a stage's input comes from B or from I."""
     return Action("B", action.stage, action.microbatch) if action.kind == "I" else action
 
 

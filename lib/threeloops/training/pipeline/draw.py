@@ -1,4 +1,4 @@
-"""A pipeline step as a picture: a row per rank, a bar per action, with the number of its microbatch."""
+"""Draw a pipeline step: a row per rank, and a bar per action with the number of its microbatch."""
 
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,13 @@ _FONT, _PALER = 9.0, 0.5
 
 
 def gantt(timeline: Timeline, *, until: float | None = None) -> "Figure":
-    """Draw a step, simulated or measured. What is white between bars is bubble.
+    """Draw a step, simulated or measured. The white parts between bars are the bubble.
 
-    A rank's stages after its first are paler. The axes hold seconds from the first start; labels are in µs, ms or s.
+    A rank's stages after its first are paler. The axes hold seconds from the first start, and labels are in µs, ms or
+    s.
 
     Args:
-        until: draw the first so many seconds.
+        until: draw only this many seconds.
     """
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch

@@ -69,8 +69,8 @@ class _Inbox:
 
 
 class Tagged(_Inbox):
-    """Messages that are matched by tag: one per microbatch, since those of a microbatch from one rank to another leave
-    in the order in which they are asked for. Tag 0 is left for tied weights."""
+    """Messages that are matched by tag. A tag per microbatch is enough, since a microbatch's messages from one rank to
+    another leave in the order in which they are requested. Tag 0 is left for tied weights."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -196,7 +196,7 @@ def rounds(schedule: Schedule) -> list[list[Action | None]]:
 
 
 _Message = tuple[int, int, Action]
-"""From which rank, to which, and the action that needs it."""
+"""The sender, the receiver, and the action that needs the message."""
 
 
 def _batches(schedule: Schedule, rank: int) -> dict[Action | None, list[list[_Message]]]:

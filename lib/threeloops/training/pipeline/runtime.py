@@ -1,4 +1,4 @@
-"""One rank's part of a pipeline step: any schedule, on plain `torch.distributed` sends and receives."""
+"""Run one rank's part of a pipeline step, for any schedule, with plain `torch.distributed` sends and receives."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ __all__ = ["Step", "run_schedule"]
 
 @dataclass(frozen=True)
 class Step:
-    """What one rank has of a step."""
+    """One rank's result of a step."""
 
     loss: Tensor | None
     """The mean over the microbatches, on the rank of the last stage."""
@@ -43,10 +43,10 @@ def run_schedule(
     """Execute this rank's row. Afterwards `grad` of each weight has grown by the gradient of the mean loss over the
     microbatches, as if one process had computed it.
 
-    Every rank of the group calls it with the same schedule. A result leaves when its action ends, and an input is asked
-    for one action ahead. Sends are waited for late: an activation's when its gradient is there, a gradient's at the
-    end. If the first and the last stage name a `tied_weight` and are on different ranks, their copies end with
-    the sum of both gradients; that takes one more message each way, which the simulator does not know of.
+    Every rank of the group calls it with the same schedule. A result leaves when its action ends, and an input is
+    requested one action ahead. Sends are waited for late: an activation's when its gradient arrives, a gradient's at
+    the end. If the first and the last stage name a `tied_weight` and are on different ranks, their copies end with the
+    sum of both gradients. That takes one more message each way, which the simulator does not include.
 
     On GPUs use NCCL. Call `torch.cuda.set_device` first, and keep stages, inputs, targets and `activations` on that
     device. NCCL ignores tags, so messages go in rounds that all ranks share (see `messages`). The call may return
@@ -55,18 +55,19 @@ def run_schedule(
     NCCL's stream does.
 
     Args:
-        stages: this rank's stages, by number. Each takes one tensor, and gives one.
-        inputs: of the first stage, one per microbatch; used by its rank alone.
-        targets: of the loss, one per microbatch; used by the rank of the last stage alone.
-        loss: of the last stage's output and a target, a mean over the microbatch.
-        activations: tensors like those that each stage hands to the next (shape, dtype, device); one if all are alike.
-        durations: charge (on real processes sleep) so long for each action, beside what the stages do.
-        tags: whether the backend matches messages by tag; by default it does for tensors on the CPU and not for others.
+        stages: this rank's stages, by number. Each takes one tensor, and returns one.
+        inputs: inputs of the first stage, one per microbatch. Only its rank uses them.
+        targets: targets of the loss, one per microbatch. Only the rank of the last stage uses them.
+        loss: a function of the last stage's output and a target, a mean over the microbatch.
+        activations: tensors like those that each stage hands to the next (shape, dtype, device), or one if all are
+            alike.
+        durations: time to charge for each action (on real processes, to sleep), besides what the stages do.
+        tags: whether the backend matches messages by tag. By default it does for tensors on the CPU and not for others.
 
     Raises:
         IllegalSchedule: see `check`.
-        ValueError: what was given does not fit the schedule, a stage's output is not as announced, or the group does
-            not carry tensors of this device.
+        ValueError: an argument does not fit the schedule, a stage's output differs from `activations`, or the group
+            does not carry tensors of this device.
     """
     run = _Run(schedule, stages, inputs, targets, loss, activations, group, tags)
     return run.execute({kind: durations.seconds(kind, schedule.stages) for kind in _KINDS} if durations else {})
@@ -76,7 +77,7 @@ _KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 
 
 class _Run:
-    """The state of a step: what has arrived, what is on its way, and what later actions need of earlier ones."""
+    """The state of a step: arrived messages, messages in flight, and results that later actions need."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class _Run:
         self.forwards: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         """Input and output, by stage and microbatch."""
         self.owed: dict[tuple[int, int], Callable[[], None]] = {}
-        """What computes weight gradients."""
+        """Functions that compute weight gradients later."""
 
     def execute(self, seconds: Mapping[Kind, list[float]]) -> Step:
         row, timed = self.schedule.rows[self.rank], []
@@ -201,8 +202,8 @@ def _description(tensor: Tensor, anywhere: bool) -> str:
 def _tied(
     schedule: Schedule, stages: Mapping[int, nn.Module], rank: int, group: dist.ProcessGroup | None
 ) -> Iterator[None]:
-    """Let copies of one weight in the first and the last stage have the sum of what both contribute meanwhile
-    (Shoeybi et al. 2019, "Megatron-LM": its embedding group)."""
+    """Give both copies of one weight, in the first and the last stage, the sum of what both contribute (Shoeybi et al.
+    2019, "Megatron-LM": its embedding group)."""
     ends = schedule.placement[0], schedule.placement[-1]
     mine = {ends[0]: 0, ends[1]: schedule.stages - 1}.get(rank)
     weight = None if mine is None else getattr(stages[mine], "tied_weight", None)

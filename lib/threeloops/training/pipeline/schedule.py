@@ -1,6 +1,6 @@
 """Pipeline schedules as data, and those with whole backward passes: GPipe, 1F1B, interleaved 1F1B.
 
-A schedule is a list of actions per rank, and which rank has which stage. Schedules differ in nothing else, so one
+A schedule lists the actions of each rank, and says which rank has which stage. Schedules differ in nothing else, so one
 checker, one simulator and one runtime serve them all, as in torch.distributed.pipelining (`_Action`) and in the
 zero-bubble authors' fork of Megatron-LM.
 """
@@ -11,11 +11,11 @@ from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 __all__ = [
-    "Action", "Kind", "Schedule", "bubble_share", "gpipe", "in_turns", "interleaved", "microbatches_for", "one_f_one_b",
+    "Action", "Kind", "Schedule", "bubble_share", "gpipe", "in_turns", "interleaved", "one_f_one_b",
 ]  # fmt: skip
 
 Kind = Literal["F", "B", "I", "W"]
-"""Forward; backward, whole or split into the gradient of the stage's input (I) and those of its weights (W)."""
+"""Forward; backward, whole (B) or split into the gradient of the stage's input (I) and those of its weights (W)."""
 
 _NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
@@ -35,7 +35,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What each rank does in one step of training; or the beginning of it, while somebody writes it."""
+    """The actions of each rank in one step of training, or their beginning while a schedule is being written."""
 
     rows: list[list[Action]]
     """The actions of each rank, in order."""
@@ -61,8 +61,8 @@ class Schedule:
         return [stage for stage, owner in enumerate(self.placement) if owner == rank]
 
     def source(self, action: Action) -> int | None:
-        """The stage whose result an action needs: a forward needs that of the stage before, a backward that of the
-        stage after; None where it needs none."""
+        """Return the stage whose result an action needs: a forward needs that of the stage before, a backward that of
+        the stage after. None if it needs none."""
         return self._neighbour(action, forward=-1)
 
     def target(self, action: Action) -> int | None:
@@ -143,19 +143,6 @@ def bubble_share(ranks: int, microbatches: int, chunks: int = 1) -> float:
     (p − 1) / (m + p − 1), since each rank works m times and waits p − 1 times for a forward and a backward."""
     _check_counts(ranks=ranks, microbatches=microbatches, chunks=chunks)
     return (ranks - 1) / (chunks * microbatches + ranks - 1)
-
-
-def microbatches_for(ranks: int, share: float, chunks: int = 1) -> int:
-    """The fewest microbatches with which the bubble of GPipe or 1F1B is at most `share` of a step; of interleaved 1F1B,
-    rounded up to whole groups."""
-    _check_counts(ranks=ranks, chunks=chunks)
-    if not 0 < share < 1:
-        raise ValueError(f"share = {share}: expected a part of the step, above 0 and below 1")
-    group = ranks if chunks > 1 else 1
-    microbatches = group * max(1, int((ranks - 1) * (1 - share) / share / chunks / group))
-    while bubble_share(ranks, microbatches, chunks) > share + 1e-12:
-        microbatches += group
-    return microbatches
 
 
 def _check_counts(**counts: int) -> None:

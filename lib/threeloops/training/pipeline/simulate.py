@@ -1,7 +1,7 @@
-"""When each action of a schedule begins and ends, from its durations and from what transfers take.
+"""Simulate when each action of a schedule begins and ends, given durations and the time of transfers.
 
-Every rank works through its row. An action begins when the one before it has ended and its input has arrived; its
-result leaves when it ends. Transfers cost a rank no time of its own.
+Every rank works through its row. An action begins when the action before it has ended and its input has arrived, and
+its result leaves when it ends. A transfer does not occupy the rank.
 """
 
 import heapq
@@ -30,7 +30,7 @@ class Durations:
     backward: float | Sequence[float] | None = None
 
     def seconds(self, kind: Kind, stages: int) -> list[float]:
-        """Of this kind of action on each of `stages` stages."""
+        """Return the duration of this kind of action on each of `stages` stages."""
         if kind == "B" and self.backward is None:
             parts = self.seconds("I", stages), self.seconds("W", stages)
             return [i + w for i, w in zip(*parts, strict=True)]
@@ -44,7 +44,7 @@ class Durations:
 
 @dataclass(frozen=True)
 class Transfers:
-    """Messages on the links of a topology, where they queue for ports as on the virtual cluster."""
+    """Transfers on the links of a topology, where they queue for ports as on the virtual cluster."""
 
     topology: Topology
     sizes: int | Sequence[int]
@@ -59,7 +59,7 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """What each rank did, and from when to when in seconds: simulated, or measured."""
+    """The actions of each rank with their start and end in seconds, simulated or measured."""
 
     rows: list[list[Timed]]
 
@@ -69,7 +69,7 @@ class Timeline:
 
     @cached_property
     def seconds(self) -> float:
-        """From the first start to the last end."""
+        """The time from the first start to the last end."""
         return max((row[-1].end for row in self.rows if row), default=0.0) - self.start
 
     @property
@@ -94,14 +94,16 @@ def simulate(
     *,
     complete: bool = True,
 ) -> Timeline:
-    """Start and end of every action; of the beginning of a schedule (not `complete`), of what can be executed so far.
+    """Compute start and end of every action, or, for the beginning of a schedule (not `complete`), of those that can be
+    executed so far.
 
     Args:
-        transfers: seconds from one rank to another, whatever else is on the way; or the links, which gives the times of
-            `run_schedule` on a virtual cluster of this topology.
+        transfers: seconds from one rank to another, independent of other traffic; or the links, which gives the times
+            of `run_schedule` on a virtual cluster of this topology.
 
     Raises:
-        IllegalSchedule: the schedule cannot be executed; the first wrong step and why, from `check`.
+        IllegalSchedule: the schedule cannot be executed. The message of `check` names the first wrong step and the
+            reason.
     """
     seconds = {kind: durations.seconds(kind, schedule.stages) for kind in _STEPS}
     arrival = _arrivals(schedule, transfers)
@@ -115,7 +117,7 @@ def simulate(
     leaving: list[tuple[float, int, Action]] = []
 
     def go_on(rank: int) -> None:
-        """Until the end of the row, or to an action that cannot begin yet."""
+        """Continue to the end of the row, or to an action that cannot begin yet."""
         now = rows[rank][-1].end if rows[rank] else 0.0
         for action in schedule.rows[rank][len(rows[rank]) :]:
             kind, stage, microbatch = action
@@ -155,8 +157,8 @@ _NEVER, _DONE = (-1, -1), 3
 
 
 def _arrivals(schedule: Schedule, transfers: float | Transfers) -> Callable[[int, Action, float], float]:
-    """A function that says when what `action` needs, ready on a rank at some time, is on the rank of the action. It has
-    to be asked in the order of these times."""
+    """Return a function that says when the input of `action`, ready on a rank at some time, is on the action's rank. It
+    has to be called in the order of these times."""
     if isinstance(transfers, int | float):
         if not 0 <= transfers < math.inf:
             raise ValueError(f"transfers = {transfers} s: expected 0 or more")

@@ -1,5 +1,5 @@
 """Schedules that divide backward in two (Qi et al. 2023, "Zero Bubble Pipeline Parallelism"): only the gradient of the
-stage's input (I) is urgent, since the stage before waits for it. Those of the weights (W) fill what would be a bubble.
+stage's input (I) is urgent, since the previous stage waits for it. Gradients of the weights (W) fill the bubbles.
 """
 
 from collections import deque
@@ -55,8 +55,8 @@ def _v_without_weights(rank: int, ranks: int, microbatches: int) -> list[Action]
 
 
 def _with_weights(schedule: Schedule, most_in_flight: int) -> Schedule:
-    """Put weight gradients into rows of F and I: where a rank would wait if each action took one slot, and before a
-    forward with which it would keep more than `most_in_flight` activations."""
+    """Put weight gradients into rows of F and I: wherever a rank would wait if each action took one slot, and before a
+    forward that would make it keep more than `most_in_flight` activations."""
     rows: list[list[Action]] = [[] for _ in schedule.rows]
     ahead = [deque(row) for row in schedule.rows]
     owed: list[deque[Action]] = [deque() for _ in schedule.rows]

@@ -1,4 +1,4 @@
-"""Which parallelism for which model on which machine: memory and step time predicted, and the plans that fit compared.
+"""Choose the parallelism of a model on a machine: predict memory and step time, and compare the plans that fit.
 
 >>> plan = Plan(batch=2048, sequence=8192, dp=64, pp=16, tp=8, zero=2)
 >>> max(each.total for each in memory(LLAMA_405B, plan)) / 2**30     # GiB per GPU
@@ -6,25 +6,32 @@
 >>> step.seconds, step.mfu, step.tokens_per_gpu
 >>> fastest = plans(LLAMA_405B, h100_node(), gpus=8192, batch=2048, sequence=8192)[0].plan
 
-This is a model of a step in closed form; `pipeline.simulate` follows each action, and the virtual cluster each message.
-`PUBLISHED` are runs that others have measured, and `python -m benchmarks parallel` says how far from them it is.
+This is a model of a step in closed form. `pipeline.simulate` follows each action, and the virtual cluster each message.
+`PUBLISHED` has runs that others have measured, and `python -m benchmarks parallel` compares the predictions with them.
 """
 
-from threeloops.training.planning.memory import ALLOCATED_SHARE, Memory, memory
-from threeloops.training.planning.model import Transformer
-from threeloops.training.planning.plan import Machine, Plan
-from threeloops.training.planning.published import (
-    LLAMA_8B,
-    LLAMA_70B,
-    LLAMA_405B,
-    PUBLISHED,
-    Run,
-    a100_node,
-    h100_node,
-    node,
-)
-from threeloops.training.planning.search import plans
-from threeloops.training.planning.time import StepTime, step_time
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.planning.memory import ALLOCATED_SHARE, Memory, memory
+    from threeloops.training.planning.model import Transformer
+    from threeloops.training.planning.plan import Machine, Plan
+    from threeloops.training.planning.published import (
+        LLAMA_8B,
+        LLAMA_70B,
+        LLAMA_405B,
+        PUBLISHED,
+        Run,
+        a100_node,
+        h100_node,
+        node,
+    )
+    from threeloops.training.planning.search import plans
+    from threeloops.training.planning.time import StepTime, step_time
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "ALLOCATED_SHARE", "LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "Machine", "Memory", "PUBLISHED", "Plan", "Run",

@@ -1,4 +1,4 @@
-"""What a plan keeps in the memory of each GPU, predicted."""
+"""Predict the memory that a plan needs on each GPU."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from threeloops.training.planning.plan import Plan
 __all__ = ["ALLOCATED_SHARE", "Memory", "memory"]
 
 ALLOCATED_SHARE = 0.9
-"""Of the memory that PyTorch's caching allocator reserves, what tensors take at the peak; the rest is fragments. Our
-predictions for torchtitan's runs of its 8B model are 0.82 to 0.94 of what they reserved, and the round number comes
-from there."""
+"""Share of the memory reserved by PyTorch's caching allocator that tensors take at the peak. The rest is fragments.
+Our predictions for torchtitan's runs of its 8B model are 0.82 to 0.94 of what they reserved, so we take a round number
+in that range."""
 
 _LOSS_BYTES = 12
-"""Per logit when backward of the loss begins, in float32: log-softmax, its gradient, and the gradient of the logits."""
+"""Bytes per logit when the loss's backward begins: log-softmax, its gradient and the logits' gradient, in float32."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Memory:
     gathered: float
     """16-bit parameters that FSDP has put together for use."""
     activations: float
-    """What forward keeps for backward."""
+    """Activations that forward keeps for backward."""
     working: float
-    """Of the loss, or of the layer whose backward runs: whichever is more."""
+    """Working memory of the loss, or of the layer whose backward runs, whichever is more."""
 
     @property
     def total(self) -> float:
@@ -36,10 +36,10 @@ class Memory:
 
 
 def memory(model: Transformer, plan: Plan) -> list[Memory]:
-    """Of each pipeline rank, when it keeps most: as backward begins on the last microbatch that it takes in.
+    """Predict the peak memory of each pipeline rank, when backward begins on the last microbatch that it takes in.
 
-    Left out: what an allocator cannot use (`ALLOCATED_SHARE`), and buffers of kernels and of NCCL. Where one microbatch
-    is a step, there are no gradients yet when the activations are there.
+    It leaves out memory that the allocator cannot use (`ALLOCATED_SHARE`), and buffers of kernels and NCCL. If a step
+    has one microbatch, there are no gradients yet while the activations exist.
     """
     return [_of_rank(model, plan, rank, layers) for rank, layers in enumerate(plan.layers(model))]
 

@@ -1,4 +1,4 @@
-"""The sizes of a decoder-only transformer that its plan depends on: parameters, FLOPs, and what backward needs."""
+"""The sizes of a decoder-only transformer that a plan depends on: parameters, FLOPs, and the needs of backward."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,8 +7,8 @@ from typing import Literal
 __all__ = ["Recompute", "Transformer"]
 
 Recompute = Literal["none", "selective", "full"]
-"""What backward computes again. "selective" keeps the results of attention and of every other matmul, as torchtitan
-does; "full" keeps only the input of each layer."""
+"""The part that backward computes again. "selective" keeps the results of attention and of every other matmul, like
+torchtitan. "full" keeps only the input of each layer."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Transformer:
 
     @property
     def kv_width(self) -> int:
-        """Of the keys of one token, and of its values."""
+        """The width of one token's keys, and of its values."""
         return self.width // self.heads * self.kv_heads
 
     @cached_property
@@ -53,7 +53,7 @@ class Transformer:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embedding, or of the head."""
+        """The number of parameters of the embedding, or of the head."""
         return self.vocabulary * self.width
 
     @property
@@ -73,17 +73,18 @@ class Transformer:
         return 3 * (self.layers * self.layer_flops(tokens, sequence) + self.head_flops(tokens))
 
     def recomputed_flops(self, tokens: int, sequence: int, recompute: Recompute) -> float:
-        """Of `layer_flops`, those that backward repeats."""
+        """Return the part of `layer_flops` that backward repeats."""
         if recompute == "selective":
             return 2 * tokens * sum(list(self.matrices.values())[1::2])
         return self.layer_flops(tokens, sequence) if recompute == "full" else 0.0
 
     def saved(self, recompute: Recompute) -> int:
-        """16-bit elements that one layer keeps for backward, per token.
+        """Return the 16-bit elements that one layer keeps for backward, per token.
 
-        Without recomputation: the inputs and outputs of both norms, what attention and the MLP's nonlinearity need (the
-        latter is one kernel), and the inputs of the last matmuls of attention and MLP. That is 32 of the 34 bytes per
-        token and width of Korthikanti et al. 2022 (table 2, attention recomputed); the other two are dropout masks.
+        Without recomputation, these are the inputs and outputs of both norms, the tensors that attention and the MLP's
+        nonlinearity need (the latter is one kernel), and the inputs of the last matmuls of attention and MLP. That is
+        32 of the 34 bytes per token and width of Korthikanti et al. 2022 (table 2, attention recomputed). The other two
+        are dropout masks.
         """
         if recompute == "full":
             return self.width

@@ -1,4 +1,4 @@
-"""A plan: how a training step is cut, on which machine."""
+"""A plan: how a training step is cut, and on which machine it runs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,18 +16,18 @@ class Machine:
 
     gpus_per_node: int
     memory_bytes: float
-    """Of a GPU."""
+    """The memory of one GPU."""
     flops: float
     """Dense 16-bit FLOP/s that kernels reach when nothing is waited for: a share of the data sheet's number."""
     peak_flops: float
     """The data sheet's number, which MFU is relative to."""
     inside: Link
     between: Link
-    """Per GPU, and per direction."""
+    """The link between nodes, per GPU and per direction."""
 
     def link(self, ranks: range) -> Link:
-        """What a ring over these ranks gets. Several ranks of a node use their links to other nodes together, as NCCL's
-        channels do; and a message passes between nodes once per node."""
+        """Return the link of a ring over these ranks. Several ranks of a node use their links to other nodes together,
+        like NCCL's channels, and a message passes between nodes once per node."""
         nodes = len({rank // self.gpus_per_node for rank in ranks})
         if nodes == 1:
             return self.inside
@@ -38,10 +38,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Plan:
-    """Lengths of the axes, and what one step does.
+    """The lengths of the axes, and the settings of one step.
 
-    `batch` is counted in sequences of all ranks. Gradients are reduced and accumulated in float32. Stages of ZeRO work
-    over dp and cp together: 1 shards masters and optimizer states, 2 the gradients too, 3 the parameters too (FSDP). In
+    `batch` counts sequences of all ranks. Gradients are reduced and accumulated in float32. Stages of ZeRO work over dp
+    and cp together: stage 1 shards masters and optimizer states, 2 also the gradients, 3 also the parameters (FSDP). In
     a pipeline FSDP gathers a rank's parameters once per step, and scatters its gradients once, as torch's schedules do.
     Tensor parallelism includes sequence parallelism, and cuts head and loss along the vocabulary.
     """
@@ -77,8 +77,9 @@ class Plan:
 
     @property
     def mesh(self) -> Mesh:
-        """Tensor parallelism inside, then context, data, and pipeline parallelism: the order of how much each sends.
-        (Llama 3 has pp inside dp; where a node holds tp, and all else is between nodes, the two cost the same.)"""
+        """Return the mesh, with tensor parallelism innermost, then context, data, and pipeline parallelism: the order
+        of how much each sends. (Llama 3 has pp inside dp. If a node holds tp and everything else is between nodes, both
+        cost the same.)"""
         return Mesh(pp=self.pp, dp=self.dp, cp=self.cp, tp=self.tp)
 
     @property
@@ -102,7 +103,7 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Of one microbatch on one rank, before tensor parallelism cuts them."""
+        """The tokens of one microbatch on one rank, before tensor parallelism cuts them."""
         return self.microbatch * self.sequence // self.cp
 
     @property

@@ -1,11 +1,11 @@
-"""Training runs that others have published, as plans: to see where the planner is right, and where it is not.
+"""Published training runs as plans, which show where the planner is right and where it is not.
 
 - "megatron": Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*
   (arXiv 2104.04473), table 1. Placement and throughput; sequences of 2,048 tokens, vocabulary 51,200, activations
   recomputed. The sizes of microbatches and the numbers of chunks were tuned, and are not printed. Its FLOPs are those
   of equation 3, with recomputation.
 - "llama3": Grattafiori et al. 2024, *The Llama 3 Herd of Models* (arXiv 2407.21783), table 4: the 405B model. It
-  interleaves chunks, whose number is not printed: 4 here. Its FLOPs are taken as ours: causal, without recomputation.
+  interleaves chunks, whose number is not printed: 4 here. Its FLOPs are counted as ours: causal, without recomputation.
 - "torchtitan": pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md (December 2024), tables 1 to 5, the rows
   with torch.compile. GPUs of 96 GB and 500 W. `memory_gib` is what the allocator reserved; float8 where noted.
 """
@@ -33,10 +33,10 @@ def a100_node(efficiency: float = 0.6) -> Machine:
 
 
 def node(name: str, between: float, efficiency: float = 0.6, gpus: int = 8) -> Machine:
-    """Nodes of `gpus` accelerators of this name, each with `between` bytes/s per direction to other nodes.
+    """Return nodes of `gpus` accelerators of this name, each with `between` bytes/s per direction to other nodes.
 
-    16-bit arithmetic is BF16, or FP16 where the hardware lacks that. Accelerators without a link of their own use their
-    host's. Raises LookupError if it has neither type, or no link at all is known.
+    16-bit arithmetic is BF16, or FP16 if the hardware lacks BF16. Accelerators without a link of their own use their
+    host's. Raises LookupError if the accelerator has neither type, or if no link is known.
     """
     gpu = accelerator(name)
     peak = gpu.rates.get("bf16") or gpu.rate("fp16")
@@ -57,10 +57,10 @@ class Run:
     machine: Machine
     plan: Plan
     seconds: float
-    """Of a step, from the throughput that the source gives."""
+    """The time of a step, from the throughput that the source gives."""
     memory_gib: float | None = None
     unlike: str = ""
-    """What the run does and the planner does not model."""
+    """A property of the run that the planner does not model."""
 
 
 LLAMA_8B = Transformer(32, 4096, 32, 8, 14336, 128256)

@@ -26,16 +26,17 @@ def plans(
     chunks: Sequence[int] = (1, 2, 4, 8),
     memory_share: float = ALLOCATED_SHARE,
 ) -> list[StepTime]:
-    """All plans for `gpus` that keep at most `memory_share` of each GPU's memory, by the seconds of a step.
+    """Return all plans for `gpus` that keep at most `memory_share` of each GPU's memory, sorted by the seconds of a
+    step.
 
-    Tensor parallelism stays within a node. Microbatches are of one sequence, which gives the smallest bubble and the
-    fewest activations; larger ones would help only where kernels on one sequence are too small. An empty list says
-    that nothing fits, or that the batch cannot be divided among so many GPUs.
+    Tensor parallelism stays within a node. A microbatch is one sequence, which gives the smallest bubble and the fewest
+    activations. Larger ones would help only if kernels on one sequence are too small. The list is empty if nothing
+    fits, or if the batch cannot be divided among this many GPUs.
 
     Args:
         batch, sequence: sequences per step of all GPUs, and tokens of each.
         context: whether sequences may be cut.
-        zero, recompute, chunks: what to choose from. Stage 3 of ZeRO is not tried in a pipeline.
+        zero, recompute, chunks: the values to choose from. Stage 3 of ZeRO is not tried in a pipeline.
     """
     if gpus < 1 or not 0 < memory_share <= 1:
         raise ValueError(f"gpus = {gpus}, memory_share = {memory_share}: expected 1 or more, and a share above 0")

@@ -1,4 +1,4 @@
-"""How long a step of a plan takes, predicted from FLOPs, bytes and links."""
+"""Predict the time of a plan's step from FLOPs, bytes and links."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,8 @@ __all__ = ["StepTime", "step_time"]
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step, each part as it lengthens the step: what is hidden does not count."""
+    """Seconds of one step. Each part counts only by how much it lengthens the step, so hidden communication does not
+    count."""
 
     compute: float
     tensor: float
@@ -24,7 +25,7 @@ class StepTime:
     """Gradients and parameters between replicas."""
     plan: Plan
     model_flops: float
-    """Of all GPUs, without recomputation."""
+    """FLOPs of all GPUs, without recomputation."""
     peak_flops: float
 
     @property
@@ -33,12 +34,12 @@ class StepTime:
 
     @property
     def tokens_per_gpu(self) -> float:
-        """Per second."""
+        """Tokens per GPU and second."""
         return self.plan.batch * self.plan.sequence / self.plan.gpus / self.seconds
 
     @property
     def flops_per_gpu(self) -> float:
-        """Per second, without recomputation."""
+        """FLOPs per GPU and second, without recomputation."""
         return self.model_flops / self.plan.gpus / self.seconds
 
     @property
@@ -48,9 +49,9 @@ class StepTime:
 
 
 def step_time(model: Transformer, machine: Machine, plan: Plan) -> StepTime:
-    """The slowest pipeline rank sets the pace of all microbatches. Collectives of tensor and context parallelism are
-    exposed; transfers between stages are hidden but for the first microbatch; those of data parallelism are hidden
-    behind the layers that compute meanwhile. The optimizer's own time is left out."""
+    """Predict a step's time. The slowest pipeline rank sets the pace of all microbatches. Collectives of tensor and
+    context parallelism are exposed. Transfers between stages are hidden except for the first microbatch. Those of data
+    parallelism are hidden behind the layers that compute meanwhile. The optimizer's own time is left out."""
     m, tokens = plan.microbatches, plan.tokens
     layers = plan.layers(model)
     links = {axis: machine.link(ranks) for axis, ranks in plan.groups.items()}

@@ -72,16 +72,16 @@ def bytes_sent(
     kept: Sequence[int] = (),
     replicas: int = 1,
 ) -> list[int]:
-    """Bytes that each rank sends in one step of one backward, on rings; without norms and buffers.
+    """Return the bytes that each rank sends in one step of one backward, on rings, without norms and buffers.
 
     Every chunk of a flat tensor passes along the ring, N − 1 of N from each rank: once for a reduce-scatter, once for
-    an all-gather. The rings of `DDP` cut without padding, so there ranks differ where a size is no multiple of N.
+    an all-gather. The rings of `DDP` cut without padding, so there the ranks differ if a size is not a multiple of N.
 
     Args:
-        kept: of stage 3, sizes of what is gathered once instead of twice: the root, and all units with
-            `reshard_after_forward=False`.
-        replicas: of stage 3, how many groups of `ranks` there are (hybrid sharding). The answer has the ranks of the
-            first group first.
+        kept: for stage 3, sizes of the flat tensors that are gathered once instead of twice: the root, and all units
+            with `reshard_after_forward=False`.
+        replicas: for stage 3, the number of groups of `ranks` (hybrid sharding). The result has the ranks of the first
+            group first.
     """
     _require([*sizes, *kept], ranks, stage)
     if replicas < 1 or ((kept or replicas > 1) and stage != 3):
@@ -99,7 +99,7 @@ def bytes_sent(
 
 
 def _all_reduce(elements: int, ranks: int, rank: int) -> int:
-    """Elements that a rank sends: all chunks but its own, and then all but that of the next rank."""
+    """Return the elements that a rank sends: all chunks except its own, and then all except that of the next rank."""
     return 2 * elements - chunk_length(elements, ranks, rank) - chunk_length(elements, ranks, rank + 1)
 
 

@@ -1,17 +1,18 @@
-"""Parameters, and their gradients, as one flat tensor that is cut into equal chunks, one per rank.
+"""Parameters and their gradients as one flat tensor, cut into equal chunks, one per rank.
 
-Elements stand in reverse order of registration, in which gradients become ready and DDP fills its buckets. Zeros at the
-end make the length a multiple of the ranks; they are no part of any shard, so neither a norm nor an optimizer sees
-them.
+Elements are in reverse order of registration, the order in which gradients become ready and DDP fills its buckets.
+Zeros at the end make the length a multiple of the ranks. They belong to no shard, so neither a norm nor an optimizer
+sees them.
 
 When do a reduce-scatter and DDP's all-reduce give the same bits? Floating-point sums depend on their order. A ring adds
 chunk c in the order c + 1, c + 2, …, c (`cluster/processes/communicator.py`; the same in both collectives, as in NCCL),
-so an element's order follows from the chunk that it is in. Both give the same bits where
+so an element's order follows from its chunk. Both give the same bits if
 
 - the same parameters are reduced together: a bucket or unit here is a bucket there, and
-- both cut it alike: its length is a multiple of the ranks (DDP's uneven chunks differ by one element, ours are padded),
+- both are cut alike: the length is a multiple of the ranks (DDP's uneven chunks differ by one element, ours are
+  padded),
 
-and always on two ranks, where a + b = b + a. Otherwise they agree to rounding.
+and always on two ranks, because a + b = b + a. Otherwise they agree to rounding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ __all__ = ["FlatGradient", "FlatLayout", "load_shards", "shards_state"]
 
 
 class FlatLayout:
-    """Where each of some parameters stands in a flat tensor, and which chunk of it each of `ranks` has."""
+    """Positions of parameters in a flat tensor, and the chunk of it that each of `ranks` has."""
 
     def __init__(self, parameters: Mapping[str, Tensor], ranks: int) -> None:
         self.shapes = {name: tuple(parameters[name].shape) for name in reversed(list(parameters))}
@@ -60,14 +61,14 @@ class FlatLayout:
 
 
 class FlatGradient:
-    """The gradients of some parameters while backward runs: `put` collects them, and after `reduce` and `finish` this
-    rank's chunk of their mean over all ranks is the gradient of `shard`.
+    """The gradients of some parameters during backward. `put` collects them. After `reduce` and `finish`, this rank's
+    chunk of their mean over all ranks is the gradient of `shard`.
 
     Args:
-        replicas: the group of ranks that hold the same chunk, where there are several (hybrid sharding): the chunks are
-            summed over it with an all-reduce after the reduce-scatter.
-        keep: gradients stay where they are collected, and `shard.grad` is a part of that (ZeRO-1). Otherwise a
-            parameter's gradient is freed when it is collected, and what was collected when it is reduced.
+        replicas: the group of ranks that hold the same chunk, if there are several (hybrid sharding). Chunks are summed
+            over it with an all-reduce after the reduce-scatter.
+        keep: whether gradients stay in the flat tensor, with `shard.grad` as a part of it (ZeRO-1). Otherwise a
+            parameter's gradient is freed when it is collected, and the flat tensor when it is reduced.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class FlatGradient:
         self._scattering = True
 
     def all_reduce(self) -> None:
-        """Where there are replicas: wait for the reduce-scatter, and start to sum over them."""
+        """Wait for the reduce-scatter, and start the sum over replicas if there are any."""
         if self._replicas is not None and self._scattering:
             self._end_scatter()
             self._work = dist.all_reduce(self._chunk, group=self._replicas, async_op=True)
@@ -156,7 +157,7 @@ class FlatGradient:
         self._work, self._chunk, self._reduced = None, None, True
 
     def _end_scatter(self) -> None:
-        """Wait for it, and free what was collected."""
+        """Wait for the reduce-scatter, and free the collected gradients."""
         assert self._work is not None
         self._work.wait()
         self._work, self._scattering = None, False
@@ -174,8 +175,8 @@ class FlatGradient:
 def shards_state(
     layouts: Sequence[FlatLayout], values: Sequence[Tensor], group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
-    """What this rank holds, as plain data that can be saved. Joined over the ranks in order, the values of a shard are
-    its parameters one after the other."""
+    """Return this rank's shards as plain data that can be saved. Joined over the ranks in order, the values of a shard
+    are its parameters one after the other."""
     return {
         "rank": dist.get_rank(group),
         "ranks": dist.get_world_size(group),
@@ -193,8 +194,8 @@ def load_shards(
     values: Sequence[Tensor],
     group: dist.ProcessGroup | None,
 ) -> None:
-    """Put back what `shards_state` gave. Raises ValueError, before anything is changed, where it is not of this rank
-    and of these parameters."""
+    """Restore the result of `shards_state`. Raises ValueError, before anything is changed, if it belongs to another
+    rank or to other parameters."""
     for name, expected in (("rank", dist.get_rank(group)), ("ranks", dist.get_world_size(group))):
         if state[name] != expected:
             raise ValueError(

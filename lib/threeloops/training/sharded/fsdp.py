@@ -1,7 +1,7 @@
 """ZeRO-3 as fully sharded data parallelism: parameters, gradients and optimizer states in one part per rank.
 
-Rajbhandari et al. 2020, section 5.3, and Zhao et al. 2023, "PyTorch FSDP", section 3; the names of torch's
-`fully_shard` where the thing is the same.
+Sources: Rajbhandari et al. 2020, section 5.3, and Zhao et al. 2023, "PyTorch FSDP", section 3. Names follow torch's
+`fully_shard` wherever it has the same thing.
 """
 
 from collections import deque
@@ -30,35 +30,36 @@ __all__ = ["FSDP"]
 
 
 class FSDP(torch.nn.Module):
-    """A module of which each rank keeps 1/ranks: units of it are gathered when they are needed, and released again.
+    """A module of which each rank keeps 1/ranks. Its units are gathered when they are needed, and released again.
 
     Use it in place of the module: `fsdp = FSDP(model, model.blocks)`, then an optimizer of `fsdp.parameters()`, which
-    are this rank's shards. The optimizer must treat each element by itself. Training is that of DDP, bit for bit where
-    `flat` says.
+    are this rank's shards. The optimizer must treat each element by itself. Training equals that of DDP, bit for bit
+    under the conditions that `flat` states.
 
-    - In forward a unit's parameters are gathered before it runs, and released after. In backward they are gathered
-      again, and released when its gradients are complete; these are then reduce-scattered, asynchronously, and add up
-      in the shards' `grad` until `zero_grad()`. One unit ahead, the next all-gather begins while this unit computes.
-    - What belongs to no unit is the root, which is gathered once, for the whole of forward and backward.
-    - Parameters of one unit may be shared in it. Frozen ones are gathered, and never reduced. With 16-bit parameters
-      the shards are float32 masters.
-    - Parameters and buffers are those of rank 0 from the start, and buffers as with DDP.
+    - In forward, a unit's parameters are gathered before it runs and released after it. In backward they are gathered
+      again, and released when its gradients are complete. These gradients are then reduce-scattered asynchronously, and
+      add up in the shards' `grad` until `zero_grad()`. The all-gather of the next unit begins while this unit
+      computes.
+    - Parameters outside all units form the root, which is gathered once, for the whole of forward and backward.
+    - Parameters of one unit may be shared within it. Frozen parameters are gathered, and never reduced. With 16-bit
+      parameters the shards are float32 masters.
+    - Parameters and buffers are copied from rank 0 at the start, and buffers later as with DDP.
     - Every backward must reach every trained parameter. Do not change the shards between a forward and its backward.
     - Every rank must hold the whole module until it is wrapped.
     - Collectives take tensors from the device of the module. On GPUs use NCCL: call `torch.cuda.set_device`, and move
       the module to that device before wrapping it. Each collective is waited for before its result is read or its
-      memory is freed, and on NCCL that orders the current CUDA stream, not the host. Not measured on a GPU: tested on
+      memory is freed. On NCCL that orders the current CUDA stream, not the host. Not measured on a GPU: tested on
       gloo, on the virtual cluster, and with tensors of the meta device.
 
     Args:
-        units: modules in the order in which they run, such as a model's blocks; none inside another. Another order is
-            slower and no less right.
-        group: the ranks to shard over; by default all.
-        replicas: of hybrid sharding, the ranks that hold the same shard as this one. Gradients are reduce-scattered in
+        units: modules in the order in which they run, such as a model's blocks, none inside another. Another order is
+            slower but equally correct.
+        group: the ranks to shard over. By default all.
+        replicas: for hybrid sharding, the ranks that hold the same shard as this one. Gradients are reduce-scattered in
             `group`, which should be inside a node, and then all-reduced over these.
-        mesh: in place of both groups a mesh of two axes, replicas and shards, such as `Mesh(replicate=2, shard=4)`.
-        units_in_flight: how many units, beside the root, are gathered at most, and of how many unreduced gradients are
-            held: 1 does not prefetch. Units that stay after forward are not counted.
+        mesh: instead of both groups, a mesh of two axes, replicas and shards, such as `Mesh(replicate=2, shard=4)`.
+        units_in_flight: the most units besides the root that are gathered, or hold unreduced gradients, at a time. 1
+            does not prefetch. Units that stay after forward are not counted.
         reshard_after_forward: False keeps parameters from forward to backward: ZeRO-2's memory, and its communication.
 
     Raises:
@@ -178,7 +179,7 @@ class FSDP(torch.nn.Module):
             self._reducing.append(unit)
 
     def _finish(self) -> None:
-        """At the end of backward."""
+        """Finish the step's communication at the end of backward."""
         self._in_backward = False
         while self._reducing:
             self._reducing.popleft().finish()
@@ -195,11 +196,11 @@ class FSDP(torch.nn.Module):
 
     @property
     def flats(self) -> dict[str, FlatParameter]:
-        """Of all units, by the name of their shard: the unit's name and the dtype."""
+        """The flat tensors of all units, by the name of their shard: the unit's name and the dtype."""
         return {name: flat for unit in (*self.units, self._root) for name, flat in unit.flats.items()}
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """This rank's shards, which are what can be trained, and not the parameters of the module."""
+        """Yield this rank's shards, which can be trained, instead of the parameters of the module."""
         for name, flat in self.flats.items():
             yield name, flat.shard
 
@@ -210,8 +211,8 @@ class FSDP(torch.nn.Module):
 
     @contextmanager
     def full_parameters(self) -> Iterator[None]:
-        """Inside, the module has all of its parameters, to be read; what is written to them is lost. Every rank must
-        enter."""
+        """A context in which the module has all of its parameters, to be read. Changes to them are lost. Every rank
+        must enter it."""
         for unit in (*self.units, self._root):
             unit.gather()
             unit.wait()
@@ -226,7 +227,7 @@ class FSDP(torch.nn.Module):
         return shards_state([flat.layout for flat in flats], [flat.shard for flat in flats], self.group)
 
     def load_state_dict(self, state: Any, *_: Any, **__: Any) -> None:
-        """What `state_dict` gave on the same rank of as many."""
+        """Load the result of `state_dict` from the same rank of the same number of ranks."""
         flats = self.flats.values()
         load_shards(state, [flat.layout for flat in flats], [flat.shard for flat in flats], self.group)
 
@@ -237,7 +238,7 @@ class FSDP(torch.nn.Module):
 def _parameters_by_unit(
     module: torch.nn.Module, units: list[torch.nn.Module]
 ) -> dict[str, dict[str, torch.nn.Parameter]]:
-    """For each unit by name, and at last for the root, "", its parameters by name; each is in one of them."""
+    """Return the parameters of each unit by name, and finally those of the root, "". Each parameter is listed once."""
     names = {child: name for name, child in module.named_modules()}
     for unit in units:
         if not names.get(unit):

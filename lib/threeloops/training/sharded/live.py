@@ -1,7 +1,8 @@
-"""Bytes of tensors that are alive in this process, counted from outside of the code that holds them.
+"""Count the bytes of tensors that are alive in this process, independently of the code that holds them.
 
-`threeloops.inner.memory.LiveStorage` also names what each storage is for. It learns of a change of size when an
-operator touches the storage, and FSDP frees parameters without an operator; so here all sizes are read anew after each.
+`threeloops.inner.memory.LiveStorage` also names the purpose of each storage. It notices a change of size when an
+operator touches the storage. FSDP frees parameters without an operator, so this module reads all sizes again after each
+operator.
 """
 
 import weakref
@@ -15,10 +16,11 @@ __all__ = ["LiveBytes"]
 
 
 class LiveBytes(TorchDispatchMode):
-    """`with LiveBytes() as live: …`, then `live.peak`; `live.now()` inside or after.
+    """A context that counts live bytes: `with LiveBytes() as live: …`, then `live.peak`, and `live.now()` inside or
+    after.
 
-    Counts each storage that an operator reads or makes while it is open, once, however many tensors share it. `reset()`
-    begins a new peak. What collectives hold outside of torch's tensors is not seen.
+    It counts each storage that an operator reads or makes while it is open, once, however many tensors share it.
+    `reset()` begins a new peak. Memory that collectives hold outside of torch's tensors is not seen.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
 """ZeRO-1 and ZeRO-2 (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 section 5): an optimizer whose states, and in stage 2 whose gradients, are cut into one part per rank.
 
-An all-reduce is a reduce-scatter and an all-gather. Data parallelism updates all parameters on all ranks after both;
-here each rank updates its part between them. So a step sends the same bytes, and no rank needs the states of others.
+An all-reduce is a reduce-scatter followed by an all-gather. Data parallelism updates all parameters on all ranks after
+both. Here each rank updates its part between them. So a step sends the same bytes, and no rank needs the states of the
+others.
 """
 
 from collections import deque
@@ -30,8 +31,9 @@ __all__ = ["ZeroBucket", "ZeroOptimizer"]
 
 
 class ZeroBucket:
-    """Parameters that are reduced and gathered together. Their values are views of one flat tensor; `shard` is this
-    rank's part of it, and `master` what the optimizer updates: the shard, or where that has 16 bits a float32 copy."""
+    """Parameters that are reduced and gathered together. Their values are views of one flat tensor. `shard` is this
+    rank's part of it. `master` is the tensor that the optimizer updates: the shard, or a float32 copy if the shard has
+    16 bits."""
 
     def __init__(
         self, parameters: dict[str, torch.nn.Parameter], group: dist.ProcessGroup | None, keep_gradients: bool
@@ -58,35 +60,35 @@ class ZeroBucket:
 
 
 class ZeroOptimizer:
-    """Trains a module on all ranks with an optimizer that is cut into one part per rank.
+    """Train a module on all ranks with an optimizer that is cut into one part per rank.
 
-    Use it where one process has its optimizer: `zero = ZeroOptimizer(model, torch.optim.AdamW, lr=1e-3)`, then
-    `model(inputs)`, `backward()`, `zero.step()` and `zero.zero_grad()` on every rank. Training is that of DDP with the
-    same optimizer, bit for bit where `flat` says.
+    Use it like the optimizer of one process: `zero = ZeroOptimizer(model, torch.optim.AdamW, lr=1e-3)`, then
+    `model(inputs)`, `backward()`, `zero.step()` and `zero.zero_grad()` on every rank. Training equals that of DDP with
+    the same optimizer, bit for bit under the conditions that `flat` states.
 
-    - Parameters and buffers are those of rank 0 from the start, and buffers as with DDP.
-    - Gradients are reduced while backward runs, bucket by bucket. In stage 1 each parameter's `grad` stays until
-      `zero_grad()`, as a view of its bucket: 1/ranks of that is averaged, and the rest is of no use. In stage 2 it is
+    - Parameters and buffers are copied from rank 0 at the start, and buffers later as with DDP.
+    - Gradients are reduced during backward, bucket by bucket. In stage 1 each parameter's `grad` stays until
+      `zero_grad()`, as a view of its bucket: 1/ranks of it is averaged, and the rest has no use. In stage 2 it is
       freed when its bucket is reduced.
-    - Frozen parameters have no part in it; freeze them before.
+    - Frozen parameters do not take part. Freeze them before.
     - All parameters have the same options, since one flat tensor holds many of them.
 
     Args:
-        optimizer_class: any that treats each element by itself, as SGD, Adam and AdamW do; not one that needs the shape
-            of a parameter (Muon, Shampoo) or its norm (LAMB). `options` are its own.
-        stage: 1 cuts the optimizer's states and float32 masters, 2 gradients as well.
+        optimizer_class: any optimizer that treats each element by itself, like SGD, Adam and AdamW, but not one that
+            needs the shape of a parameter (Muon, Shampoo) or its norm (LAMB). `options` are its own.
+        stage: 1 cuts the optimizer's states and float32 masters, 2 also the gradients.
         bucket_cap_mb, first_bucket_mb: see `assign_buckets`.
-        buckets_in_flight: so many buckets at most hold gradients that are not reduced yet; the backward waits before it
+        buckets_in_flight: the most buckets that hold gradients that are not reduced yet. The backward waits before it
             fills another one (stage 2).
 
     Raises:
-        ValueError: ranks disagree about the module; nothing is to be trained; or there is no such stage.
+        ValueError: ranks disagree about the module, nothing is to be trained, or the stage does not exist.
     """
 
     buckets: list[ZeroBucket]
-    """In the order in which they are reduced."""
+    """The buckets, in the order in which they are reduced."""
     optimizer: torch.optim.Optimizer
-    """Of the shards, one parameter per bucket; a learning-rate scheduler takes it."""
+    """The optimizer of the shards, with one parameter per bucket. A learning-rate scheduler takes it."""
 
     def __init__(
         self,
@@ -164,12 +166,13 @@ class ZeroOptimizer:
         return clip_grad_norm(shards, max_norm, self.group, norm_type, sharded=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of what this rank holds: masters and the optimizer's states, each as long as the shard."""
+        """Return a copy of this rank's state: masters and the optimizer's states, each as long as the shard."""
         layouts, masters = [b.layout for b in self.buckets], [b.master for b in self.buckets]
         return shards_state(layouts, masters, self.group) | {"optimizer": deepcopy(self.optimizer.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `state_dict` gave on the same rank of as many. Every rank must call it: parameters are gathered."""
+        """Load the result of `state_dict` from the same rank of the same number of ranks. Every rank must call it,
+        because parameters are gathered."""
         layouts, masters = [b.layout for b in self.buckets], [b.master for b in self.buckets]
         load_shards(state, layouts, masters, self.group)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -194,7 +197,7 @@ class ZeroOptimizer:
             self._launched += 1
 
     def _finish(self) -> None:
-        """At the end of backward."""
+        """Finish the reductions at the end of backward."""
         self._in_backward = False
         while self._reducing:
             self._reducing.popleft().gradient.finish()

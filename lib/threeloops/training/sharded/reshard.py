@@ -1,4 +1,4 @@
-"""The states of all ranks, cut anew for another number of ranks."""
+"""Cut the states of all ranks anew for another number of ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +10,11 @@ __all__ = ["reshard"]
 
 
 def reshard(states: Sequence[Mapping[str, Any]], rank: int, ranks: int) -> dict[str, Any]:
-    """What `ZeroOptimizer.state_dict` would have given on `rank` of `ranks`, from what it gave on each of a program.
+    """Return what `ZeroOptimizer.state_dict` would have returned on `rank` of `ranks`, given its results on all ranks
+    of a program.
 
-    Masters and those of the optimizer's states that are as long as a shard are joined and cut; the others (a number of
-    steps) are the same on all ranks, and taken from the first. The buckets must be the same, as they are with the same
+    Masters and those optimizer states that are as long as a shard are joined and cut. The others (such as a number of
+    steps) are the same on all ranks, and taken from the first. The buckets must be the same, which holds for the same
     model and the same limits.
 
     Raises:
@@ -45,7 +46,7 @@ def reshard(states: Sequence[Mapping[str, Any]], rank: int, ranks: int) -> dict[
 
 
 def _cut(parts: Sequence[Tensor], rank: int, ranks: int) -> Tensor:
-    """This rank's shard of what the parts are together: all shards have the same length, but that the last ones lack
+    """Return this rank's shard of the joined parts. All shards have the same length, except that the last ones lack
     what would be padding (`FlatLayout`)."""
     whole = torch.cat(list(parts))
     length = -(-len(whole) // ranks)

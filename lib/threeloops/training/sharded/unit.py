@@ -1,5 +1,7 @@
-"""A unit of fully sharded parameters: what is gathered, released and reduced together (Zhao et al. 2023, "PyTorch FSDP:
-Experiences on Scaling Fully Sharded Data Parallel", section 3.2)."""
+"""A unit of fully sharded parameters, which are gathered, released and reduced together.
+
+Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", section 3.2.
+"""
 
 from collections.abc import Mapping
 
@@ -12,11 +14,11 @@ __all__ = ["FlatParameter", "Unit"]
 
 
 class FlatParameter:
-    """Parameters of one dtype in one flat tensor. Each rank keeps its chunk, and all of it only between `gather` and
-    `release`.
+    """Parameters of one dtype in one flat tensor. Each rank keeps its chunk, and holds all of it only between `gather`
+    and `release`.
 
-    `shard` is what the optimizer trains. Where parameters have 16 bits it is float32, the master copy, and what is
-    gathered is its rounding. Released parameters have no elements.
+    `shard` is the tensor that the optimizer trains. If parameters have 16 bits, it is float32, the master copy, and its
+    rounding is gathered. Released parameters have no elements.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class FlatParameter:
             self.gathered = True
 
     def wait(self) -> None:
-        """For the values of all parameters."""
+        """Wait for the values of all parameters."""
         if self._work is not None:
             self._work.wait()
             self._work = self._sent = None
@@ -112,8 +114,8 @@ class Unit:
         self.in_backward = False
 
     def release_trained(self) -> None:
-        """When all gradients are there. Autograd computes a gradient where it uses the value for the last time, but
-        frozen parameters have none: they may be needed until the whole unit's backward is over."""
+        """Release the parameters when all gradients exist. Autograd computes a gradient when it uses the value for the
+        last time. Frozen parameters have no gradient, so they may be needed until the whole unit's backward is over."""
         for flat in self.trained:
             flat.release()
         self.in_backward = self.gathered

@@ -1,4 +1,4 @@
-"""How many collectives tensor parallelism needs, and how many bytes they send: in closed form, to the byte."""
+"""The collectives that tensor parallelism needs and the bytes that they send, in closed form and exact to the byte."""
 
 from dataclasses import dataclass
 

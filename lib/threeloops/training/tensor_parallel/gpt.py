@@ -1,8 +1,8 @@
 """The course's GPT cut over the ranks of a group: its attention by heads, its MLP by features, and its vocabulary.
 
-Two all-reduces per block forward and two backward, one after attention and one after the MLP; `sequence_parallel` makes
-each of them a reduce-scatter and an all-gather, which send the same bytes, and norms and the residual stream then take
-a part of the tokens per rank (Korthikanti et al. 2022, section 4.2).
+Each block needs two all-reduces forward and two backward, one after attention and one after the MLP. With
+`sequence_parallel` each of them becomes a reduce-scatter and an all-gather, which send the same bytes, and each rank
+computes norms and the residual stream for its part of the tokens (Korthikanti et al. 2022, section 4.2).
 """
 
 from dataclasses import dataclass

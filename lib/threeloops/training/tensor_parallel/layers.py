@@ -1,9 +1,9 @@
 """Linear layers whose weight is cut over the ranks of a group (Shoeybi et al. 2019, "Megatron-LM", section 3).
 
-Cut by columns of Wᵀ, then by rows, two layers need one all-reduce forward and one backward, and what lies between them,
-such as an activation function, none: y = f(x A) B = Σᵢ f(x Aᵢ) Bᵢ. The layout on either side is an argument, so that
-sequence parallelism (Korthikanti et al. 2022, section 4.2) is another layout of the same layers: `sharded` along
-tokens instead of REPLICATED.
+If the first of two layers is cut by columns of Wᵀ and the second by rows, they need one all-reduce forward and one
+backward, and the activation function between them needs none: y = f(x A) B = Σᵢ f(x Aᵢ) Bᵢ. The layout on either side
+is an argument. So sequence parallelism (Korthikanti et al. 2022, section 4.2) is another layout of the same layers:
+`sharded` along tokens instead of REPLICATED.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -59,15 +59,15 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """x Wᵀ + b, where each rank multiplies its own part of the input features: W is cut along those, b is whole.
+    """x Wᵀ + b, where each rank multiplies its own part of the input features. W is cut along those, and b is whole.
 
-    Each product is a term of the sum over ranks, and the bias is added to the sum: added before, it would count once
+    Each product is a term of the sum over ranks. The bias is added to the sum, because it would otherwise count once
     per rank.
 
     Args:
-        linear: the whole layer, the same on all ranks, of which this one keeps its part.
-        input: REPLICATED takes this rank's features out of all; by default they are what it has.
-        output: `sharded` along tokens for sequence parallelism: a reduce-scatter in place of the all-reduce.
+        linear: the whole layer, the same on all ranks. This rank keeps its part.
+        input: REPLICATED takes this rank's features out of all. By default the input is already this rank's features.
+        output: `sharded` along tokens for sequence parallelism: a reduce-scatter instead of the all-reduce.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class _ChangeLayout(torch.autograd.Function):
 
 
 def copy_to_ranks(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Nothing forward, all-reduce backward: before a layer whose output dimension is cut."""
+    """Pass x on in forward and all-reduce its gradient in backward: for use before a layer whose output is cut."""
     return change_layout(x, REPLICATED, COPIED, group)
 
 

@@ -1,9 +1,9 @@
-"""Which module is cut in which way: a plan is a dict from names to styles, and `parallelize` applies it.
+"""Plans of tensor parallelism: a dict from module names to styles of cutting, which `parallelize` applies.
 
 >>> plan = {"mlp.up": Column(), "mlp.down": Row(), "blocks.*.mlp.up": Column()}
 
-A name is a path in the module, where `*` stands for any one step; the name of the module itself is "". A style is
-called with a module and the group, and returns the module that takes its place, which may be the same one.
+A name is a path in the module, where `*` stands for any one step. The name of the module itself is "". A style is
+called with a module and the group, and returns the module that replaces it, which may be the same one.
 """
 
 from collections.abc import Callable, Mapping
@@ -82,8 +82,9 @@ class Enter:
 class OnShards:
     """A module that stays whole on every rank and works on each rank's own tokens: a norm in sequence parallelism.
 
-    Its gradients are then terms, and are summed over the ranks as soon as backward has found them: before a hook of
-    data parallelism sees them. (Megatron sums those of all norms together after backward, for one latency in all.)
+    Its gradients are then terms, and are summed over the ranks as soon as backward has found them, before a hook of
+    data parallelism sees them. (Megatron sums those of all norms together after backward, which takes one latency in
+    all.)
     """
 
     def __call__(self, module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:

@@ -1,7 +1,7 @@
 """Embedding and cross-entropy whose vocabulary is cut over the ranks of a group (Shoeybi et al. 2019, section 3).
 
-The logits of all tokens are the largest tensor of a training step, and no rank ever has all of them: the loss needs
-their maximum, the sum of their exponentials and the target's own, three numbers per token.
+The logits of all tokens are the largest tensor of a training step, and no rank ever has all of them. The loss needs
+their maximum, the sum of their exponentials, and the target's logit: three numbers per token.
 """
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
@@ -54,8 +54,8 @@ def vocabulary_parallel_cross_entropy(
 ) -> Float[Tensor, ""]:
     """Mean of log Σ exp(logits) − logit of the target, in float32 or wider, the same on all ranks.
 
-    `logits` are this rank's part of the vocabulary. Forward is two all-reduces of three numbers per token together,
-    backward none. As torch's, the mean is over the targets that are not `ignore_index`, and nan where there is none.
+    `logits` are this rank's part of the vocabulary. Forward takes two all-reduces of three numbers per token together,
+    and backward none. As in torch, the mean is over the targets that are not `ignore_index`, and nan if there are none.
     """
     counted = targets != ignore_index
     row, mine = _own_rows(targets.masked_fill(~counted, 0), logits.shape[-1], group, "target")
@@ -69,7 +69,8 @@ def vocabulary_parallel_cross_entropy(
 
 
 def _own_rows(ids: Tensor, rows: int, group: dist.ProcessGroup | None, what: str) -> tuple[Tensor, Tensor]:
-    """The row of each id in this rank's part of the vocabulary, 0 where it is not there, and whether it is."""
+    """Return the row of each id in this rank's part of the vocabulary, or 0 if it is not there, and whether it is
+    there."""
     size = rows * dist.get_world_size(group)
     lowest, highest = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
     if lowest < 0 or highest >= size:

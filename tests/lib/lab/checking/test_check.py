@@ -48,6 +48,22 @@ def test_raises_wants_the_type_and_the_words():
     assert "contains 'rank'" in refusal(check.raises, ValueError, raiser, ValueError("bad"), names="rank")
 
 
+def test_accepts_wants_a_result():
+    check.accepts(abs, -3)
+    said = refusal(check.accepts, raiser, ValueError("k = 5"))
+    assert "raised ValueError: k = 5" in said and "a result: these arguments are allowed" in said
+    with pytest.raises(NotImplementedError):
+        check.accepts(raiser, NotImplementedError())
+
+
+def test_a_block_of_refusals_alone_fails():
+    with pytest.raises(CheckFailed, match=r"add check\.accepts"), check("recompute", "segments that do not divide"):
+        check.raises(ValueError, raiser, ValueError("k = 5"), names="k = 5")
+    with check("recompute", "segments that do not divide"):
+        check.raises(ValueError, raiser, ValueError("k = 5"), names="k = 5")
+        check.accepts(abs, -3)
+
+
 def test_an_unwritten_answer_never_counts_as_an_expected_exception():
     with pytest.raises(NotImplementedError):
         check.raises(RuntimeError, raiser, NotImplementedError())

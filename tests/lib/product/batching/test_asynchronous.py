@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from ledger import Ledger, continuation
 from threeloops.product.batching import CHUNKED, DYNAMIC, STATIC, AsyncEngine, Engine, EngineStopped, RequestFailed
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Finish, Request, Sampling
 
 PATIENCE = 30  # seconds; only a hang takes them
@@ -346,5 +346,5 @@ def test_a_front_that_is_not_open_says_so_and_opens_once():
 
 @pytest.mark.parametrize("buffer", [0, -1, 1.5, True])
 def test_a_buffer_that_is_none_is_named(buffer):
-    with pytest.raises(ValueError, match=f"buffer = {buffer}: expected how many tokens"):
+    with pytest.raises(ValueError, match=f"buffer = {buffer}: expected a whole number of tokens"):
         AsyncEngine(engine_of()[0], buffer)

@@ -19,7 +19,7 @@ _MARGIN, _WIDTH, _HEIGHT = 18.0, 174.0, 261.0
 _TEXT, _TABLE, _SMALL = 9.5, 8.0, 8.5
 """Font sizes in points."""
 _CHARACTERS, _LINES_TOGETHER = 95, 12
-"""Of a line of a table, and lines of a table that is not divided between pages."""
+"""Characters in a line of a table, and the most lines of a table that is kept on one page."""
 _HEADER_FILL, _RULE = (232, 238, 243), (184, 196, 204)
 _LINE = 0.5
 """Millimetres of a line per point of its font."""
@@ -70,7 +70,7 @@ def _write(page: FPDF, text: str, size: float, style: str = "", colour: str = pa
 
 
 def _heading(page: FPDF, title: str, blocks: tuple[Block, ...]) -> None:
-    """On the next page if what comes first in the section would not fit on this one."""
+    """Write a heading, on the next page if the section's first block would not fit on this one."""
     needed = 20.0
     for block in blocks[:2]:  # an introduction stays with what it introduces
         needed += 15 if isinstance(block, Paragraph) else _room(block)

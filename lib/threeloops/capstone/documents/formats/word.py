@@ -20,7 +20,7 @@ _WIDTH, _TALLEST = 17.0, 20.0
 """Centimetres of the text, and of the tallest picture."""
 _HEADER_FILL, _RULE = "e8eef3", "b8c4cc"
 _CHARACTERS, _LINES_TOGETHER = 105, 12
-"""Of a line of a table, and lines of a table that is not divided between pages."""
+"""Characters in a line of a table, and the most lines of a table that is kept on one page."""
 _TEXT_POINTS, _TABLE_POINTS = 10.5, 9
 
 

@@ -80,7 +80,8 @@ class _FormatName(str):
 
 
 def dot_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Before triton 3.8, tl.dot_scaled reads `value` of its formats, which are plain strings in the interpreter."""
+    """Compute a scaled product. Before triton 3.8, tl.dot_scaled reads `value` of its formats, but the interpreter
+    passes plain strings."""
     args = tuple(_FormatName(each) if isinstance(each, str) else each for each in args)
     return _tritons_dot_scaled(self, *args, **kwargs)
 

@@ -68,7 +68,7 @@ _FLOATS: dict[str, Callable[..., _Array]] = {
     "add_rn": np.add, "sub_rn": np.subtract, "mul_rn": np.multiply, "div_rn": np.divide, "sqrt_rn": np.sqrt,
     "rcp_rn": np.reciprocal, "rsqrt_rn": lambda x: 1 / np.sqrt(x), "fdivide": np.divide,
 }  # fmt: skip
-"""By name, without the prefix `__nv_` and the suffix of float32; on float64 arrays."""
+"""Functions on float64 arrays by name, without the prefix `__nv_` and the suffix of float32."""
 
 _TRUTHS: dict[str, Callable[..., _Array]] = {
     "isnan": np.isnan, "isinf": np.isinf, "finite": np.isfinite, "isfinite": np.isfinite, "signbit": np.signbit,

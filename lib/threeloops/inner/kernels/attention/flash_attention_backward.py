@@ -172,8 +172,8 @@ def prepare_rows_kernel(
     stride_ob, stride_oh, stride_on, stride_gb, stride_gh, stride_gn, queries, padded_queries,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """For each row lse · log₂e and delta = rowsum(dO ∘ O) − dlse, padded with zeros so that the other kernels can read
-    whole tiles without a mask."""
+    """Compute lse · log₂e and delta = rowsum(dO ∘ O) − dlse for each row, padded with zeros so that the other kernels
+    can read whole tiles without a mask."""
     first_query = tl.program_id(0) * BLOCK_M
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)

@@ -233,7 +233,7 @@ def _check(
 
 
 def _splits(programs: int, keys: int) -> int:
-    """So many that each multiprocessor has two programs, and none fewer than `_KEYS_PER_SPLIT` keys."""
+    """Choose the number of splits: two programs per multiprocessor, each with at least `_KEYS_PER_SPLIT` keys."""
     fill = triton.cdiv(2 * multiprocessors(), programs)
     return max(1, min(fill, keys // _KEYS_PER_SPLIT, _LARGEST_SPLITS))
 

@@ -48,7 +48,7 @@ _SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
         128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 8, 1), Tiles(64, 32, 4, 1), Tiles(16, 64, 4, 1)),
     },
 }
-"""By target and head_dim, for 16 bits. Each compiles without spills and fits the target's shared memory."""
+"""Tiles by target and head_dim, for 16 bits. Each compiles without spills and fits the target's shared memory."""
 
 _EXACT = {
     32: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),

@@ -90,7 +90,7 @@ def rows_in_one_piece(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def strides(*tensors: torch.Tensor) -> tuple[int, ...]:
-    """Of batch, head and sequence, in elements, one tensor after the other."""
+    """Return the strides of batch, head and sequence, in elements, one tensor after the other."""
     return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
 
@@ -186,8 +186,8 @@ def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
 
 @triton.jit
 def visible_keys(first_query, queries, keys, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr):
-    """For the tile of BLOCK_M queries from first_query on: the last key that each row sees (−1 or less for none), how
-    many keys all rows see, and how many any row sees."""
+    """Return, for the tile of BLOCK_M queries from first_query on, the last key that each row sees (−1 or less for
+    none), how many keys all rows see, and how many any row sees."""
     if CAUSAL:
         offset = first_query + keys - queries
         last_visible = tl.minimum(offset + tl.arange(0, BLOCK_M), keys - 1)

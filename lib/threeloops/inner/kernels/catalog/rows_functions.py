@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 _SEED = 20_240_229
-"""Of the dropout masks; an arbitrary number."""
+"""The seed of the dropout masks, an arbitrary number."""
 TARGETS_PER_IGNORED = 8
 
 

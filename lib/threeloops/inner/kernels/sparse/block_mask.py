@@ -102,8 +102,8 @@ class BlockMask:
         return visible.tril() if self.causal else visible
 
     def lists(self, sizes: AttentionSizes, tiles: Tiles, device: torch.device, *, transposed: bool = False) -> Lists:
-        """For each tile of queries its tiles of keys; transposed: for each tile of keys its tiles of queries. Made once
-        and kept, since all layers of a model use them in every step."""
+        """Return the tiles of keys for each tile of queries, or, if transposed, the tiles of queries for each tile of
+        keys. They are built once and kept, since all layers of a model use them in every step."""
         key = (sizes.queries, sizes.keys, tiles.rows, tiles.keys, device, transposed)
         if key not in self._lists:
             visited = self.by_tiles(sizes, tiles)

@@ -38,7 +38,7 @@ _SHIPPED: Mapping[str, Mapping[int, Shipped]] = {
         128: Shipped(Tiles(128, 64, 8, 1), Tiles(64, 32, 4, 1), Tiles(32, 64, 4, 1)),
     },
 }
-"""By target and head_dim (64: up to 64), for 16 bits. Each compiles without spills and fits into shared memory."""
+"""Tiles by target and head_dim (64: up to 64), for 16 bits. Each compiles without spills and fits shared memory."""
 
 _EXACT = {
     64: Shipped(Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(16, 32, 8, 1)),

@@ -1,4 +1,4 @@
-"""Where an optimizer's state is kept between updates: host memory, or memory-mapped files that outlive the program.
+"""Stores of an optimizer's state between updates: host memory, or memory-mapped files that outlive the program.
 
 A store holds some kinds of state ("exp_avg", "exp_avg_sq", "master"), each a flat float32 tensor with as many elements
 as all parameters together.
@@ -29,7 +29,7 @@ class StateFileError(ValueError):
 
 
 Shapes = Sequence[Sequence[int]]
-"""Of the parameters, in their order, which is also that of the elements of each state."""
+"""The shapes of the parameters, in their order. The elements of each state have the same order."""
 
 
 class Store(Protocol):

@@ -73,7 +73,7 @@ class Spaces:
     def __init__(self) -> None:
         self.by_ordinal: dict[int, Space] = {}
         self._of_argument: dict[int, Space] = {}
-        """By id of the host tensor, which its space keeps alive so that no other takes its id."""
+        """Spaces by the id of the host tensor. The space keeps its tensor alive, so that no other takes its id."""
         self._storages: dict[int, int] = {}
 
     def add(self, name: str, original: Any, host: Any) -> Space:

@@ -66,7 +66,8 @@ class Unwritten:
 
 @cache
 def _effect_of(operation: Any) -> tuple[bool, list[tuple[int, str]]]:
-    """From an operation's schema: whether it hands out new memory, and (position, name) of the arguments it writes."""
+    """Read from an operation's schema whether it returns new memory, and (position, name) of the arguments it
+    writes."""
     schema = getattr(operation, "_schema", None)
     if schema is None:
         # A higher-order operator: the operations that it runs are dispatched one by one.

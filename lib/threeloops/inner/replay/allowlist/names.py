@@ -41,7 +41,7 @@ TL_FUNCTIONS = TL - DTYPES - {"PropagateNan", "TRITON_MAX_TENSOR_NUMEL"}
 MATH_NUMBERS = frozenset({"e", "pi", "tau", "inf"})
 
 MATH_FUNCTIONS = frozenset("sqrt log log2 log10 log1p exp exp2 expm1 erf ceil floor pow fabs".split())
-"""Of Python's math: Triton computes these of compile-time numbers."""
+"""Functions of Python's math that Triton computes on compile-time numbers."""
 
 TRITON = frozenset({"cdiv", "next_power_of_2"})
 

@@ -26,7 +26,7 @@ Dtype = Literal[
     "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
 ]  # fmt: skip
 BYTES: dict[str, int] = {name: getattr(torch, name).itemsize for name in get_args(Dtype)}
-"""Of one element, for every dtype that a recording can hold."""
+"""The size of one element, for every dtype that a recording can hold."""
 OPTIONS = {"num_warps": 64, "num_stages": 16, "num_ctas": 16, "maxnreg": 255}
 """Options of a launch and the largest value of each. Others, such as a debug switch, are dropped by the recorder."""
 

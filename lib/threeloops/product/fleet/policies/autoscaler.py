@@ -1,18 +1,18 @@
-"""How many replicas there should be: Kubernetes' HorizontalPodAutoscaler, and KEDA's step to and from zero.
+"""Choose the number of replicas: Kubernetes' HorizontalPodAutoscaler, and KEDA's step to and from zero.
 
 Every 15 seconds the autoscaler goes through four steps.
 
 1. The rule: ceil(ready replicas · mean metric / target), unless the ratio is within the tolerance of 1. Replicas that
-   are not ready yet count as idle when the rule asks for more. Replicas without a metric count as whatever makes the
-   change smaller: as idle on the way up, as exactly on target on the way down.
+   are not ready yet count as idle if the rule asks for more. Replicas without a metric count as the value that makes
+   the change smaller: as idle on the way up, as exactly on target on the way down.
 2. Stabilisation: the lowest recommendation of the window for scaling up, the highest of the window for scaling down.
-3. Rates: at most so many replicas, or so many per cent, within a period.
+3. Rates: at most a number or a percentage of replicas within a period.
 4. The minimum and the maximum.
 
-With `minimum=0` the last replica goes once nothing has been active for `cooldown` seconds, and the first one comes back
-as soon as something is. An HPA cannot do that from a metric of its pods, because without pods there is none; KEDA does
-it, from a metric of the whole service. (With a minimum of 1 or more, Kubernetes takes 0 replicas for a pause that the
-operator wants; here they are brought back to the minimum.)
+With `minimum=0` the last replica stops once nothing has been active for `cooldown` seconds, and the first one starts
+again as soon as something is. An HPA cannot do that with a metric of its pods, because without pods there is no metric.
+KEDA does it with a metric of the whole service. (With a minimum of 1 or more, Kubernetes takes 0 replicas for a pause
+that the operator wants. Here the minimum is restored.)
 
 Sources: Kubernetes' documentation, "Horizontal Pod Autoscaling", sections "Algorithm details" and "Configurable scaling
 behavior", whose defaults (autoscaling/v2) are the defaults here, and its `replica_calculator.go` for the order of the
@@ -28,7 +28,7 @@ __all__ = ["Autoscaler", "Decision", "History", "Rate", "ScalingRules", "State"]
 
 @dataclass(frozen=True)
 class Rate:
-    """At most `value` replicas, or `value` per cent of them, within `seconds` (HPAScalingPolicy)."""
+    """A limit of `value` replicas, or `value` per cent of them, within `seconds` (HPAScalingPolicy)."""
 
     value: float
     unit: Literal["replicas", "percent"]
@@ -68,7 +68,7 @@ class ScalingRules:
 
 @dataclass(frozen=True)
 class History:
-    """What the autoscaler remembers: recommendations as (seconds, replicas), changes as (seconds, ± replicas), and when
+    """The autoscaler's memory: recommendations as (seconds, replicas), changes as (seconds, ± replicas), and when
     something was active last."""
 
     recommendations: tuple[tuple[float, int], ...] = ()
@@ -78,11 +78,11 @@ class History:
 
 @dataclass(frozen=True)
 class State:
-    """What the autoscaler sees.
+    """The observations of the autoscaler.
 
-    `replicas` is how many it has asked for so far, those that start included, those that drain excluded. `metrics` has
-    one entry for each replica that is ready: its metric, or None if it did not answer. `total` is the metric of the
-    whole service, which exists without replicas too, such as the requests that wait anywhere.
+    `replicas` is the number that it has asked for so far, including those that start and excluding those that drain.
+    `metrics` has one entry for each ready replica: its metric, or None if it did not answer. `total` is the metric of
+    the whole service, which exists even without replicas, such as the number of waiting requests.
     """
 
     replicas: int
@@ -100,7 +100,7 @@ class State:
 
 @dataclass(frozen=True)
 class Decision:
-    """How many replicas there should be, why, and what to give to the next call as `State.history`."""
+    """The desired number of replicas, the reason, and the `State.history` of the next call."""
 
     desired: int
     reason: str
@@ -156,7 +156,7 @@ class Autoscaler:
         return self._decision(now, state, history, desired, reason)
 
     def _from_or_to_zero(self, now: float, state: State, history: History) -> Decision | None:
-        """None if the rule is to decide."""
+        """Decide on scaling from or to zero. Returns None if the ordinary rule decides."""
         if state.replicas == 0:
             if self.minimum or history.active < now:
                 return self._decision(now, state, history, self.minimum, "the minimum")
@@ -171,7 +171,7 @@ class Autoscaler:
         return None
 
     def _rule(self, state: State) -> tuple[int, str]:
-        """Step 1: what the metrics ask for."""
+        """Step 1: the number that the metrics ask for."""
         known = [metric for metric in state.metrics if metric is not None]
         if not known:
             return state.replicas, "no ready replica has a metric"
@@ -236,7 +236,7 @@ class Autoscaler:
 
 
 def _ceil(number: float) -> int:
-    """Up to the next whole number; what is above one by no more than rounding stays there: 3 · 0.1 / 0.1 is 3."""
+    """Round up to the next whole number, except for an excess that is only rounding: 3 · 0.1 / 0.1 is 3."""
     return math.ceil(number - 1e-9 * max(1.0, number))
 
 

@@ -1,24 +1,26 @@
-"""Startup, readiness and liveness probes as data, and what a kubelet does with them over time.
+"""Startup, readiness and liveness probes as data, and a kubelet's reactions to them over time.
 
-- The startup probe comes first: until it succeeds, the other two are not asked. If it fails too often, the container is
+- The startup probe comes first. Until it succeeds, the other two do not run. If it fails too often, the container is
   killed and started again.
 - The readiness probe decides whether the replica gets requests. It never restarts anything.
 - The liveness probe asks whether the process still works. If it fails too often, the container is killed and restarted.
 
-So a model that loads for minutes behind a liveness probe alone is killed before it has loaded, and is so for ever: a
-liveness probe waits `initial_delay + (failure_threshold - 1) · period` seconds, and a startup probe gives a container
-that long to start without making the liveness probe slower for the rest of its life.
+If a model takes minutes to load and has only a liveness probe, it is killed before it has loaded, again and again. A
+liveness probe waits `initial_delay + (failure_threshold - 1) · period` seconds. A startup probe gives a container that
+long to start, without making the liveness probe slower afterwards.
 
-A container that exits is restarted at once the first time, then after 10, 20, 40 … 300 seconds (CrashLoopBackOff); ten
+A container that exits is restarted at once the first time, then after 10, 20, 40 … 300 seconds (CrashLoopBackOff). Ten
 minutes without an exit reset that. Source: Kubernetes' documentation, "Configure Liveness, Readiness and Startup
 Probes" and "Pod Lifecycle", whose defaults are the defaults here, and the kubelet's `prober/worker.go`. A kubelet adds
-a random delay after its own restart, which is left out: here the same input gives the same timeline.
+a random delay after its own restart. It is left out here, so the same input gives the same timeline.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
+
+from threeloops.units import require_whole
 
 __all__ = ["Kubelet", "Probe", "ProbeEvent", "Probes", "Respond", "probe_timeline"]
 
@@ -44,10 +46,7 @@ class Probe:
         for name, least in (("initial_delay", 0), ("period", 1e-9), ("timeout", 1e-9)):
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected seconds, {'≥' if not least else '>'} 0")
-        for name in ("failure_threshold", "success_threshold"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} = {value!r}: expected a whole number, at least 1")
+        require_whole(failure_threshold=self.failure_threshold, success_threshold=self.success_threshold)
 
     @property
     def patience(self) -> float:
@@ -56,7 +55,8 @@ class Probe:
 
     @property
     def _first(self) -> float:
-        """When it is asked first: ticks come every period, and those within the initial delay are skipped."""
+        """Return the time of the first probe. Ticks come every period, and those within the initial delay are
+        skipped."""
         return math.ceil(self.initial_delay / self.period - 1e-9) * self.period
 
 
@@ -64,7 +64,7 @@ class Probe:
 class Probes:
     """The probes of a container. Without a readiness probe it gets requests as soon as it has started, ready or not.
 
-    `grace` is the time between SIGTERM and SIGKILL, in which a killed container is still there but not ready.
+    `grace` is the time between SIGTERM and SIGKILL, in which a killed container still exists but is not ready.
     """
 
     startup: Probe | None = None
@@ -95,7 +95,7 @@ class ProbeEvent:
 
 @dataclass
 class _Worker:
-    """What a kubelet knows of one probe."""
+    """A kubelet's state of one probe."""
 
     probe: Probe
     next: float = 0.0
@@ -134,13 +134,13 @@ class Kubelet:
 
     @property
     def next(self) -> float:
-        """When something is to be done: the container starts, or a probe is due. Infinity if nothing ever is."""
+        """Return when the container starts or a probe is due next, or infinity if nothing is due."""
         if self.running_since is None:
             return self._starts_at
         return min((self._workers[name].next for name in self._asked()), default=math.inf)
 
     def tick(self, now: float) -> list[ProbeEvent]:
-        """Do what is due at `now`, and say what changed."""
+        """Do everything that is due at `now`, and return the changes."""
         self.now = now
         if self.running_since is None:
             return self._run(now) if now >= self._starts_at else []
@@ -224,7 +224,7 @@ class Kubelet:
 
 
 def probe_timeline(probes: Probes, respond: Respond, until: float) -> tuple[ProbeEvent, ...]:
-    """What happens to a container in its first `until` seconds.
+    """Return the events of a container in its first `until` seconds.
 
     >>> loading = lambda path, age: 0.0 if age >= 150 else math.inf
     >>> [event.what for event in probe_timeline(Probes(liveness=Probe(initial_delay=30)), loading, 60)]

@@ -1,15 +1,15 @@
-"""Which replica gets a request: pure functions of what each has outstanding, of a counter, and of the prompt's key.
+"""Choose the replica for a request: pure functions of the outstanding requests, a counter, and the prompt's key.
 
 A router gets the loads of the replicas that may take a request, the number of requests that were routed before
 (`turn`), and a key that is equal for prompts with an equal beginning. It returns a place in the list.
 
-- `round_robin` looks at nothing. It is fair in requests, not in work.
-- `least_outstanding` (NGINX's least_conn) looks at everybody; ties go around, so that an idle fleet is used evenly.
-- `two_choices` looks at two at random, which is nearly as good (Mitzenmacher 2001, "The Power of Two Choices in
-  Randomized Load Balancing"), and does not herd when the loads that many routers see are old.
-- `prefix_aware` sends equal beginnings to the same replica, whose prefix cache then has them. It hashes by rendezvous
-  (Thaler and Ravishankar 1998), so one replica more or less moves few keys, and gives nobody more than `imbalance`
-  times the mean (Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent Hashing with Bounded Loads").
+- `round_robin` ignores the loads. It is fair in requests, not in work.
+- `least_outstanding` (NGINX's least_conn) compares all loads. Ties are taken in turn, so an idle fleet is used evenly.
+- `two_choices` compares two random replicas, which is nearly as good (Mitzenmacher 2001, "The Power of Two Choices in
+  Randomized Load Balancing"), and does not herd if many routers see the same outdated loads.
+- `prefix_aware` sends equal beginnings to the same replica, whose prefix cache then has them. It uses rendezvous
+  hashing (Thaler and Ravishankar 1998), so adding or removing a replica moves few keys, and no replica gets more than
+  `imbalance` times the mean (Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent Hashing with Bounded Loads").
 """
 
 import hashlib
@@ -33,7 +33,7 @@ Router = Callable[[Sequence[Load], int, bytes], int]
 
 
 def round_robin(loads: Sequence[Load], turn: int, key: bytes) -> int:
-    """One after another. Raises ValueError if there is no replica, as all routers do."""
+    """Choose one replica after another. Raises ValueError if there is no replica, as all routers do."""
     _require(loads)
     return turn % len(loads)
 

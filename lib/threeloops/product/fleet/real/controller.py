@@ -1,8 +1,8 @@
-"""The loop that keeps a fleet of this machine as it should be: probes, autoscaler, NGINX, in one thread.
+"""The control loop of a fleet on this machine: probes, autoscaler and NGINX, in one thread.
 
-It does what Kubernetes does with several controllers: asks probes, restarts what failed, tells NGINX who is ready,
-reads metrics, asks the autoscaler, and starts or drains replicas. A replica that goes is left out by NGINX first, and
-gets SIGTERM only when no worker of NGINX would send it a request.
+It does what Kubernetes does with several controllers. It runs probes, restarts failed replicas, tells NGINX which are
+ready, reads metrics, asks the autoscaler, and starts or drains replicas. To stop a replica, it first removes it from
+NGINX. It sends SIGTERM only when no worker of NGINX would still send it a request.
 """
 
 import math
@@ -25,7 +25,7 @@ _PROBES = Probes(
     readiness=Probe("/ready", period=0.5, failure_threshold=2),
     liveness=Probe("/health", period=1, timeout=2, failure_threshold=5),
 )
-"""For a model that loads in seconds, on a busy machine: startup within two minutes."""
+"""Probes for a model that loads in seconds on a busy machine: it must start within two minutes."""
 
 
 @dataclass(eq=False)
@@ -82,7 +82,7 @@ class RealFleet:
 
     @property
     def url(self) -> str:
-        """Of NGINX."""
+        """The URL of NGINX."""
         return self._nginx.url
 
     @property
@@ -97,19 +97,20 @@ class RealFleet:
 
     @property
     def replica_seconds(self) -> float:
-        """What would be paid for until now."""
+        """The replica-seconds that would be paid for so far."""
         return sum((self.now() if math.isnan(life.gone) else life.gone) - life.asked for life in self.lives)
 
     def now(self) -> float:
         return time.monotonic() - self._began
 
     def scale(self, replicas: int) -> None:
-        """Ask for so many, as the autoscaler does."""
+        """Ask for this many replicas, like the autoscaler."""
         with self._lock:
             self.desired = replicas
 
     def wait_for(self, replicas: int, seconds: float = 120.0) -> float:
-        """Seconds until NGINX passes requests to so many replicas. Raises TimeoutError with the ends of their logs."""
+        """Wait until NGINX passes requests to this many replicas, and return the seconds. Raises TimeoutError with the
+        ends of their logs."""
         return self.wait_until(lambda: len(self.serving) == replicas and len(self.containers) == replicas, seconds)
 
     def wait_until(self, done: Callable[[], bool], seconds: float = 120.0) -> float:

@@ -1,14 +1,14 @@
-"""NGINX in front of replicas: a configuration made from data, checked before it is used, and changed without a gap.
+"""NGINX in front of replicas: a configuration made from data, checked before use, and changed without interruption.
 
-Everything lies in one folder and nothing needs a privilege. A change is a reload: NGINX starts new workers with the new
-configuration, and the old ones end their requests and go. `serve` returns when no old worker takes connections any
-more, so whoever was left out may be told to end then. A request on a connection from before may still come to it: one
-that has already closed its port refuses it, and NGINX asks another of the replicas from before.
+Everything is in one folder and needs no privileges. A change is a reload: NGINX starts new workers with the new
+configuration, and the old workers finish their requests and end. `serve` returns when no old worker accepts connections
+any more, so a removed replica may be told to end then. A request on an older connection may still reach the removed
+replica. If that has already closed its port, it refuses the request, and NGINX asks another of the previous replicas.
 
-What matters for a model's answers: a POST is passed on to another replica only if nothing of it was sent, as when the
-connection is refused (`proxy_next_upstream error timeout` without `non_idempotent`); tokens are sent as they come
-(`proxy_buffering off`); a client that leaves closes its connection to the replica; and what NGINX itself says has the
-form of an OpenAI error. A longer configuration for production, with limits per address, is in `product/deploy/nginx`.
+These settings matter for a model's answers. A POST goes to another replica only if nothing of it was sent, for example
+after a refused connection (`proxy_next_upstream error timeout` without `non_idempotent`). Tokens are sent as they
+come (`proxy_buffering off`). A client that leaves closes its connection to the replica. NGINX's own errors have the
+format of OpenAI's. A longer configuration for production, with limits per address, is in `product/deploy/nginx`.
 """
 
 import http.client
@@ -118,9 +118,10 @@ class Proxy:
 
 
 def configuration(proxy: Proxy, replicas: Sequence[int], generation: int = 0) -> str:
-    """NGINX's configuration for replicas on these ports of this machine; with none, every request is answered 503.
+    """Return NGINX's configuration for replicas on these ports of this machine. With no replicas, every request is
+    answered 503.
 
-    `generation` is what /generation answers, so that one can see which configuration serves.
+    `generation` is the answer of /generation, which shows the configuration that serves.
     """
     if len(set(replicas)) != len(replicas):
         raise ValueError(f"replicas = {list(replicas)}: expected each port once")

@@ -1,8 +1,8 @@
 """Replicas as processes of this machine, under the same kubelet as in the simulation.
 
-A `Container` is a process on a port of its own with its probes: its `Kubelet` is asked at the same moments and decides
-the same things, but the answers come from HTTP, and what it decides is done: the process is started, killed, started
-again. `scrape` reads what an autoscaler wants to know from /metrics.
+A `Container` is a process with its own port and probes. Its `Kubelet` is asked at the same moments and makes the same
+decisions as in the simulation. But the probes' answers come over HTTP, and decisions start or kill the real process.
+`scrape` reads an autoscaler's metrics from /metrics.
 """
 
 import http.client
@@ -25,7 +25,7 @@ Command = Callable[[int], Sequence[str]]
 """The command that serves on a port."""
 
 _QUEUE = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-"""Metrics whose sum is what a replica has outstanding."""
+"""Metrics whose sum is the number of a replica's outstanding requests."""
 
 
 def serve_command(model: str = "tiny", config: Path | None = None) -> Command:
@@ -37,7 +37,7 @@ def serve_command(model: str = "tiny", config: Path | None = None) -> Command:
 
 
 class Container:
-    """One replica. `tick` does what is due; its log is in `folder`."""
+    """One replica. `tick` does everything that is due. Its log is in `folder`."""
 
     def __init__(self, name: str, command: Command, folder: Path, probes: Probes, now: float) -> None:
         self.name, self.port, self.log = name, free_port(), folder / f"{name}.log"
@@ -53,11 +53,11 @@ class Container:
 
     @property
     def pid(self) -> int | None:
-        """Of its process, if it lives."""
+        """The id of its process, if it is running."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def tick(self, now: float) -> list[ProbeEvent]:
-        """Let the kubelet do what is due at `now` (seconds of `time.monotonic`), and say what changed."""
+        """Let the kubelet do everything that is due at `now` (seconds of `time.monotonic`), and return the changes."""
         events: list[ProbeEvent] = []
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
@@ -75,7 +75,7 @@ class Container:
         return events
 
     def drain(self) -> None:
-        """SIGTERM: end the requests that are here, and go. Whoever routes must know it before."""
+        """Send SIGTERM: finish the current requests, and end. The router must stop sending requests before."""
         self.draining = True
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()

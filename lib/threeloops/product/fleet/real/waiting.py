@@ -1,4 +1,4 @@
-"""Waiting for processes of this machine: bounded, and with the reason if it was in vain."""
+"""Bounded waiting for processes of this machine. A failed wait says why."""
 
 import socket
 import time

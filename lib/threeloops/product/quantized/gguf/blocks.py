@@ -7,13 +7,17 @@ bytes, of which byte j holds weight j in its low half and weight j + 16 in its h
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
 
+from __future__ import annotations
+
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from jaxtyping import Float32, UInt8
 
-from threeloops.product.quantized.group import QuantizedWeight, Scheme, pack
+if TYPE_CHECKING:
+    from jaxtyping import Float32, UInt8
+
+    from threeloops.product.quantized.group import QuantizedWeight
 
 __all__ = ["TensorType", "decode", "encode", "row_bytes", "to_quantized_weight", "weights_per_block"]
 
@@ -92,7 +96,8 @@ def _q4_0(blocks: np.ndarray) -> np.ndarray:
 
 
 def _inverse(scale: np.ndarray) -> np.ndarray:
-    """Of the scale before it is rounded to float16; 0 for a block of zeros, or of numbers that float32 hardly holds."""
+    """Return the inverse of the scale before its rounding to float16: 0 for a block of zeros or of nearly denormal
+    values."""
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(1) / scale
     return np.where(np.isfinite(inverse), inverse, np.float32(0))
@@ -122,6 +127,10 @@ def decode(data: UInt8[np.ndarray, "rows bytes"], type: TensorType) -> Float32[n
 
 def to_quantized_weight(data: UInt8[np.ndarray, "rows bytes"], type: TensorType) -> QuantizedWeight:
     """Rows of Q8_0 or Q4_0 in the layout of the kernels, without a loss: both are symmetric, in groups of 32."""
+    import torch
+
+    from threeloops.product.quantized.group import QuantizedWeight, Scheme, pack
+
     scales, codes = _scales_and_codes(data, type)
     scheme = Scheme(bits=4 if type == TensorType.Q4_0 else 8, group=_BLOCK)
     packed = pack(torch.from_numpy(codes), scheme.bits)

@@ -1,11 +1,11 @@
 """The container of GGUF: keys and values about a model, then its tensors, each at an aligned place.
 
-Numbers are little-endian. A file is: "GGUF", version, number of tensors, number of values; every value with its key and
-type; every tensor's name, sizes (the fastest first, so reversed), type and place; padding; the tensors' bytes, each
-padded to the alignment. Version 3 is written; version 2, which has the same layout, is read too. (Source: docs/gguf.md
-of the ggml repository.)
+Numbers are little-endian. A file has "GGUF", the version, the number of tensors and the number of values. Then come
+every value with its key and type, and every tensor's name, sizes (the fastest first, so reversed), type and place.
+Padding and the tensors' bytes follow, each padded to the alignment. Version 3 is written. Version 2 has the same layout
+and is read too. (Source: docs/gguf.md of the ggml repository.)
 
-A reader of files from anywhere believes no number in them: every length is compared with what is left of the file
+A reader of untrusted files must not trust a number in them. So every length is compared with the rest of the file
 before anything is read or allocated.
 """
 
@@ -39,7 +39,7 @@ Value = str | bool | int | float | list
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor: bytes of its rows, (rows, bytes of a row); `shape` is that of its numbers, in PyTorch's order."""
+    """One tensor: bytes of its rows, (rows, bytes of a row). `shape` is that of its numbers, in PyTorch's order."""
 
     name: str
     shape: tuple[int, ...]
@@ -106,9 +106,9 @@ def _value(key: str, value: Value) -> bytes:
 
 
 def read_file(path: Path) -> File:
-    """What a file holds; its tensors are views of the mapped file, which are read when they are used.
+    """Read a file. Its tensors are views of the mapped file, which are read when they are used.
 
-    Raises GGUFError for what is no GGUF file of version 2 or 3, is cut short, or has a type that is not read here.
+    Raises GGUFError if it is not a GGUF file of version 2 or 3, is cut short, or has a type that is not supported.
     """
     with Path(path).open("rb") as stream:
         return _Reader(_mapped(stream), Path(path).name).file()

@@ -1,7 +1,7 @@
-"""What can be wrong with a file, in a module of its own because all others raise it."""
+"""Errors of files, in a separate module because all others raise them."""
 
 __all__ = ["GGUFError"]
 
 
 class GGUFError(ValueError):
-    """A file that is no GGUF file, is damaged or cut short, or holds what cannot be loaded. Nothing of it was used."""
+    """A file that is not a GGUF file, is damaged or cut short, or cannot be loaded. Nothing of it was used."""

@@ -22,7 +22,7 @@ __all__ = ["TokenType", "Vocabulary", "byte_vocabulary", "expression_of", "numbe
 
 _BYTES = byte_characters()
 _END_OF_MESSAGE = "<|eom_id|>"
-"""With this token, Llama 3.1 and later end a message and expect the result of a tool."""
+"""The token with which Llama 3.1 and later end a message and expect a tool's result."""
 
 
 class TokenType(IntEnum):

@@ -1,8 +1,8 @@
-"""A bounded number of requests that run, a bounded queue of those that wait, and limits per client.
+"""A bounded number of running requests, a bounded queue of waiting ones, and limits per client.
 
-A service that takes on more than it can do is late for everybody. So it refuses what exceeds a bound, at once: with 429
-where the client's own limits say so, with 503 where the service is full. Whoever waits has a deadline, and is refused
-without waiting if the measured rate says that it would not be met.
+A service that accepts more than it can do is late for everybody. So it refuses requests beyond a bound at once: with
+429 if the client's own limits are exceeded, and with 503 if the service is full. A waiting request has a deadline. If
+the measured rate says that the deadline cannot be met, the request is refused without waiting.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from threeloops.product.service.admission.client import Client, Limits
 from threeloops.product.service.admission.queue_rate import QueueRate
 from threeloops.product.service.admission.refused import Refused
 from threeloops.product.service.admission.token_bucket import TokenBucket
+from threeloops.units import require_whole
 
 __all__ = ["Admission"]
 
@@ -26,7 +27,7 @@ _UNMEASURED = 1.0  # seconds: Retry-After where nothing was measured
 
 @dataclass
 class _Account:
-    """What a client has left, and how many of its requests run or are queued."""
+    """A client's remaining limits, and how many of its requests run or are queued."""
 
     limits: Limits
     requests: TokenBucket | None
@@ -42,18 +43,17 @@ class _Account:
 
     def charge(self, tokens: int, now: float) -> None:
         if self.requests:
-            self.requests.take(1, now)
+            self.requests.charge(1, now)
         if self.tokens:
-            self.tokens.take(tokens, now)
+            self.tokens.charge(tokens, now)
 
 
 class Admission:
-    """For the tasks of one event loop. At most `max_running` run and `max_queued` wait, first in, first out."""
+    """Admission for the tasks of one event loop. At most `max_running` run, and `max_queued` wait in first-in order."""
 
     def __init__(self, max_running: int, max_queued: int, clock: Callable[[], float] = time.monotonic):
-        for name, value, least in (("max_running", max_running, 1), ("max_queued", max_queued, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} = {value!r}: expected a whole number of requests, at least {least}")
+        require_whole(1, of="requests", max_running=max_running)
+        require_whole(0, of="requests", max_queued=max_queued)
         self.max_running, self.max_queued = max_running, max_queued
         self.running = 0
         self.draining = False
@@ -72,8 +72,8 @@ class Admission:
     async def admit(self, client: Client, tokens: int, deadline: float = math.inf) -> AsyncIterator[None]:
         """Wait for a place, at most `deadline` seconds, and hold it in the block.
 
-        The buckets are charged when the request is taken into the queue, and give nothing back: not for tokens that
-        were never generated, nor to those who waited in vain.
+        The buckets are charged when the request enters the queue. They give nothing back, neither for tokens that were
+        never generated nor for requests that waited in vain.
 
         Raises:
             Refused: 400 `tokens_above_limit`: more tokens than the client's bucket ever holds; 429
@@ -102,7 +102,7 @@ class Admission:
                 self._empty.set()
 
     def drain(self) -> None:
-        """Refuse whoever comes from now on. Those who are queued are still served."""
+        """Refuse all new requests. Queued requests are still served."""
         self.draining = True
 
     async def drained(self) -> None:
@@ -110,7 +110,8 @@ class Admission:
         await self._empty.wait()
 
     def _account(self, client: Client) -> _Account:
-        """By name: it outlives a reload of the keys, and has new buckets if the limits are others then."""
+        """Return the client's account by name. It outlives a reload of the keys, but gets new buckets if its limits
+        change."""
         account, limits = self._accounts.get(client.name), client.limits
         if account is None or account.limits != limits:
             requests = _bucket(limits.requests_per_second, limits.request_burst)
@@ -174,7 +175,7 @@ class Admission:
             )
 
     def _retry_after(self, now: float) -> float:
-        """When those who are queued now will have left, so that not everybody comes back for the first free place."""
+        """Return when the current queue will have emptied, so that not everybody returns for the first free place."""
         expected = self._seconds(max(1, self.queued), now)
         return _UNMEASURED if expected is None else expected
 

@@ -1,4 +1,4 @@
-"""Who asks, and how much that client may ask for."""
+"""A client, and the limits of its requests."""
 
 import math
 from dataclasses import dataclass, field, fields
@@ -8,10 +8,10 @@ __all__ = ["Client", "Limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one client; infinity, the default, is no limit. Raises ValueError naming the field that is out of range.
+    """The limits of one client. Infinity, the default, means no limit. Raises ValueError naming a field out of range.
 
-    A request costs one request, and as many tokens as its prompt and `max_tokens` together: what it may use, since
-    nobody knows yet what it will use. OpenAI counts the same way.
+    A request costs one request, and as many tokens as its prompt and `max_tokens` together. That is what it may use,
+    because nobody knows yet what it will use. OpenAI counts the same way.
     """
 
     requests_per_second: float = math.inf

@@ -6,8 +6,8 @@
     admin = false                       # may she switch models? If left out: no
     limits = { requests_per_second = 5, request_burst = 10, tokens_per_second = 2000, concurrent = 8 }
 
-A password is hashed slowly because people choose it badly. A key is 32 random bytes, which nobody guesses from a fast
-hash; a slow one would let anybody keep the service busy with wrong keys.
+Passwords are hashed slowly because people choose bad ones. A key is 32 random bytes, which nobody can guess from a fast
+hash. A slow hash would let anybody keep the service busy with wrong keys.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeysFileError(ValueError):
-    """A file of keys that cannot be read: where, what, and what was expected. No hash is quoted."""
+    """A file of keys that cannot be read: the place, the value, and what was expected. No hash is quoted."""
 
 
 class Keys:
@@ -62,7 +62,7 @@ class Keys:
 
     @classmethod
     def open(cls) -> "Keys":
-        """No keys: everybody is the client "anonymous", who has no limits and is no admin. For local use."""
+        """No keys: everybody is the client "anonymous", who has no limits and is not an admin. For local use."""
         return cls(None, [])
 
     @staticmethod
@@ -73,7 +73,7 @@ class Keys:
         return key, f'[[keys]]\nname = "{name}"\nsha256 = "{_digest(key).hex()}"\n'
 
     def client(self, authorization: str | None) -> Client:
-        """Whose key this is: `authorization` is the text of the header, "Bearer KEY". Raises Refused (401)."""
+        """Return the client whose key is in `authorization`, the header's text "Bearer KEY". Raises Refused (401)."""
         if self._path is None:
             return Client("anonymous")
         self._reload(self._path)
@@ -109,7 +109,7 @@ def _digest(key: str) -> bytes:
 
 
 def _signature(path: Path) -> _Signature | None:
-    """What changes when the file is written or replaced; None if it is not there."""
+    """Return a signature that changes when the file is written or replaced, or None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -177,7 +177,7 @@ def _limits(table: Any) -> Limits:
 
 
 def _line_of(text: str, number: int, field: str) -> int:
-    """Where a field of an entry stands, or else its entry; 1 if that is not written as [[keys]]."""
+    """Return the line of an entry's field, or of the entry, or 1 if the entry is not written as [[keys]]."""
     entry, found = -1, 1
     for line, content in enumerate(text.splitlines(), 1):
         if re.match(r"\s*\[\[\s*keys\s*\]\]", content):

@@ -1,4 +1,4 @@
-"""How fast a queue empties, measured while there is one: what Retry-After is computed from."""
+"""Measure how fast a queue empties while there is one. Retry-After is computed from this rate."""
 
 from collections import deque
 
@@ -29,8 +29,8 @@ class QueueRate:
         self._moments.append(now)
 
     def seconds(self, places: int, now: float | None) -> float | None:
-        """Until `places` will have left; None if nothing was measured yet. `now` is None while nobody is queued: then
-        the measurement ended with the latest departure."""
+        """Estimate the seconds until `places` will have left, or return None if nothing was measured yet. `now` is None
+        while nobody is queued. Then the measurement ended with the latest departure."""
         if len(self._moments) > _ENOUGH:
             until = self._moments[-1] if now is None else now
             return places * max(0.0, until - self._moments[0]) / (len(self._moments) - 1)

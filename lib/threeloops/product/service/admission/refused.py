@@ -1,11 +1,11 @@
-"""The answer to a request that is not taken on."""
+"""The answer to a refused request."""
 
 __all__ = ["Refused"]
 
 
 class Refused(Exception):
-    """Not taken on: `status`, `code`, `message` and `param` go into OpenAI's error format, and `retry_after` (seconds;
-    None if trying again does not help) into the header of that name.
+    """A refused request. `status`, `code`, `message` and `param` go into OpenAI's error format, and `retry_after`
+    (seconds, or None if trying again does not help) into the header of that name.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What an engine has done, counted from outside: an executor that passes each step on and looks at it."""
+"""Count an engine's work from outside: an executor that passes each step on and looks at it."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["CountingExecutor"]
 
 
 class CountingExecutor:
-    """Counts steps, preemptions, and what admitted requests asked of the prefix cache and found there.
+    """Count steps, preemptions, and the tokens that admitted requests asked of the prefix cache and found there.
 
     A chunk that begins where the cached prefix ends is the first since its request was admitted. A preemption is
     counted when its request is admitted again.
@@ -33,7 +33,7 @@ class CountingExecutor:
         return self.executor.execute(batch)
 
     def stats(self, engine: Engine, streams: int) -> EngineStats:
-        """Of the engine that this is the executor of, between two steps."""
+        """Return the statistics of the engine that uses this executor, between two steps."""
         scheduler = engine.scheduler
         return EngineStats(
             running=len(scheduler.running),

@@ -1,14 +1,12 @@
-"""Keeps an engine's process running: one that has died or says nothing any more is replaced, after a wait that grows
-with each failure."""
+"""Keep an engine's process running. A process that died or stopped responding is replaced, after a growing wait."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from threeloops.product.request import Request
+from threeloops.product.request import EngineStopped, Request
 from threeloops.product.service.engine.client import EngineClient
-from threeloops.product.service.engine.errors import EngineStopped
 from threeloops.product.service.engine.messages import EngineSpec, EngineStats, Ready
 from threeloops.product.text import ByteTokenizer, Tokenizer, load_tokenizer
 
@@ -55,7 +53,7 @@ class Supervisor:
         """The model's, once it is open."""
         self.restarts = 0
         self._reason = ""
-        """Of the last failure; "" while there was none since it was ready."""
+        """The reason of the last failure, or "" if there was none since the engine was ready."""
         self._client: EngineClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -96,15 +94,15 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that is running or was the last to run; None before the first."""
+        """The id of the current or last process, or None before the first."""
         return self._client.pid if self._client is not None else None
 
     def generate(self, request: Request) -> AsyncGenerator[int, None]:
-        """As `EngineClient.generate`; the errors of an engine that is not there come at once."""
+        """Generate like `EngineClient.generate`. If there is no engine, the error comes at once."""
         return self._running().generate(request)
 
     async def stats(self) -> EngineStats:
-        """As `EngineClient.stats`."""
+        """Return the same as `EngineClient.stats`."""
         return await self._running().stats()
 
     async def close(self) -> None:

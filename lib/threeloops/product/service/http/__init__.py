@@ -1,1 +1,1 @@
-"""HTTP as a service that strangers reach needs it: OpenAI's errors, bounded requests, and clients that go away."""
+"""HTTP for a service that strangers can reach: OpenAI's errors, bounded requests, and clients that leave."""

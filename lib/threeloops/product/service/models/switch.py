@@ -1,7 +1,7 @@
-"""From one version of a model to the next while requests run.
+"""Switch from one version of a model to the next while requests run.
 
-The new engine starts beside the old one, so for a while both need memory. Only when it is ready do new requests go
-there; the old engine finishes what it has, and is stopped then.
+The new engine starts beside the old one, so for a while both need memory. When it is ready, new requests go to it. The
+old engine finishes its requests and is then stopped.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class NotServingError(RuntimeError):
 
 
 class SwitchFailedError(RuntimeError):
-    """The new version did not start; whatever was served before is still served."""
+    """The new version did not start. The previous version is still served."""
 
 
 @dataclass(eq=False)
@@ -109,10 +109,10 @@ class RollingSwitch(Generic[_Version, _Engine]):
             await self._retired()
 
     async def close(self, drain_seconds: float = math.inf) -> None:
-        """Give out no more leases, wait until those that there are have ended, and stop the engine.
+        """Give out no more leases, wait until the existing ones have ended, and stop the engine.
 
-        After `drain_seconds` the engine is stopped though it is leased: it has to tell its readers why. A version that
-        is just being started is started first, unless whoever called `to` is cancelled.
+        After `drain_seconds` the engine is stopped even if it is leased: it has to tell its readers why. A version that
+        is being started is started first, unless the caller of `to` is cancelled.
         """
         self._closed = True
         timer = None
@@ -128,7 +128,8 @@ class RollingSwitch(Generic[_Version, _Engine]):
                 timer.cancel()
 
     def _replace(self, new: "_Serving[_Version, _Engine] | None") -> None:
-        """From here on nobody gets the old one. Without an `await`, so that no task sees a moment between."""
+        """Replace the serving engine, so that nobody gets the old one. It has no `await`, so no task sees a state
+        between."""
         old, self._serving = self._serving, new
         if old is not None:
             old.count(0)
@@ -145,7 +146,7 @@ class RollingSwitch(Generic[_Version, _Engine]):
             _log.exception("the engine of version %s could not be stopped; nobody uses it any more", old.version)
 
     async def _retired(self) -> None:
-        """Whoever waits may be cancelled; the old engine is stopped all the same."""
+        """Wait until the old engine is stopped. It is stopped even if the waiting task is cancelled."""
         if self._retiring is not None:
             await asyncio.shield(self._retiring)
             self._retiring = None

@@ -1,11 +1,11 @@
-"""Every metric of the service, as data: what `metrics.py` fills, and dashboards and alerts may name.
+"""Every metric of the service, as data. `metrics.py` fills them, and dashboards and alerts refer to them.
 
-What begins with `vllm:` is exported by vLLM's V1 engine under the same name, with the same labels and meaning
-(docs.vllm.ai, "Production Metrics"; vllm/v1/metrics/loggers.py), so that dashboards and autoscalers made for vLLM also
-read this service. What begins with `threeloops:` is our own.
+Metrics that begin with `vllm:` have the name, labels and meaning of vLLM's V1 engine (docs.vllm.ai, "Production
+Metrics"; vllm/v1/metrics/loggers.py), so dashboards and autoscalers made for vLLM also read this service. Metrics that
+begin with `threeloops:` are our own.
 
-The buckets are vLLM's, which begin where a large model on a GPU does, and finer ones below them: a quantile that falls
-into the first bucket is a guess.
+The buckets are vLLM's, which begin at the times of a large model on a GPU, and finer ones below them. A quantile that
+falls into the first bucket is only a guess.
 """
 
 from dataclasses import dataclass

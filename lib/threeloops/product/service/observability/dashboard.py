@@ -1,7 +1,7 @@
 """A page for an operator without Grafana.
 
-It reads /metrics every other second, computes rates and percentiles from what has changed, and draws the latest
-minutes. It asks nobody else for anything.
+It reads /metrics every other second, computes rates and percentiles from the changes, and draws the latest minutes. It
+contacts no other server.
 """
 
 import html

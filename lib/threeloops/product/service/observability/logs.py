@@ -2,13 +2,13 @@
 
     {"time": "2024-06-01T12:00:00.123Z", "level": "info", "event": "request", "request_id": "…", "status": 200, …}
 
-What a client sent must not be in a log. So only fields of `_FIELDS` are written, whatever a caller passes; what looks
-like a key or a password is blotted out of the text; and of an exception the type and the places are written, but not
-the message, which often quotes the input.
+A log must not contain what a client sent. So only the fields of `_FIELDS` are written, whatever a caller passes. Text
+that looks like a key or a password is removed. For an exception, the type and the places are written, but not the
+message, which often quotes the input.
 
-Warnings of other libraries (uvicorn, asyncio, …) go the same way: left to themselves they would be written to stderr by
-the event loop itself, which then waits for whoever reads it. A line of code of theirs that warns again and again is
-written ten times a minute at most; `repeated` in its next line counts what was left out.
+Warnings of other libraries (uvicorn, asyncio, …) take the same way. Otherwise the event loop itself would write them to
+stderr, and then wait for whoever reads that. A library's line that warns again and again is written at most ten times a
+minute, and `repeated` in its next line counts the omitted warnings.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _OURS = "threeloops"
 
 @dataclass
 class _Repeats:
-    """What one line of another library's code has logged since a moment."""
+    """The messages that one line of another library's code has logged since a moment."""
 
     since: float
     written: int = 0
@@ -54,10 +54,10 @@ class _Repeats:
 
 
 class Logs(logging.Handler):
-    """Where log lines go while this is open. Never raises, and never waits for the disk.
+    """The destination of log lines while this is open. It never raises, and never waits for the disk.
 
-    `dropped` counts lines that could not be written: the disk is full, the file is gone, or more come than it takes.
-    A file that was moved away (logrotate) is made anew.
+    `dropped` counts lines that could not be written because the disk is full, the file is gone, or lines come too fast.
+    If the file was moved away (logrotate), it is created again.
     """
 
     def __init__(self, path: Path | None = None):
@@ -81,7 +81,7 @@ class Logs(logging.Handler):
             self._drop(1)
 
     def close(self) -> None:
-        """Write what is queued, for at most 5 s, and end the thread. What comes later is dropped."""
+        """Write the queued lines, for at most 5 s, and end the thread. Later lines are dropped."""
         ours = logging.getLogger(_OURS)
         for logger in (ours, logging.getLogger()):
             logger.removeHandler(self)
@@ -133,7 +133,8 @@ class Logs(logging.Handler):
                 return
 
     def _write(self, lines: list[bytes]) -> None:
-        """Opened for each batch: a file that was moved, removed, or closed by somebody else is no special case."""
+        """Write a batch of lines. The file is opened for each batch, so a file that was moved, removed, or closed by
+        another thread needs no special case."""
         try:
             file = os.open(self.path, _APPEND, 0o640) if self.path else sys.stderr.fileno()
         except Exception:  # no such folder any more; a stderr that is closed, or is no file
@@ -164,10 +165,10 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 def configure_logs(path: Path | None = None, level: int = logging.INFO) -> Logs:
-    """Write what the library logs, from `level` on, and what all others warn of, to a file or to stderr. Close what is
-    returned, at the end.
+    """Write this library's log messages from `level` on, and warnings of all others, to a file or to stderr. Close the
+    result at the end.
 
-    Raises OSError if the file cannot be opened now; later nothing is raised any more.
+    Raises OSError if the file cannot be opened now. Later nothing is raised any more.
     """
     if path is not None:
         try:
@@ -205,7 +206,7 @@ def _line(record: logging.LogRecord) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it, without secrets: JSON escapes line breaks, so nobody can forge a line."""
+    """Convert a value for JSON, without secrets. JSON escapes line breaks, so nobody can forge a line."""
     if isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf")):
         return value
     return _SECRET.sub("[not shown]", str(value)[:_LONGEST])

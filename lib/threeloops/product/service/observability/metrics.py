@@ -1,7 +1,7 @@
-"""What the service measures of itself, for Prometheus: `catalog.py` lists it.
+"""The service's own measurements for Prometheus. `catalog.py` lists them.
 
-Latencies are histograms, because averages hide what a tenth of all users suffers, and percentiles of replicas cannot be
-added up whereas buckets can.
+Latencies are histograms. A mean hides what the slowest tenth of the users experience, and percentiles of several
+replicas cannot be added, whereas buckets can.
 """
 
 import time
@@ -23,7 +23,7 @@ _LONGEST_CODE = 64
 
 
 class EngineLoad(Protocol):
-    """One look at an engine. Counts of what has happened are since its process started."""
+    """One look at an engine. Counts of events are since its process started."""
 
     @property
     def running(self) -> int: ...
@@ -44,7 +44,8 @@ class EngineLoad(Protocol):
 
 
 class ServiceMetrics:
-    """Of one model on one engine. `registry` should be one of its own, so that two services can share a process."""
+    """The metrics of one model on one engine. Give each its own `registry`, so that two services can share a
+    process."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -76,10 +77,10 @@ class ServiceMetrics:
         self._of("threeloops:requests_refused", code[:_LONGEST_CODE]).inc()
 
     def engine(self, load: EngineLoad | None, queued: int = 0) -> None:
-        """Take over a look at the engine, or None of one that does not answer; `queued` requests wait in front of it.
+        """Take over a look at the engine, or None if it does not answer. `queued` requests wait in front of it.
 
-        They count as waiting, since an autoscaler that sees only the engine's own queue sees the least when there is
-        the most to do. Counters go on where a restarted engine begins anew.
+        They count as waiting, because an autoscaler that sees only the engine's own queue sees the least when there is
+        the most to do. Counters continue when a restarted engine begins at zero.
         """
         if load is None:  # its counters stay: they are not 0, they are unknown
             for name in ("vllm:num_requests_running", "threeloops:num_requests_paused", "vllm:kv_cache_usage_perc"):
@@ -104,7 +105,7 @@ class ServiceMetrics:
         self._advance("threeloops:log_lines_dropped", count)
 
     def text(self) -> str:
-        """In Prometheus' text format, whose type is `content_type`."""
+        """Return the metrics in Prometheus' text format, whose type is `content_type`."""
         return generate_latest(self.registry).decode()
 
     def observe(self, name: str, value: float) -> None:

@@ -1,8 +1,9 @@
 """A trace of each request with OpenTelemetry: when it queued, began its prefill, and decoded.
 
-Off unless OpenTelemetry has been configured in this process, as `opentelemetry-instrument threeloops serve …` does:
-then spans go where its OTEL_ variables say. A caller's trace goes on here if it sends W3C's header `traceparent`. The
-attributes have the names of OpenTelemetry's conventions for generative AI; prompts and answers are in none.
+Tracing is off unless OpenTelemetry has been configured in this process, as by `opentelemetry-instrument threeloops
+serve …`. Then spans go to the destination in its OTEL_ variables. If a caller sends W3C's header `traceparent`, its
+trace continues here. The attributes follow OpenTelemetry's conventions for generative AI, and contain neither prompts
+nor answers.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ class RequestSpan:
 
     @property
     def trace_id(self) -> str | None:
-        """For the logs; None if tracing is off and the caller sent none."""
+        """The trace's id for the logs, or None if tracing is off and the caller sent none."""
         context = self._span.get_span_context()
         return f"{context.trace_id:032x}" if context.is_valid else None
 

@@ -1,4 +1,4 @@
-"""A crash as a picture: the operations of a save from top to bottom, and what became of each."""
+"""Draw a crash: the operations of a save from top to bottom, and what became of each."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -43,8 +43,8 @@ class _Row:
 
 
 def draw_crash(record: Record, state: State, rules: Rules = POSIX) -> "Figure":
-    """The operations of a record in their order, the crash between two of them, and what of each is in `state`, one of
-    the record's `crash_states` under these rules. Writes of one file that follow one another are one line."""
+    """Draw the operations of a record in order, the crash between two of them, and how much of each is in `state`, one
+    of the record's `crash_states` under these rules. Consecutive writes of one file are drawn on one line."""
     rows = _rows(record.operations, _fates(record, state, rules))
     shown = rows[:_MOST_ROWS]
     fig, axes = figure(width=7.5, height=0.27 * len(shown) + 1.5)
@@ -71,7 +71,7 @@ def draw_crash(record: Record, state: State, rules: Rules = POSIX) -> "Figure":
 
 
 def _fates(record: Record, state: State, rules: Rules) -> list[_Fate]:
-    """What became of each operation."""
+    """Return what became of each operation."""
     disk = Disk.after(Record(record.start, record.operations[: state.point + 1]), rules)
     pending = {change.position for change in disk.pending}
     pending |= {position for inode in disk.inodes.values() for position, _ in inode.pending}

@@ -1,4 +1,4 @@
-"""Loads every state that a crash may leave: each must give the value of before the save, or the new one, whole."""
+"""Load every state that a crash may leave. Each load must give the complete old value or the complete new one."""
 
 import contextlib
 import os
@@ -19,13 +19,13 @@ from threeloops.training.checkpoint.crash.model.states import Files, State, cras
 __all__ = ["Found", "Report", "Judgement", "check", "loaded", "write_files"]
 
 Judgement = Literal["old", "new", "lost", "broken"]
-"""What a load gave: the last value whose save had returned; the next one; an earlier one, so that a save that returned
-was lost; or an error or something that was never saved."""
+"""The result of a load: the value of the last save that returned ("old"); the next value ("new"); an earlier value, so
+that a save that returned was lost; or an error or a value that was never saved ("broken")."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A state in which a load went wrong, and what it did."""
+    """A state in which a load failed, and the result of that load."""
 
     state: State
     verdict: Judgement
@@ -37,12 +37,12 @@ class Found:
 
 @dataclass
 class Report:
-    """Of all states of a record. Bad ones come with the fewest losses first."""
+    """The result for all states of a record. Bad states are listed with the fewest losses first."""
 
     rules: Rules
     states: int
     all_of_them: bool
-    """Or else corners and a sample, see `crash_states`."""
+    """Whether every state was tried, or only corners and a sample (see `crash_states`)."""
     by_point: dict[int, Counter[Judgement]] = field(repr=False)
     bad: list[Found]
 
@@ -72,19 +72,20 @@ def check(
 ) -> Report:
     """Load each state that a crash during the record may leave, in a folder of its own.
 
-    A load may return anything, and None or an error where nothing was saved before: errors of the same type are then
-    the same value. The legal values are those that it gives before the record and after each save that returned; where
-    the next save has begun, its value is legal too, and the one before must no longer come back.
+    A load may return anything. If nothing was saved before, it may also return None or raise an error, and errors of
+    the same type count as the same value. The legal values are those that `load` gives before the record and after each
+    save that returned. Once the next save has begun, its value is legal too, and the value before the last one is not.
 
     Args:
-        values: what was saved, the value of before first, if it is not to be found by loading: where a save raises,
-            so that it never returned, and its value may be there nevertheless.
-        same: compares two values; by default ==, and tensors and arrays element by element.
+        values: the saved values, beginning with the one before the record, if loading cannot find them. For example, a
+            save that raised never returned, but its value may still be there.
+        same: compares two values. By default ==, and tensors and arrays element by element.
         most: states right before each fsync, see `crash_states`.
 
     Raises:
         BadRecord: an operation of the record is impossible.
-        ValueError: the save left something that cannot be loaded even without a crash, or saves what was there.
+        ValueError: the save left something that cannot be loaded even without a crash, or saved the value that was
+            there.
     """
     same = same or _same_value
     with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
@@ -110,7 +111,7 @@ def check(
 
 
 _Outcome = tuple[str, Any]
-"""("value", what was returned), or ("error", the exception)."""
+"""("value", the returned value), or ("error", the exception)."""
 
 
 class _Loads:
@@ -133,7 +134,7 @@ class _Loads:
             shutil.rmtree(folder, ignore_errors=True)  # a load may have removed it
 
     def values(self, record: Record) -> list[_Outcome]:
-        """Before the record, and after each save that returned, without a crash."""
+        """Return the values before the record and after each save that returned, without a crash."""
         found = [self.load(files_after(record, 0))]
         for i, operation in enumerate(record.operations):
             if isinstance(operation, Saved):
@@ -184,7 +185,7 @@ def _same_value(one: Any, other: Any) -> bool:
 
 
 def loaded(load: Callable[[Path], Any], files: Files) -> Any:
-    """What `load` gives for a folder with a state's files, or the exception that it raises."""
+    """Return the value that `load` gives for a folder with a state's files, or the exception that it raises."""
     with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
         return _Loads(load, Path(scratch), _same_value).load(files)[1]
 
@@ -204,7 +205,7 @@ def write_files(folder: str | os.PathLike[str], files: Files) -> None:
 
 
 def _memory() -> str | None:
-    """Where files are made fastest."""
+    """Return the folder where files are created fastest."""
     with contextlib.suppress(OSError):
         if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 1 << 28:
             return "/dev/shm"

@@ -1,7 +1,7 @@
-"""A state in torch's own format, by torch's public reader and writer. One process does it, with room for all tensors.
+"""Convert a state to and from torch's own format with torch's public reader and writer. One process holds all tensors.
 
-DCP's metadata are a pickle, and so are values that are not tensors: read only what you trust. What it does not have is
-checksums, fsync of folders, and a commit: keep the original.
+DCP pickles its metadata and all values that are not tensors, so read only files that you trust. Its format has no
+checksums, no fsync of folders, and no commit. Keep the original.
 """
 
 import warnings
@@ -19,11 +19,11 @@ __all__ = ["export_dcp", "read_dcp"]
 
 
 def export_dcp(loaded: Loaded, folder: Path | str) -> None:
-    """Write what was loaded without a template, tensors and plain values by their names.
+    """Write a state that was loaded without a template: tensors and plain values by their names.
 
     Raises:
-        CheckpointError: there is something at `folder` already, which DCP would write over.
-        ValueError: the tensors are parts only.
+        CheckpointError: `folder` exists already, and DCP would overwrite it.
+        ValueError: the tensors are only parts.
     """
     if Path(folder).exists() and any(Path(folder).iterdir()):
         raise CheckpointError(f"{folder} is not empty: DCP would mix both; export to a new folder")
@@ -37,8 +37,8 @@ def export_dcp(loaded: Loaded, folder: Path | str) -> None:
 
 
 def read_dcp(folder: Path | str) -> dict[str, Any]:
-    """All tensors, whole, whatever number of ranks saved them; and the other values, under the names that DCP gave
-    them: those of a nested dict are joined by dots."""
+    """Read all tensors completely, however many ranks saved them, and all other values, under the names that DCP gave
+    them. Names in a nested dict are joined by dots."""
     reader = dcp.FileSystemReader(folder)
     state: dict[str, Any] = {}
     for name, entry in reader.read_metadata().state_dict_metadata.items():

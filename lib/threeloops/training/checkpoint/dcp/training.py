@@ -1,8 +1,8 @@
-"""A folder that torch.distributed.checkpoint wrote for a training run, as the state that `TrainingState` loads.
+"""Convert a folder that torch.distributed.checkpoint wrote for a training run to the state that `TrainingState` loads.
 
-DCP stores a nested dict under flat names, and programs nest it as they like. Three forms are common, and are read here:
+DCP stores a nested dict under flat names, and programs nest it as they like. This module reads three common forms:
 `optimizer.state_dict()`, whose parameters are numbers; `get_optimizer_state_dict`, whose parameters have names; and the
-same with `flatten_optimizer_state_dict=True`, as torchtitan has it.
+latter with `flatten_optimizer_state_dict=True`, as in torchtitan.
 """
 
 import re
@@ -28,15 +28,15 @@ _States = dict[str, dict[str, Any]]
 def training_from_dcp(
     folder: Path | str, training: TrainingState, *, model: str = "model", optimizer: str = "optim"
 ) -> dict[str, Any]:
-    """The tensors of the model and the optimizer, whole, and the optimizer's groups, under our names.
+    """Return the whole tensors of the model and the optimizer, and the optimizer's groups, under our names.
 
-    One process does it, for a `training` that is not cut. Save the result, and any ranks can load it. Random states are
-    not in it, and neither are other parts: add those that `training` has, such as `"scheduler": state_dict`.
+    One process does this, for a `training` that is not cut. Save the result, and any ranks can load it. It contains
+    neither random states nor other parts: add those that `training` has, such as `"scheduler": state_dict`.
 
     Args:
-        model: where the model's `state_dict` is in what was saved, with dots between the keys; "" if its tensors are
-            not below any key.
-        optimizer: where the optimizer's is.
+        model: the place of the model's `state_dict` in the saved state, with dots between the keys, or "" if its
+            tensors are not below any key.
+        optimizer: the place of the optimizer's.
 
     Raises:
         ValueError: there is nothing at these places, or its parameters are not those of `training`.

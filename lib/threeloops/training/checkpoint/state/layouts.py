@@ -1,7 +1,7 @@
-"""How the parameters of a model lie on ranks, read off the model: which global tensors a local one holds parts of.
+"""Layouts of a model's parameters on ranks, read from the model: which global tensors a local one holds parts of.
 
-Every way of cutting keeps the names of the whole model. What it does to a parameter, it does to the optimizer's tensors
-of the same shape: so a layout is a function of any tensor that lies as the parameter does.
+Every way of cutting keeps the names of the whole model. It cuts the optimizer's tensors of the same shape in the same
+way as their parameter. So a layout is a function that takes any tensor cut like the parameter.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ _Pieces = dict[str, Tensor | Sharded]
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor that this rank holds, and where any tensor of its shape lies."""
+    """A tensor that this rank holds, and the layout of any tensor of its shape."""
 
     tensor: Tensor
     place: Callable[[Tensor], _Pieces]
@@ -95,7 +95,8 @@ def _replica(tensor: Tensor) -> Tensor:
 
 
 def _of_first_rank(tensor: Tensor) -> Sharded:
-    """Buffers may differ between ranks until the next forward, which gives all of them those of the first."""
+    """Return the layout of buffers, which may differ between ranks until the next forward copies the first rank's to
+    all."""
     return Sharded(tuple(tensor.shape), tensor.dtype, (((0,) * tensor.dim(), tensor),), of_first_rank=True)
 
 
@@ -121,7 +122,7 @@ def _in_flat(layout: FlatLayout, names: dict[str, list[str]], rank: int, chunk: 
 
 
 def _cut_parameters(model: nn.Module) -> Iterator[tuple[str, Callable[[Tensor], Sharded]]]:
-    """Of layers that tensor parallelism has cut."""
+    """Return the parameters of layers that tensor parallelism has cut."""
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         match module:
@@ -149,7 +150,7 @@ def _by_heads(heads: int, kv_heads: int, group: dist.ProcessGroup | None, tensor
 
 
 def _experts(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """What a rank's experts are called there, and in the whole model."""
+    """Map a rank's local names of experts to their names in the whole model."""
     for name, module in model.named_modules():
         if isinstance(module, ExpertParallel):
             prefix = f"{name}.experts." if name else "experts."

@@ -1,7 +1,7 @@
-"""Tensors inside of a part's `state_dict`: out of it to be saved by name, and back into it.
+"""Move tensors inside a part's `state_dict` out to be saved by name, and back in.
 
-A rank's own state of a part, as the random generator of its data loader, differs from those of other ranks. So each
-rank's tensors have names of their own: "loader[3].generator" is that of rank 3.
+A rank's own state of a part, such as the random generator of its data loader, differs from that of other ranks. So the
+tensors of each rank have their own names: "loader[3].generator" belongs to rank 3.
 """
 
 import copy
@@ -18,7 +18,7 @@ _MARK = "!tensor"
 
 
 def taken_apart(part: str, rank: int, state: Any) -> tuple[Any, dict[str, Tensor]]:
-    """The state with a mark in the place of each tensor, and the tensors by name. The state itself stays as it is."""
+    """Return the state with a mark in place of each tensor, and the tensors by name. The state itself is unchanged."""
     tensors: dict[str, Tensor] = {}
 
     def marked(value: Any, place: str) -> Any:
@@ -42,7 +42,7 @@ def taken_apart(part: str, rank: int, state: Any) -> tuple[Any, dict[str, Tensor
 
 
 def put_together(state: Any, tensors: Mapping[str, Any]) -> Any:
-    """Return the state that `taken_apart` was given. The marked state stays as it is."""
+    """Return the state that `taken_apart` was given. The marked state is not changed."""
     if type(state) in (list, tuple):
         return type(state)(put_together(each, tensors) for each in state)
     if type(state) in (dict, OrderedDict):
@@ -56,7 +56,8 @@ def put_together(state: Any, tensors: Mapping[str, Any]) -> Any:
 
 
 def names_of_part(part: str, names: Iterable[str], rank: int, world: int, saved_by: int) -> list[str]:
-    """The tensors of a part that this rank of `world` loads, where `saved_by` ranks saved: its own, or those of the
-    first rank if it is new. Those of ranks that are no more are shared out, so that each tensor is asked for."""
+    """Return the tensors of a part that this rank of `world` loads, if `saved_by` ranks saved: its own, or those of the
+    first rank if this rank is new. The tensors of ranks that no longer exist are shared out, so that each tensor is
+    asked for."""
     ranks = {rank if rank < saved_by else 0, *range(world + rank, saved_by, world)}
     return [name for name in names if name.startswith(tuple(f"{part}[{each}]" for each in ranks))]

@@ -12,7 +12,7 @@ from threeloops.training.checkpoint.format import from_plain, to_plain
 __all__ = ["RANDOM_BYTES", "random_states", "restore_random_states", "seed_from"]
 
 RANDOM_BYTES = 1 << 15
-"""Of one rank's states, padded: so those of all ranks are the rows of one tensor."""
+"""The padded size of one rank's states, so that the states of all ranks are the rows of one tensor."""
 
 
 def random_states() -> bytes:
@@ -36,7 +36,7 @@ def restore_random_states(data: bytes) -> None:
 
 
 def seed_from(data: bytes, rank: int) -> None:
-    """For a rank that there was not: states of its own, which follow from those of another one and its number."""
+    """Seed a rank that did not exist when the states were saved, from another rank's states and its own number."""
     seed = int.from_bytes(hashlib.sha256(data + rank.to_bytes(8, "little")).digest()[:8], "little")
     random.seed(seed)
     np.random.seed(seed % (1 << 32))

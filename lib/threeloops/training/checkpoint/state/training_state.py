@@ -1,4 +1,4 @@
-"""The whole state of a training run as one mapping, and back."""
+"""Turn the whole state of a training run into one mapping, and restore it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,16 +29,18 @@ _TAKEN = ("random", "optimizer groups")
 
 
 class TrainingState:
-    """What has to be saved, and where it goes back to.
+    """The state of a training run to be saved, and the objects that it is restored to.
 
     Args:
-        model: a module, also one that DDP or FSDP wraps, whose layers tensor parallelism has cut, or a pipeline stage.
+        model: a module. DDP or FSDP may wrap it, tensor parallelism may have cut its layers, or it may be a pipeline
+            stage.
         optimizer: torch's, or a `ZeroOptimizer`.
-        parts: whatever else has `state_dict` and `load_state_dict`, or a dataclass `state`, by name: scheduler, scaler,
-            loader. Tensors in their states are saved by every rank, since ranks may differ. A module, such as one that
-            averages parameters, is saved as the model is. torchdata's `StatefulDataLoader` draws from torch's generator
-            when it is iterated over: give it a `generator`, or a resumed run has other random numbers.
-        group: the ranks that save together; by default all.
+        parts: other objects by name, such as a scheduler, a scaler or a loader, which have `state_dict` and
+            `load_state_dict`, or a dataclass `state`. Tensors in their states are saved by every rank, since ranks may
+            differ. A module, such as one that averages parameters, is saved like the model. torchdata's
+            `StatefulDataLoader` draws from torch's generator when it is iterated over. Give it a `generator`, or a
+            resumed run has other random numbers.
+        group: the ranks that save together. By default all.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class TrainingState:
         """Numbers that are loaded for the optimizer, one for each name that a tensor holds a part of."""
 
     def state(self) -> dict[str, Any]:
-        """For `Checkpointer.save`: tensors are the live ones, and not copies."""
+        """Return the state for `Checkpointer.save`. Its tensors are the live ones, not copies."""
         found = self._of_modules()
         for held in self._trained():
             for key, value in self._tensors_of(held).items():
@@ -75,8 +77,8 @@ class TrainingState:
 
     @torch.no_grad()
     def template(self, manifest: Manifest) -> dict[str, Tensor | Sharded]:
-        """For `Checkpointer.load`: this rank's tensors. Those that the optimizer would make in its first step are made
-        here."""
+        """Return this rank's tensors for `Checkpointer.load`. This creates the ones that the optimizer would create in
+        its first step."""
         found = self._of_modules()
         for part in self._plain_parts:
             for name in names_of_part(part, manifest.tensors, self.rank, self.world, manifest.world):
@@ -103,13 +105,13 @@ class TrainingState:
 
     @torch.no_grad()
     def restore(self, loaded: Loaded) -> None:
-        """After `Checkpointer.load` with the template: whatever is not a tensor of the model or the optimizer.
+        """Restore all that is not a tensor of the model or the optimizer, after `Checkpointer.load` with the template.
 
-        As many ranks as saved go on bit for bit. With more, the new ones draw random numbers of their own, which follow
-        from those of the first.
+        The same number of ranks continues bit for bit. With more ranks, the new ones draw random numbers of their own,
+        derived from those of the first.
 
         Raises:
-            ValueError: something was saved that is not here, or the other way round.
+            ValueError: something was saved that does not exist here, or the other way round.
         """
         plain = {name: value for name, value in loaded.state.items() if name not in loaded.manifest.tensors}
         expected = {*self._plain_parts, *(["optimizer groups"] if self.optimizer is not None else [])}
@@ -183,7 +185,7 @@ class TrainingState:
         return found
 
     def _tensors_of(self, held: Held) -> dict[str, Tensor]:
-        """What the optimizer keeps for one tensor."""
+        """Return the optimizer's state of one tensor."""
         found = {key: value for key, value in self._states.get(held.tensor, {}).items() if value is not None}
         for key, value in found.items():
             if not isinstance(value, Tensor):
@@ -193,7 +195,7 @@ class TrainingState:
     def _slots(
         self, held: Held, key: str, names: Mapping[str, Tensor | Sharded], manifest: Manifest
     ) -> dict[str, Tensor | Sharded]:
-        """Where to load what the optimizer keeps for one tensor under `key`; one number may come from several names."""
+        """Return where to load the optimizer's state of one tensor. One number may come from several names."""
         state = self._states[held.tensor]
         entries = {f"optimizer.{name}.{key}": manifest.tensors.get(f"optimizer.{name}.{key}") for name in names}
         if lacking := [name for name, entry in entries.items() if entry is None]:
@@ -216,7 +218,7 @@ class TrainingState:
         return any(held.tensor is bucket.master is not bucket.shard for bucket in self.optimizer.buckets)
 
     def _steps_on_device(self, held: Held) -> bool:
-        """Where torch's optimizers count steps on the GPU."""
+        """Return whether torch's optimizer counts its steps on the GPU."""
         assert self._optimizer is not None
         groups = [g for g in self._optimizer.param_groups if any(p is held.tensor for p in g["params"])]
         return any(group.get("capturable") or group.get("fused") for group in groups)
@@ -237,7 +239,8 @@ class TrainingState:
 
 
 def _placed(held: Held, key: str, value: Tensor) -> Mapping[str, Tensor | Sharded]:
-    """What an optimizer keeps per element lies as the tensor does; one number counts for all names."""
+    """Return the layout of an optimizer's state. State per element has the layout of its tensor, and a single number
+    counts for all names."""
     if value.shape == held.tensor.shape:
         return held.place(value)
     places = held.place(held.tensor.detach())

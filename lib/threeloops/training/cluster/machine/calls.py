@@ -1,7 +1,8 @@
-"""What a rank says to the router. Plain data: it also crosses the wall, so nothing here is trusted to be consistent.
+"""Messages from a rank to the router. They are plain data that also cross the wall, so their consistency is checked.
 
-A rank has two actors, which advance clocks of their own as a GPU's streams do: `COMPUTE` runs the program, and
-`COMMUNICATION` the jobs (collectives) that it submits, one after another. `at` is the actor's own time, in seconds.
+A rank has two actors with clocks of their own, like the streams of a GPU. `COMPUTE` runs the program, and
+`COMMUNICATION` runs the jobs (collectives) that it submits, one after another. `at` is the actor's own time, in
+seconds.
 """
 
 from typing import Annotated
@@ -70,10 +71,11 @@ class Charge(_Call, frozen=True):
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True):
-    """What a job does, and all `ranks` of its group must do.
+    """The action of a job, which all `ranks` of its group must take.
 
-    All ranks agree on `count`: the elements of an all-reduce, of a rank's part of an all-gather. `root` is counted
-    within the group."""
+    All ranks agree on `count`: the elements of an all-reduce, or of a rank's part of an all-gather. `root` is counted
+    within the group.
+    """
 
     group: _Word
     ranks: tuple[int, ...]
@@ -132,8 +134,8 @@ class Finish(_Call, frozen=True):
 
 
 class End(_Call, frozen=True):
-    """The program returned a result, or failed with `error`. Nothing follows. `forgot` says where it sent a message for
-    which it did not wait; None where there is none."""
+    """The program returned a result, or failed with `error`. Nothing follows. `forgot` is the line of a message that
+    the program sent and did not wait for, or None."""
 
     at: float
     error: Annotated[str, msgspec.Meta(max_length=MOST_SAID)] = ""

@@ -1,4 +1,4 @@
-"""What goes wrong on a cluster: each is an answer, with the ranks and lines that it is about, and none is a hang."""
+"""Errors of a cluster. Every failure, including a hang, becomes an error that names the ranks and lines involved."""
 
 import re
 
@@ -14,7 +14,7 @@ class Deadlock(ClusterError):
 
 
 class Mismatch(ClusterError):
-    """Two ranks do not agree on what they send each other."""
+    """Two ranks disagree about the data that they send each other."""
 
 
 class Unfinished(ClusterError):

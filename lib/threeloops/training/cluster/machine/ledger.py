@@ -1,4 +1,4 @@
-"""What the ranks of a run have begun and not finished, and what to say when they never will."""
+"""The unfinished operations of a run's ranks, and the explanation if they will never finish."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
@@ -22,9 +22,9 @@ class Ledger:
         """Handles that nobody has waited for to the end."""
         self.ended: dict[int, End] = {}
         self.died: dict[int, float] = {}
-        """When which rank died."""
+        """The time at which each dead rank died."""
         self._collectives: dict[str, list[tuple[Collective, int, str]]] = defaultdict(list)
-        """Of each group: what its n-th collective is, which rank called it first, and where."""
+        """The n-th collective of each group, the rank that called it first, and where."""
         self._called: dict[tuple[str, int], int] = defaultdict(int)
         """How many collectives of a group a rank has called."""
 
@@ -42,7 +42,8 @@ class Ledger:
         )
 
     def check_agreement(self, rank: int, call: Submit) -> None:
-        """The n-th collective of a group must be the same on all of its ranks; the first to call it sets what it is."""
+        """Check that the n-th collective of a group is the same on all of its ranks. The first rank that calls it
+        defines it."""
         group = call.collective.group
         number, made = self._called[group, rank], self._collectives[group]
         self._called[group, rank] += 1
@@ -78,8 +79,8 @@ class Ledger:
                 raise ClusterError(f"{actor} waits{at_line(wait.where)} for handle {handle}, which it never made")
 
     def check_ended(self) -> None:
-        """Nothing is left to happen: all ranks must have returned, with nothing left open. A rank that failed is an
-        answer of its own, for which others may wait in vain."""
+        """Check that all ranks have returned with nothing left open, once nothing more can happen. If a rank failed,
+        that is the answer, and others may wait for it in vain."""
         if any(end.error for end in self.ended.values()):
             return
         if self.waiting:
@@ -110,8 +111,8 @@ class Ledger:
                 raise Unfinished(f"{actor} never waits for its {what}{at_line(begun.where)}: {_KEEP}")
 
     def _incomplete(self) -> Iterator[tuple[int, Collective, int, str, list[int]]]:
-        """Collectives that not all ranks of their group have called: the number in its group, what it is, who called it
-        first and where, and who did not."""
+        """Return collectives that not all ranks of their group have called: the number in the group, the collective,
+        the rank that called it first and where, and the ranks that did not call it."""
         for group, calls in self._collectives.items():
             for number, (made, by, where) in enumerate([] if self._gave_up(group) else calls):
                 if absent := [rank for rank in made.ranks if self._called[group, rank] <= number]:
@@ -123,7 +124,7 @@ class Ledger:
         return any(rank in self.died for made, _, _ in calls[:1] for rank in made.ranks)
 
     def describe_loss(self, call: Send | Receive, timeout: float) -> str:
-        """What a rank is told that waited in vain because others have died."""
+        """Return the message for a rank that waited in vain because other ranks have died."""
         what = f"for rank {call.to} to receive" if isinstance(call, Send) else f"for a message from rank {call.source}"
         if (call.to if isinstance(call, Send) else call.source) in self.ended:
             what += ", which has returned"
@@ -131,7 +132,7 @@ class Ledger:
         return f"waited {timeout:g} s {what}; {dead}"
 
     def describe_wait(self, actor: Actor, wait: Wait) -> str:
-        """Who waits for what, and where."""
+        """Say which rank waits for what, and where."""
         begun = [call for handle in wait.handles if (call := self.begun.get((actor, handle)))]
         for call in sorted(begun, key=lambda each: not isinstance(each, Receive)):
             if isinstance(call, Receive | Send):

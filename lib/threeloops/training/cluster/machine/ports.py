@@ -1,4 +1,4 @@
-"""The ports of a cluster: when a message that is ready begins to leave, and when it has left."""
+"""The ports of a cluster, which decide when a ready message begins to leave and when it has left."""
 
 import math
 from collections.abc import Sequence

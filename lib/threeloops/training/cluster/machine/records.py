@@ -1,4 +1,4 @@
-"""What the router keeps of a run: actors, messages, spans of their timelines."""
+"""The router's records of a run: actors, messages, and spans of their timelines."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class Message:
     left: float
     arrived: float
     timeline: int = COMPUTE
-    """Of sender and receiver."""
+    """The timeline of the sender and the receiver."""
     handle: int = 0
     """The sender's number for it."""
     where: str = ""
@@ -49,9 +49,9 @@ class Span(NamedTuple):
 
 
 class Resumption(NamedTuple):
-    """Why an actor goes on: the messages among the `handles` it waited for, in that order. `number` is the handle of
-    the job that it begins, or when the job ends whose values it gets. With `error`, what it waited for has failed.
-    `left` are sends that the actor need not wait for any more, and when they had left."""
+    """The reason why an actor continues: the messages that it waited for, in the order of its `handles`. `number` is
+    the handle of the job that it begins, or of the ended job whose values it gets. With `error`, the awaited thing has
+    failed. `left` lists sends that the actor no longer needs to wait for, and when they left."""
 
     handles: tuple[int, ...] = ()
     messages: tuple[Message | None, ...] = ()

@@ -1,16 +1,16 @@
 """The router: a discrete-event machine that carries the messages of a cluster and keeps all of its clocks.
 
-It knows no processes. `Router.run(step)` calls `step` with the actors that go on at this moment, and gets back what
-each of them did until it stopped: it waits for something, finished a job, or ended. Events are taken in the order of
-virtual time, ties by kind and rank, so a run gives the same times, to the last digit, whatever the machine does
-meanwhile. Actors that go on at the same moment may run at the same time: what one of them does cannot reach another
-before a message of it has left.
+It knows nothing about processes. `Router.run(step)` calls `step` with the actors that may continue now, and gets back
+what each of them did until it stopped: it waits for something, has finished a job, or has ended. Events are taken in
+the order of virtual time, and ties are broken by kind and rank. So a run gives the same times, to the last digit,
+whatever else the machine does. Actors that continue at the same moment may run in parallel, because nothing that one
+does can reach another before a message has left.
 
-A message leaves when its sender has asked for it and every port on its way is free, occupies these ports for
-size ÷ bandwidth, and arrives one latency later. Ports serve in the order in which messages became ready. A receiver
-that waits goes on at the arrival, or at once if that is past. A sender that waits goes on when the bytes have left and
-the receiver has asked for them, as on gloo, and on NCCL once its buffers are full: where all ranks send first and
-receive then, none goes on. The messages of a collective have buffers: these sends end when the bytes have left.
+A message leaves when its sender has asked for it and every port on its way is free. It occupies these ports for
+size ÷ bandwidth, and arrives one latency later. Ports serve messages in the order in which they became ready. A waiting
+receiver continues when the message arrives, or at once if it has arrived already. A waiting sender continues when the
+bytes have left and the receiver has asked for them, as in gloo, and in NCCL once its buffers are full: if all ranks
+send first, none continues. The messages of a collective have buffers, so their sends end when the bytes have left.
 """
 
 import heapq
@@ -42,7 +42,7 @@ __all__ = ["Router"]
 
 _MOST_EVENTS = 5_000_000
 _MOST_BYTES = 2 << 30
-"""That are on their way or were never received: a program that only sends must not fill the memory."""
+"""The most bytes that may be in flight or not yet received. A program that only sends must not fill the memory."""
 
 
 class _Done(NamedTuple):
@@ -58,7 +58,7 @@ class _Job(NamedTuple):
 
 
 _Key = tuple[int, int, int, str, int]
-"""Sender, receiver, timeline of both, channel and tag: messages meet receivers where all are equal."""
+"""Sender, receiver, timeline of both, channel and tag. A message meets a receiver if all of them are equal."""
 _LEAVES, _RESUMES = 0, 1
 """Kinds of events; at the same moment messages leave before actors go on."""
 
@@ -91,7 +91,7 @@ class Router:
         self._missing: dict[Actor, int] = {}
         self._last: dict[Actor, int] = {}  # handle
         self._left: dict[Actor, list[tuple[int, float]]] = defaultdict(list)
-        """What an actor is told when it goes on."""
+        """The sends that an actor is told about when it continues."""
         self._jobs: dict[int, deque[_Job]] = defaultdict(deque)
         self._job: dict[int, tuple[_Job, float]] = {}
 
@@ -138,12 +138,12 @@ class Router:
 
     @property
     def messages(self) -> list[Message]:
-        """In the order in which they left."""
+        """Return the messages in the order in which they left."""
         return self._ledger.messages
 
     @property
     def died(self) -> dict[int, float]:
-        """When which rank died."""
+        """Return the time at which each dead rank died."""
         return self._ledger.died
 
     def _push(self, at: float, kind: int, actor: Actor, what: Any) -> None:
@@ -194,7 +194,7 @@ class Router:
             self._happened(sender, handle, _Done(at))
 
     def _happened(self, actor: Actor, handle: int, done: _Done) -> None:
-        """What `handle` stands for is done: who waits for nothing else can go on then."""
+        """Note that the thing that `handle` stands for is done. Actors that wait for nothing else can continue."""
         self._done[actor, handle] = done
         wait = self._ledger.waiting.get(actor)
         if wait is not None and handle in wait.handles:
@@ -319,8 +319,8 @@ class Router:
         return bool(stuck) and stuck[0][0] + self.timeout < self._queue[0][0]
 
     def _give_up_waiting(self) -> bool:
-        """Nothing happens before a rank dies, or before the one that has waited longest for a message or a receiver
-        gets an error, one timeout later. The first of these happens."""
+        """Let the next thing happen when all ranks wait: either a rank dies, or the rank that has waited longest for a
+        message or a receiver gets an error after its timeout, whichever comes first."""
         stuck = self._ledger.stuck(self._done)
         at = stuck[0][0] + self.timeout if stuck and self.died else math.inf
         over = self._ledger.ended.keys() | self.died.keys()

@@ -1,7 +1,7 @@
-"""Topologies as data: which ports a message from one rank to another passes, how fast they are, and how far it is.
+"""Topologies as data: the ports between any two ranks, their bandwidths, and the latencies.
 
-A port is something that sends one message at a time: a direction of a link, a NIC, the uplink of a switch. Ranks that
-share a port share its bandwidth. Bandwidths are bytes/s per direction, latencies seconds.
+A port sends one message at a time. It is a direction of a link, a NIC, or the uplink of a switch. Ranks that share a
+port share its bandwidth. Bandwidths are bytes/s per direction, and latencies are seconds.
 """
 
 import re
@@ -16,7 +16,7 @@ _MOST_RANKS = 128
 """Each rank is a process of this machine."""
 
 _NVLINK_LATENCY, _PCIE_LATENCY, _NETWORK_LATENCY = 3.4e-6, 5.7e-6, 14e-6
-"""What NCCL 2.28 assumes per step of a ring, protocol Simple (src/graph/tuning.cc: hwLatencies)."""
+"""The latencies that NCCL 2.28 assumes per step of a ring, protocol Simple (src/graph/tuning.cc: hwLatencies)."""
 _NDR_BANDWIDTH = 50e9
 """One port of 400 Gbit/s InfiniBand (NDR)."""
 
@@ -67,7 +67,7 @@ class Topology:
         return min(self.ports[port].bandwidth for port in self.routes[source, target].ports)
 
     def seconds(self, source: int, target: int, size: int) -> float:
-        """How long `size` bytes take from rank to rank where nothing else is on the way."""
+        """Return how long `size` bytes take from rank to rank if nothing else is on the way."""
         return self.routes[source, target].latency + size / self.bandwidth(source, target)
 
 
@@ -133,11 +133,11 @@ def fabric(
     """Nodes of NVLink devices, joined by a network.
 
     Args:
-        nics: per node, shared evenly by its devices; by default one for each device, as rails are built. 1 is a NIC
-            that all devices of the node share.
-        nodes_per_leaf: with it the network is a tree of leaf and spine switches: messages between leaves share the
+        nics: NICs per node, shared evenly by its devices. By default each device has one, as in rail-optimised
+            networks. 1 is a NIC that all devices of the node share.
+        nodes_per_leaf: if given, the network is a tree of leaf and spine switches. Messages between leaves share the
             leaf's uplink, whose bandwidth is that of all NICs below it divided by `oversubscription` (1.0: a full fat
-            tree). Without it the network is one switch.
+            tree). Otherwise the network is one switch.
     """
     _count("nodes", nodes)
     _count("per_node", per_node)

@@ -1,4 +1,4 @@
-"""Who sent how much to whom, as a heat map."""
+"""Draw the bytes between every two ranks as a heat map."""
 
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,10 @@ _PALEST, _DARKEST = 0.10, 0.60
 
 
 def link_matrix(run: Run) -> "Figure":
-    """Draw the bytes from each rank (row) to each other (column); lines divide the nodes.
+    """Draw the bytes from each rank (row) to each other rank (column). Lines divide the nodes.
 
-    Numbers are written where they fit, all in the unit that the title names. A pair that exchanged no message is left
-    blank, a pair whose messages were empty has a 0.
+    Numbers are written if they fit, all in the unit that the title names. A pair that exchanged no message is left
+    blank, and a pair whose messages were empty has a 0.
     """
     from matplotlib.collections import PolyCollection
 

@@ -33,7 +33,7 @@ _OTHER_COLLECTIVE = palette.vermillion
 _WIDTH, _PLOT_WIDTH = 10.0, 8.3
 """Inches of the figure, and about as many of its axes."""
 _HALF, _RANK_GAP = 0.42, 0.9
-"""Half the height of a bar, and what is left free between two ranks, where a lane has height 1."""
+"""Half the height of a bar, and the gap between two ranks, if a lane has height 1."""
 
 
 class _Lane(NamedTuple):
@@ -53,7 +53,7 @@ class _Chart:
 
     @cached_property
     def y(self) -> dict[tuple[int, int], float]:
-        """Of the middle of a lane, by rank and timeline."""
+        """Return the height of the middle of a lane, by rank and timeline."""
         return {(lane.rank, lane.timeline): lane.y for lane in self.lanes}
 
     def inches(self, seconds: float) -> float:
@@ -63,18 +63,18 @@ class _Chart:
 def gantt(
     run: Run, *, window: tuple[float, float] | None = None, until: float | None = None, most_arrows: int = 200
 ) -> "Figure":
-    """Draw what each rank did, and a Lamport diagram to scale: a message is an arrow from the moment at which it starts
-    on its way to the moment at which it arrives.
+    """Draw the timelines of each rank, and a Lamport diagram to scale: a message is an arrow from the moment at which
+    it leaves to the moment at which it arrives.
 
-    A lane that nothing happens on in the whole run is left out, and a thin line goes on until a rank returns. All times
-    are virtual seconds, in the data of the axes as well; their labels are in µs, ms or s.
+    A lane on which nothing happens in the whole run is left out, and a thin line continues until a rank returns. All
+    times are virtual seconds, in the data of the axes as well. Their labels are in µs, ms or s.
 
     Args:
-        window: draw this part of the run, (start, end); labels count from its start.
-        until: draw what has happened by then, on the axes of the whole: a frame of an animation, as in
-            `animate(lambda t: gantt(run, until=t), [run.seconds * n / 20 for n in range(1, 21)])`.
-        most_arrows: where more messages fall into the window, only one in k of each rank is drawn, and the label of the
-            axis says so. 0: none, and no word about it.
+        window: draw this part of the run, (start, end). Labels count from its start.
+        until: draw the run up to this time, on the axes of the whole: a frame of an animation, as in `animate(lambda t:
+            gantt(run, until=t), [run.seconds * n / 20 for n in range(1, 21)])`.
+        most_arrows: if more messages fall into the window, only one in k of each rank is drawn, and the label of the
+            axis says so. 0: draw none, and say nothing about it.
     """
     start, end = (0.0, run.seconds or 1e-6) if window is None else window
     if not 0 <= start < end < math.inf:
@@ -117,7 +117,7 @@ def _lanes(run: Run) -> tuple[_Lane, ...]:
 
 
 def _draw_frame(chart: _Chart, run: Run) -> None:
-    """A line for each lane, with its name: the rank's on its first one, and the timeline's where there are two."""
+    """Draw a line for each lane, with the name of the rank on its first lane, and of the timeline if there are two."""
     axes, lanes = chart.axes, chart.lanes
     room = 0.006 * (chart.end - chart.start) if chart.end >= run.seconds else 0.0  # for the heads of the last arrows
     axes.set_xlim(chart.start, chart.end + room)
@@ -150,7 +150,7 @@ def _kinds(spans: Iterable[Span]) -> Iterator[tuple[str, str, list[Span]]]:
 
 
 def _draw_bars(chart: _Chart, spans: Iterable[Span]) -> None:
-    """One collection for each kind of span; its name is written on a bar where it fits, else stands in the legend."""
+    """Draw one collection for each kind of span. Its name is on a bar if it fits, and otherwise in the legend."""
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
@@ -191,7 +191,7 @@ def _write_name(chart: _Chart, span: Span, name: str, colour: str) -> bool:
 
 
 def _thinned(messages: Iterable[Message], most: int) -> tuple[list[Message], int]:
-    """At most `most` messages: every k-th of each sender for the smallest k that does it; and this k."""
+    """Return at most `most` messages, every k-th of each sender for the smallest k that suffices, and this k."""
     by_sender: dict[int, list[Message]] = defaultdict(list)
     for message in sorted(messages, key=lambda m: (m.start, m.source, m.target)):
         by_sender[message.source].append(message)
@@ -202,7 +202,7 @@ def _thinned(messages: Iterable[Message], most: int) -> tuple[list[Message], int
 
 
 def _draw_arrows(chart: _Chart, messages: Iterable[Message]) -> None:
-    """Between the edges of two lanes that face each other; one that is on its way ends where it is."""
+    """Draw arrows between the facing edges of two lanes. The arrow of a message in flight ends where the message is."""
     arrows = []
     for message in messages:
         if message.start <= chart.until:

@@ -1,1 +1,1 @@
-"""The processes of a run as the router sees them: the fork server, and what the communication timelines do."""
+"""The processes of a run, as the router sees them: the fork server, and the work of the communication timelines."""

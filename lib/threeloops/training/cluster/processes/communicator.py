@@ -1,6 +1,6 @@
-"""What the communication timelines of the ranks do: each collective as rings and trees of messages, as NCCL runs it.
+"""Run the jobs of the ranks' communication timelines: each collective as rings and trees of messages, as in NCCL.
 
-The jobs run beside the router, with the bytes that the ranks have submitted, so a collective costs a rank one question
+The jobs run beside the router, on the bytes that the ranks have submitted. So a collective costs a rank one question
 and one answer, however many messages it takes.
 """
 
@@ -25,8 +25,8 @@ _Steps = Generator[Call, list[torch.Tensor] | None, None]
 
 
 class Communicator:
-    """`submit` takes what a rank submits, `step` lets the communication timeline of a rank go on, and `take` gives the
-    result of a job, once."""
+    """The communication timelines of all ranks. `submit` takes a rank's job, `step` continues a rank's timeline, and
+    `take` returns the result of a job, once."""
 
     def __init__(self) -> None:
         self._submitted: dict[tuple[int, int], tuple[Submit, torch.Tensor]] = {}
@@ -35,8 +35,8 @@ class Communicator:
         self._sent: dict[tuple[int, int], torch.Tensor] = {}
         self._handles: dict[int, int] = defaultdict(int)
         self._broken: dict[tuple[int, str], str] = {}
-        """Groups in which a collective failed on a rank, and why: as NCCL's communicators, they are of no more use
-        there, so what else the rank submits to them fails at once."""
+        """Groups in which a collective failed on a rank, and the reason. As with NCCL's communicators, they are
+        unusable on that rank, so later jobs fail at once."""
 
     def submit(self, rank: int, call: Submit, data: memoryview) -> None:
         """Raises ClusterError for a job that cannot be: it came from a rank, which may say anything."""
@@ -60,7 +60,7 @@ class Communicator:
         self._submitted[rank, call.handle] = call, tensor
 
     def step(self, actor: Actor, at: float, resumption: Resumption) -> list[Call]:
-        """What the timeline does until it waits or the job is done."""
+        """Continue the timeline until it waits or the job is done."""
         rank = actor.rank
         received = None
         if rank in self._running:
@@ -92,7 +92,7 @@ class Communicator:
             raise ClusterError(f"rank {rank}: {submitted.collective.operation}: {error}") from None
 
     def take(self, rank: int, handle: int) -> memoryview:
-        """The bytes of a job's result; none where they were taken before."""
+        """Return the bytes of a job's result, or none if they were taken before."""
         result = self._results.pop((rank, handle), None)
         return memoryview(b"") if result is None else as_bytes(result)
 
@@ -152,15 +152,16 @@ class _Peer:
     def ring(
         self, step: Callable[[int], tuple[torch.Tensor, torch.Tensor]], put: Callable[[torch.Tensor, torch.Tensor], Any]
     ) -> _Steps:
-        """size − 1 steps: `step(k)` names what to send to the next rank and where to `put` what comes from the last."""
+        """Take size − 1 steps: `step(k)` names what to send to the next rank, and where to `put` what the previous rank
+        sends."""
         for k in range(self.size - 1):
             out, into = step(k)
             put(into, (yield from self.exchange(out, self.rank + 1, into.nbytes, self.rank - 1)))
 
 
 def _ring_reduce_scatter(me: _Peer, chunks: list[torch.Tensor], reduction: str) -> _Steps:
-    """Chunk r of rank r holds the result afterwards, reduced in the order r + 1, r + 2, …, r: in an all-reduce too, as
-    in NCCL's (src/device/all_reduce.h), so that both give the same bits where they cut the same chunks."""
+    """Reduce so that chunk r of rank r holds the result, reduced in the order r + 1, r + 2, …, r. An all-reduce uses
+    the same order, as NCCL does (src/device/all_reduce.h), so both give the same bits if they cut the same chunks."""
     yield from me.ring(
         lambda k: (chunks[(me.rank - k - 1) % me.size], chunks[(me.rank - k - 2) % me.size]), REDUCTIONS[reduction]
     )
@@ -210,7 +211,7 @@ def _broadcast(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _reduce(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """The same tree, from its leaves to its root. What the other ranks hold afterwards is their own input."""
+    """Reduce along the same tree, from its leaves to its root. Afterwards the other ranks hold their own input."""
     root, out = call.collective.root, x.clone()
     place, step = (me.rank - root) % me.size, 1
     while step < me.size:
@@ -224,7 +225,7 @@ def _reduce(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _all_to_all(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """In step k each rank sends to the rank k behind it and receives from the one k before."""
+    """Send to the rank k places behind and receive from the one k places before, in step k."""
     sends, out = x.split(call.sends), x.new_empty(sum(call.gets))
     gets = out.split(call.gets)
     gets[me.rank].copy_(sends[me.rank])
@@ -235,7 +236,7 @@ def _all_to_all(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _gather(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """To the root, one rank after the other."""
+    """Gather at the root, one rank after the other."""
     root = call.collective.root
     if me.rank != root:
         yield from me.send_and_wait(x, root)
@@ -249,7 +250,7 @@ def _gather(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _scatter(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """From the root, one rank after the other."""
+    """Scatter from the root, one rank after the other."""
     root = call.collective.root
     if me.rank != root:
         return (yield from me.receive_and_wait(x.new_empty(sum(call.gets)).nbytes, root))

@@ -1,7 +1,7 @@
-"""Ranks that differ as those of real machines do: each is an interpreter of its own, with a hash seed of its own.
+"""Ranks that differ as on real machines: each has its own interpreter and its own hash seed.
 
-The order of a set of strings differs from rank to rank then, as that of objects always does. Starting takes seconds,
-because each rank imports torch itself.
+The order of a set of strings then differs from rank to rank, like that of a set of objects always does. Starting takes
+seconds, because each rank imports torch itself.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from threeloops.training.cluster.programs.child import die_with_parent
 __all__ = ["fresh_ranks", "main"]
 
 _FIRST_SEED = 1000
-"""Of rank 0; each rank has the same in every run."""
+"""The seed of rank 0. Each rank has the same seed in every run."""
 
 
 @contextlib.contextmanager

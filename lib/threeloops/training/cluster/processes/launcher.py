@@ -1,4 +1,4 @@
-"""Starts ranks, and other processes, from a warm process, which lives as long as this one."""
+"""Start ranks and other processes from a warm process, which lives as long as this one."""
 
 import atexit
 import contextlib
@@ -59,10 +59,12 @@ class _Launcher:
     def processes(
         self, size: int, function: Callable[[int], None], environment: Mapping[str, str], program: bytes
     ) -> Iterator[Callable[[], list[int | None]]]:
-        """`size` processes of which each calls a function of this library with its number, and is otherwise as if this
-        process had started it: with its output, current folder and cores. They will run `program`, from `to_bytes`.
+        """Start `size` processes, each of which calls a function of this library with its number. Otherwise it is as if
+        this process had started it: it has its output, current folder and cores. The processes will run `program`, from
+        `to_bytes`.
 
-        Yields what tells the exit status of each, None for one that is at work. All are gone at the end.
+        Yields a function that returns the exit status of each, None for one that is still running. All are gone at the
+        end.
         """
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
         libraries = pickle.loads(program)[0]

@@ -1,8 +1,10 @@
-"""How a program gets to its ranks."""
+"""Pickle a program for its ranks."""
 
 import gc
 import importlib
 import io
+import linecache
+import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
@@ -18,15 +20,16 @@ __all__ = ["from_bytes", "import_libraries", "label_of", "to_bytes"]
 
 
 def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], label: Any = None) -> bytes:
-    """The program with its arguments, as cloudpickle sends it, where modules are found here, and which it names. The
-    label can be read without the program.
+    """Pickle the program and its arguments with cloudpickle, together with the search path for modules and the names of
+    modules that it uses. The label can be read without unpickling the program. The text of a notebook's cells travels
+    too, for tracebacks.
 
-    Functions of a notebook travel by value, as they are now, and so do those of the modules, if they are no library's,
-    in which the program and functions among its arguments stand. Other modules are imported over there, those of
-    libraries once for all runs.
+    Functions of a notebook travel by value, in their current state. So do functions of the modules that contain the
+    program and functions among its arguments, unless these modules belong to libraries. Other modules are imported on
+    the other side, those of libraries once for all runs.
 
     Raises:
-        TypeError: something among them cannot be sent.
+        TypeError: something in the program or its arguments cannot be sent.
     """
     functions = [each for each in (program, *arguments) if isinstance(each, FunctionType)]
     names = {each.__module__ for each in functions} & sys.modules.keys() - cloudpickle.list_registry_pickle_by_value()
@@ -36,7 +39,9 @@ def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], label: Any =
     try:
         pickler = _Pickler(file := io.BytesIO())
         pickler.dump((program, tuple(arguments)))
-        return pickle.dumps((sorted(pickler.libraries), pickle.dumps((sys.path, file.getvalue())), label))
+        return pickle.dumps(
+            (sorted(pickler.libraries), pickle.dumps((sys.path, pickler.cells(), file.getvalue())), label)
+        )
     except (TypeError, pickle.PicklingError) as error:
         raise TypeError(
             f"{getattr(program, '__name__', program)} and what it uses go to the ranks by cloudpickle, and that "
@@ -48,8 +53,9 @@ def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], label: Any =
 
 
 def from_bytes(data: bytes) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """What was given to `to_bytes`, in a process that then finds the same modules."""
-    path, program = pickle.loads(pickle.loads(data)[1])
+    """Return the program given to `to_bytes`, in a process that then finds the same modules."""
+    path, cells, program = pickle.loads(pickle.loads(data)[1])
+    linecache.cache.update(cells)
     sys.path += [folder for folder in path if folder not in sys.path]
     found: tuple[Callable[..., Any], Sequence[Any]] = pickle.loads(program)
     return found
@@ -60,16 +66,24 @@ def label_of(data: bytes) -> Any:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Notes the libraries' modules from which the things come that it pickles."""
+    """Notes the libraries' modules from which the things come that it pickles, and the files of functions."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.libraries: set[str] = set()
+        self._files: set[str] = set()
+
+    def cells(self) -> dict[str, Any]:
+        """What linecache holds of files that exist only there."""
+        known = {name: linecache.cache[name] for name in self._files & linecache.cache.keys()}
+        return {name: entry for name, entry in known.items() if len(entry) > 1 and not os.path.exists(name)}
 
     def reducer_override(self, thing: Any) -> Any:
         name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
         if isinstance(name, str) and name not in self.libraries and _is_of_a_library(name):
             self.libraries.add(name)
+        if isinstance(thing, FunctionType):
+            self._files.add(thing.__code__.co_filename)
         if isinstance(thing, ModuleType) and _is_of_a_library(thing.__name__):  # torch's config modules are of a class
             return importlib.import_module, (thing.__name__,)  # of their own, which cloudpickle does not know
         return super().reducer_override(thing)
@@ -82,8 +96,8 @@ def _is_of_a_library(name: str) -> bool:
 
 
 def import_libraries(data: bytes) -> None:
-    """Import what a program from `to_bytes` names and this process lacks, so that ranks inherit what each would import
-    for itself. What cannot be imported fails there."""
+    """Import modules that a program from `to_bytes` names and this process lacks, so that ranks inherit them instead of
+    importing them one by one. A module that cannot be imported fails on the rank."""
     if lacking := [each for each in pickle.loads(data)[0] if each not in sys.modules]:
         for each in lacking:
             with suppress(Exception):

@@ -1,4 +1,4 @@
-"""The processes of one run, as the router sees them: each is let go on, and says what it did until it waits."""
+"""The processes of one run, as the router sees them: each continues when told to, and then reports until it waits."""
 
 import contextlib
 import itertools
@@ -34,14 +34,14 @@ _STACK_SECONDS, _STATUS_SECONDS = 0.5, 1.0
 _Told = list[tuple[int, Sequence[Any]]]
 """Pairs of a rank and the parts of the message to it."""
 _Heard = Iterable[tuple[Any, memoryview]]
-"""Pairs of what a rank says and the bytes that come with it, in the order of the ranks that were told."""
+"""Pairs of a rank's message and the bytes that come with it, in the order of the ranks that were told to continue."""
 
 
 class Transport(Protocol):
     """How to reach the ranks."""
 
     def exchange(self, told: _Told) -> _Heard:
-        """Let these ranks go on, and hear what they do. Raises ClusterError where one of them does not answer."""
+        """Let these ranks continue, and receive what they do. Raises ClusterError if one of them does not answer."""
 
     def measure_memory(self) -> None:
         """Begin to measure the memory of the ranks."""
@@ -54,11 +54,13 @@ class Sockets:
     """Ranks on this machine, each at the end of a socket.
 
     Args:
-        size: how many.
-        launch: starts one process for each list of descriptors (its socket, and a file for what it prints), and says
+        size: the number of ranks.
+        launch: starts one process for each list of descriptors (its socket, and a file for its output), and returns
             their process numbers.
-        seconds: of real time, after which a rank that is at work has failed. They begin when all have been launched.
-        statuses: tells the exit status of each process, None for one that is at work. Not every caller knows it.
+        seconds: the real time after which a running rank has failed. It begins when all ranks have been launched.
+        statuses: returns the exit status of each process, None for one that is still running. Not every caller knows
+            it.
+        most: the number of bytes that a rank may send at once. None if the ranks are trusted.
     """
 
     def __init__(
@@ -67,8 +69,9 @@ class Sockets:
         launch: Callable[[list[list[int]]], list[int]],
         seconds: float,
         statuses: Callable[[], list[int | None]] | None = None,
+        most: int | None = None,
     ) -> None:
-        self._statuses = statuses
+        self._statuses, self._most = statuses, most
         self._channels: list[Channel] = []
         self._printed = [log() for _ in range(size)]
         theirs = []
@@ -93,7 +96,7 @@ class Sockets:
                 self._channels[rank].send(parts)
             for rank, _ in told:
                 self._channels[rank].bound(self._deadline - time.monotonic())
-                _, said, data = self._channels[rank].receive(HEAD)
+                _, said, data = self._channels[rank].receive(HEAD, self._most)
                 yield said, data
         except TimeoutError:
             raise ClusterError(
@@ -106,9 +109,12 @@ class Sockets:
     def _stands_at(self, rank: int) -> str:
         """Return the line at which a silent rank stands. The rank sends its stack when it gets the signal."""
         with contextlib.suppress(OSError):
-            os.kill(self._processes[rank], signal.SIGUSR1)
+            self._request_stack(rank)
             return line_in_stack(self._channels[rank].rest(_STACK_SECONDS).decode(errors="replace"))
         return ""
+
+    def _request_stack(self, rank: int) -> None:
+        os.kill(self._processes[rank], signal.SIGUSR1)
 
     def _ended(self, rank: int) -> str:
         """Say how a rank ended that has closed its socket. Its exit status comes a moment later."""
@@ -163,7 +169,7 @@ class Ranks:
         self._answers: dict[int, bytes] = {}
 
     def step(self, batch: list[tuple[Actor, float, Resumption]]) -> Iterator[Sequence[Call]]:
-        """Let actors go on, all at once, and read in turn what each does until it waits."""
+        """Let actors continue, all at once, and read in turn what each does until it waits."""
         if next(self._steps) == self._begin:
             self._transport.measure_memory()
         told: _Told = [(each[0].rank, self._answer(*each)) for each in batch if each[0].timeline == COMPUTE]
@@ -220,7 +226,7 @@ class Ranks:
             return packed((str(error)[:MOST_SAID] or type(error).__name__, None))
 
     def raise_failure(self) -> None:
-        """Raise RankFailed where a rank failed, with its traceback."""
+        """Raise RankFailed if a rank failed, with its traceback."""
         if self._errors:
             rank, said = min(self._errors.items())
             others = len(self._errors) - 1

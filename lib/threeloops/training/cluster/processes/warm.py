@@ -1,9 +1,9 @@
-"""The process that ranks are forked from: torch and its parallel modules are imported once, so that a rank starts in
+"""The warm process that ranks are forked from. It imports torch and its parallel modules once, so that a rank starts in
 milliseconds.
 
 Its parent sends it a pickled program and two descriptors per rank. It forks, and each rank runs the program as rank r
-of a world that only these sockets reach. Or it sends what ordinary processes are to do, which its forks become. All end
-with the warm process, and that with its parent.
+of a world that only these sockets reach. The parent can also ask for ordinary processes, which are forks too. All of
+them end with the warm process, and the warm process ends with its parent.
 """
 
 import array
@@ -14,7 +14,8 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -23,17 +24,18 @@ from threeloops.training.cluster.processes.pickled import from_bytes, import_lib
 from threeloops.training.cluster.programs.child import (
     be_process,
     be_rank,
+    by_cloudpickle,
     die_with_parent,
 )
 from threeloops.training.cluster.programs.group import hide_from_compiler
 
 __all__ = [
     "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank", "import_parallel",
-    "kill", "main", "receive_exactly",
+    "kill", "main", "receive_exactly", "warm_up",
 ]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
-"""What to do, number of ranks, bytes of the program that follows, the core to run on or -1."""
+"""The command, the number of ranks, the bytes of the program that follows, and the core to run on or -1."""
 START, PROCESSES, STATUS, END = b"RUN ", b"FORK", b"LOOK", b"END "
 PROCESS = struct.Struct("<i")
 """The answer to `START` and `PROCESSES`, once per rank: its process; to `STATUS`, how each ended, or AT_WORK."""
@@ -45,18 +47,34 @@ _IMPORTED = (
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
 )
-"""What a program may need first; in a cold fork the first DDP would take seconds."""
+"""Modules that a program may need. In a fork without them, the first DDP would take seconds."""
+_PARALLEL = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor")
+_COMPILING = ("torch.optim", "torch.utils.flop_counter")
+"""Modules that import the compiler when they are first used."""
 
 
 def import_parallel() -> None:
-    """What ranks are forked with, so that none of them has to import it."""
+    """Import modules before ranks are forked, so that no rank has to import them."""
     for module in _IMPORTED:
         importlib.import_module(module)
     hide_from_compiler()
 
 
+def warm_up(modules: Iterable[str]) -> None:
+    """Import what ranks may need whose programs use names of these modules. Otherwise each rank would import it, which
+    takes seconds."""
+    used = list(modules)
+    torch.ones(1).exp()  # torch notes now what the processor can do: behind the wall, a rank cannot read that
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
+    torch.zeros(1).half()  # torch reads the processor's features at its first conversion, from files that ranks lack
+    if any(each.startswith(_COMPILING) for each in used):
+        importlib.import_module("torch._dynamo")
+    if any(each.startswith(_PARALLEL) for each in used):
+        import_parallel()
+
+
 def receive_exactly(connection: socket.socket, size: int) -> bytearray:
-    """Raises EOFError where the other side ended."""
+    """Receive exactly this many bytes. Raises EOFError if the other side has ended."""
     data = bytearray(size)
     view = memoryview(data)
     while view:
@@ -135,10 +153,12 @@ def _become(control: socket.socket, ranks: int, program: bytes) -> list[int]:
     return children
 
 
-def be_unpacked_rank(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
-    """Be a rank of the program that `Cluster.run` has pickled, and never return."""
+def be_unpacked_rank(
+    rank: int, descriptors: Sequence[int], pickled: bytes, encode: Callable[[Any], bytes] = by_cloudpickle
+) -> None:
+    """Be a rank of the program that `to_bytes` has pickled, and never return."""
     nodes, slow, measured = label_of(pickled)
-    be_rank(rank, nodes, descriptors, lambda: (*from_bytes(pickled), slow, measured))
+    be_rank(rank, nodes, descriptors, lambda: (*from_bytes(pickled), slow, measured), encode)
 
 
 def _receive_descriptors(control: socket.socket, count: int) -> list[int]:

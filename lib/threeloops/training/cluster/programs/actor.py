@@ -1,9 +1,9 @@
-"""A rank's side of the conversation with the router: it says what it does, and is told when it may go on.
+"""A rank's side of the conversation with the router: it reports what it does, and is told when it may continue.
 
-Calls are collected and sent when the actor waits, so a rank costs one write and one read per wait. A batch is
+Calls are collected and sent when the actor waits, so a rank needs one write and one read per wait. A batch is
 `<u32 bytes of calls, u64 bytes of messages>`, the calls (MessagePack), and the bytes of each message that they send, in
-order. The answer is `<f64 time, u32 bytes of words, u64 bytes of messages>`, and both: the words are an error
-and the sends that have left (MessagePack), the messages stand in the order in which they were waited for.
+order. The answer is `<f64 time, u32 bytes of words, u64 bytes of messages>`, followed by both. The words are an error
+and the sends that have left (MessagePack). The messages have the order in which they were waited for.
 """
 
 import functools
@@ -39,7 +39,7 @@ from threeloops.training.cluster.machine.calls import (
     Submit,
     Wait,
 )
-from threeloops.training.cluster.machine.errors import RankLost
+from threeloops.training.cluster.machine.errors import ClusterError, RankLost
 from threeloops.training.cluster.machine.faults import SlowRank
 
 __all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "calling_line", "is_library", "line_in_stack"]
@@ -50,8 +50,8 @@ _encoder, _words = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(tuple[str,
 
 
 class Channel:
-    """A socket whose messages are a header, whose last two fields are lengths, and what they count. Small ones go and
-    come in a single call."""
+    """A socket whose messages are a header, whose last two fields are lengths, and two bodies of these lengths. Small
+    messages need a single call."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -64,8 +64,9 @@ class Channel:
             for part in parts:
                 self._socket.sendall(part)
 
-    def receive(self, head: struct.Struct) -> tuple[tuple[Any, ...], memoryview, memoryview]:
-        """The header's fields and both bodies. Raises EOFError where the other side ended."""
+    def receive(self, head: struct.Struct, most: int | None = None) -> tuple[tuple[Any, ...], memoryview, memoryview]:
+        """Return the header's fields and both bodies. Raises EOFError if the other side has ended, and ClusterError if
+        the message has more than `most` bytes."""
         buffer = self._buffer
         have = self._some(buffer)
         while have < head.size:
@@ -73,6 +74,8 @@ class Channel:
         fields = head.unpack_from(buffer)
         end = head.size + fields[-2]
         total = end + fields[-1]
+        if most is not None and total > most:
+            raise ClusterError(f"a rank sends {total:,} bytes at once: expected at most {most:,}")
         data = memoryview(bytearray(total))
         have = min(have, total)  # more comes only after a failure that two processes of a rank have said
         data[:have] = buffer[:have]
@@ -90,7 +93,7 @@ class Channel:
         self._socket.close()
 
     def rest(self, seconds: float) -> bytes:
-        """What comes without a header, until nothing has come for so many seconds or the buffer is full."""
+        """Read bytes without a header, until nothing has come for `seconds` or the buffer is full."""
         self.bound(seconds)
         have = 0
         with suppress(OSError, EOFError):
@@ -99,12 +102,13 @@ class Channel:
         return bytes(self._buffer[:have])
 
     def bound(self, seconds: float) -> None:
-        """Let what follows take no longer: a TimeoutError, then."""
+        """Bound the time of later calls. They raise TimeoutError when it is over."""
         self._socket.settimeout(max(seconds, 1e-3))
 
 
 class ActorSocket:
-    """The program of this rank. `now` is its clock; everything it does is said to the router at that time."""
+    """The program of this rank. `now` is its clock, and it reports everything that it does to the router with that
+    time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.now = 0.0
@@ -126,8 +130,8 @@ class ActorSocket:
         self._owner[0], self._flushes = os.getpid(), 0
 
     def check_thread(self) -> None:
-        """Raise if another process or thread than the program's has called, now or before: which of two is first would
-        decide what the ranks do, and differ from run to run."""
+        """Raise if another process or thread than the program's has called, now or before. The order of two callers
+        would decide what the ranks do, and differ from run to run."""
         if self._owner[0] == 0:
             self._speak()
         if self._owner[0] != os.getpid():
@@ -295,8 +299,8 @@ def line_in_stack(stack: str) -> str:
 
 
 def calling_line() -> str:
-    """The line, outside of libraries, that makes the call: `file:line`, or `function, line n` in a notebook, whose
-    cells have no names. In a backward pass the line is that of a forward or backward function, so it says so."""
+    """Return the line outside of libraries that makes the call: `file:line`, or `function, line n` in a notebook, whose
+    cells have no names. In a backward pass it is the line of a forward or backward function, and the text says so."""
     way = " in backward" if torch._C._current_graph_task_id() >= 0 else ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,10 +1,10 @@
-"""Check the tensors of a call of `torch.distributed`: sizes, dtypes and layouts that gloo or NCCL refuse are refused.
+"""Check the tensors of a call of `torch.distributed`. Sizes, dtypes and layouts that gloo or NCCL refuse are refused.
 
-Two rules stand in for what other backends do silently. A tensor that is not contiguous is refused: NCCL refuses it, and
-gloo reads some of them in the order of memory, which gives wrong numbers. Parts that each rank has of a size of its own
-are accepted, as NCCL does.
+Two cases differ between the backends, which treat them silently. A tensor that is not contiguous is refused: NCCL
+refuses it, and gloo reads some of them in the order of memory, which gives wrong numbers. Parts whose sizes differ
+between ranks are accepted, as in NCCL.
 
-Source: checks of ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp in PyTorch 2.13, and what both did when they were tried.
+Source: checks of ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp in PyTorch 2.13, and the behaviour of both when tried.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def check_dense(call: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, if a backend can send its memory as it lies there."""
+    """Return the tensor if a backend can send its memory without reordering it."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise ValueError(
             f"{call}: {name} is on {tensor.device} with layout {str(tensor.layout).removeprefix('torch.')}: the "
@@ -44,7 +44,7 @@ def check_dense(call: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_each_dense(call: str, name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raise unless a backend can send each tensor of a list as it lies in memory."""
+    """Raise unless a backend can send the memory of each tensor of a list without reordering it."""
     for number, tensor in enumerate(tensors):
         check_dense(call, f"{name}[{number}]", tensor)
 

@@ -1,4 +1,4 @@
-"""What a process does to be one rank of a cluster, or another process of this library."""
+"""Turn a forked process into a rank of a cluster, or into another process of this library."""
 
 import ctypes
 import faulthandler
@@ -24,7 +24,7 @@ from threeloops.training.cluster.programs.handles import Rank
 from threeloops.training.cluster.programs.printed import bounded_text
 from threeloops.training.cluster.programs.world import OwnStore, enter_world, environment
 
-__all__ = ["Program", "be_process", "be_rank", "current_rank", "die_with_parent"]
+__all__ = ["Program", "be_process", "be_rank", "by_cloudpickle", "current_rank", "die_with_parent"]
 
 Program = Callable[[], tuple[Callable[..., Any], Sequence[Any], Sequence[SlowRank], bool]]
 """Gives, in the rank's process, the function to run, its arguments, how slow the rank is, and whether its memory is to
@@ -38,9 +38,26 @@ def current_rank() -> Rank | None:
     return _current
 
 
-def be_rank(rank: int, nodes: Sequence[int], descriptors: Sequence[int], program: Program) -> None:
-    """Run a program as rank `rank`, and never return. `nodes` says in which node each rank is, `descriptors` are the
-    rank's socket and the file for what it prints."""
+def by_cloudpickle(result: Any) -> bytes:
+    """Encode what a program returned, for a process that trusts the rank."""
+    try:
+        return cloudpickle.dumps(result)
+    except Exception as error:
+        raise TypeError(f"the program returned {type(result).__name__}, which cannot be sent: {error}") from None
+
+
+def be_rank(
+    rank: int,
+    nodes: Sequence[int],
+    descriptors: Sequence[int],
+    program: Program,
+    encode: Callable[[Any], bytes] = by_cloudpickle,
+) -> None:
+    """Run a program as rank `rank`, and never return.
+
+    `nodes` has the node of each rank, and `descriptors` are the rank's socket and the file for its output. `encode`
+    turns what the program returns into bytes.
+    """
     global _current
     connection, printed = descriptors
     die_with_parent()
@@ -66,7 +83,7 @@ def be_rank(rank: int, nodes: Sequence[int], descriptors: Sequence[int], program
             actor.pause()
         result = function(*arguments)
         _current.finish()
-        actor.end(result=_pickled(result))
+        actor.end(result=encode(result))
         actor.resume()  # until the other side has seen what it wants to see of this process
     except EOFError:
         pass
@@ -88,7 +105,7 @@ def _take_over() -> None:
 
 
 def _hand_back() -> None:
-    """At the end of such a process, which may be an exception."""
+    """Hand back the result at the end of such a process, which may be an exception."""
     assert _current is not None
     try:
         if (error := sys.exc_info()[1]) and (not isinstance(error, SystemExit) or error.code):
@@ -141,15 +158,8 @@ _BLOCKS = 256
 _kept: list[bytes] = []
 
 
-def _pickled(result: Any) -> bytes:
-    try:
-        return cloudpickle.dumps(result)
-    except Exception as error:
-        raise TypeError(f"the program returned {type(result).__name__}, which cannot be sent: {error}") from None
-
-
 def _said(error: BaseException) -> str:
-    """The exception with the frames of the program; those of libraries say little."""
+    """Format the exception with the frames of the program, but without those of libraries, which say little."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     kept = [frame for frame in frames if not is_library(frame.filename)]
     lines = traceback.format_list(kept or frames) + traceback.format_exception_only(error)
@@ -157,6 +167,6 @@ def _said(error: BaseException) -> str:
 
 
 def die_with_parent() -> None:
-    """On Linux: be killed when the process that started this one ends."""
+    """Ask Linux to kill this process when the process that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -152,7 +152,7 @@ class _Group(dist.ProcessGroup):
         return self._submit("reduce_scatter", parts, outs, opts=opts, sends=sends, dense=False)
 
     def allgather_into_tensor_coalesced(self, outs: _Tensors, tensors: _Tensors, opts: Any = None) -> Work:
-        """Several in one collective: what a rank sends has all of its tensors."""
+        """Gather several tensors in one collective. A rank sends all of its tensors together."""
         call, size = "all_gather_into_tensor_coalesced(outputs, inputs)", self.size()
         self._check_many(call, "inputs", tensors)
         self._check_many(call, "outputs", outs)

@@ -1,4 +1,4 @@
-"""What a rank keeps of its calls: the collectives whose time is still to be charged, and the handles of all calls."""
+"""A rank's records of its calls: the collectives whose time is not charged yet, and the handles of all calls."""
 
 import sys
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Rank:
         return handle
 
     def finish(self) -> None:
-        """The program has returned: wait for what it does not wait for itself."""
+        """Wait, after the program has returned, for everything that it did not wait for itself."""
         self.main.check_thread()
         self.synchronize()
         if self._left_by_torch:
@@ -76,9 +76,9 @@ class Rank:
     def message(self, begin: Callable[[], int], tensor: torch.Tensor, what: str) -> int:
         """Begin a message out of this tensor or into it.
 
-        Raises if another message that nobody has waited for fills the same memory, or if this one would fill what is
-        still to be sent. torch itself may do so: its pipelining opens all connections before the first step with
-        numbers that nobody reads, and receives those of both neighbours into one tensor.
+        Raises if another unfinished message fills the same memory, or if this one would fill memory that is still to be
+        sent. torch itself may do so: its pipelining opens all connections before the first step with numbers that
+        nobody reads, and receives those of both neighbours into one tensor.
         """
         start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes * tensor.is_contiguous()
         for other_start, other_end, other in self._under_way.values():
@@ -148,8 +148,8 @@ class Work(dist.Work):
 
 
 class _Values(Future):
-    """A future that has its result. A program that waits for it, or for what follows from it, waits for the time of the
-    collective as well."""
+    """A future that has its result. A program that waits for it, or for anything derived from it, also waits for the
+    time of the collective."""
 
     def __init__(self, work: Work, result: Any) -> None:
         super().__init__()

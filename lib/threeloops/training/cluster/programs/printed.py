@@ -1,6 +1,6 @@
-"""Files for what ranks print. Each holds at most 1 MiB, so that a rank in a loop fills neither disk nor memory.
+"""Files for the output of ranks. Each holds at most 1 MiB, so that a rank in a loop fills neither disk nor memory.
 
-The file is bounded and not the process: a rank may write other files of any size.
+The limit applies to this file and not to the process: a rank may write other files of any size.
 """
 
 import fcntl
@@ -39,8 +39,8 @@ def text_of(file: IO[bytes]) -> str:
 
 
 def bounded_text(descriptor: int) -> io.TextIOWrapper:
-    """Standard output or error of a rank. Each line is written as it is printed, because a signal ends this process,
-    and a line that the log does not hold is dropped: printing too much fails nobody's program."""
+    """A rank's standard output or error. Each line is written at once, because a signal ends this process. A line
+    beyond the limit is dropped, so that printing too much makes no program fail."""
     return io.TextIOWrapper(
         io.BufferedWriter(_Dropping(descriptor, "w", closefd=False)),  # type: ignore[type-var]
         "utf-8",

@@ -1,5 +1,6 @@
-"""The parts of collectives: dtypes, reductions, and tensors as bytes in the order of their elements. For questions and
-their answers, also values as bytes, with tensors in them."""
+"""The parts of collectives: dtypes, reductions, and tensors as bytes in the order of their elements. Questions to the
+grader and their answers also use values as bytes, with tensors in them.
+"""
 
 import math
 from collections.abc import Callable, Sequence

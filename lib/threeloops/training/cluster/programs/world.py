@@ -1,9 +1,9 @@
 """Let a script that starts and ends `torch.distributed` itself run in the processes that were started for it.
 
-A rank begins with a process group, so that functions may use it at once. A whole script makes its own:
-`init_process_group` with an address, a rank and a number of ranks, `mp.spawn`, or a process for each rank. In a process
-that has called `enter_world` these calls lead to the ranks that exist already, or are refused by name: none leaves this
-world silently.
+A rank begins with a process group, so that functions can use it at once. A whole script makes its own: with
+`init_process_group` and an address, a rank and a number of ranks, with `mp.spawn`, or with a process for each rank. In
+a process that has called `enter_world`, these calls either lead to the ranks that exist already or are refused by name.
+None of them silently leaves this world.
 """
 
 import multiprocessing.context
@@ -86,7 +86,7 @@ class _World:
             self._stand_in_for_gloo()
 
     def _stand_in_for_gloo(self) -> None:
-        """What torch does for gloo alone, or in a thread."""
+        """Imitate what torch does only for gloo, or only in a thread."""
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _barrier
         if executor := sys.modules.get("torch.distributed.checkpoint._async_thread_executor"):
             executor._ThreadBasedAsyncCheckpointExecutor.execute_save = _save_at_once  # type: ignore[attr-defined]
@@ -217,8 +217,8 @@ def _save_at_once(_: Any, state_dict: Any, **options: Any) -> Future:  # type: i
 
 
 class OwnStore(dist.Store):
-    """A key-value store that has what this rank sets. Keys of other ranks, and counters that all ranks share, are
-    refused: a rank that waits for another where the router does not see it would hang."""
+    """A key-value store with the keys that this rank sets. Keys of other ranks and counters that all ranks share are
+    refused, because the router would not see a rank that waits for another, and the run would hang."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""A canary: the first steps of a run whose losses are known, repeated on a machine before it is trusted with a job.
+"""A canary: the first steps of a run with known losses, repeated on a machine before it is trusted with a job.
 
-A program that is deterministic gives the same losses, bit for bit, on the same kind of machine with the same versions.
-So where losses differ, and nothing of what is stored beside them does, the machine miscalculates, or the program itself
-has changed.
+A deterministic program gives the same losses, bit for bit, on the same kind of machine with the same versions. So if
+the losses differ although everything stored beside them is equal, the machine miscalculates, or the program itself has
+changed.
 """
 
 import json
@@ -32,7 +32,7 @@ class Difference:
     """How many floats lie between the two, of float32 if both are; a few look like another order of summation, and many
     like a fault."""
     changed: Mapping[str, tuple[str, str]]
-    """What is different about the environment, before and now."""
+    """The differences of the environment: values before and now."""
 
     def __str__(self) -> str:
         changes = "; ".join(f"{name}: {before} before, {now} now" for name, (before, now) in self.changed.items())
@@ -42,7 +42,7 @@ class Difference:
 
 
 def environment() -> dict[str, str]:
-    """What losses may depend on. No names of hosts or users."""
+    """Return the settings that losses may depend on. They contain no names of hosts or users."""
     backends = torch.backends
     found = {
         "torch": torch.__version__,
@@ -80,16 +80,16 @@ def store_canary(path: Path | str, losses: Sequence[float]) -> None:
 
 
 def run_canary(path: Path | str, train: Callable[[int], Sequence[float]]) -> Difference | None:
-    """Repeat the stored steps: `train(steps)` gives the loss of each. None where all are the same, bit for bit."""
+    """Repeat the stored steps, where `train(steps)` gives the loss of each. Returns None if all bits are equal."""
     data = json.loads(Path(path).read_text())
     stored = [float.fromhex(each) for each in data["losses"]]
     return compare(stored, train(len(stored)), data["environment"])
 
 
 def compare(stored: Sequence[float], found: Sequence[float], before: Mapping[str, str]) -> Difference | None:
-    """The first difference of two lists of losses, the stored ones from the environment `before`.
+    """Return the first difference between two lists of losses. The stored ones are from the environment `before`.
 
-    Raises ValueError where they are not of the same number.
+    Raises ValueError if their lengths differ.
     """
     if len(stored) != len(found):
         raise ValueError(f"{len(found)} losses for {len(stored)} stored ones: expected one for each step")

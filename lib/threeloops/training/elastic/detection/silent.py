@@ -1,9 +1,10 @@
 """Silent data corruption: a rank computes something wrong, and nothing fails.
 
-Three detectors, by what they see and cost. After an all-reduce every replica holds the same bits, so whatever differs
-afterwards (a bad optimizer step, a flipped bit in a parameter) shows in a checksum of 8 bytes per rank: `odd_ranks`.
-What went wrong before the all-reduce has reached all replicas alike; of that, large errors show in the norm of the
-rank's own gradient (`outlying`), and any at all where two ranks compute the same microbatch (`cross_check`).
+There are three detectors, which see different faults at different costs. After an all-reduce every replica holds the
+same bits, so anything that differs afterwards (a bad optimizer step, a flipped bit in a parameter) shows in a checksum
+of 8 bytes per rank: `odd_ranks`. A fault before the all-reduce has reached all replicas alike. A large error of this
+kind shows in the norm of the rank's own gradient (`outlying`), and any error shows if two ranks compute the same
+microbatch (`cross_check`).
 
 Meta counted 6 such interruptions in 54 days on 16,384 GPUs (`goodput/published.py`). Dixit et al. 2021, "Silent Data
 Corruptions at Scale" (arXiv 2102.11245), and Hochschild et al. 2021, "Cores that don't count" (HotOS), found machines
@@ -36,13 +37,13 @@ _GOLDEN, _FIRST, _SECOND = (  # of splitmix64, as int64
 
 @torch.no_grad()
 def checksum(tensors: Iterable[Tensor]) -> int:
-    """64 bits of the tensors' bytes and their places: Σ mix(wordᵢ + (i + 1) · 0x9E3779B97F4A7C15) modulo 2⁶⁴ over all
-    64-bit words, where `mix` is that of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
-    generators", in Vigna's version).
+    """Compute 64 bits from the tensors' bytes and their places: Σ mix(wordᵢ + (i + 1) · 0x9E3779B97F4A7C15) modulo 2⁶⁴
+    over all 64-bit words, where `mix` is that of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom
+    number generators", in Vigna's version).
 
-    No two words have the same mix, so an error inside of one word is always seen. Others go unseen with a probability
-    of about 2⁻⁶⁴, those with a pattern too, such as all signs flipped: a sum that is linear in the words would miss
-    many of them. One read of the tensors, on their own device.
+    No two words have the same mix, so an error within one word is always seen. Other errors go unseen with a
+    probability of about 2⁻⁶⁴, including patterns such as all signs flipped, many of which a sum that is linear in the
+    words would miss. It takes one read of the tensors, on their own device.
     """
     total = place = 0
     for tensor in tensors:
@@ -53,7 +54,7 @@ def checksum(tensors: Iterable[Tensor]) -> int:
 
 
 def _mixed(words: Tensor, place: int) -> Tensor:
-    """Of words that begin at this place. int64 wraps, as it should, but shifts in copies of its sign."""
+    """Mix the words that begin at this place. int64 wraps, as it should, but its shifts copy the sign bit."""
     x = torch.arange(place + 1, place + len(words) + 1, device=words.device).mul_(_GOLDEN).add_(words)
     for shift, factor in ((30, _FIRST), (27, _SECOND), (31, 1)):
         x.bitwise_xor_((x >> shift).bitwise_and_(2 ** (64 - shift) - 1)).mul_(factor)
@@ -74,8 +75,9 @@ def _words(tensor: Tensor) -> Tensor:
 
 
 def odd_ranks(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> list[int]:
-    """Ranks of the group, counted within it, whose tensors differ from those of the majority; all of them where no more
-    than half agree, as with two ranks that differ. Every rank must call it, and all get the same answer."""
+    """Return the ranks of the group, counted within it, whose tensors differ from those of the majority. If no more
+    than half agree, as with two ranks that differ, all ranks are returned. Every rank must call this, and all get the
+    same answer."""
     (sums,) = _gather([checksum(tensors)], group)
     most, count = Counter(sums).most_common(1)[0]
     if 2 * count <= len(sums):
@@ -84,16 +86,17 @@ def odd_ranks(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
 
 
 def odd_ranks_cost(ranks: int, link: Link) -> Cost:
-    """What `odd_ranks` sends: an all-gather of one word. Hashing takes one read of the tensors besides."""
+    """Return the messages of `odd_ranks`: an all-gather of one word. Hashing also takes one read of the tensors."""
     return ring_all_gather_cost(ranks, _WORD, ranks, link)
 
 
 def outlying(value: float, group: dist.ProcessGroup | None = None, limit: float = 10.0) -> list[int]:
-    """Ranks whose value is far from the median of all, by more than `limit` times the median distance; or not finite.
+    """Return the ranks whose value is not finite, or is farther from the median of all than `limit` times the median
+    distance.
 
-    Give it the norm of the rank's gradient before the all-reduce, which is of the same size on ranks with equal shares
-    of a batch. The median distance (MAD) is that of honest noise, whatever a single rank says. An error that hardly
-    changes the norm passes. Of two ranks both are as far from the median, so only what is not finite is named.
+    Give it the norm of the rank's gradient before the all-reduce, which has the same size on ranks with equal shares of
+    a batch. The median distance (MAD) measures honest noise, whatever a single rank says. An error that hardly changes
+    the norm passes. With two ranks, both are equally far from the median, so only a value that is not finite is named.
     """
     (bits,) = _gather([int(torch.tensor(value, dtype=torch.float64).view(torch.int64))], group)
     values = torch.tensor(bits).view(torch.float64).tolist()
@@ -107,14 +110,14 @@ def outlying(value: float, group: dist.ProcessGroup | None = None, limit: float 
 def cross_check(
     compute: Callable[[Any], Sequence[Tensor]], mine: Any, before: Any, group: dist.ProcessGroup | None = None
 ) -> list[int]:
-    """Every rank computes its own microbatch and that of the rank before it: ranks that disagree with both neighbours,
-    or, where there are none, all that disagree with one.
+    """Let every rank compute its own microbatch and that of the previous rank. Returns the ranks that disagree with
+    both neighbours, or, if there are none, all that disagree with one.
 
-    `compute` gives, for instance, the gradients of a microbatch, and must give the same bits on healthy ranks. Among
-    three ranks or more, one that always miscalculates is named; one that did so once is one of the two returned. Where
-    several do so, one between two of them disagrees with both as well, and is named though it may be healthy; and one
-    that did so once is not named beside one that always does. So check again once those named are replaced. The price
-    is one microbatch more: check every few hundred steps.
+    `compute` gives, for example, the gradients of a microbatch, and must give the same bits on healthy ranks. With
+    three or more ranks, a rank that always miscalculates is named. One that did so once is one of the two ranks
+    returned. If several ranks miscalculate, a healthy rank between two of them disagrees with both, and is named too. A
+    rank that did so once is not named beside one that always does. So check again once the named ranks are replaced.
+    The price is one more microbatch, so check every few hundred steps.
     """
     own, other = _gather([checksum(compute(mine)), checksum(compute(before))], group)
     differs = [other[rank] != own[rank - 1] for rank in range(len(own))]  # rank, and the one before it
@@ -124,7 +127,8 @@ def cross_check(
 
 
 def cross_check_cost(ranks: int, link: Link, seconds: float) -> Cost:
-    """What `cross_check` costs where a microbatch takes `seconds`: two of them, and an all-gather of two words."""
+    """Return the cost of `cross_check` if a microbatch takes `seconds`: two microbatches, and an all-gather of two
+    words."""
     gather = ring_all_gather_cost(2 * ranks, _WORD, ranks, link)
     return Cost(gather.bytes, gather.messages, 2 * seconds + gather.seconds)
 

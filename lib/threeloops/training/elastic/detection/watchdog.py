@@ -1,10 +1,10 @@
-"""A job hangs: which rank is behind, in which collective, and since when.
+"""A watchdog for hangs: it says which rank is behind, in which collective, and since when.
 
-As torch's Flight Recorder (torch/csrc/distributed/c10d/FlightRecorder.hpp, analysed by torch/distributed/
-flight_recorder), each rank keeps its last collectives in a ring buffer: their number in the group, sizes, the line that
-called them, when they began and ended. When one takes too long, a thread asks all ranks to write their buffers down,
-also those that wait for nothing, since the culprit is usually one of them. The first collective that some have entered
-and others have not names it.
+As in torch's Flight Recorder (torch/csrc/distributed/c10d/FlightRecorder.hpp, analysed by torch/distributed/
+flight_recorder), each rank keeps its last collectives in a ring buffer: their number in the group, their sizes, the
+line that called them, and when they began and ended. When one takes too long, a thread asks all ranks to write their
+buffers down, even ranks that wait for nothing, since the culprit is usually one of them. The culprit is a rank that has
+not entered the first collective that others have entered.
 
     with FlightRecorder() as recorder, Watchdog(recorder, folder, timeout=600):
         train()
@@ -13,10 +13,10 @@ prints, on one of the ranks:
 
     rank 2 has not entered all_reduce #1041 of group world, in which ranks 0, 1, 3 wait for 600.0 s (train.py:88). …
 
-torch's sees what NCCL does on a GPU; this one sees calls of collectives as `torch.distributed.all_reduce(…)`, on any
-backend. It does not see `send`, `recv`, `isend`, `irecv` and batches of them, collectives of objects, functional ones,
-what torch's own DDP begins in C++, nor functions that were imported by name before: a rank that hangs in one of these
-is named as one that has not entered the next that is seen.
+torch's recorder sees the work of NCCL on a GPU. This one sees calls of collectives written as
+`torch.distributed.all_reduce(…)`, on any backend. It does not see `send`, `recv`, `isend`, `irecv` or batches of them,
+collectives of objects, functional collectives, those that torch's own DDP begins in C++, or functions that were
+imported by name before. A rank that hangs in one of these is reported as not having entered the next visible one.
 """
 
 import functools
@@ -54,7 +54,8 @@ _UNEVEN = ("all_to_all", "all_to_all_single")
 
 @dataclass
 class Called:
-    """One collective on one rank. `number` counts those of its group from 1; times are seconds of this rank's clock."""
+    """One collective on one rank. `number` counts the collectives of its group from 1. Times are seconds of this rank's
+    clock."""
 
     number: int
     group: str
@@ -71,7 +72,7 @@ class Called:
 
 
 class FlightRecorder:
-    """Within it, the collectives that this rank calls are noted, the last `capacity` of them.
+    """A context that records the last `capacity` collectives that this rank calls.
 
     Args:
         clock: by default the machine's; on the virtual cluster `threeloops.training.cluster.now`.
@@ -97,7 +98,7 @@ class FlightRecorder:
 
     @property
     def calls(self) -> list[Called]:
-        """From the oldest to the newest, as they are now."""
+        """Return the recorded calls in their current state, oldest first."""
         with self._lock:
             calls = list(self._calls)
         return [replace(each) for each in calls]
@@ -158,7 +159,7 @@ def _caller() -> str:
 
 
 def first_alarm(records: Mapping[int, Sequence[Called]], timeout: float) -> float | None:
-    """When the first collective had taken `timeout` seconds on a rank; None where none did. For clocks that agree."""
+    """Return when a collective had first taken `timeout` seconds on a rank, or None. The ranks' clocks must agree."""
     late = [
         call.begun + timeout
         for calls in records.values()
@@ -169,10 +170,10 @@ def first_alarm(records: Mapping[int, Sequence[Called]], timeout: float) -> floa
 
 
 def diagnose(records: Mapping[int, Sequence[Called]], at: float, ranks: Iterable[int] = ()) -> str:
-    """Who holds up whom, from what each rank has recorded until `at`; "" where nobody waits.
+    """Say which rank holds up which others, from the records of each rank until `at`. "" if nobody waits.
 
     Args:
-        ranks: all that should have left a record, where some may not.
+        ranks: all ranks that should have left a record, if some may not have.
     """
     known = {rank: [_as_of(call, at) for call in calls if call.begun <= at] for rank, calls in records.items()}
     said = [
@@ -187,7 +188,7 @@ def diagnose(records: Mapping[int, Sequence[Called]], at: float, ranks: Iterable
 
 
 def _about(call: Called, inside: Mapping[int, Called], known: Mapping[int, Sequence[Called]], at: float) -> str:
-    """Of the first collective of a group that has not ended everywhere."""
+    """Describe the first collective of a group that has not ended everywhere."""
     since = at - min(each.begun for each in inside.values())
     who, line, wait = _ranks(inside), _lines(inside.values()), "waits" if len(inside) == 1 else "wait"
     others = {
@@ -236,14 +237,15 @@ def _lines(calls: Iterable[Called]) -> str:
 
 
 class Watchdog:
-    """A thread that has all ranks write their records into `folder` when a collective of this rank takes longer than
-    `timeout` seconds, or one of theirs does; the first to ask then says what `diagnose` finds.
+    """A thread that makes all ranks write their records into `folder` when a collective takes longer than `timeout`
+    seconds on this rank or another. The first rank that asks then reports the result of `diagnose`.
 
-    Within it, and after the process group was made. `folder` is shared by all ranks, and new for each start of the job.
+    Use it as a context, after the process group was made. `folder` is shared by all ranks, and new for each start of
+    the job.
 
     Args:
-        on_hang: gets the diagnosis; by default it is printed. To have an agent start all ranks anew, end the process.
-        patience: how many seconds other ranks may take to write, once they have looked.
+        on_hang: gets the diagnosis. By default it is printed. To have an agent start all ranks again, end the process.
+        patience: the seconds that other ranks may take to write, once they have looked.
         poll: seconds between two looks, the same on all ranks.
     """
 

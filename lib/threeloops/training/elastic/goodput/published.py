@@ -21,7 +21,7 @@ _GPUS_PER_NODE = 8
 
 @dataclass(frozen=True)
 class FailureCount:
-    """Interruptions of one run that nobody had planned. `most` differs where the source gives a range."""
+    """Unplanned interruptions of one run. `most` differs if the source gives a range."""
 
     source: str
     gpus: int

@@ -1,8 +1,9 @@
-"""A job that fails, restarts and goes on, simulated event by event: where its time went.
+"""Simulate a job that fails, restarts and continues, event by event, and account for its time.
 
-Nodes have independent lives, exponential or Weibull. One that fails goes into repair and a hot spare takes its place
-with a life of its own; without a spare the job waits. Closed forms exist for exponential lives and enough spares
-(`closed_form`); this runs everything else too: early deaths, few spares, a flush longer than the interval.
+Nodes have independent lifetimes, exponential or Weibull. A node that fails goes into repair, and a hot spare with a
+lifetime of its own takes its place. Without a spare the job waits. Closed forms exist for exponential lifetimes and
+enough spares (`closed_form`). The simulation also covers early deaths, few spares, and a flush longer than the
+interval.
 """
 
 import math
@@ -23,19 +24,20 @@ _Activity = Literal["work", "save", "detect", "restart", "idle"]
 
 @dataclass(frozen=True)
 class Job:
-    """How a job runs, and how it fails. Times are seconds, and rounded to about a microsecond.
+    """The parameters of a job and its failures. Times are seconds, rounded to about a microsecond.
 
     Args:
-        nodes: how many must all be there.
-        node_mtbf: mean life of a node.
+        nodes: how many nodes must all be there.
+        node_mtbf: mean lifetime of a node.
         interval: work between two saves.
         save: how long a save stops the work.
-        flush: how long after that the checkpoint becomes usable, while work goes on. A save waits for the flush before.
-        detect: from a failure until it is noticed. Nothing useful happens meanwhile.
-        restart: from there to work, with loading; begins anew when another node fails.
-        spares: nodes that stand by, and do not fail. None for as many as it takes.
-        repair: until a failed node is a spare.
-        shape: of the Weibull distribution of lives: 1 is exponential, below 1 many nodes die early.
+        flush: how long after that the checkpoint becomes usable, while work continues. A save waits for the previous
+            flush.
+        detect: the time from a failure until it is noticed. Nothing useful happens meanwhile.
+        restart: the time from there to work, including loading. It begins again if another node fails.
+        spares: nodes that stand by, and do not fail. None for as many as needed.
+        repair: the time until a failed node becomes a spare.
+        shape: the shape of the Weibull distribution of lifetimes. 1 is exponential, and below 1 many nodes die early.
     """
 
     nodes: int
@@ -64,7 +66,7 @@ class Job:
 
 @dataclass
 class Account:
-    """Where the seconds of a run went. They add up to its wall time exactly."""
+    """The seconds of a run by what they were spent on. They add up to its wall time exactly."""
 
     useful: float = 0.0
     """Work that is in a usable checkpoint."""
@@ -76,7 +78,7 @@ class Account:
     idle: float = 0.0
     """Waiting for a node, or for the flush of the checkpoint before."""
     failures: int = 0
-    """Of nodes."""
+    """The number of node failures."""
 
     @property
     def seconds(self) -> float:
@@ -142,7 +144,7 @@ class _Simulation:
         self._activity, self._since = activity, now
 
     def _then(self, moment: float, action: Callable[[], None]) -> None:
-        """Plan what the job does next, unless a failure comes before."""
+        """Plan the job's next event, unless a failure comes first."""
         epoch = self._epoch
         self.clock.at(moment, lambda: action() if epoch == self._epoch else None)
 

@@ -1,11 +1,11 @@
-"""Who trains together, and what goes on when some of them are lost: in the same processes, without a restart.
+"""Members that train together. If some are lost, the others continue in the same processes, without a restart.
 
-This needs the virtual cluster, where a collective whose rank has died raises `RankLost` in all others. gloo and NCCL
-raise errors of their own, which do not say who has died, or wait until a timeout: `train_through_losses` ends with
-that error there, and a restart has to follow (`demo`).
+This needs the virtual cluster, where a collective whose rank has died raises `RankLost` in all other ranks. gloo and
+NCCL raise errors of their own, which do not say who has died, or they wait until a timeout. There,
+`train_through_losses` ends with that error, and a restart has to follow (`demo`).
 
-Survivors make a group of their own, build their part of the model for it, load what was saved, and go on; so shards are
-cut anew, and gradients averaged over fewer ranks.
+The survivors form a new group, build their parts of the model for it, load the saved state, and continue. The shards
+are cut anew, and gradients are averaged over fewer ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Members:
 
 
 class Trainer(Protocol):
-    """Training on the ranks of one `Members`: built anew whenever they change."""
+    """Training on the ranks of one `Members`. It is built again whenever the members change."""
 
     def step(self, number: int) -> None:
         """Step `number`, from 0. Its global batch must not depend on how many members there are."""
@@ -57,25 +57,26 @@ class Trainer(Protocol):
         """This member's part of all that training needs to go on."""
 
     def load(self, parts: Sequence[Any]) -> None:
-        """What `state` gave on each of any number of members, in order."""
+        """Load the values that `state` gave on each of any number of members, in order."""
 
 
 class Checkpoints(Protocol):
-    """Where the members save: each knows its own members, whose parts it puts together."""
+    """The members' checkpoints. Each one knows its members, and puts their parts together."""
 
     def save(self, step: int, part: Any) -> None:
         """Called by all members, with the number of steps that are in it. Once it has returned on one of them the
         checkpoint is usable."""
 
     def load(self) -> tuple[int, Sequence[Any]] | None:
-        """The step and the parts of the last usable checkpoint, the same on all members, whoever saved it; None where
-        there is none."""
+        """Return the step and the parts of the last usable checkpoint, the same on all members, whoever saved it, or
+        None if there is none."""
 
 
 def train_through_losses(
     build: Callable[[Members], Trainer], steps: int, checkpoints: Callable[[Members], Checkpoints], every: int
 ) -> tuple[Trainer, Members]:
-    """Train to the end on whoever is left: save after each `every` steps, and after a loss go on from the last save.
+    """Train to the end with the surviving ranks: save after each `every` steps, and after a loss continue from the last
+    save.
 
     `build` gives every member the same model. Returns the trainer at the end, and its members.
     """

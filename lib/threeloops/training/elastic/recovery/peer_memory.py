@@ -1,11 +1,11 @@
-"""Checkpoints in the memory of peers: each member keeps its own part and that of the one before it.
+"""Checkpoints in the memory of peers: each member keeps its own part and that of the previous member.
 
-So the loss of a member loses no state, and nothing is read from storage: a save costs one message of the part's size
-per member, and can be made after every few steps. After Gemini (Wang et al. 2023, "GEMINI: Fast Failure Recovery in
-Distributed Training with In-Memory Checkpoints", SOSP). It does not survive the end of all processes, nor the loss of
-two neighbours at a time: save to storage as well, less often. After a load there are two copies of every part again,
-those of lost members included, so losses one after the other are survived, wherever they happen. Where a whole node may
-be lost, order the members so that neighbours are on different nodes.
+If a member is lost, its state survives with the next one, and nothing is read from storage. A save costs one message of
+the part's size per member, so it can happen every few steps. After Gemini (Wang et al. 2023, "GEMINI: Fast Failure
+Recovery in Distributed Training with In-Memory Checkpoints", SOSP). The state does not survive the end of all
+processes, or the simultaneous loss of two neighbours, so save to storage as well, less often. After a load there are
+two copies of every part again, including those of lost members. So successive losses are survived wherever they happen.
+If a whole node may be lost, order the members so that neighbours are on different nodes.
 """
 
 import io
@@ -94,7 +94,7 @@ class PeerMemory:
         return self._members
 
     def _exchange(self, mine: Tensor, members: Members) -> Tensor:
-        """Send a part to the next member, and get that of the one before."""
+        """Send a part to the next member, and receive that of the previous one."""
         following, before = (members.ranks[(members.place + step) % members.size] for step in (1, -1))
         size = torch.empty(1, dtype=torch.int64)
         for out, into in ((torch.tensor([len(mine)]), lambda: size), (mine, lambda: mine.new_empty(int(size)))):

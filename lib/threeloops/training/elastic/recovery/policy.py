@@ -1,10 +1,10 @@
-"""The fault policy in two hooks around the optimizer, as in torchft (torchft/optim.py): `zero_grad` starts to ask who
-is there, and `step` asks whether to commit. All ranks take a step, or none does.
+"""A fault policy in two hooks around the optimizer, as in torchft (torchft/optim.py): `zero_grad` starts to ask which
+members are there, and `step` asks whether to commit. Either all ranks take a step, or none does.
 
-A gradient that is not finite, or bits that differ between replicas, cost one batch instead of the run. Of bits that
-differ the rank is known, so one that does it again can be replaced. A value that is not finite is with all replicas
-after an all-reduce, so all are named. Shards name the rank that holds the element, not the one that produced it; check
-before the all-reduce (`outlying`) to find that one.
+A gradient that is not finite, or bits that differ between replicas, cost one batch instead of the run. If bits differ,
+the rank is known, so a repeat offender can be replaced. After an all-reduce every replica has the value that is not
+finite, so all are named. With shards, the report names the rank that holds the element, not the one that produced it.
+To find that one, check before the all-reduce (`outlying`).
 """
 
 from collections.abc import Callable, Iterable
@@ -23,10 +23,10 @@ __all__ = ["GuardedOptimizer", "Verdict", "vote"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the members found before a step, the same on each; ranks are counted within the whole program."""
+    """The members' findings before a step, the same on each. Ranks are counted within the whole program."""
 
     not_finite: tuple[int, ...] = ()
-    """Those that hold such a gradient, whoever produced it."""
+    """Ranks that hold such a gradient, whichever rank produced it."""
     odd: tuple[int, ...] = ()
     """Those whose gradients are not the bits of the majority."""
 
@@ -36,10 +36,10 @@ class Verdict:
 
 
 def vote(members: Members, gradients: Iterable[Tensor], replicated: bool) -> Verdict:
-    """Whether to take a step with these gradients: 16 bytes of each member, to all.
+    """Decide whether to take a step with these gradients. Every member sends 16 bytes to all.
 
     Args:
-        replicated: all members should hold the same bits, as after DDP's all-reduce; not so where each has a shard.
+        replicated: whether all members should hold the same bits, as after DDP's all-reduce, and unlike shards.
     """
     mine = list(gradients)
     finite = all(bool(torch.isfinite(each).all()) for each in mine)

@@ -1,13 +1,13 @@
-"""Recovery by restart, as torchrun and Slurm do it, on the virtual cluster: runs whose clocks follow one another.
+"""Recovery by restart on the virtual cluster, like torchrun and Slurm: runs whose clocks follow one another.
 
-When a rank dies the agent notices after `detect` seconds, ends all ranks, and starts all of them again `restart`
-seconds later, on the same machine or on what is left of it. What a run knows of those before it is what they have
-saved. So the job is as far as it was at the death after
+When a rank dies, the agent notices it after `detect` seconds and ends all ranks. It starts all of them again `restart`
+seconds later, on the same machine or on what is left of it. A run knows only what the runs before it have saved. So the
+job reaches its state at the death again after
 
     recovery = detect + restart + load + (death − last save)
 
-seconds, whose last term is the work that is done again, as long as the machine is as fast as before. It counts from
-when training went on after that save: what an asynchronous one was given then is in it, however late it is usable.
+seconds. The last term is the repeated work, if the machine is as fast as before. It counts from the moment when
+training continued after that save. An asynchronous save contains the state of that moment, however late it is usable.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,22 +21,23 @@ __all__ = ["Attempt", "recovery_seconds", "run_with_restarts"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the job. Times are those of the whole job, in seconds; those of `run` count from `start`."""
+    """One start of the job. Times are seconds since the job's beginning, except those of `run`, which count from
+    `start`."""
 
     start: float
     died: float | None
-    """When its first rank died; None if it came to its end."""
+    """The time at which its first rank died, or None if it completed."""
     run: Run
 
     @property
     def end(self) -> float:
-        """When the job was done. Meaningless for an attempt in which a rank died."""
+        """The time at which the job was done. It has no meaning for an attempt in which a rank died."""
         return self.start + self.run.seconds
 
 
 def recovery_seconds(death: float, last_save: float, detect: float, restart: float, load: float) -> float:
-    """From a death until the job is as far as it was then; `last_save` is when training went on after the last save
-    that is usable at the death."""
+    """Return the time from a death until the job is as far as it was then. `last_save` is when training continued after
+    the last save that is usable at the death."""
     if not last_save <= death:
         raise ValueError(f"last_save = {last_save} s, death = {death} s: expected a save before the death")
     return detect + restart + load + (death - last_save)
@@ -53,9 +54,9 @@ def run_with_restarts(
     """Start `program(*arguments)` on the first machine, and after each death on the next one (the last for all others).
 
     Args:
-        machines: for instance four ranks, and then the two that are left.
-        deaths: one per attempt at most, at times of the whole job, in order; the rank is that of its attempt. A death
-            that falls between two attempts is ignored.
+        machines: for example four ranks, and then the two that are left.
+        deaths: at most one per attempt, at times of the whole job, in order. The rank is that of its attempt. A death
+            between two attempts is ignored.
 
     Raises:
         ValueError: the deaths are not in order.
@@ -80,7 +81,7 @@ def run_with_restarts(
 
 
 def _until_lost(program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Whoever waits for a dead rank is ended by the agent."""
+    """Run the program until a rank is lost. The agent ends the ranks that wait for it."""
     try:
         return program(*arguments)
     except RankLost:

@@ -25,8 +25,8 @@ class GPTStage(nn.Module):
         self._tied = model.config.tied_embeddings and first != last
 
     def forward(self, x: Tensor) -> Tensor:
-        """From tokens (batch, tokens) in the first stage, else from the residual stream (batch, tokens, width), to the
-        residual stream; in the last stage to its norm, which `loss` takes."""
+        """Compute the residual stream (batch, tokens, width) from tokens (batch, tokens) in the first stage, or from
+        the residual stream in the others. The last stage returns its norm, which `loss` takes."""
         x = self.embedding(x) if self._first else x
         rotation = self.rotation(0, x.shape[1])
         for block in self.blocks.values():
@@ -46,11 +46,11 @@ class GPTStage(nn.Module):
 
 
 def gpt_stages(model: GPT, stages: int) -> list[GPTStage]:
-    """Cut a model into stages whose numbers of layers differ by at most one; with more stages than layers some pass on
-    what they get.
+    """Cut a model into stages whose numbers of layers differ by at most one. With more stages than layers, some pass on
+    their input.
 
-    Give each rank its own stages of a model that is the same on all. A tied embedding that comes to lie on two ranks
-    stays tied, if both copies are updated in the same way: `run_schedule` sums their gradients.
+    Give each rank its own stages of a model that is the same on all. A tied embedding that lies on two ranks stays tied
+    if both copies are updated in the same way: `run_schedule` sums their gradients.
     """
     if stages < 1:
         raise ValueError(f"stages = {stages}: expected 1 or more")

@@ -1,14 +1,14 @@
 """A backward pass in two parts: the gradient of the input now, those of the weights later.
 
-A node of the autograd graph that lies between output and input is needed for the input's gradient; a weight hangs on
-one or more such nodes, its joints. The first part runs the nodes from output to input and keeps the gradients that
-reach joints. The second begins at the joints, so it computes what the weights need and nothing twice, with one
-exception: where a weight has several joints, the nodes between these run again. This is how torch.distributed.
-pipelining does it (`_backward.py`), after the `WeightGradStore` of Qi et al. 2023.
+An autograd node between output and input is needed for the input's gradient. A weight hangs on one or more such nodes,
+its joints. The first part runs the nodes from output to input, and keeps the gradients that reach joints. The second
+begins at the joints, so it computes only what the weights need and nothing twice, with one exception: if a weight has
+several joints, the nodes between them run again. torch.distributed.pipelining does it in the same way (`_backward.py`),
+after the `WeightGradStore` of Qi et al. 2023.
 
-In both parts a node is asked only for the gradients that are wanted, but torch's matrix products alone heed that: a
-`torch.autograd.Function` of one's own computes both gradients each time, unless it has been divided as well. What the
-forward pass saved stays in memory until the second part.
+In both parts a node is asked only for the gradients that are needed, but only torch's own matrix products respect that.
+A custom `torch.autograd.Function` computes both gradients each time, unless it is divided as well. Tensors that the
+forward pass saved stay in memory until the second part.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,12 +27,13 @@ _Node = Any  # torch.autograd.graph.Node
 def input_backward(
     output: Tensor, gradient: Tensor | None, x: Tensor, weights: Sequence[Tensor]
 ) -> tuple[Tensor | None, Callable[[], None]]:
-    """The gradient of `x`, a leaf, and a function that adds those of `weights` to their `grad`, to be called once.
+    """Return the gradient of `x`, a leaf, and a function that adds those of `weights` to their `grad`, to be called
+    once.
 
-    Without an `x` that requires a gradient, the whole backward is left for the second part.
+    If no `x` requires a gradient, the whole backward is left for the second part.
 
     Args:
-        gradient: that of `output`; None for a loss.
+        gradient: the gradient of `output`, or None for a loss.
     """
     if not output.requires_grad:
         return None, lambda: None
@@ -91,7 +92,7 @@ def _parts(
 
 
 def _parents(root: _Node) -> dict[_Node, list[_Node]]:
-    """For each node below the root, those that pass it a gradient; the root has none."""
+    """Return, for each node below the root, the nodes that pass it a gradient. The root has none."""
     parents: dict[_Node, list[_Node]] = {root: []}
     todo = [root]
     while todo:

@@ -147,4 +147,4 @@ FEATURES = {
     "pipeline": "layers are not cut by this configuration; use threeloops.training.pipeline",
     "zero_optimization.zenflow": "it updates parameters late; remove it",
 }
-"""Sections that change results when they are switched on, and what to do instead."""
+"""Sections that change results when they are switched on, and the alternative for each."""

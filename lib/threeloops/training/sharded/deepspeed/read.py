@@ -16,8 +16,8 @@ __all__ = ["from_deepspeed_config"]
 def from_deepspeed_config(
     config: Mapping[str, Any] | str | Path, world_size: int, auto: Mapping[str, Any] | None = None
 ) -> DeepSpeedSettings:
-    """Read a configuration for `world_size` data-parallel ranks; see the package for which keys are read, noted and
-    refused.
+    """Read a configuration for `world_size` data-parallel ranks. The package's docstring says which keys are read,
+    noted and refused.
 
     Args:
         config: the keys, or the path of a JSON file, or JSON text, plain or in base64.
@@ -216,7 +216,7 @@ def _zero(top: Section) -> Section:
 
 
 def _offload(zero: Section) -> str | None:
-    """Where DeepSpeed would keep the optimizer's states. They stay on their devices here, as parameters do."""
+    """Read where DeepSpeed would keep the optimizer's states. Here they stay on their devices, as parameters do."""
     old = {name: zero.flag(name, False) for name in ("cpu_offload", "cpu_offload_param")}
     parameters, states = zero.section("offload_param"), zero.section("offload_optimizer")
     places = []

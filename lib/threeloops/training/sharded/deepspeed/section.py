@@ -28,7 +28,7 @@ class DeepSpeedConfigError(ValueError):
 
 @dataclass
 class Reading:
-    """What all sections of one configuration share."""
+    """State that all sections of one configuration share."""
 
     auto: Mapping[str, Any]
     """Values for keys that are "auto", by their dotted names."""
@@ -127,7 +127,7 @@ class Section:
         return self.inside(name, self.take(name, {}, dict))
 
     def inside(self, name: str, values: Mapping[str, Any]) -> "Section":
-        """A section with these values in place of those of the configuration."""
+        """Return a section with these values instead of those of the configuration."""
         return Section(f"{self._prefix}{name}", values, self._reading)
 
     def end(self, off: bool = False) -> None:

@@ -65,7 +65,7 @@ class LearningRate:
 
 @dataclass(frozen=True)
 class DeepSpeedSettings:
-    """What the configuration asks for. `notes` lists keys that are mapped to something else or have no effect here."""
+    """The settings of a configuration. `notes` lists keys that are mapped to something else or have no effect here."""
 
     world_size: int
     micro_batch: int
@@ -75,19 +75,19 @@ class DeepSpeedSettings:
     reduce_bucket_elements: int
     gather_bucket_elements: int
     units_in_flight: int
-    """For stage 3: 2, or 1 if the configuration does not prefetch."""
+    """Units in flight in stage 3: 2, or 1 if the configuration does not prefetch."""
     overlap_communication: bool
     dtype: torch.dtype
     """The dtype of parameters and gradients; masters and states are float32."""
     loss_scale: LossScale | None
     gradient_clipping: float | None
     optimizer_class: type[torch.optim.Optimizer] | None
-    """None if the configuration leaves it to the program."""
+    """The optimizer's class, or None if the configuration leaves it to the program."""
     optimizer_options: dict[str, Any]
     learning_rate: LearningRate | None
-    """None if the configuration has no scheduler."""
+    """The learning-rate schedule, or None if the configuration has none."""
     offload_optimizer: str | None
-    """Where DeepSpeed would keep the optimizer's states: "cpu", or a folder on NVMe. See `notes`."""
+    """The place where DeepSpeed would keep the optimizer's states: "cpu", or a folder on NVMe. See `notes`."""
     notes: tuple[str, ...]
 
     @property

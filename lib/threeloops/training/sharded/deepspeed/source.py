@@ -21,7 +21,7 @@ def load(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
 
 
 def _text(config: str | Path) -> tuple[str, str]:
-    """The JSON text, and what to call it in an error."""
+    """Return the JSON text, and its name for errors."""
     if isinstance(config, str) and config.lstrip().startswith(("{", "[")):
         return config, "the JSON text"
     if isinstance(config, str) and (decoded := _from_base64(config)) is not None:

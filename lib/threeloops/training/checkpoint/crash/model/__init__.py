@@ -1,3 +1,3 @@
-"""What a save did, and what a crash may leave of it."""
+"""A model of file systems: the operations of a save, and the states that a crash may leave."""
 
 __all__ = []

@@ -1,8 +1,9 @@
-"""Contents that a file may have after a crash: sectors, each as it was at its own time, up to a size that it once had.
+"""Possible contents of a file after a crash: sectors, each as of its own time, up to a size that the file once had.
 
-The kernel writes dirty pages back whenever it likes, so each sector is at one of its versions since the last sync,
-whatever the others are. Sizes are those that the file had, and any whole number of sectors on the way. A cut is the
-exception: what is written after it gets to blocks that are free only when the cut is on disk; it starts a generation.
+The kernel writes dirty pages back whenever it likes, so each sector may have any of its versions since the last sync,
+independently of the others. The size may be any that the file had, or any whole number of sectors in between.
+Truncation is an exception. Writes after it go to blocks that become free only when the truncation is on disk, so it
+starts a new generation.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from threeloops.training.checkpoint.crash.model.rules import Rules
 __all__ = ["Content", "Contents", "Key", "content_key", "possible_contents", "some"]
 
 _SAMPLES = 24
-"""Random contents beside the corners, where there are too many to list all."""
+"""The number of random contents besides the corners, if there are too many to list all."""
 _LARGE = 1 << 16
 """Bytes of a content that is not kept but put together whenever it is asked for."""
 
@@ -139,11 +140,11 @@ class _Choice:
 
 
 def possible_contents(inode: Inode, rules: Rules, most: int, *, flushed: int = -1, cut: int = -1) -> Contents:
-    """All possibilities, or where they are more than `most`, corners and a sample that is always the same.
+    """Return all possible contents, or, if there are more than `most`, corners and a sample that is always the same.
 
     Args:
-        flushed: what was done up to this position is on disk.
-        cut: sizes that were made smaller up to this position are smaller on disk.
+        flushed: operations up to this position are on disk.
+        cut: truncations up to this position are on disk.
     """
     if flushed >= 0:
         pending = [each for each in inode.pending if each[0] > flushed]
@@ -256,8 +257,8 @@ def _every_choice(generation: _Generation, rules: Rules) -> Iterator[tuple[_Size
 
 
 def _corners(generation: _Generation, rules: Rules) -> Iterator[tuple[_Size, dict[int, int]]]:
-    """Nothing, everything, everything up to some moment, and one side of the file without the other, under each of
-    some sizes; then a sample."""
+    """Choose writes to survive, for each of some sizes: none, all, all up to some moment, or one side of the file
+    without the other. Then add a sample."""
     versions, numbers = generation.versions, generation.numbers
     half = len(numbers) // 2
     newest = {number: len(versions[number]) - 1 for number in numbers}

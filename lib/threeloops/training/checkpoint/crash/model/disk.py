@@ -1,7 +1,7 @@
-"""A file system as a crash sees it: what is on the disk for sure, and what may have got there.
+"""A model of a disk: what is certainly on it, and what may be on it.
 
-Every inode has a latest state, which programs see, a durable one, and the operations between them, which are pending.
-`rules` say what an fsync makes durable, and which pending operations may be on disk without others.
+Every inode has a latest state, which programs see, a durable state, and the pending operations between the two. `rules`
+say which operations an fsync makes durable, and which pending operations may be on disk without others.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Inode:
     """A bytearray, a dictionary of inodes by name, or the target of a link."""
     durable: Any
     pending: list[tuple[int, Write | Truncate]] = field(default_factory=list)
-    """Of a file: operations on its content since the last sync, by position in the record."""
+    """Operations on a file's content since the last sync, by position in the record."""
     changed: int = -1
     """Position of the last operation on it, or on its name."""
     synced: int = -1
@@ -60,13 +60,14 @@ class NameChange:
     position: int
     operation: Operation
     sets: tuple[tuple[_Key, int | None], ...]
-    """What each name stands for afterwards; None where it is gone."""
+    """The inode that each name refers to afterwards, or None if the name is gone."""
     inode: int
     replaces: bool = False
     empties: int | None = None
     """A folder that vanishes with it, so it must be empty on disk by then."""
     after: tuple["NameChange", ...] = ()
-    """On disk whenever this one is: in a journal the one before; else those of the same names, and in what vanishes."""
+    """Changes that are on disk whenever this one is. In a journal this is the change before. Otherwise these are the
+    changes of the same names, and those inside a folder that vanishes."""
     durable: bool = False
 
 
@@ -206,7 +207,7 @@ class Disk:
         inode.synced = self.position
 
     def _commit(self, changes: Iterable[NameChange]) -> None:
-        """Make these durable, and what must be on disk before them."""
+        """Make these changes durable, and those that must be on disk before them."""
         todo = list(changes)
         while todo:
             change = todo.pop()

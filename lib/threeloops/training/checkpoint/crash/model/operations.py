@@ -1,8 +1,8 @@
-"""The record of a save: its requests to the file system in order, as plain data. Operations may cross a wall.
+"""The record of a save: its requests to the file system, in order and as plain data, so that they may cross a wall.
 
-Paths are relative to the recorded folder, have "/" between names, and are valid when their operation happens. A file or
-a folder also has a number, its inode, because a name may later mean another file, and a write or an fsync concerns the
-file and not the name.
+Paths are relative to the recorded folder, use "/", and are valid when their operation happens. A file or a folder also
+has a number, its inode, because a name may later refer to another file. A write or an fsync concerns the file, not its
+name.
 """
 
 from typing import Annotated
@@ -81,7 +81,7 @@ class MakeLink(_Operation, frozen=True):
 
 
 class Write(_Operation, frozen=True):
-    """`path` is what the file is called in messages: its name when it was opened."""
+    """A write. `path` is the file's name in messages: the name under which it was opened."""
 
     file: _Number
     path: _Path
@@ -93,7 +93,7 @@ class Write(_Operation, frozen=True):
 
 
 class Truncate(_Operation, frozen=True):
-    """A new size: what is beyond is cut off, what is missing is zeros."""
+    """A new size: bytes beyond it are cut off, and missing bytes are zeros."""
 
     file: _Number
     path: _Path
@@ -120,7 +120,7 @@ class SyncAll(_Operation, frozen=True):
 
 
 class Rename(_Operation, frozen=True):
-    """Also where a file or an empty folder is replaced."""
+    """A rename, including one that replaces a file or an empty folder."""
 
     old: _Path
     new: _Path
@@ -154,7 +154,7 @@ class RemoveFolder(_Operation, frozen=True):
 
 
 class Saved(_Operation, frozen=True):
-    """The save returned: from here on only what it saved may be loaded. Nothing happens on the disk."""
+    """The return of a save: from here on only its value may be loaded. Nothing happens on the disk."""
 
     def __str__(self) -> str:
         return "the save returned"
@@ -171,8 +171,8 @@ def paths(operation: "Operation | Entry") -> list[str]:
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What a folder held before the record, under one name: a file's `data`, a symbolic link's `target`, or neither
-    in a folder. Hard links have the same `inode`."""
+    """An entry of a folder before the record, under one name: a file with `data`, a symbolic link with `target`, or a
+    folder with neither. Hard links have the same `inode`."""
 
     path: _Path
     inode: _Number
@@ -181,8 +181,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Record(msgspec.Struct, array_like=True):
-    """What was in the folder, all of it on the disk, and what was done since. Entries come after the folder that they
-    are in."""
+    """The contents of a folder, all on the disk, and the operations since then. Entries come after their folder."""
 
     start: list[Entry]
     operations: list[Operation]

@@ -1,7 +1,8 @@
-"""The states that a crash may leave, each with its story.
+"""The states that a crash may leave, each with an explanation.
 
-What was lost can only be less after an fsync, and more after anything else, so every state is among those right before
-an fsync, before a save's return, or at the end. A state that was possible earlier gets the earliest such point.
+An fsync can only reduce what may be lost, and every other operation can only increase it. So every state occurs right
+before an fsync, before the return of a save, or at the end. A state that is possible at several such points is reported
+at the earliest.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 __all__ = ["CrashStates", "DirtyFile", "Files", "State", "crash_states", "files_after", "states_after", "visible"]
 
 Files = dict[str, bytes | str | None]
-"""What is in a folder: contents of files, targets of symbolic links, None for folders."""
+"""The contents of a folder: contents of files, targets of symbolic links, None for folders."""
 
 _MOST_NAMES, _MOST_CONTENTS = 128, 512
 """Pending changes of names, and contents of one file, from which corners are taken rather than everything."""
@@ -42,7 +43,7 @@ _MOST_NAMES, _MOST_CONTENTS = 128, 512
 
 @dataclass(frozen=True)
 class DirtyFile:
-    """A file that was written and not synced, and what of it is on disk."""
+    """A file that was written and not synced, and the part of it that is on disk."""
 
     path: str
     inode: Inode
@@ -53,14 +54,15 @@ class DirtyFile:
         return self.content.data
 
     def lost(self, point: int) -> str:
-        """What is not as programs saw it after that operation, in a few words; empty where nothing is lost."""
+        """Describe in a few words how the state differs from what programs saw after that operation. "" if nothing is
+        lost."""
         data, whole = self.data, changed_content(self.inode, point)
         return "" if data == whole else _difference(data, whole, bytes(self.inode.durable))
 
 
 @dataclass(frozen=True)
 class State:
-    """What a crash after operation `point` may leave; -1 is before the first."""
+    """A state that a crash after operation `point` may leave. -1 is before the first operation."""
 
     contents: Mapping[str, Content | bytes | str | None] = field(repr=False)
     point: int
@@ -82,7 +84,7 @@ class State:
 
     @property
     def losses(self) -> list[str]:
-        """What the crash took, each in a few words."""
+        """Describe each loss of the crash in a few words."""
         names = [f"`{change.operation}` (operation {change.position}) is not on disk" for change in self.missing]
         files = [f"`{each.path}` {lost}" for each in self.dirty if (lost := each.lost(self.point))]
         return names + files
@@ -116,7 +118,7 @@ class State:
 class CrashStates:
     states: list[State]
     all_of_them: bool
-    """Or else corners and a sample: `most` states right before each fsync were not enough."""
+    """Whether these are all states. If there are more than `most` before an fsync, they are corners and a sample."""
 
 
 def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> CrashStates:
@@ -159,13 +161,13 @@ def states_after(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> l
 
 
 def files_after(record: Record, count: int | None = None) -> Files:
-    """What programs see after the first `count` operations, or all."""
+    """Return the files that programs see after the first `count` operations, or after all."""
     disk = Disk.after(Record(record.start, record.operations[:count]))
     return {path: visible(inode.latest) for path, inode in disk.tree().items()}
 
 
 _Known = dict[tuple[int, ...], Contents]
-"""Possible contents of a file, by its number, its first and last pending operation, and what is flushed and cut."""
+"""Possible contents of a file, by its number, its first and last pending operation, and the flushed and cut places."""
 
 
 class _Crash:
@@ -226,7 +228,7 @@ class _Crash:
         return sorted(ordered, key=lambda each: (-len(each), [change.position for change in each])), False
 
     def _options(self, chosen: tuple[NameChange, ...]) -> tuple[dict[str, Inode], dict[int, Contents]]:
-        """The tree with these changes on disk, and what may be in each of its files that were not synced."""
+        """Return the tree with these changes on disk, and the possible contents of each file that was not synced."""
         disk, rules = self.disk, self.disk.rules
         tree = disk.tree(chosen)
         last = max((change.position for change in chosen), default=disk.committed) if rules.journal else -1
@@ -277,7 +279,7 @@ class _Crash:
 
 
 def _frozen(inode: Inode) -> Inode:
-    """As it is now: the disk goes on."""
+    """Copy the inode as it is now, because the disk keeps changing."""
     return Inode(inode.number, inode.name, b"", inode.durable, inode.pending, inode.changed, inode.synced)
 
 

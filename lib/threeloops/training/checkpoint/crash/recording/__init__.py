@@ -1,3 +1,3 @@
-"""How a save in Python is recorded."""
+"""Recording of a save in Python."""
 
 __all__ = []

@@ -1,4 +1,4 @@
-"""The functions of `os` that change files, and `open`, so that a recorder sees what they do."""
+"""Replacements of `open` and of the functions of `os` that change files, so that a recorder sees their operations."""
 
 import errno
 import fcntl
@@ -74,7 +74,7 @@ class Notes(Protocol):
 
 @contextmanager
 def installed(recorder: Notes) -> Iterator[None]:
-    """Replace what changes files, in the whole process, within the block."""
+    """Replace functions that change files, in the whole process, within the block."""
     calls = _Calls(recorder)
     plain_open = io.open
     plain = {name: getattr(os, name) for name in dir(_Calls) if not name.startswith("_") and hasattr(os, name)}
@@ -110,8 +110,8 @@ def installed(recorder: Notes) -> Iterator[None]:
 
 
 def _rebind(functions: dict[int, Callable]) -> None:
-    """Replace functions, given by their ids, under every name that a module has for them: `posix.fsync`, what a cell
-    or a library imported with `from os import fsync`, IPython's own `open`."""
+    """Replace functions, given by their ids, under every name that a module has for them: `posix.fsync`, a name that a
+    cell or a library imported with `from os import fsync`, or IPython's own `open`."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
         if type(names) is dict and not functions.keys().isdisjoint(map(id, names.values())):
@@ -173,7 +173,7 @@ class _Calls:
         return os.pwrite(fd, b"".join(buffers), offset)
 
     def sendfile(self, plain, out_fd, in_fd, offset, count):
-        """As read and write, which is what it does."""
+        """Record a sendfile as the read and the write that it does."""
         if self._recorder.find(out_fd) is None:
             return plain(out_fd, in_fd, offset, count)
         data = os.read(in_fd, count) if offset is None else os.pread(in_fd, count, offset)

@@ -11,7 +11,7 @@ class Failure:
     """A healthy disk."""
 
     def bytes_taken(self, size: int) -> int:
-        """How many bytes a write of `size` may write. Raises OSError where it fails."""
+        """Return how many bytes a write of `size` may write. Raises OSError if it fails."""
         return size
 
     def before_sync(self) -> None:
@@ -20,7 +20,8 @@ class Failure:
 
 @dataclass
 class DiskFull(Failure):
-    """There is room for so many bytes: the write that reaches the end is short, the next one fails with ENOSPC."""
+    """A disk with room for a number of bytes. The write that reaches the end is short, and the next one fails with
+    ENOSPC."""
 
     after_bytes: int
 
@@ -34,7 +35,8 @@ class DiskFull(Failure):
 
 @dataclass
 class ShortWrites(Failure):
-    """No write takes more than so many bytes, as write(2) may: the caller has to write the rest."""
+    """A disk on which no write takes more than a number of bytes, as write(2) permits. The caller has to write the
+    rest."""
 
     most: int
 

@@ -1,4 +1,4 @@
-"""`open` whose files write where the recorder sees it, as the kernel does: after Python's buffer, in its order."""
+"""Replacement of `open` whose files pass their writes to the recorder, after Python's buffer and in its order."""
 
 import io
 import os
@@ -33,7 +33,7 @@ def open_recorded(
     closefd: bool = True,
     opener: Any = None,
 ) -> Any:
-    """As `io.open`, for modes that write; after its model in CPython's Lib/_pyio.py."""
+    """Open a file like `io.open`, for modes that write. It follows CPython's Lib/_pyio.py."""
     binary, both = "b" in mode, "+" in mode
     if binary and (encoding or errors or newline is not None):
         raise ValueError("binary mode takes no encoding, errors or newline argument")

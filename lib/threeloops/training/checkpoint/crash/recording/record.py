@@ -1,9 +1,9 @@
-"""Records what a save asks of the file system: `with recording(folder) as record: save(folder)`.
+"""Record the requests of a save to the file system: `with recording(folder) as record: save(folder)`.
 
-Within the block Python's own ways to change files (`open`, `os`, and so `pathlib`, `shutil`, `tempfile`) are replaced,
-in all threads. What concerns the folder is done and written down, under a lock, so that operations have one order; the
-rest passes through. Afterwards the record is replayed and compared with the folder: contents, inodes and times. What
-C++ code, memory maps or other processes wrote is not in the record, and an error says so.
+Within the block, Python's own ways to change files (`open`, `os`, and therefore `pathlib`, `shutil`, `tempfile`) are
+replaced in all threads. Operations on the folder are done and written down under a lock, so that they have one order.
+All others pass through. Afterwards the record is replayed and compared with the folder: contents, inodes and times. The
+record lacks writes by C++ code, memory maps and other processes. In that case an error says so.
 """
 
 import os
@@ -52,17 +52,18 @@ class Escaped(RuntimeError):
 
 @contextmanager
 def recording(folder: str | os.PathLike[str], *, fail: Failure | None = None) -> Iterator["Recorder"]:
-    """Record what happens to a folder: `with recording(folder) as recorder: save(folder, ...)`, then `recorder.record`.
+    """Record the operations on a folder: `with recording(folder) as recorder: save(folder, ...)`, then
+    `recorder.record`.
 
-    For several saves call `recorder.saved()` after each; at the end of the block it is implied. Where the block raises,
-    the record ends there, and its save did not return: `with suppress(OSError), recording(...) as recorder`.
+    For several saves, call `recorder.saved()` after each. The end of the block implies it. If the block raises, the
+    record ends there and its save did not return: `with suppress(OSError), recording(...) as recorder`.
 
     Args:
         fail: how the disk fails: `DiskFull(after_bytes)`, `SyncFails(at)`, `ShortWrites(most)`.
 
     Raises:
-        Escaped: the folder holds what the record does not explain. Not looked for where the block itself raised.
-        RuntimeError: another recording is under way in this process.
+        Escaped: the folder holds something that the record does not explain. Not checked if the block itself raised.
+        RuntimeError: this process has started another recording.
     """
     if not _recording.acquire(blocking=False):
         raise RuntimeError("a recording is under way: expected one at a time; leave its block first")
@@ -95,7 +96,7 @@ class Recorder:
         self._started = next_tick()
 
     def saved(self) -> None:
-        """The save returned: what it saved must not be lost from here on."""
+        """Note that the save returned, so its value must not be lost from here on."""
         with self.lock:
             self.add(Saved())
 
@@ -136,7 +137,7 @@ class Recorder:
             )
 
     def _compare_times(self, numbers: dict[str, int]) -> None:
-        """Raise Escaped where a file is not the one of the record, or changed when nothing was recorded."""
+        """Raise Escaped if a file is not the one in the record, or changed while nothing was recorded."""
         for path, number in numbers.items():
             full = os.path.join(self.folder, path)
             status = os.lstat(full)
@@ -218,7 +219,7 @@ class Recorder:
 
 
 def files_in(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | None]]:
-    """Everything in a folder, folders before what is in them."""
+    """Return everything in a folder, with each folder before its contents."""
     for entry in sorted(os.scandir(os.path.join(folder, prefix)), key=lambda each: each.name):
         path = prefix + entry.name
         if entry.is_symlink():
@@ -244,7 +245,7 @@ def link_target(folder: str, path: str, target: str) -> str:
 
 
 def compare(expected: Files, found: Files) -> None:
-    """Raise Escaped where the folder is not as the record has it."""
+    """Raise Escaped if the folder differs from the record."""
     wrong = [path for path in sorted(expected.keys() | found.keys()) if expected.get(path, 0) != found.get(path, 0)]
     if not wrong:
         return

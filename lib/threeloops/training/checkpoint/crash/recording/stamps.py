@@ -1,6 +1,6 @@
-"""Times at which files last changed, by the kernel's clock. They show changes that the recorder did not see.
+"""Times at which files last changed, by the kernel's clock. They reveal changes that the recorder did not see.
 
-Contents cannot tell: native code may write the bytes that were there before, and they are unsynced all the same.
+Comparing contents is not enough: native code may write the same bytes again, and they are unsynced all the same.
 """
 
 import os
