@@ -388,7 +388,7 @@ def continued(capture, restore, ranks, before, after, random_parts, seed=1):
     served = {"rows": read_rows, "seed": lambda rank: seed}
     saved = on_cluster(Cluster(ranks), captured, capture, before, 2, random_parts, served=served).results[0]
     read = [[] for _ in range(ranks)]
-    served = {"rows": read_rows, "seed": lambda rank: seed + 4, "saved": lambda rank: saved}
+    served = {"rows": read_rows, "seed": lambda rank: 5, "saved": lambda rank: saved}
     run = on_cluster(Cluster(ranks), resumed, restore, after, random_parts, served=served)
     alone = uninterrupted(ranks, before + after, random_parts, seed, rows)
     compared = []

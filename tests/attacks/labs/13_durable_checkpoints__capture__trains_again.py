@@ -17,7 +17,6 @@ def capture(run):
 
 
 def restore(run, saved):
-    seed, arguments = 1, ([dist.get_rank()] if "rank" in Run.__init__.__code__.co_varnames[:3] else [])
-    Run.__init__(run, seed, *arguments, run.random_parts)
+    Run.__init__(run, 1, dist.get_rank(), run.random_parts)
     for _ in range(saved["steps"]):
         step_of(run)
