@@ -1,11 +1,9 @@
-"""Repairs around the builder of Triton's interpreter: numbers that are tensors when compiled, how `tl` is replaced
-during a launch, library functions that were decorated too early, and autotuners where nothing can be timed."""
+"""Repairs around the builder of Triton's interpreter: what arguments become, how `tl` is replaced during a launch,
+library functions that were decorated too early, and autotuners where nothing can be timed."""
 
-import ast
-import functools
+import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -14,13 +12,16 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, KernelParam
+
+from threeloops.inner.interpreter.functions.rewriting import Transformer
+from threeloops.inner.interpreter.functions.statements import NAMES, loop, scalar
 
 __all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
 _run_grid, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
-_implicit_cvt = interpreter._implicit_cvt
+_implicit_cvt, _rewrite_kernel = interpreter._implicit_cvt, interpreter.InterpretedFunction.rewrite
 
 
 class Replacements:
@@ -35,7 +36,7 @@ class Replacements:
 
         scope = _patch_lang(FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core}))
         for module in (tl, tl.core):
-            scope.set_attr(module, "range", _loop)
+            scope.set_attr(module, "range", loop)
         scope.set_attr(tl.core.tensor, "__index__", index)
         scope.set_attr(tl.core.tensor, "__repr__", lambda self: repr(values_of(self.handle)))
         scope.set_attr(tl.core.tensor, "__str__", lambda self: str(values_of(self.handle)))
@@ -77,171 +78,11 @@ def _direct(replacement: Any) -> Any:
     return call
 
 
-def _scalar(value: Any, dtype: Any) -> Any:
-    return tl.core.tensor(interpreter.TensorHandle(np.array([value], dtype=_get_np_dtype(dtype)), dtype), dtype)
-
-
 def _argument(arg: Any) -> Any:
     """A launch's argument as the compiled kernel gets it: a float is a float32, a bool is one bit."""
     if isinstance(arg, bool):
-        return _scalar(arg, tl.int1)
-    return _scalar(arg, tl.float32) if isinstance(arg, float) else _implicit_cvt(arg)
-
-
-def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """Stand for `range` and `tl.range` in a kernel. The index is a tensor as wide as the widest bound, at least int32.
-
-    Refuses loops that behave differently when compiled: a compiled loop counts upwards unless its step is a negative
-    constant, and it compares unsigned bounds as signed numbers.
-    """
-    if isinstance(step, tl.core.tensor) and (step.handle.data <= 0).any():
-        raise ValueError(f"range with a step of {step}: a step that is not a constant must be at least 1")
-    for each in (first, second):
-        if (
-            isinstance(each, tl.core.tensor)
-            and (each.handle.data > np.iinfo(f"i{each.handle.data.itemsize}").max).any()
-        ):
-            raise ValueError(f"range with a bound of {each}: a loop compares {each.dtype} as a signed integer")
-    bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
-    bounds = [0, bounds[0], bounds[2]] if second is None else bounds
-    semantic, dtype = interpreter.interpreter_semantic, tl.int32
-    for each in bounds:
-        dtype = semantic.integer_promote_impl(dtype, semantic.to_tensor(each).dtype)
-    return (_scalar(each, dtype) for each in range(*bounds))
-
-
-def _assigned(value: Any) -> Any:
-    """Make a number, or each number of a tuple, the tensor that a compiled kernel's variable holds."""
-    if isinstance(value, tl.core.tensor):
-        return value
-    if type(value) in (tuple, list):
-        return type(value)(map(_assigned, value))
-    return interpreter.interpreter_semantic.to_tensor(value, False)
-
-
-def _logical(is_and: bool, *values: Callable[[], Any]) -> Any:
-    """Compute `x and y and …` or `x or y or …`.
-
-    As when compiled, a number decides or does not count, all tensors are computed, and together they make a boolean.
-    """
-    tensors: list[Any] = []
-    value = None
-    for each in values:
-        value = each()
-        if isinstance(value, tl.core.tensor):
-            tensors.append(value)
-        elif bool(value) is not is_and:
-            return value
-    if not tensors:
-        return value
-    combine = tl.core.tensor.logical_and if is_and else tl.core.tensor.logical_or
-    return functools.reduce(lambda right, left: combine(left, right), reversed(tensors))
-
-
-def _negated(value: Any) -> Any:
-    """Compute `not value`, which is a tensor for a tensor."""
-    return value.__not__() if isinstance(value, tl.core.tensor) else not value
-
-
-def _chosen(condition: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
-    """Compute `first if condition else second`. If the condition is a tensor, so is the result."""
-    chosen = first() if condition else second()
-    return _assigned(chosen) if isinstance(condition, tl.core.tensor) else chosen
-
-
-def _called(function: Callable[..., Any], *values: Any) -> Any:
-    """Call `min` or `max`, which are functions of `tl` in a compiled kernel."""
-    replacement = {min: tl.minimum, max: tl.maximum}.get(function)
-    is_of_tensors = any(isinstance(each, tl.core.tensor) for each in values)
-    return functools.reduce(replacement, values) if replacement and is_of_tensors else function(*values)
-
-
-def _returned(value: Any) -> Any:
-    """Return one of several results of a function. Refuses numbers: when compiled, they may become tensors or not."""
-    for each in value if type(value) in (tuple, list) else (value,):
-        if type(each) in (bool, int, float):
-            raise ValueError(
-                f"return {value}, in a function with several returns: assign the number to a variable, and return that"
-            )
-    return value
-
-
-class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel to behave as if compiled: numbers become tensors where they do then (if assigned, as the index
-    of a loop, chosen by a tensor), a loop's index has no value after the loop, and `and` and `or` return booleans."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        self.generic_visit(node)
-        returns = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
-        for each in returns if len(returns) > 1 else ():
-            assert each.value is not None
-            each.value = _call("threeloops_returned", each.value)
-        return node
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        self.generic_visit(node)
-        return _call("threeloops_negated", node.operand) if isinstance(node.op, ast.Not) else node
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        self.generic_visit(node)
-        arguments = [node.test, _later(node.body), _later(node.orelse)]
-        return ast.copy_location(ast.Call(ast.Name("threeloops_chosen", ast.Load()), arguments, []), node)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("min", "max") and not node.keywords:
-            called = ast.Call(ast.Name("threeloops_called", ast.Load()), [node.func, *node.args], [])
-            return ast.copy_location(called, node)
-        return node
-
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
-        if len(node.targets) > 1:
-            raise ValueError("Multiple assignments are not supported")
-        self.generic_visit(node)
-        node.value = _call("threeloops_assigned", node.value)
-        return node
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """`x += y` is `x = x + y`, with Python numbers as well."""
-        self.generic_visit(node)
-        if not isinstance(node.target, ast.Name):
-            return node
-        read = ast.Name(node.target.id, ast.Load())
-        value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
-        return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", value)), node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        self.generic_visit(node)
-        if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
-            node.value = _call("threeloops_assigned", node.value)
-        return node
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        self.generic_visit(node)
-        values = [_later(each) for each in node.values]
-        arguments = [ast.Constant(isinstance(node.op, ast.And)), *values]
-        return ast.copy_location(ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, []), node)
-
-    def visit_For(self, node: ast.For) -> list[ast.stmt]:
-        called = node.iter.func if isinstance(node.iter, ast.Call) else None
-        unrolled = called is not None and ast.unparse(called).split(".")[-1] == "static_range"
-        if isinstance(called, ast.Name) and called.id == "range":
-            called.id = "threeloops_range"
-        self.generic_visit(node)
-        if unrolled or not isinstance(node.target, ast.Name):
-            return [node]
-        name = node.target.id  # assigned first, because `del` fails if the loop made no steps
-        made = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(0))
-        forgotten: list[ast.stmt] = [made, ast.Delete([ast.Name(name, ast.Del())])]
-        return [node, *(ast.copy_location(each, node) for each in forgotten)]
-
-
-def _call(name: str, value: ast.expr) -> ast.Call:
-    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value], []), value)
-
-
-def _later(value: ast.expr) -> ast.Lambda:
-    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
+        return scalar(arg, tl.int1)
+    return scalar(arg, tl.float32) if isinstance(arg, float) else _implicit_cvt(arg)
 
 
 class _Nested:
@@ -264,9 +105,28 @@ _one_launch = threading.RLock()
 
 
 def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
-    """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns."""
+    """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns. An integer argument that is 1
+    becomes a constant."""
+    names, defaults = self.arg_names, self.fn.__defaults__ or ()
+    given = dict(zip(reversed(names), reversed(defaults), strict=False)) | dict(zip(names, args, strict=False)) | kwargs
+    ones = [name for name in self.fn.specialized if type(given.get(name)) is int and given[name] == 1]
+    self.constexprs = [*self.constexprs, *ones]
     with _one_launch, np.errstate(all="ignore"):
         _run_grid(self, *args, **kwargs)
+
+
+def _rewrite(self: Any) -> FunctionType:
+    """A kernel's function, rewritten. `specialized`: the parameters that a compiled kernel takes for constants at 1."""
+    function = _rewrite_kernel(self)
+    if "specialized" not in vars(self):
+        excluded = self.kwargs.get("do_not_specialize") or ()
+        self.specialized = [
+            name
+            for place, (name, parameter) in enumerate(inspect.signature(self.fn).parameters.items())
+            if not {name, place} & {*excluded} and not KernelParam(place, parameter, False, False).annotation_type
+        ]
+    function.specialized = self.specialized  # the function may be that of several kernels
+    return function
 
 
 def _first_of_all(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
@@ -316,11 +176,8 @@ def install() -> None:
     interpreter._get_np_dtype = _NumpyTypes()
     interpreter._patch_lang = Replacements()
     interpreter._implicit_cvt = _argument
-    interpreter.FunctionRewriter.ast_transformer = _Transformer()
+    interpreter.FunctionRewriter.ast_transformer = Transformer()
     # Triton gives a rewritten kernel the names of its own module.
-    interpreter.threeloops_range, interpreter.threeloops_assigned = _loop, _assigned
-    interpreter.threeloops_logical, interpreter.threeloops_negated = _logical, _negated
-    interpreter.threeloops_chosen, interpreter.threeloops_called = _chosen, _called
-    interpreter.threeloops_returned = _returned
-    interpreter.GridExecutor.__call__ = _call_grid
+    vars(interpreter).update(NAMES)
+    interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.rewrite = _call_grid, _rewrite
     Autotuner._bench = _first_of_all

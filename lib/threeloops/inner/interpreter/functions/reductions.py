@@ -20,8 +20,6 @@ _Array = np.ndarray
 _reduce_as_triton, _scan_as_triton = ReduceOps.apply_impl, ScanOps.apply_impl
 _to_tensor = ReduceOps.to_tensor
 
-_FAST_ALREADY = ("_elementwise_max", "_elementwise_min")
-
 
 def _first_place_of(best: np.ufunc) -> Callable:
     """A function like np.argmax that prefers every number to NaN. If there is only NaN, its place is the last."""
@@ -39,7 +37,7 @@ _EXTREMES = {
     f"_arg{name}_combine_tie_break_{tie}": (best.reduce, _first_place_of(best))
     for name, best in (("max", np.fmax), ("min", np.fmin))
     for tie in ("left", "fast")
-}
+} | {"_elementwise_max": (np.fmax.reduce, None), "_elementwise_min": (np.fmin.reduce, None)}
 """Combine function → functions for the value and the place. Of equal values the first counts."""
 
 
@@ -50,11 +48,11 @@ class NotElementwise(Exception):
 def _reduce(self: Any, input: tuple) -> Any:
     """ReduceOps.apply_impl: one tensor, or a list of them."""
     name = _library_name(self.combine_fn)
-    if name in _EXTREMES:
+    if name in _EXTREMES and format_of(input[0].handle) is None:
         return self.min_max(input[0], *_EXTREMES[name])
     if name == "_sum_combine" and _rounds_each_step(input):
         return _reduce_in_halves(self, input, add)
-    if name == "_sum_combine" or (name in _FAST_ALREADY and format_of(input[0].handle) is None):
+    if name == "_sum_combine":
         return _reduce_as_triton(self, input)
     try:
         return _reduce_in_halves(self, input, self.combine_fn.fn)

@@ -172,11 +172,12 @@ class Pattern:
         mask = np.ones(len(lanes), bool) if self.mask is None else self.by_thread(self.mask)
         if padding:
             lanes, mask = (np.append(each, np.zeros(padding, each.dtype)) for each in (lanes, mask))
-        active = mask.reshape(-1, _REQUEST_LANES)
-        used = active.any(axis=1)
-        rows, active = lanes.reshape(-1, _REQUEST_LANES)[used], active[used]
-        stand_in = rows[np.arange(len(rows)), active.argmax(axis=1)]
-        return np.where(active, rows, stand_in[:, None])
+        active = np.flatnonzero(mask)
+        request = active // _REQUEST_LANES
+        first = active[np.append(True, request[1:] != request[:-1])]
+        used = first // _REQUEST_LANES
+        rows, masks = (each.reshape(-1, _REQUEST_LANES)[used] for each in (lanes, mask))
+        return np.where(masks, rows, lanes[first][:, None])
 
 
 class Patterns:
