@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 from threeloops.models.gpt import GPT
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.batching.engine import Engine
-from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.quantized import Method, QuantizedLinear, Scheme, perplexity, quantize, weight_bytes
 from threeloops.product.request import Request, Sampling

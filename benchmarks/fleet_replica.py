@@ -21,7 +21,7 @@ from fastapi import FastAPI, Response
 from threeloops.hardware import accelerator
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CHUNKED, AsyncEngine, Engine, RooflineCost, StepShape
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Batch, Request, Sampling
 
 __all__ = ["BLOCKS", "COST", "POLICY"]

@@ -14,7 +14,7 @@ import torch
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CHUNKED, CONTINUOUS, Engine, Policy
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.loadgen import Metrics, lognormal, mixture, poisson, replay, trace, uniform
 from threeloops.product.loadgen import measure as measured

@@ -9,7 +9,7 @@ from threeloops.hardware import accelerator
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import POLICIES, Engine, Policy, RooflineCost, SimulatedExecutor
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import (
     SLO,
     Arrival,

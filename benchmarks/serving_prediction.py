@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from threeloops.models.gpt import GPT
 from threeloops.product.batching import CHUNKED, Engine, FittedCost, Policy, SimulatedExecutor, fit
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import (
     SLO,
     Arrival,

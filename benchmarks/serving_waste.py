@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from threeloops.product.batching import CHUNKED, Engine, SimulatedExecutor
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import lognormal, poisson, requests_of, trace, uniform
 from threeloops.simulation.clock import VirtualClock
 

@@ -4,6 +4,7 @@ So a lab without Triton does not pay for its import, and a lab with Triton pays 
 """
 
 import importlib
+import pkgutil
 import select
 import socket
 from collections.abc import Callable, Sequence
@@ -33,11 +34,11 @@ REPLAY = "threeloops.lab.checking.replay"
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import what can be imported: for `from a import b` the list names `a.b`, which may be no module. An import that
-    fails here fails again, visibly, in its cell."""
+    """Import what can be imported: for `from a import b` the list names `a.b`, a module or a name that package `a`
+    imports when it is first used. An import that fails here fails again, visibly, in its cell."""
     for module in modules:
         with suppress(Exception):
-            importlib.import_module(module)
+            pkgutil.resolve_name(module)
 
 
 def import_for_ranks(modules: Sequence[str]) -> None:

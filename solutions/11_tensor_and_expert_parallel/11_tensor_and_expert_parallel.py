@@ -852,9 +852,11 @@ with check("cut_attention", "heads that cannot be shared", part="edges", hidden=
 
     refuses(8, 2, 4, "kv_heads = 2")
     refuses(6, 6, 4, "heads = 6")
+    check.accepts(cut_attention, drawn(24, 4, seed=1), drawn(4, 16, seed=2), 8, 2, 0, 2)
     ### BEGIN HIDDEN TESTS
     refuses(9, 3, 2, "heads = ")
     refuses(12, 2, 3, "kv_heads = 2")
+    check.accepts(cut_attention, drawn(18, 4, seed=1), drawn(4, 6, seed=2), 3, 3, 2, 3)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1027,9 +1029,11 @@ with check("choose_experts", "experts, weights and gradients", part="values", hi
 with check("choose_experts", "more experts than there are, or none", part="edges", hidden="other numbers"):
     check.raises(ValueError, choose_experts, torch.zeros(3, 4), 5, names=("k = 5 of 4 experts",))
     check.raises(ValueError, choose_experts, torch.zeros(3, 4), 0, names=("k = 0 of 4 experts",))
+    check.accepts(choose_experts, torch.zeros(3, 4), 4)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, choose_experts, torch.zeros(0, 2), 3, names=("k = 3 of 2 experts",))
     check.raises(ValueError, choose_experts, torch.zeros(2, 6), -1, names=("k = -1 of 6 experts",))
+    check.accepts(choose_experts, torch.zeros(2, 6), 1)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

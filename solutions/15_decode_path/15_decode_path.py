@@ -124,17 +124,10 @@ def last_of_many(CachedAttention, kv_heads, chunks):
     return got
 
 
-def tokens_drawn(accept, draft, model, runs, seed):
-    """How often each token comes out at the place of the last guess: kept, or drawn from what `accept` returns in its
-    place. Runs that stop earlier do not count."""
-    generator = torch.Generator().manual_seed(seed)
-    counts, last = [0] * draft.shape[1], len(draft) - 1
-    guessed = torch.multinomial(draft, runs, replacement=True, generator=generator).T.tolist()
-    for guesses in guessed:
-        kept, chances = accept(guesses, draft, model, torch.rand(len(guesses), generator=generator))
-        if kept >= last:
-            counts[guesses[last] if kept > last else int(torch.multinomial(chances, 1, generator=generator))] += 1
-    return counts
+def accepted(accept, draft, model, guessed, noise):
+    """Return what `accept` says of each list of guesses: how many are kept, and the chances of the next token."""
+    found = [accept(guesses, draft, model, own) for guesses, own in zip(guessed, noise, strict=True)]
+    return [kept for kept, _ in found], torch.stack([chances for _, chances in found])
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -1631,12 +1624,25 @@ with check("accept", "what is drawn in the end", part="distribution", hidden="ot
 
     def draws_from(draft, model, runs, seed):
         draft, model = torch.tensor(draft), torch.tensor([*model, model[-1]])
-        last = len(draft) - 1
-        counts = on_cluster(Cluster(1), tokens_drawn, accept, draft, model, runs, seed).results[0]
+        last, generator = len(draft) - 1, torch.Generator().manual_seed(seed)
+        guessed = torch.multinomial(draft, runs, replacement=True, generator=generator).T
+        noise = torch.rand(guessed.shape, generator=generator)
+        run = on_cluster(Cluster(1), accepted, accept, draft, model, guessed.tolist(), noise)
+        kept, chances = torch.tensor(run.results[0][0]), run.results[0][1]
+        check.shape(chances, (runs, draft.shape[1]), what=f"chances of {runs:,} runs")
+        drawn_next = torch.multinomial(chances, 1, generator=generator)[:, 0]
+        tokens = torch.where(kept > last, guessed[:, last], drawn_next)[kept >= last]
+        counts = tokens.bincount(minlength=draft.shape[1]).tolist()
         total = sum(counts)
         check.true(
             total > runs / 4,
             f"in {runs - total:,} of {runs:,} runs not even the first {last} of {last + 1} guesses were kept",
+        )
+        share, keeps = float((kept > last).sum()) / total, float(torch.minimum(draft[last], model[last]).sum())
+        check.true(
+            abs(share - keeps) < 4 * (keeps * (1 - keeps) / total) ** 0.5,
+            f"of the last guesses, the share {share:.3f} is kept in {total:,} runs, expected {keeps:.3f}: the sum of the "
+            "smaller of both probabilities",
         )
         expected = [total * float(p) for p in model[last]]
         chi = sum((got - wanted) ** 2 / wanted for got, wanted in zip(counts, expected, strict=True))

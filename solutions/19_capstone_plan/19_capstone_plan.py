@@ -290,7 +290,7 @@ with check("schedule", "days until it is done", part="days", hidden="other jobs"
     def lasts(work, nodes, node_mtbf, save, recovery):
         interval, days = schedule(work, nodes, node_mtbf, save, recovery)
         mtbf = node_mtbf / nodes
-        check.true(0 < interval < mtbf, f"interval = {interval} s: expected more than 0, and less than {mtbf:,.0f} s")
+        check.true(1 <= interval < mtbf, f"interval = {interval} s: expected at least 1, and less than {mtbf:,.0f} s")
 
         def needed(recovery, mtbf):
             each = math.exp(recovery / mtbf) * mtbf * math.expm1((interval + save) / mtbf)

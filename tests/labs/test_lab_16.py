@@ -8,7 +8,7 @@ from lab_source import execute, load, run_exercise
 from threeloops.hardware import accelerator
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CONTINUOUS, Engine, RooflineCost, SimulatedExecutor, StepShape
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import measure, mixture, poisson, replay, trace, uniform
 from threeloops.simulation.clock import VirtualClock
 

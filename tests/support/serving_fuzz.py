@@ -14,7 +14,7 @@ import torch
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import Engine, Executor, Policy, by_arrival, by_priority
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Finish, Request, Sampling
 from threeloops.simulation.clock import VirtualClock
 

@@ -9,42 +9,49 @@ This package predicts nothing itself. Parallelism and step time come from `train
 arithmetic from them to a bill, the reasons for the decisions, and the changes that would alter them.
 """
 
-from threeloops.capstone.plan import (
-    Bars,
-    Change,
-    CostLine,
-    Decision,
-    Evidence,
-    Figure,
-    Gantt,
-    Lines,
-    Option,
-    Plan,
-    Quantity,
-    Series,
-    Span,
-    Topic,
-)
-from threeloops.capstone.planner import make_plan
-from threeloops.capstone.scenario import (
-    Budget,
-    Cluster,
-    Infeasible,
-    Model,
-    Owning,
-    Prices,
-    Proposal,
-    Scenario,
-    ScenarioError,
-    Serving,
-    Training,
-    examples,
-    read_prices,
-    read_scenario,
-    scenario_from,
-)
-from threeloops.capstone.sheet import evaluate
-from threeloops.capstone.variations import changed
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.capstone.plan import (
+        Bars,
+        Change,
+        CostLine,
+        Decision,
+        Evidence,
+        Figure,
+        Gantt,
+        Lines,
+        Option,
+        Plan,
+        Quantity,
+        Series,
+        Span,
+        Topic,
+    )
+    from threeloops.capstone.planner import make_plan
+    from threeloops.capstone.scenario import (
+        Budget,
+        Cluster,
+        Infeasible,
+        Model,
+        Owning,
+        Prices,
+        Proposal,
+        Scenario,
+        ScenarioError,
+        Serving,
+        Training,
+        examples,
+        read_prices,
+        read_scenario,
+        scenario_from,
+    )
+    from threeloops.capstone.sheet import evaluate
+    from threeloops.capstone.variations import changed
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "Bars", "Budget", "Change", "Cluster", "CostLine", "Decision", "Evidence", "Figure", "Gantt", "Infeasible", "Lines",

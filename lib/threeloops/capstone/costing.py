@@ -50,8 +50,8 @@ class Candidate:
 
 
 def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
-    """Raises Refusal where nothing can be computed (it does not fit, or no promise can be kept), and ScenarioError if
-    no price of a cloud is known."""
+    """Compute one accelerator's candidate. Raises Refusal if nothing can be computed (it does not fit, or no promise
+    can be kept), and ScenarioError if no price of a cloud is known."""
     training = plan_training(scenario, name) if scenario.training is not None else None
     serving = plan_serving(scenario, name) if scenario.serving is not None else None
     sheet = Sheet()
@@ -148,7 +148,7 @@ _BREAK_EVEN = (
 
 
 def _own(sheet: Sheet, prices: Prices, gpu: str, scenario: Scenario) -> bool:
-    """What an hour of owned hardware costs; False if a price is not known."""
+    """Return the cost of an hour of owned hardware, or False if a price is not known."""
     found = [
         (price, name, label)
         for item, name, label in _OWN_PRICES

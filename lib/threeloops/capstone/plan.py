@@ -22,7 +22,7 @@ Topic = Literal["training", "serving", "prices", "cost"]
 @dataclass(frozen=True)
 class Quantity:
     """One number. With a `formula` it follows from other quantities of the plan, by their names, in arithmetic that
-    Python and a spreadsheet share (+ − * / and parentheses): `value` is what the formula gives."""
+    Python and a spreadsheet share (+ − * / and parentheses). `value` is the formula's result."""
 
     name: str
     """An identifier, such as "training_gpu_hours": unique in a plan, and fit to be a cell's name."""
@@ -49,9 +49,9 @@ class Decision:
     reason: str
     margin: str
     runner_up: str
-    """"none" where there is no other."""
+    """The second choice, or "none" if there is no other."""
     model: str
-    """What computed it: the dotted name in the library."""
+    """The dotted name of the part of the library that computed it."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Change:
-    """A row of the sensitivity table: what one change of the scenario does."""
+    """A row of the sensitivity table: the effects of one change of the scenario."""
 
     change: str
     """"MTBF halves"."""
     cost: float | None
-    """Total; None where the scenario is no longer feasible."""
+    """The total cost, or None if the scenario is no longer feasible."""
     days: float | None
     decisions: tuple[str, ...]
-    """What is decided differently: "checkpoint interval: 42 min → 30 min"; or why it is not feasible."""
+    """The decisions that change ("checkpoint interval: 42 min → 30 min"), or why it is not feasible."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Gantt:
-    """What each row does when, in seconds."""
+    """The intervals of each row, in seconds."""
 
     name: str
     title: str

@@ -61,7 +61,7 @@ class Replica:
     tpot: float
     """Seconds per output token with all seats taken."""
     fleet_gpus: float
-    """What the highest rate of the day would keep busy, but no fewer than the smallest fleet has."""
+    """The GPUs that the highest rate of the day would keep busy, and at least those of the smallest fleet."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ServingPart:
     burst: FleetRun | None
     """The run of a burst, or None if the flow already shows that the promise is broken."""
     attainment: float
-    """Share of the requests of the worst burst that get what was promised."""
+    """The share of the worst burst's requests for which the promise is kept."""
 
     @property
     def replica_hours(self) -> float:
@@ -124,7 +124,7 @@ def _least(serving: Serving) -> int:
 
 
 def _without_promise(serving: Serving) -> Serving:
-    """The same for scenarios that differ only in what their simulation does not depend on."""
+    """Return the same value for scenarios that differ only in what their simulation does not depend on."""
     return replace(serving, days=1.0, ttft_seconds=1.0, slo_share=1.0)
 
 
@@ -196,7 +196,7 @@ def _replicas(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerat
 
 
 def _seated(serving: Serving, config: GPTConfig, gpu: Accelerator, gpus: int, link: Link) -> Iterator[Replica]:
-    """Replicas of so many GPUs, with as many seats as there is room for, and then fewer and fewer."""
+    """Yield replicas of this many GPUs, first with as many seats as there is room for, then with fewer and fewer."""
     size = _BYTES[serving.precision]
     device = replace(
         gpu,
@@ -223,8 +223,8 @@ def _seated(serving: Serving, config: GPTConfig, gpu: Accelerator, gpus: int, li
 
 
 def _all_reduces(config: GPTConfig, tokens: int, gpus: int, link: Link) -> float:
-    """Seconds that tensor parallelism adds to a step: all-reduces of 16-bit activations in every block, by whichever of
-    two algorithms is faster for so many bytes."""
+    """Return the seconds that tensor parallelism adds to a step: all-reduces of 16-bit activations in every block, by
+    the faster of two algorithms for this size."""
     if gpus == 1:
         return 0.0
     forward, _ = block_traffic(tokens, config.width, gpus, 2)

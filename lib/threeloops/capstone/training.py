@@ -21,7 +21,7 @@ from threeloops.units import readable_bytes, readable_duration
 __all__ = ["TrainingPart", "checkpoint_bytes", "machine_of", "plan_training"]
 
 _HOST_COPY = 32e9
-"""Bytes/s from a GPU to its host where the table has no number: PCIe 4.0 × 16."""
+"""Bytes/s from a GPU to its host if the table has no number: PCIe 4.0 × 16."""
 _LONGEST_CONTEXT_WITHOUT_CUTTING = 32_768
 _LEAST_SHARE = 0.01
 """A job that is useful for less of its time is refused."""
@@ -50,7 +50,7 @@ class TrainingPart:
     spares: int
     """Nodes that stand by; without any, the job waits for each repair."""
     other_spares: int
-    """What the number of spares was compared with: none, or as many as are needed so that hardly a failure waits."""
+    """The number of spares in the comparison: none, or so many that hardly a failure waits."""
     other_share: float
     spares_saving: float
     """GPU-hours, spares included, that are saved against that, as a share."""
@@ -70,7 +70,7 @@ class TrainingPart:
 
 
 def checkpoint_bytes(model: Transformer) -> float:
-    """Masters and optimizer states in float32: what a run needs to go on, whatever it was cut into."""
+    """The masters and optimizer states in float32: the bytes that a run needs to continue, however it was cut."""
     states = model_states([model.parameters], 1, 0)
     return states.masters + states.optimizer
 

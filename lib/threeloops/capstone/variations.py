@@ -25,7 +25,7 @@ def changed(scenario: Scenario, key: str, value: Any) -> Scenario:
 
 
 def sensitivity(best: Candidate, prices: Prices, decide: _Decide) -> tuple[Change, ...]:
-    """What changes in the decisions, the cost and the days on the chosen accelerator, one change at a time."""
+    """Return how the decisions, the cost and the days change on the chosen accelerator, one change at a time."""
     before = {each.topic: each.choice for each in decide(best, {best.name: best})}
     return tuple(_change(best, before, decide, *each) for each in _variations(best.scenario, prices))
 
@@ -71,7 +71,7 @@ _KEYS: dict[Problem, tuple[str, ...]] = {
     "failures": ("cluster.node_mtbf_days", "cluster.storage_gbytes"),
     "memory": ("cluster.gpus", "serving.precision"),
 }
-"""What may be changed about each problem."""
+"""The keys that may be changed to solve each problem."""
 
 _GRIDS = {
     "training.deadline_days": 0.1,
@@ -91,7 +91,8 @@ _SIMULATED_DOUBLINGS = 6
 
 
 def infeasible(scenario: Scenario, prices: Prices, found: dict[str, Candidate | Refusal]) -> Infeasible:
-    """The error for a scenario that no accelerator can do: about the one that comes closest, with what would do."""
+    """Return the error for a scenario that no accelerator can do. It describes the closest accelerator, and the changes
+    that would make it feasible."""
     refusals = {name: each for name, each in found.items() if isinstance(each, Refusal)}
     name = min(refusals, key=lambda each: (_MILDEST.index(refusals[each].problem), refusals[each].excess))
     problem = refusals[name].problem
@@ -100,7 +101,8 @@ def infeasible(scenario: Scenario, prices: Prices, found: dict[str, Candidate | 
 
 
 def _proposal(scenario: Scenario, prices: Prices, name: str, key: str) -> Proposal | None:
-    """The smallest change of this key with which everything but the budget is kept; and the budget, if need be."""
+    """Return the smallest change of this key that keeps everything but the budget, and a change of the budget if
+    needed."""
     section, field = key.split(".")
     if getattr(scenario, section) is None or (key == "cluster.gpus" and scenario.training is None):
         return None

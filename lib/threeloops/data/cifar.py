@@ -44,13 +44,15 @@ class Cifar10(NamedTuple):
 
 
 def local_cifar10() -> Cifar10 | None:
-    """The data set in the folder THREELOOPS_CIFAR10; None where it is not set. Raises as `_read_cifar10` does."""
+    """Read the data set in the folder THREELOOPS_CIFAR10, or return None if the variable is not set. Raises as
+    `_read_cifar10`."""
     folder = os.environ.get(_FOLDER)
     return _read_cifar10(Path(folder)) if folder else None
 
 
 def _read_cifar10(folder: Path) -> Cifar10:
-    """Whichever form `folder` holds. Raises FileNotFoundError naming what is missing, CorruptData for a bad file."""
+    """Read either form from `folder`. Raises FileNotFoundError naming what is missing, and CorruptData for a bad
+    file."""
     for suffix, read in ((".bin", _records), ("", _pickled)):
         if (folder / f"{TRAINING[0]}{suffix}").is_file():
             paths = [folder / f"{name}{suffix}" for name in TRAINING + HELD_OUT]

@@ -4,9 +4,9 @@ __all__ = ["CorruptData", "MissingIndex", "WorkerDied", "WorkerFailed"]
 
 
 class CorruptData(ValueError):
-    """A file is not what its format requires; the message names the file, the place in it, and what was expected.
+    """A file does not follow its format. The message names the file, the place in it, and what was expected.
 
-    With one argument that is the message: so PyTorch's DataLoader makes it again, from what its worker raised.
+    A single argument is the message itself, so that PyTorch's DataLoader can make the error again from its worker's.
     """
 
     def __init__(self, file: object, place: str = "", wrong: str = "") -> None:
@@ -22,7 +22,7 @@ class MissingIndex(FileNotFoundError):
 
 
 class WorkerFailed(RuntimeError):
-    """A worker's load raised; the message names the worker and the sample, `__cause__` is what it raised."""
+    """A worker's load raised an exception, which is `__cause__`. The message names the worker and the sample."""
 
 
 class WorkerDied(RuntimeError):

@@ -110,7 +110,7 @@ def accelerators() -> dict[str, Accelerator]:
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator called `name`: its name, an alias ("H100") or what the driver calls it ("NVIDIA H100 80GB HBM3").
+    """Return the accelerator called `name`: its name, an alias ("H100") or the driver's name ("NVIDIA H100 80GB HBM3").
 
     Capitals, spaces and hyphens do not matter. Raises LookupError with the closest names.
     """

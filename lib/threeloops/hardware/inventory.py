@@ -16,9 +16,10 @@ _VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
 
 
 def device() -> str:
-    """The torch device to use: THREELOOPS_DEVICE ("cpu" or "cuda") if set, else "cuda" where there is one, else "cpu".
+    """Return the torch device to use: THREELOOPS_DEVICE ("cpu" or "cuda") if set, else "cuda" if there is a GPU, else
+    "cpu".
 
-    Raises ValueError for another name, RuntimeError where "cuda" is asked for and torch finds no CUDA device.
+    Raises ValueError for another name, and RuntimeError if "cuda" is requested and torch finds no CUDA device.
     """
     asked = os.environ.get("THREELOOPS_DEVICE", "").strip().lower()
     if asked not in ("", "cpu", "cuda"):
@@ -40,14 +41,14 @@ def device() -> str:
 
 
 def chosen_device(on: str | None) -> str:
-    """`on` itself, or `device()` where it is None. Raises ValueError for anything but "cpu" and "cuda"."""
+    """Return `on` itself, or `device()` if it is None. Raises ValueError for anything but "cpu" and "cuda"."""
     if on not in (None, "cpu", "cuda"):
         raise ValueError(f"on = {on!r}: expected 'cpu', 'cuda' or None to let THREELOOPS_DEVICE decide")
     return device() if on is None else on
 
 
 def read_gpu() -> tuple[dict, str]:
-    """The current GPU as fields of an Accelerator, and where they were read."""
+    """Return the current GPU as fields of an Accelerator, and the source of each."""
     import torch
 
     seen = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -65,7 +66,7 @@ def read_gpu() -> tuple[dict, str]:
 
 
 def read_cpu() -> tuple[dict, str]:
-    """The CPU as fields of an Accelerator, and where they were read."""
+    """Return the CPU as fields of an Accelerator, and the source of each."""
     info = Path("/proc/cpuinfo")  # psutil does not read the model and the vendor
     lines = info.read_text().splitlines() if info.exists() else []
     said = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in reversed(lines))}

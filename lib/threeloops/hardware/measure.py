@@ -94,10 +94,10 @@ def measure_matmul_rate(
 
 
 def this_machine(on: str | None = None, quick: bool = True) -> Accelerator:
-    """This machine as a row of the hardware table; its `sources` say what was measured and what was only read.
+    """Return this machine as a row of the hardware table. Its `sources` say what was measured and what was only read.
 
-    `quick` measures the two or three dtypes that matter, in about a second; otherwise all that torch can multiply here,
-    with three times the runs. Links are not measured.
+    `quick` measures the two or three dtypes that matter, in about a second. Otherwise all dtypes that torch can
+    multiply here are measured, with three times the runs. Links are not measured.
     """
     on = chosen_device(on)
     dtypes = [name for name in matmul_dtypes(on) if not quick or name in ("fp32", "tf32", "bf16")]

@@ -43,10 +43,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is installed and plugged in. A version is None where the package is absent.
+    """The installed software and hardware. A version is None if the package is absent.
 
-    `gpus` are in nvidia-smi's order; `supported_archs` is `torch.cuda.get_arch_list()`; `cxx` names the C++ compiler;
-    `ptxas` says whether Triton's wheel contains NVIDIA's assembler.
+    `gpus` are in nvidia-smi's order, `supported_archs` is `torch.cuda.get_arch_list()`, `cxx` names the C++ compiler,
+    and `ptxas` says whether Triton's wheel contains NVIDIA's assembler.
     """
 
     python: str
@@ -86,7 +86,7 @@ def probe() -> Machine:
 
 
 def _ask_nvidia_smi() -> str:
-    """One line per GPU, or nothing where there is no driver."""
+    """Return one line per GPU, or nothing if there is no driver."""
     if shutil.which(_NVIDIA_SMI[0]) is None:
         return ""
     try:

@@ -15,7 +15,7 @@ __all__ = ["plan_form"]
 
 _MODELS = ("llama-2-7b", "llama-3-8b", "llama-3-70b", "llama-3-405b")
 _SHOWN = ("memory", "goodput", "replicas", "ownership")
-"""The figures of a plan that the form draws, where there are any."""
+"""The figures of a plan that the form draws, if the plan has them."""
 
 
 class _PlanForm(Explorer):
@@ -54,11 +54,11 @@ class _PlanForm(Explorer):
 
 
 def plan_form(scenario: Scenario, prices: Prices | None = None) -> _PlanForm:
-    """Plan a scenario in a form: model, GPUs, tokens, demand and the cloud's prices can be changed, and the decisions
-    follow.
+    """Plan a scenario in a form. The reader can change model, GPUs, tokens, demand and the cloud's prices, and sees the
+    decisions follow.
 
-    One output holds the form and, for an exported page, the plan of the scenario as it is. A change that cannot be
-    planned leaves the last plan there, and says what would make it feasible.
+    One output holds the form and, for an exported page, the plan of the unchanged scenario. If a change cannot be
+    planned, the last plan stays, and the form says what would make it feasible.
 
     Raises:
         Infeasible: the scenario itself cannot be planned.
@@ -69,7 +69,8 @@ def plan_form(scenario: Scenario, prices: Prices | None = None) -> _PlanForm:
 
 
 def _fields(scenario: Scenario) -> dict[str, Any]:
-    """What can be changed, as `explore` has it: the scenario's own value is the start."""
+    """Return the fields that can be changed, in the form that `explore` takes. The scenario's own value is the
+    start."""
     own = scenario.model.preset or "own sizes"
     fields: dict[str, Any] = {"model": [own, *(name for name in _MODELS if name != own)]}
     cluster = scenario.cluster
@@ -85,7 +86,7 @@ def _fields(scenario: Scenario) -> dict[str, Any]:
 
 
 def _asked(scenario: Scenario, values: dict[str, Any]) -> Scenario:
-    """The scenario with what the form has."""
+    """Return the scenario with the form's values."""
     found = scenario
     if values["model"] not in ("own sizes", scenario.model.preset):
         found = replace(found, model=Model(preset=values["model"]))

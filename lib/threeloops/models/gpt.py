@@ -168,10 +168,10 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Draw every weight anew from torch's generator; call it after `to_empty` of a model made on "meta".
+        """Draw every weight again from torch's generator. Call it after `to_empty` of a model made on "meta".
 
-        Normal with deviation 0.02 (GPT-2). The 2·layers projections that add to the residual stream get
-        0.02 / √(2·layers), so that the stream begins at the same size in a deep model as in a shallow one.
+        Weights are normal with deviation 0.02 (GPT-2). The 2·layers projections that add to the residual stream get
+        0.02 / √(2·layers), so that the stream begins at the same size in deep and shallow models.
         """
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
@@ -188,10 +188,10 @@ class GPT(nn.Module):
         start: int | Int[Tensor, "batch"] = 0,
         caches: Sequence[KeyValueCache] | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
-        """Logits; with `targets` the mean cross-entropy in nats instead, where a target of −100 does not count.
+        """Return logits, or with `targets` the mean cross-entropy in nats. A target of −100 does not count.
 
         For decoding, pass only the new tokens, the position `start` of the first (one for all sequences, or one per
-        sequence) and one cache per layer. Raises ValueError where tokens or caches do not fit.
+        sequence) and one cache per layer. Raises ValueError if tokens or caches do not fit.
         """
         if targets is not None and targets.shape != tokens.shape:
             raise ValueError(
@@ -207,7 +207,8 @@ class GPT(nn.Module):
         start: int | Int[Tensor, "batch"] = 0,
         caches: Sequence[KeyValueCache] | None = None,
     ) -> Float[Tensor, "batch tokens width"]:
-        """What the head reads. Who decodes needs the logits of a sequence's last token only, and calls the head itself.
+        """Return what the head reads. A decoder needs the logits of a sequence's last token only, and calls the head
+        itself.
 
         Arguments and errors are those of `forward`.
         """

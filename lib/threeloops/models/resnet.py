@@ -67,12 +67,11 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """A stem, one to four stages, each half as high and wide and twice as deep as the one before, and a classifier.
+    """A stem, one to four stages, each half as high and wide and twice as deep as the previous one, and a classifier.
 
-    `blocks` is the number of blocks of each stage.
-    `width` is the channels of the first stage, `channels` those of an image. The stem halves height and width twice;
-    with `small_images` it keeps them, as He et al. do for the 32×32 images of CIFAR (section 4.2). Raises ValueError
-    for a wrong number of stages or a size below 1.
+    `blocks` is the number of blocks of each stage. `width` is the number of channels of the first stage, and `channels`
+    that of an image. The stem halves height and width twice. With `small_images` it keeps them, as He et al. do for the
+    32×32 images of CIFAR (section 4.2). Raises ValueError for a wrong number of stages or a size below 1.
     """
 
     def __init__(
@@ -135,6 +134,6 @@ def resnet50(*, classes: int = 1000, width: int = 64) -> ResNet:
 def resnet20(*, classes: int = 10, width: int = 16, channels: int = 3) -> ResNet:
     """ResNet-20 for small images, randomly initialised: 272,474 parameters, 41 M multiply-adds at 32×32.
 
-    He et al. 2015, section 4.2, with convolutions as shortcuts where the shape changes.
+    From He et al. 2015, section 4.2, with convolutions as shortcuts where the shape changes.
     """
     return ResNet(BasicBlock, (3, 3, 3), classes=classes, width=width, channels=channels, small_images=True)

@@ -13,7 +13,17 @@ from functools import cached_property
 
 from threeloops.units import require_whole
 
-__all__ = ["Batch", "Chunk", "Finish", "Phase", "Request", "Sampling", "TokenLogprobs"]
+__all__ = [
+    "Batch", "Chunk", "EngineStopped", "Finish", "Phase", "Request", "RequestFailed", "Sampling", "TokenLogprobs",
+]  # fmt: skip
+
+
+class RequestFailed(RuntimeError):
+    """This request ended with an error; others go on."""
+
+
+class EngineStopped(RuntimeError):
+    """The engine is not ready, has failed, or was closed: it computes nothing."""
 
 
 class Phase(Enum):
@@ -26,7 +36,7 @@ class Phase(Enum):
 
 
 class Finish(Enum):
-    """Why a request ended. The values are those of OpenAI's `finish_reason` where it has one."""
+    """The reason why a request ended. The values are those of OpenAI's `finish_reason`, if it has one."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -36,7 +46,7 @@ class Finish(Enum):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen, and when to end. Raises ValueError naming the field that is out of range.
+    """The settings for choosing the next token and for ending. Raises ValueError naming the field that is out of range.
 
     `temperature` 0 takes the likeliest token. `top_k` 0, `top_p` 1 and `min_p` 0 keep the whole vocabulary. A request
     with a `seed` gives the same tokens whatever it is batched with. `stop` holds the tokens that end it.
@@ -96,8 +106,7 @@ class Sampling:
 @dataclass(frozen=True)
 class TokenLogprobs:
     """The log-probability of a token, and those of the likeliest tokens at its place, in falling order. They are the
-    model's own: without temperature, penalties and whatever else shapes the choice.
-    """
+    model's own: without temperature, penalties or anything else that shapes the choice."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
@@ -105,7 +114,7 @@ class TokenLogprobs:
 
 @dataclass(eq=False)
 class Request:
-    """One prompt and what became of it. Raises ValueError for a prompt without tokens."""
+    """One prompt and its results so far. Raises ValueError for a prompt without tokens."""
 
     # filled by whoever asks
     id: str
@@ -178,11 +187,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one step computes of a request: `count` tokens from position `start`, the first that is not computed, with
-    room in the cache for `guesses` more that a draft may propose.
+    """The part of a request that one step computes: `count` tokens from position `start`, the first uncomputed one,
+    with room in the cache for `guesses` more that a draft may propose.
 
-    `samples` if the step reaches the request's last token, and so gives it a new one. Both stay as they were when the
-    chunk was made: a chunk is a record of the step, also after it.
+    `samples` says whether the step reaches the request's last token, and so gives it a new one. Both keep the values of
+    the time when the chunk was made: a chunk is a record of the step, also after it.
     """
 
     request: Request
@@ -198,7 +207,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step computes: chunks, and blocks to copy before (source, destination)."""
+    """The work of one step: chunks, and blocks to copy before (source, destination)."""
 
     chunks: tuple[Chunk, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()

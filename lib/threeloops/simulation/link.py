@@ -19,10 +19,10 @@ class Server:
 
 @dataclass
 class Link:
-    """A link of `latency` seconds and `bandwidth` bytes/s; `requests` and `bytes` count what it was asked for.
+    """A link of `latency` seconds and `bandwidth` bytes/s. `requests` and `bytes` count its load.
 
-    The first byte of a request could arrive `latency` after it was asked for; bytes are sent one request after another.
-    So latencies overlap, and transfers do not.
+    The first byte of a request could arrive `latency` after the request. Bytes are sent one request after another. So
+    latencies overlap, and transfers do not.
     """
 
     latency: float

@@ -53,7 +53,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened: stages as (name, workers) in the pipeline's order, the consumer last; intervals in any order."""
+    """A trace: stages as (name, workers) in the pipeline's order with the consumer last, and intervals in any order."""
 
     stages: tuple[tuple[str, int], ...]
     intervals: tuple[Interval, ...]

@@ -11,14 +11,17 @@ tensor lies on the ranks of a group is one of three placements, and each change 
 (`redistribute`), as in GSPMD (Xu et al. 2021) and torch's DTensor.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor
 
 __all__ = ["Mesh", "Partial", "Placement", "Replicate", "Shard", "redistribute"]
 
@@ -80,6 +83,8 @@ class Mesh:
         Raises:
             ValueError: the mesh has another number of ranks than the program.
         """
+        import torch.distributed as dist
+
         self._check(axes)
         if self.size != dist.get_world_size():
             raise ValueError(
@@ -136,6 +141,9 @@ def redistribute(local: Tensor, before: Placement, after: Placement, group: dist
     Raises:
         ValueError: a dimension cannot be cut into n equal parts.
     """
+    import torch
+    import torch.distributed as dist
+
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     if before == after:
         return local

@@ -47,7 +47,7 @@ _OPERATORS = {"*": " × ", "/": " ÷ ", "+": " + ", "-": " − "}
 
 
 def document(plan: Plan, date: str = "") -> Document:
-    """What all formats render. `date` is printed as it is; a plan itself has none."""
+    """Return the outline that all formats render. `date` is printed as given. A plan itself has no date."""
     pictures = {each.name: Picture(each.name, each.title, each.alt, *png(each)) for each in plan.figures}
     placed = {name for _, _, names in _PARTS for name in names}
     headline, bill = _headline(plan), _bill(plan)
@@ -77,7 +77,7 @@ def _title(plan: Plan) -> str:
 
 
 def _subtitle(plan: Plan) -> str:
-    """What is asked, in one line."""
+    """Summarise the requirements in one line."""
     asked, scenario = [], plan.scenario
     if scenario.training:
         tokens = readable(scenario.training.tokens, "tokens")
@@ -90,7 +90,7 @@ def _subtitle(plan: Plan) -> str:
 
 
 def _headline(plan: Plan) -> Table:
-    """The few numbers that a reader looks for first, beside what was asked."""
+    """Return the few numbers that a reader looks for first, beside the requirements."""
     limits: dict[str, Cell] = {}
     scenario, given = plan.scenario, {each.name: each for each in plan.quantities}
     if scenario.budget.total is not None:

@@ -18,19 +18,19 @@ _STEM = "plan"
 
 
 def write(plan: Plan, folder: Path | str, formats: Sequence[str] = FORMATS, *, date: str = "") -> tuple[Path, ...]:
-    """Write `plan.md`, `plan.docx`, ... into `folder`, which is made if need be, and the figures that plan.md shows.
+    """Write `plan.md`, `plan.docx`, ... and the figures that plan.md shows into `folder`, which is created if needed.
 
-    Nothing is replaced before everything is on the disk: a failure leaves earlier files as they were.
+    Nothing is replaced before everything is on the disk, so a failure leaves earlier files unchanged.
 
     Args:
-        date: of the plan, as it is to be printed.
+        date: the date of the plan, as it is to be printed.
 
     Returns:
         The documents in the order of `formats`, then the figures.
 
     Raises:
-        ValueError: a format that is not one of `FORMATS`, or none at all.
-        OSError: `folder` cannot be made or written, or the disk is full.
+        ValueError: a format is not one of `FORMATS`, or there is none.
+        OSError: `folder` cannot be created or written, or the disk is full.
     """
     chosen = _checked(formats)
     outline = document(plan, date)
@@ -62,7 +62,7 @@ def _checked(formats: Sequence[str]) -> tuple[str, ...]:
 
 
 def _rendered(kind: str, outline: Document) -> bytes:
-    """Each format's library is loaded only where it is asked for."""
+    """Render one format. Each format's library is loaded only if it is used."""
     match kind:
         case "md":
             from threeloops.capstone.documents.formats.markdown import render

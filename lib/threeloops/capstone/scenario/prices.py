@@ -50,7 +50,7 @@ class Prices:
     """The rows; of several for the same thing the last one counts."""
 
     def find(self, item: Item, name: str = "") -> Price | None:
-        """The price of `item`, of the accelerator called `name` in whatever spelling. None if there is none."""
+        """Return the price of `item` of the accelerator called `name`, in any spelling, or None if there is none."""
         wanted = accelerator(name).name if name else ""
         for row in reversed(self.price):
             if row.item == item and (accelerator(row.accelerator).name if row.accelerator else "") == wanted:

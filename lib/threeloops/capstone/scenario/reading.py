@@ -19,7 +19,7 @@ _UNKNOWN = "unexpected_keyword_argument"
 
 
 class ScenarioError(ValueError):
-    """A scenario or a table of prices cannot be used; the message says which key, and what to write instead."""
+    """A scenario or a table of prices cannot be used. The message names the key, and what to write instead."""
 
 
 def examples() -> tuple[str, ...]:
@@ -31,7 +31,7 @@ _EXAMPLES = files("threeloops.capstone") / "examples"
 
 
 def read_scenario(source: str | Path) -> Scenario:
-    """The scenario in a file; or the example of this name, if there is no such file."""
+    """Read the scenario in a file, or the example of this name if there is no such file."""
     if isinstance(source, str) and source in examples() and not Path(source).exists():
         return scenario_from((_EXAMPLES / f"{source}.toml").read_bytes(), f"{source}.toml")
     path = Path(source)

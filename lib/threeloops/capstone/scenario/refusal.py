@@ -10,8 +10,8 @@ Problem = Literal["memory", "failures", "deadline", "tpot", "slo", "budget"]
 
 
 class Refusal(Exception):
-    """One accelerator cannot do what is asked: the first problem that was found. `excess` compares accelerators with
-    the same problem: how many times too much or too late."""
+    """One accelerator cannot meet the requirements. It has the first problem that was found. `excess` compares
+    accelerators with the same problem: by which factor it is too much or too late."""
 
     def __init__(self, problem: Problem, message: str, excess: float = math.inf):
         super().__init__(message)
@@ -27,7 +27,8 @@ class Proposal:
 
 
 class Infeasible(ValueError):
-    """No accelerator of the scenario can do what is asked. `proposals` were found with the same models, and checked."""
+    """No accelerator of the scenario can meet the requirements. `proposals` were found and checked with the same
+    models."""
 
     def __init__(self, problem: Problem, reason: str, proposals: tuple[Proposal, ...]):
         ways = "; or ".join(each.text for each in proposals)

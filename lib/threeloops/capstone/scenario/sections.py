@@ -91,7 +91,7 @@ class Cluster:
     node_mtbf_days: _Positive = 1 / RSC1_PER_NODE_DAY
     """Mean time between failures of one node. Default: Kokolis et al. 2024 (`elastic.goodput.published`)."""
     storage_gbytes: _Positive = 20.0
-    """GB/s to storage, of all nodes together: what a checkpoint is written and read at."""
+    """GB/s to storage, of all nodes together, at which a checkpoint is written and read."""
     restart_seconds: _Amount = 600.0
     """The time from a failure to the first step, without reading the checkpoint."""
     repair_hours: _Amount = 24.0
@@ -123,7 +123,7 @@ class Budget:
 
 @dataclass(frozen=True, config=_STRICT)
 class Serving:
-    """[serving]: a bursty day of requests (`fleet.bursty_day`), for `days`, and what its users are promised."""
+    """[serving]: a bursty day of requests (`fleet.bursty_day`), for `days`, and the promise to its users."""
 
     peak_requests_per_second: _Positive
     prompt_tokens: _Count
@@ -138,7 +138,7 @@ class Serving:
     """The quietest rate of the wave, as a share of its peak."""
     bursts: Annotated[int, Field(ge=0, le=24)] = 4
     height: Annotated[float, Field(ge=1, le=10)] = 1.5
-    """What a burst multiplies the rate by, at most."""
+    """The largest factor by which a burst multiplies the rate."""
     seed: Annotated[int, Field(ge=0)] = 0
     maximum_replicas: _Count = 64
     precision: Literal["bf16", "fp8", "int8"] = "bf16"
@@ -151,7 +151,7 @@ class Serving:
 
 @dataclass(frozen=True, config=_STRICT)
 class Owning:
-    """[prices]: how hardware of one's own would be used, and the terms of the cloud."""
+    """[prices]: the use of owned hardware, and the terms of the cloud."""
 
     utilisation: _Share = 0.7
     """Share of its life in which owned hardware has work, this plan's and other work."""

@@ -31,10 +31,10 @@ _TABLE, _TABLE_OF_PAIRS = _make_table(8).tolist(), _make_table(16)
 
 
 def crc32c(data: bytes | bytearray | memoryview | NDArray, before: int = 0) -> int:
-    """The CRC32C of `data`; `before` is that of the bytes in front of it, for data that come in pieces.
+    """Return the CRC32C of `data`. For data that come in pieces, `before` is the CRC32C of the bytes in front of it.
 
     NumPy processes long data as equal lanes, side by side, with one table look-up per lane for each two bytes. Lanes
-    are then joined in pairs: appending n bytes multiplies the remainder of what stands before them by x^(8n).
+    are then joined in pairs: appending n bytes multiplies the remainder of the bytes before them by x^(8n).
     """
     view = memoryview(data)  # type: ignore[arg-type]
     octets = np.frombuffer(view.cast("B"), np.uint8) if view.nbytes else np.empty(0, np.uint8)

@@ -24,7 +24,7 @@ _BINARY = b"\x80"
 
 
 class Member(NamedTuple):
-    """A regular file in a shard, and where it lies."""
+    """A regular file in a shard, and its position."""
 
     name: str
     offset: int

@@ -62,7 +62,7 @@ def _write_shard(path: Path, tokens: NDArray) -> _Header:
 
 
 def _read_header(path: Path) -> _Header:
-    """The header of a shard. Raises CorruptData where it is damaged or does not fit the size of the file."""
+    """Read the header of a shard. Raises CorruptData if it is damaged or does not fit the size of the file."""
     with Path(path).open("rb") as file:
         raw = file.read(_HEADER_BYTES)
     size = Path(path).stat().st_size
@@ -126,7 +126,7 @@ def _first_free_number(folder: Path) -> int:
 
 
 def _listed(folder: Path) -> list[str]:
-    """The shards that a folder's index lists; none where it is missing or damaged."""
+    """Return the shards that a folder's index lists, or none if it is missing or damaged."""
     try:
         return [name for name, _ in _read_rows(folder / _INDEX)]
     except (CorruptData, FileNotFoundError):
@@ -169,7 +169,8 @@ class TokenShards:
         return self.ends[-1] if self.ends else 0
 
     def window(self, start: int, length: int) -> NDArray:
-        """Tokens `start` to `start + length`: a view where one shard holds them all, a copy across shards."""
+        """Return tokens `start` to `start + length`: a view if one shard holds them all, otherwise a copy across
+        shards."""
         if not (start >= 0 and length >= 0 and start + length <= len(self)):
             raise IndexError(f"window {start}:{start + length} of {len(self):,} tokens in {self.folder.name}")
         shard, parts = bisect_right(self.ends, start), []
@@ -200,7 +201,7 @@ def _read_index(folder: Path) -> list[tuple[str, _Header]]:
 
 
 def _read_rows(path: Path) -> list[tuple[str, _Header]]:
-    """Name and header of each shard that an index lists. Raises CorruptData naming what is wrong with the index."""
+    """Return the name and header of each shard that an index lists. Raises CorruptData naming the index's fault."""
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
         if type(version := index.get("version")) is not int or version != _VERSION:

@@ -42,11 +42,11 @@ def prefetch(
 
 
 class Prefetcher(Generic[T]):
-    """Samples in the order of `keys`, from `start_worker(0)` … `start_worker(workers - 1)`, `ahead` of them in advance.
+    """Samples in the order of `keys`, from `start_worker(0)` … `start_worker(workers - 1)`, requested `ahead` of time.
 
-    - When it waits for a sample, exactly that one and the `ahead` behind it have been requested. At most `ahead + 1`
-      are alive while the consumer works on one, and one more while it waits for the next and still holds the last.
-    - What a load raises ends the iteration as WorkerFailed, which names worker and key and has it as its cause.
+    - When it waits for a sample, exactly that sample and the next `ahead` have been requested. At most `ahead + 1` are
+      alive while the consumer works on one, and one more while it waits for the next and still holds the last.
+    - An exception of a load ends the iteration as WorkerFailed, which names worker and key and has it as its cause.
     - A worker that dies ends it as WorkerDied.
     - The workers stop when the iteration ends, however it ends. `with` also stops those of one that never began.
     """

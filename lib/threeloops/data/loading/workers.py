@@ -105,10 +105,10 @@ _STOP = object()
 
 
 class ProcessWorker(Worker):
-    """A process: right for Python code that computes. `load` and what it returns have to be picklable.
+    """A process, for Python code that computes. `load` and its results have to be picklable.
 
-    It is spawned, since a fork of a process that runs threads, or has initialised CUDA, may hang. A load that cannot be
-    pickled raises at once. A load, key, value or exception that cannot be unpickled becomes a WorkerFailed in the place
+    It is spawned, because a fork of a process that runs threads, or has initialised CUDA, may hang. A load that cannot
+    be pickled raises at once. A load, key, value or exception that cannot be unpickled becomes a WorkerFailed in place
     of its result.
     """
 

@@ -27,11 +27,11 @@ _NUMBERS = count(1)  # one for each entry that this process writes, for whicheve
 
 
 class CachedStore:
-    """`store`, with whole objects kept in `folder`: at most `limit_bytes`, their CRCs included.
+    """`store`, with whole objects kept in `folder`: at most `limit_bytes`, including their CRCs.
 
-    Larger objects, and those that cannot be written, are returned and not kept. `hits`, `misses` and `evictions` count.
-    Threads may share a cache; two that miss the same key at once both fetch it. Processes may share the folder; each
-    applies the limit to what it found there and what it wrote. The order of use survives as modification times.
+    Larger objects, and objects that cannot be written, are returned and not kept. `hits`, `misses` and `evictions`
+    count. Threads may share a cache. Two that miss the same key at once both fetch it. Processes may share the folder.
+    Each applies the limit to what it found there and what it wrote. The order of use survives as modification times.
     """
 
     def __init__(self, store: Store, folder: Path, limit_bytes: int) -> None:

@@ -17,7 +17,7 @@ __all__ = ["SlowStore", "VirtualStore"]
 
 @dataclass(frozen=True)
 class SlowStore:
-    """`contents` behind `link`. What `contents` raises is raised when the answer would have arrived."""
+    """`contents` behind `link`. An exception of `contents` is raised at the time when the answer would have arrived."""
 
     contents: Store
     link: Link

@@ -63,9 +63,9 @@ def _read_memory(data: bytes, places: list[int], repeats: int) -> list[tuple[flo
 
 
 def forget(path: Path, *, flush: bool = True) -> None:
-    """Write the file out and drop it from the page cache, where the system can (Linux).
+    """Write the file out and drop it from the page cache, if the system can (Linux).
 
-    Flushing thousands of small files one by one takes seconds: call `os.sync()` once and pass flush=False.
+    Flushing thousands of small files one by one takes seconds. Call `os.sync()` once and pass flush=False instead.
     """
     with Path(path).open("rb") as file:
         if flush:

@@ -1,5 +1,12 @@
 """Triton kernels on a CPU: Triton's own interpreter, repaired, and switched on where there is no GPU."""
 
-from threeloops.inner.interpreter.interpreting import enable_without_gpu, interpreted
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.inner.interpreter.interpreting import enable_without_gpu, interpreted
+else:
+    import_on_demand(__name__)
 
 __all__ = ["enable_without_gpu", "interpreted"]

@@ -7,8 +7,9 @@ Call `enable_without_gpu` before kernels are decorated; importing `threeloops.in
   once, to nearest even, `fma` included. Conversions to fp8 saturate, infinities too, as `cvt.rn.satfinite` does; torch
   agrees for e4m3, but overflows e5m2 to infinity. NaN stays NaN without its payload. `tl.exp` and the like take
   float32 and float64 only, compiled or not.
-- A `float` argument is a float32 tensor, a `bool` one bit, a loop index an int32 tensor, and so is an assigned number.
-  One bit wraps around: true + true is false.
+- A `float` argument is a float32 tensor, a `bool` one bit, an `int` of 1 a constant unless the kernel excludes it with
+  `do_not_specialize`. A loop index is an int32 tensor, and so is an assigned number.
+  One bit wraps around: true + true is false. A loop that changes the type of a variable is refused.
 - Floats become integers as by PTX's `cvt.rzi`: too large ones the largest, NaN mostly 0.
 - The common functions of libdevice (`functions/libdevice.py`) compute, the others are refused by name.
 - `tl.sum` of float16 and bfloat16 rounds at every addition, since the compiler emits `add.bf16`: convert to float32
@@ -17,6 +18,8 @@ Call `enable_without_gpu` before kernels are decorated; importing `threeloops.in
   default is the coarser TF32. `tl.dot_scaled` exists.
 - Reductions and scans with a custom combine function run on whole tensors, as a tree; so does `tl.erf`. A launch
   replaces the language once, and a shape is described once: a row softmax takes a fifth of the Python calls.
+- `tl.argmax` and the like prefer the number to the NaN; what a GPU prefers depends on the layout. Sums of integers wrap
+  around, and `tl.histogram` counts in 32 bits.
 - Atomic addition of bfloat16; descriptors that pad with NaN, and their atomic operations, minima and maxima of 16-bit
   floats included; tensors as loop bounds (triton 3.6 with numpy 2.4);
   `tl.minimum` and `tl.maximum` prefer the number to the NaN; bfloat16 values are printed as numbers.
@@ -24,8 +27,7 @@ Call `enable_without_gpu` before kernels are decorated; importing `threeloops.in
 
 Programs run one after another, and launches one at a time, whichever thread makes them, because the interpreter keeps
 the program's index in a global object. A program that waits for a later one ends with an error that names its line. Not
-repaired: fp8e4b15 and AMD's fp8, inline assembly, races. An integer argument that is 1 stays a tensor, where a compiled
-kernel takes it for a constant.
+repaired: fp8e4b15 and AMD's fp8, inline assembly, races.
 """
 
 import os

@@ -1,10 +1,9 @@
-"""Repairs around the builder of Triton's interpreter: numbers that are tensors when compiled, how `tl` is replaced
-during a launch, library functions that were decorated too early, and autotuners where nothing can be timed."""
+"""Repairs around the builder of Triton's interpreter: what arguments become, how `tl` is replaced during a launch,
+library functions that were decorated too early, and autotuners where nothing can be timed."""
 
-import ast
+import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -13,13 +12,15 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, KernelParam
+
+from threeloops.inner.interpreter.functions.statements import NAMES, Transformer, loop, scalar
 
 __all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
 _run_grid, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
-_implicit_cvt = interpreter._implicit_cvt
+_implicit_cvt, _rewrite_kernel = interpreter._implicit_cvt, interpreter.InterpretedFunction.rewrite
 
 
 class Replacements:
@@ -34,7 +35,7 @@ class Replacements:
 
         scope = _patch_lang(FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core}))
         for module in (tl, tl.core):
-            scope.set_attr(module, "range", _loop)
+            scope.set_attr(module, "range", loop)
         scope.set_attr(tl.core.tensor, "__index__", index)
         scope.set_attr(tl.core.tensor, "__repr__", lambda self: repr(values_of(self.handle)))
         scope.set_attr(tl.core.tensor, "__str__", lambda self: str(values_of(self.handle)))
@@ -76,106 +77,11 @@ def _direct(replacement: Any) -> Any:
     return call
 
 
-def _scalar(value: Any, dtype: Any) -> Any:
-    return tl.core.tensor(interpreter.TensorHandle(np.array([value], dtype=_get_np_dtype(dtype)), dtype), dtype)
-
-
 def _argument(arg: Any) -> Any:
     """A launch's argument as the compiled kernel gets it: a float is a float32, a bool is one bit."""
     if isinstance(arg, bool):
-        return _scalar(arg, tl.int1)
-    return _scalar(arg, tl.float32) if isinstance(arg, float) else _implicit_cvt(arg)
-
-
-def _loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """Stand for `range` and `tl.range` in a kernel. The index is a tensor as wide as the widest bound, at least int32.
-
-    Refuses loops that behave differently when compiled: a compiled loop counts upwards unless its step is a negative
-    constant, and it compares unsigned bounds as signed numbers.
-    """
-    if isinstance(step, tl.core.tensor) and (step.handle.data <= 0).any():
-        raise ValueError(f"range with a step of {step}: a step that is not a constant must be at least 1")
-    for each in (first, second):
-        if (
-            isinstance(each, tl.core.tensor)
-            and (each.handle.data > np.iinfo(f"i{each.handle.data.itemsize}").max).any()
-        ):
-            raise ValueError(f"range with a bound of {each}: a loop compares {each.dtype} as a signed integer")
-    bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
-    bounds = [0, bounds[0], bounds[2]] if second is None else bounds
-    semantic, dtype = interpreter.interpreter_semantic, tl.int32
-    for each in bounds:
-        dtype = semantic.integer_promote_impl(dtype, semantic.to_tensor(each).dtype)
-    return (_scalar(each, dtype) for each in range(*bounds))
-
-
-def _assigned(value: Any) -> Any:
-    """Make a number, or each number of a tuple, the tensor that a compiled kernel's variable holds."""
-    if isinstance(value, tl.core.tensor):
-        return value
-    if type(value) in (tuple, list):
-        return type(value)(map(_assigned, value))
-    return interpreter.interpreter_semantic.to_tensor(value, False)
-
-
-def _logical(is_and: bool, left: Any, right: Callable[[], Any]) -> Any:
-    """Compute `left and right` or `left or right`.
-
-    As when compiled, a scalar tensor on the left makes the result a boolean, and the right side is always computed.
-    """
-    if not isinstance(left, tl.core.tensor) or left.handle.data.size != 1:
-        return (left and right()) if is_and else (left or right())
-    truths = [bool(left), bool(right())]
-    return _scalar(all(truths) if is_and else any(truths), tl.int1)
-
-
-class _Transformer(ast.NodeTransformer):
-    """Rewrite a kernel to behave as if compiled: assigned numbers and loop indices are tensors, a loop's index has no
-    value after the loop, and `and` and `or` return booleans."""
-
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
-        if len(node.targets) > 1:
-            raise ValueError("Multiple assignments are not supported")
-        node.value = _call("threeloops_assigned", node.value)
-        return node
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """`x += y` is `x = x + y`, with Python numbers as well."""
-        if not isinstance(node.target, ast.Name):
-            return node
-        read = ast.Name(node.target.id, ast.Load())
-        value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
-        return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", value)), node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
-            node.value = _call("threeloops_assigned", node.value)
-        return node
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        self.generic_visit(node)
-        result, nothing = node.values[-1], ast.arguments([], [], None, [], [], None, [])
-        for value in reversed(node.values[:-1]):
-            arguments = [ast.Constant(isinstance(node.op, ast.And)), value, ast.Lambda(nothing, result)]
-            result = ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, [])
-        return ast.copy_location(result, node)
-
-    def visit_For(self, node: ast.For) -> list[ast.stmt]:
-        called = node.iter.func if isinstance(node.iter, ast.Call) else None
-        unrolled = called is not None and ast.unparse(called).split(".")[-1] == "static_range"
-        if isinstance(called, ast.Name) and called.id == "range":
-            called.id = "threeloops_range"
-        self.generic_visit(node)
-        if unrolled or not isinstance(node.target, ast.Name):
-            return [node]
-        name = node.target.id  # assigned first, because `del` fails if the loop made no steps
-        made = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(0))
-        forgotten: list[ast.stmt] = [made, ast.Delete([ast.Name(name, ast.Del())])]
-        return [node, *(ast.copy_location(each, node) for each in forgotten)]
-
-
-def _call(name: str, value: ast.expr) -> ast.Call:
-    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value], []), value)
+        return scalar(arg, tl.int1)
+    return scalar(arg, tl.float32) if isinstance(arg, float) else _implicit_cvt(arg)
 
 
 class _Nested:
@@ -198,9 +104,28 @@ _one_launch = threading.RLock()
 
 
 def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
-    """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns."""
+    """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns. An integer argument that is 1
+    becomes a constant."""
+    names, defaults = self.arg_names, self.fn.__defaults__ or ()
+    given = dict(zip(reversed(names), reversed(defaults), strict=False)) | dict(zip(names, args, strict=False)) | kwargs
+    ones = [name for name in self.fn.specialized if type(given.get(name)) is int and given[name] == 1]
+    self.constexprs = [*self.constexprs, *ones]
     with _one_launch, np.errstate(all="ignore"):
         _run_grid(self, *args, **kwargs)
+
+
+def _rewrite(self: Any) -> FunctionType:
+    """A kernel's function, rewritten. `specialized`: the parameters that a compiled kernel takes for constants at 1."""
+    function = _rewrite_kernel(self)
+    if "specialized" not in vars(self):
+        excluded = self.kwargs.get("do_not_specialize") or ()
+        self.specialized = [
+            name
+            for place, (name, parameter) in enumerate(inspect.signature(self.fn).parameters.items())
+            if not {name, place} & {*excluded} and not KernelParam(place, parameter, False, False).annotation_type
+        ]
+    function.specialized = self.specialized  # the function may be that of several kernels
+    return function
 
 
 def _first_of_all(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
@@ -250,9 +175,8 @@ def install() -> None:
     interpreter._get_np_dtype = _NumpyTypes()
     interpreter._patch_lang = Replacements()
     interpreter._implicit_cvt = _argument
-    interpreter.FunctionRewriter.ast_transformer = _Transformer()
+    interpreter.FunctionRewriter.ast_transformer = Transformer()
     # Triton gives a rewritten kernel the names of its own module.
-    interpreter.threeloops_range, interpreter.threeloops_assigned = _loop, _assigned
-    interpreter.threeloops_logical = _logical
-    interpreter.GridExecutor.__call__ = _call_grid
+    vars(interpreter).update(NAMES)
+    interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.rewrite = _call_grid, _rewrite
     Autotuner._bench = _first_of_all

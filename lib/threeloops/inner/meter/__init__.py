@@ -4,11 +4,18 @@ Import it before the kernels are decorated: without a GPU, the import switches o
 make it compute as a compiled kernel does (`threeloops.inner.interpreter`).
 """
 
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
 from threeloops.inner.interpreter import enable_without_gpu
-from threeloops.inner.meter.findings import Finding
-from threeloops.inner.meter.l2 import L2
-from threeloops.inner.meter.metering import Metered, meter
-from threeloops.inner.meter.traffic import ArgumentTraffic
+
+if TYPE_CHECKING:
+    from threeloops.inner.meter.findings import Finding
+    from threeloops.inner.meter.l2 import L2
+    from threeloops.inner.meter.metering import Metered, meter
+    from threeloops.inner.meter.traffic import ArgumentTraffic
+else:
+    import_on_demand(__name__)
 
 __all__ = ["ArgumentTraffic", "Finding", "L2", "Metered", "meter"]
 

@@ -37,10 +37,9 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
         replaced = _Replaced()
         undo.callback(replaced.restore)
         install = replaced.install
-        # Masked lanes hold NaN or an odd integer on purpose; silence NumPy's warnings about them.
+        # Masked lanes hold NaN or an odd integer on purpose; silence NumPy's warning about them.
         undo.enter_context(warnings.catch_warnings())
-        for what in ("All-NaN slice", "invalid value encountered in cast"):
-            warnings.filterwarnings("ignore", what, RuntimeWarning)
+        warnings.filterwarnings("ignore", "invalid value encountered in cast", RuntimeWarning)
         builder = interpreter.interpreter_builder
         for name, method in _wrappers(recorded, builder).items():
             install(builder, name, method)

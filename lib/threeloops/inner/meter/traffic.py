@@ -7,6 +7,7 @@ selections, |x| and rounding are not floating-point operations. Reducing n eleme
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from operator import add
 from typing import Any
@@ -42,15 +43,8 @@ class Flops:
     def wrappers(self, builder: Any) -> dict[str, Callable]:
         """Counting replacements for `builder`'s methods, by name."""
 
-        def elementwise(each: int) -> Callable:
-            return lambda result, *_: each * result.data.size
-
-        kinds = {name: (kind, elementwise(1)) for kind, names in _ELEMENTWISE.items() for name in names}
-        kinds |= {name: (kind, elementwise(each)) for name, (kind, each) in _PER_ELEMENT.items()}
-        kinds |= {"dot": ("dot", _dot), "dot_scaled": ("dot", _dot_scaled)}
-        kinds["extern_elementwise"] = "special", _special
-        names = {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
-        return {name: self._counting(getattr(builder, name), *each) for name, each in names.items()}
+        counted = _counted(builder.__class__)
+        return {name: self._counting(getattr(builder, name), *each) for name, each in counted.items()}
 
     def _counting(self, original: Callable, kind: str, operations: Callable[..., int]) -> Callable:
         def counted(*operands: Any, **options: Any) -> Any:
@@ -87,6 +81,20 @@ class Flops:
             return result
 
         return counted
+
+
+@cache
+def _counted(builder: type) -> dict[str, tuple[str, Callable[..., int]]]:
+    """The builder's methods that compute: the kind of their operations, and how many a call does."""
+
+    def elementwise(each: int) -> Callable[..., int]:
+        return lambda result, *_: each * result.data.size
+
+    kinds = {name: (kind, elementwise(1)) for kind, names in _ELEMENTWISE.items() for name in names}
+    kinds |= {name: (kind, elementwise(each)) for name, (kind, each) in _PER_ELEMENT.items()}
+    kinds |= {"dot": ("dot", _dot), "dot_scaled": ("dot", _dot_scaled)}
+    kinds["extern_elementwise"] = "special", _special
+    return {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
 
 
 def _special(result: Any, library: str, path: str, symbol: str, *_: Any) -> int:

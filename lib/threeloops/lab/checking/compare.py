@@ -42,7 +42,8 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """`where` names the part (`['loss'][3]`, empty for the whole); `difference` is empty where none can be formed."""
+    """A difference. `where` names the part (`['loss'][3]`, empty for the whole), and `difference` is empty if there is
+    none."""
 
     where: str
     got: str
@@ -204,7 +205,7 @@ def _compare_other_arrays(actual, expected, where: str) -> Mismatch | None:
 
 
 def _texts(actual, expected) -> tuple[str, str]:
-    """Long texts are shown from where they differ."""
+    """Return two texts. Long texts are shown from the first difference on."""
     if type(actual) is not type(expected) or type(expected) not in (str, bytes):
         return describe(actual), describe(expected)
     pairs = enumerate(zip(actual, expected, strict=False))

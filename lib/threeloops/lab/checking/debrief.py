@@ -28,7 +28,7 @@ def passed(exercise: str, part: str) -> None:
 
 
 def failed(exercise: str, part: str) -> None:
-    """A check did not hold: its points are gone, and what it opened last time waits for the next answer."""
+    """Note that a check failed: its points are gone, and what it unfolded waits for the next answer."""
     journal.forget(exercise, part)
     gate.forget(_event(exercise, part))
 
@@ -38,10 +38,10 @@ def note(exercise: str, what: str, own: float, model: float, unit: str) -> None:
 
 
 def debrief(exercise: str, why: str, *, parts: tuple[str, ...] = ("",)) -> None:
-    """Show `why` the answer works once every part of the exercise has passed, and a model answer where there is one.
+    """Show `why` the answer works once every part of the exercise has passed, and a model answer if there is one.
 
-    A model answer is shown where the lab's source lies in a `solutions` folder above the notebook, as it does in a copy
-    of the whole course, or in the folder that THREELOOPS_SOLUTIONS names: an instructor sets it after the deadline.
+    A model answer is shown if the lab's source lies in a `solutions` folder above the notebook, as in a copy of the
+    whole course, or in the folder that THREELOOPS_SOLUTIONS names. An instructor sets that after the deadline.
     Paragraphs of `why` are separated by empty lines, and backticks set code.
     """
     missing = [part for part in parts if not gate.happened(_event(exercise, part))]
@@ -94,7 +94,8 @@ def _html(exercise: str, why: str) -> str:
 
 
 def _comparison(exercise: str) -> list[tuple[str, str, str]]:
-    """Rows of quantity, the reader's and the model answer's: lines of code, and what the checks noted."""
+    """Return rows of quantity, the reader's and the model answer's value: lines of code, and the numbers that checks
+    noted."""
     rows = [
         (what, with_unit(number(own), unit), with_unit(number(model), unit))
         for what, (own, model, unit) in _facts.get(exercise, {}).items()
@@ -129,7 +130,8 @@ def _own_answer(exercise: str) -> str:
 
 
 def _model_answer(exercise: str) -> str:
-    """The solution cell of the lab's source, without the markers around the answer; "" where there is no source."""
+    """Return the solution cell of the lab's source without the markers around the answer, or "" if there is no
+    source."""
     source = _source()
     if source is None:
         return ""

@@ -12,16 +12,17 @@ __all__ = ["CheckFailed", "is_unwritten", "own_frames", "said"]
 
 
 class CheckFailed(AssertionError):
-    """A check that did not hold. Its text stands alone: title, quantity, value, what was expected, difference, hint."""
+    """A check that failed. Its text is complete by itself: title, quantity, value, what was expected, difference,
+    hint."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints instead of a traceback: the card, and the line of the cell that checked."""
+        """Return what IPython prints instead of a traceback: the card, and the line of the cell that checked."""
         title, lines, asked = said(self)
         return [f"\x1b[1m✗ {title}\x1b[0m", *lines, *([f"\x1b[2m  {asked}\x1b[0m"] if asked else [])]
 
 
 def said(failure: CheckFailed) -> tuple[str, list[str], str]:
-    """The title of a failure, its lines, and the line of the cell that checked ("" where there is none)."""
+    """Return the title of a failure, its lines, and the line of the cell that checked ("" if there is none)."""
     title, *lines = str(failure).split("\n")
     return title, lines, _asking_line(failure.__traceback__)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from threeloops.inner.replay.messages import Answer
 
 _SECONDS = 60.0
-"""Time limit of one replay where no wall sets another."""
+"""The time limit of one replay if no wall sets another."""
 
 _RTOL = 0.02
 """The default relative tolerance of `require`. It is larger than any rounding error. But it is small enough to refuse
@@ -154,12 +154,12 @@ class _Replayer:
         return _Replayer(l2)
 
     def __call__(self, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> _Replay:
-        """Replay `launcher(*args, **kwargs)`; tensors among the arguments may lie in lists, tuples and dicts.
+        """Replay `launcher(*args, **kwargs)`. Tensors among the arguments may lie in lists, tuples and dicts.
 
         Raises:
-            CheckFailed: there is nothing to judge, and why: no launch, torch in a kernel's place, a kernel that is more
-                than arithmetic, or that fails, races or leaves its arguments.
-            Exception: what the launcher itself raises.
+            CheckFailed: there is nothing to judge, with the reason: no launch, torch instead of a kernel, a kernel that
+                does more than arithmetic, or one that fails, races or leaves its arguments.
+            Exception: raised by the launcher itself.
         """
         return _judge(launcher, args, kwargs, self._l2)
 
@@ -226,7 +226,7 @@ def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any])
 
 
 def _cell(launcher: Callable[..., Any]) -> str:
-    """The text of the cell that the launcher stands in: the submitted one behind the wall, else that of its source."""
+    """Return the text of the launcher's cell: the submitted one behind the wall, and otherwise that of its source."""
     if wall.connection is not None:
         return wall.connection.answer
     import functools

@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 connection: Any = None
-"""The grader's connection to the student's process; None where the test runs beside the student's code."""
+"""The grader's connection to the student's process, or None if the test runs beside the student's code."""
 
 
 class InOut:

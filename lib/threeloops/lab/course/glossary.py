@@ -30,7 +30,7 @@ def glossary() -> dict[str, Term]:
 
 
 def term(name: str) -> None:
-    """Show what a word of the course means. Raises ValueError, with the nearest words, for one that is not listed."""
+    """Show the meaning of a word in the course. Raises ValueError with the nearest words if it is not listed."""
     known = glossary().get(name.strip().lower())
     if known is None:
         import difflib

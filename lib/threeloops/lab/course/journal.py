@@ -33,10 +33,10 @@ _ANY_FOLDER = ""
 
 
 def passed(folder: Path | None = None) -> dict[str, set[str]]:
-    """Checks that passed when they last ran, by lab; a check is an exercise, or `exercise/part`.
+    """Return the checks that passed when they last ran, by lab. A check is an exercise, or `exercise/part`.
 
-    `folder` is the one that the labs' folders lie in; by default that of this notebook. Empty without a readable
-    record.
+    `folder` is the folder that contains the labs' folders. By default it is that of this notebook. The result is empty
+    without a readable record.
     """
     return {lab: set(ids) for lab, ids in _read(folder or _here())["passed"].items()}
 
@@ -55,7 +55,8 @@ def forget(exercise: str, part: str = "") -> bool:
 
 
 def note_checked(folder: Path, lab: str, results: Mapping[str, bool]) -> bool:
-    """Note what a command has found of a lab's checks: those that pass are kept, the others are not passed any more."""
+    """Record a command's results for a lab's checks: those that pass are kept, and the others no longer count as
+    passed."""
     now = _now()
 
     def change(kept: dict[str, Any]) -> None:
@@ -75,7 +76,8 @@ def predictions() -> dict[str, dict[str, Any]]:
 
 
 def note_prediction(key: str, **fields: Any) -> bool:
-    """Note a question, its unit, a guess, what was found; fields noted earlier stay. True if it was written."""
+    """Record a question, its unit, a guess, and the result. Fields recorded earlier stay. Returns True if it was
+    written."""
     return _note_here("predictions", lambda kept: kept.__setitem__(key, {**kept.get(key, {}), **fields}))
 
 
@@ -152,5 +154,5 @@ def _read_all() -> dict[str, _Journal]:
 
 
 def _journal(kept: dict[str, Any]) -> _Journal:
-    """Raises AttributeError where it is no journal."""
+    """Read the journal. Raises AttributeError if it is not a journal."""
     return {kind: {str(lab): dict(keys.items()) for lab, keys in kept.get(kind, {}).items()} for kind in _KINDS}

@@ -16,7 +16,7 @@ NOTATION_COLUMNS = ("written", "meaning", "labs")
 
 @dataclass(frozen=True)
 class _Entry:
-    """`needs` are the labs whose ideas a lab takes for granted; `measures` says what its reader measures."""
+    """A lab's entry. `needs` lists the labs that it builds on, and `measures` says what its reader measures."""
 
     needs: tuple[int, ...]
     measures: str
@@ -59,7 +59,7 @@ def _hours(minutes: int) -> str:
 
 
 def notation() -> list[tuple[str, str, str]]:
-    """What letters and units mean, with the labs that use them: rows of `NOTATION_COLUMNS`."""
+    """Return the meaning of letters and units, and the labs that use them: rows of `NOTATION_COLUMNS`."""
     return [(row["written"], row["meaning"], row["labs"]) for row in _file()["notation"]]
 
 
@@ -72,7 +72,7 @@ def readme_table(minutes: Mapping[str, int]) -> str:
 
 
 def page(minutes: Mapping[str, int]) -> str:
-    """The course in Markdown: the labs of `minutes` by loop, what to know before, notation and units."""
+    """Return the course in Markdown: the labs of `minutes` by loop, prerequisites, notation and units."""
     lines = ["# The course", "", *_file()["introduction"]]
     for loop, title in LOOPS.items():
         of_loop = {lab.name: minutes[lab.name] for lab in labs() if lab.loop == loop and lab.name in minutes}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from threeloops.figures import ON_LIGHT, figure, palette
 from threeloops.product.batching import Engine, Policy, SimulatedExecutor, StepShape
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import Arrival, Replay, requests_of
 from threeloops.simulation.clock import VirtualClock
 from threeloops.units import time_unit

@@ -76,7 +76,7 @@ def fill_buckets(
 ) -> Overlap:
     """Walk the backward pass of `layers` (in the order of the model) and reduce each bucket as soon as it is full.
 
-    As in torch's DDP, a bucket is full when it holds `bucket_bytes` or more, and the last takes what is left. The link
+    As in torch's DDP, a bucket is full when it holds `bucket_bytes` or more, and the last one takes the rest. The link
     from each rank to the next has `latency` seconds and `bandwidth` bytes/s.
     """
     if not layers:

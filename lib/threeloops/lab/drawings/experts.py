@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from threeloops.figures import ON_LIGHT, figure, palette
-from threeloops.training.expert_parallel import Load, expert_capacity, keep_within_capacity
+from threeloops.training.expert_parallel import Load, keep_within_capacity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ _STAGES = (
     "back on their rank, sorted by expert",
     "in the old order",
 )
-"""What each frame of `draw_exchange` shows."""
+"""The caption of each frame of `draw_exchange`."""
 
 _COLOURS = (palette.orange, palette.sky, palette.green)
 
@@ -37,13 +37,14 @@ def expert_load(tokens: int, experts: int, *, k: int, skew: float, factor: float
     uniform = torch.rand(tokens, experts, generator=torch.Generator().manual_seed(seed)).clamp(1e-9, 1 - 1e-7)
     logits = torch.linspace(skew, 0, experts) - (-uniform.log()).log()
     chosen = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
-    kept = keep_within_capacity(chosen, expert_capacity(tokens, experts, k, factor))
+    kept = keep_within_capacity(chosen, experts, factor)
     counts = (torch.bincount(each.flatten(), minlength=experts) for each in (chosen, chosen[kept]))
     return Load(*(tuple(each.tolist()) for each in counts))
 
 
 def draw_expert_load(load: Load, factor: float) -> "Figure":
-    """A bar per expert: what it computes, and in red what it dropped. The line is the fair share."""
+    """Draw a bar per expert: the rows that it computes, and in red those that it dropped. The line is the fair
+    share."""
     fig, axes = figure(width=9.0, height=2.9)
     numbers = range(len(load.kept))
     dropped = [chosen - kept for chosen, kept in zip(load.chosen, load.kept, strict=True)]

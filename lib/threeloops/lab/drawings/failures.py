@@ -24,9 +24,10 @@ class _Stretch(NamedTuple):
 
 
 def _log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[_Stretch]:
-    """What the job did from second 0 to `until`, as it is known then: work is not safe before its save has ended.
+    """Return what the job did from second 0 to `until`, as it is known then: work is not safe before its save has
+    ended.
 
-    Events are (second, what): "save", "saved", "failed", "running", and "end", after which nothing comes.
+    Events are (second, kind): "save", "saved", "failed", "running", and "end", after which nothing comes.
     """
     done: list[_Stretch] = []
     doing, since = "not saved yet", 0.0
@@ -105,7 +106,7 @@ def travelling(elements: int, ranks: int, lost: int) -> int:
 
 
 def draw_new_parts(elements: int, ranks: int, lost: int) -> "Figure":
-    """Parts before a loss, their copies, and the new parts, with what has to travel."""
+    """Draw the parts before a loss, their copies, and the new parts, with the data that has to travel."""
     plot, axes = figure(width=9.5, height=2.7)
     for rank in range(ranks):
         own, gone = _part(elements, ranks, rank), rank == lost

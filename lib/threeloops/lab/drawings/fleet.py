@@ -21,7 +21,7 @@ _COLORS = {
 
 
 class _Moment(Protocol):
-    """What is drawn of a fleet at one moment: seconds since midnight, requests per second, replicas, requests."""
+    """One moment of a fleet: seconds since midnight, requests per second, replicas, requests."""
 
     seconds: float
     rate: float
@@ -71,7 +71,7 @@ class _RollingReplica:
 
 @dataclass(frozen=True)
 class _RollFrame:
-    """One second: (name, version, state, requests) per replica, what its probe said ("" if not asked), the queue."""
+    """One second: (name, version, state, requests) per replica, its probe's answer ("" if not asked), and the queue."""
 
     second: int
     replicas: tuple[tuple[str, int, str, float], ...]
@@ -157,7 +157,7 @@ def _frames(fleet: _Rolling, wanted: int) -> Iterator[_RollFrame]:
 
 
 def draw_roll_over(frame: _RollFrame) -> "Figure":
-    """A row per replica: its state as a colour, its requests as a bar, and what its readiness probe said."""
+    """Draw a row per replica: its state as a colour, its requests as a bar, and its readiness probe's answer."""
     fig, axes = figure(width=8.5, height=3.6)
     for row in range(8):
         if row >= len(frame.replicas):

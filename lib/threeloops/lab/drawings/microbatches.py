@@ -15,7 +15,7 @@ __all__ = ["draw_flight"]
 
 _COLOURS = {"F": palette.sky, "B": palette.orange, "I": palette.orange, "W": palette.green}
 _PART_WIDTH = 0.72
-"""Share of the width that the timelines take; the rest shows what is kept."""
+"""The share of the width for the timelines. The rest shows the activations that are kept."""
 
 
 def _in_flight(row: list[Timed], at: float) -> list[int]:
@@ -26,7 +26,7 @@ def _in_flight(row: list[Timed], at: float) -> list[int]:
 
 
 def draw_flight(timelines: Mapping[str, Timeline], at: float) -> "Figure":
-    """Several schedules at one moment, each with one stage per rank: to the left what ranks have done so far, to the
+    """Draw several schedules at one moment, each with one stage per rank: to the left the ranks' actions so far, to the
     right a square for each microbatch in flight."""
     ranks = max(len(timeline.rows) for timeline in timelines.values())
     fig, _ = figure(width=9.5, height=0.2 + len(timelines) * (0.3 + 0.26 * ranks))

@@ -70,8 +70,8 @@ def _frozen(rows: list[list]) -> tuple[tuple, ...]:
 
 
 def draw_ring(step: RingStep) -> "Figure":
-    """A row for each rank, a column for each chunk. Arrows show what travelled in this step; the cells hold what is
-    there after it, partial sums in blue, complete ones in green."""
+    """Draw a row for each rank and a column for each chunk. Arrows show the chunks sent in this step. The cells show
+    the contents after it, partial sums in blue, complete ones in green."""
     ranks = len(step.values)
     texts = [[_text(value) for value in row] for row in step.values]
     widest = max(len(text) for row in texts for text in row)

@@ -23,13 +23,13 @@ _NO_GUESS = "no prediction was made"
 
 
 def against_prediction(key: str, measured: Answer, unit: str = "", source: str = "measured here") -> None:
-    """Show what was found beside what was predicted under `key`, folded until it was predicted.
+    """Show a result beside the prediction for `key`, folded until the reader has predicted it.
 
-    A number, in the unit of the question, is drawn beside the guess, with the factor between the two; bars start at 0,
+    A number, in the unit of the question, is drawn beside the guess, with the factor between the two. Bars start at 0,
     but the axis is logarithmic if one would be more than ten times the other. Without a guess there is nothing to
-    compare: then it is one line of text. `source` says where the number is from: "measured here", "recorded on …" or
-    "model"; a time or a rate measured here is followed by a notice if the machine is busy. For a question with options,
-    `measured` is the option that is right.
+    compare, so it is one line of text. `source` gives the number's origin: "measured here", "recorded on …" or "model".
+    A time or a rate measured here is followed by a notice if the machine is busy. For a question with options,
+    `measured` is the correct option.
     """
     question = questions.asked.get(key, Question(key, "", unit))
     if question.unit and unit and question.unit != unit:
@@ -97,7 +97,7 @@ def _bars(bars, unit: str, verdict: str):
 
 
 def calibration() -> None:
-    """How the predictions of this lab compare with what was found: a table, and how far off they are on the whole."""
+    """Compare the predictions of this lab with the results: a table, and the overall error."""
     both = [key for key in questions.asked if key in questions.guesses and key in questions.results]
     rows = [_row(questions.asked[key], questions.guesses[key], questions.results[key]) for key in both]
     said = _summary(both, len(questions.asked))

@@ -45,10 +45,10 @@ def _known(claim_id: str) -> Claim:
 
 
 def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: str, how: str = "") -> None:
-    """Settle one claim: `number` in `unit` is what the audit found, None only if nothing could be found.
+    """Settle one claim. `number` in `unit` is the audit's result, None only if nothing could be found.
 
-    `level` names the evidence (a key of LEVELS), `verdict` the outcome (a key of VERDICTS), `how` the way there.
-    Where `myth` has asked, the card stays folded until the reader has answered, and then says who was right.
+    `level` names the evidence (a key of LEVELS), `verdict` the outcome (a key of VERDICTS), and `how` the method. If
+    `myth` has asked, the card stays folded until the reader has answered, and then says who was right.
 
     Raises ValueError for an unknown claim, level or verdict, and for an audit that does not say how.
     """
@@ -59,7 +59,7 @@ def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: s
 
 
 def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:
-    """The audit as plain data: what is collected from the executed notebooks."""
+    """Return the audit as plain data, which is collected from the executed notebooks."""
     claim = _known(claim_id)
     for name, given, possible in (("level", level, LEVELS), ("verdict", verdict, VERDICTS)):
         if given not in possible:

@@ -10,16 +10,17 @@ _BUSY_PERCENT = 30.0
 
 
 def busy_notice() -> None:
-    """Show a notice if other programs use much of this machine's processors now; nothing otherwise.
+    """Show a notice if other programs use much of this machine's processors now, and nothing otherwise.
 
-    Call it beside what is measured here.
+    Call it beside a measurement.
     """
     if said := busy_words():
         show_busy(said)
 
 
 def busy_words() -> str:
-    """The notice; "" on an idle machine. This process sleeps for 0.1 s and counts what the processors do meanwhile."""
+    """Return the notice, or "" on an idle machine. This process sleeps for 0.1 s and counts the processors' work
+    meanwhile."""
     import psutil
 
     percent = psutil.cpu_percent(interval=_SECONDS)

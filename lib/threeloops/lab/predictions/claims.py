@@ -21,9 +21,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What sources say about one thing, by their letter, and the claims whose audits settle it.
+    """A contradiction about one thing: the statement of each source, by its letter, and the claims whose audits settle
+    it.
 
-    One source alone contradicts itself.
+    If there is only one source, it contradicts itself.
     """
 
     about: str

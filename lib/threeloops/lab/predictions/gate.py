@@ -21,7 +21,7 @@ _folding: list[str] = []
 
 
 def happens(event: str) -> None:
-    """Unfold what waits for this event, and let whatever comes later through."""
+    """Unfold everything that waits for this event, and do not fold later parts that wait for it."""
     _happened.add(event)
     for act in _waiting.pop(event, []):
         act()
@@ -43,7 +43,7 @@ def when(event: str, act: Callable[[], None]) -> None:
 
 @contextmanager
 def folded(event: str, until: str) -> Iterator[None]:
-    """Fold what is shown inside until `event`; `until` says what the reader has to do for it."""
+    """Fold what is shown inside until `event`. `until` tells the reader what to do for it."""
     if _open(event):
         yield
         return
@@ -75,15 +75,15 @@ def _open(event: str) -> bool:
 
 
 def _publish(event: str, pieces: list[Piece], until: str, unfolded: Callable[[], list[Piece]]) -> None:
-    """One output that opens with the `unfolded` pieces; where no kernel answers, `pieces` stand in."""
+    """Publish one output that opens with the `unfolded` pieces. If no kernel answers, `pieces` are shown instead."""
     html = "".join(piece.html() for piece in pieces)
     publish(until, {"text/html": html}, widget=_box(event, unfolded, until))
 
 
 def _box(event: str, unfolded: Callable[[], list[Piece]], until: str) -> Any:
-    """The live form. Only the first box of a cell says what it waits for; the others stay empty until they open.
+    """Return the live form. Only the first box of a cell says what it waits for. The others stay empty until they open.
 
-    So does a box inside a folded block that waits for the same event.
+    A box inside a folded block that waits for the same event stays empty too.
     """
     import ipywidgets
 

@@ -28,9 +28,9 @@ def predict(
 ) -> None:
     """Ask for a number in `unit`, one of `options`, or a point between the ends of `axis`.
 
-    What `reveal(key)` and `show.against_prediction(key, …)` show stays folded until the reader has guessed, or asked to
-    be shown. `guess` answers without the widget. A guess of an earlier session is taken from the journal. Without a
-    front end the question is printed, and nothing is folded.
+    `reveal(key)` and `show.against_prediction(key, …)` stay folded until the reader has guessed, or asked to be shown.
+    `guess` answers without the widget. A guess of an earlier session is taken from the journal. Without a front end the
+    question is printed, and nothing is folded.
     """
     asked = _question(key, question, unit, tuple(options), axis)
     questions.register(asked)
@@ -49,7 +49,7 @@ def predict(
 def reveal(key: str) -> AbstractContextManager[None]:
     """Fold what is shown inside this `with` block until the question `key` is answered.
 
-    A question that nobody has asked in this kernel folds nothing.
+    A question that was not asked in this kernel folds nothing.
     """
     if key not in questions.asked:
         return nullcontext()
@@ -57,7 +57,7 @@ def reveal(key: str) -> AbstractContextManager[None]:
 
 
 def reveal_again(key: str, show: Callable[[], None]) -> None:
-    """Call `show` now, folded, and again when the question `key` is answered: what it shows then knows the guess."""
+    """Call `show` now, folded, and again when the question `key` is answered, so that it can use the guess."""
     if key not in questions.asked:
         show()
         return

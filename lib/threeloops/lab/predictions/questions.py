@@ -34,7 +34,7 @@ class Question:
     axis: tuple[float, float] | None = None
 
     def read(self, answer: object, name: str = "guess") -> Answer:
-        """The answer as a number or an option. Raises ValueError, which says what was expected."""
+        """Return the answer as a number or an option. Raises ValueError, which says what was expected."""
         if not self.options:
             return single_number(answer, name, self.unit)
         if type(answer) is not str or answer not in self.options:
@@ -48,7 +48,7 @@ class Question:
 asked: dict[str, Question] = {}
 guesses: dict[str, Answer] = {}
 results: dict[str, Answer] = {}
-"""What was measured, by the key of its question."""
+"""The measured results, by the key of their question."""
 
 
 def register(question: Question) -> None:
@@ -78,7 +78,7 @@ def guess(key: str, answer: Answer) -> None:
 
 
 def found(key: str, answer: Answer) -> None:
-    """Keep what was measured, for the calibration at the end of the lab."""
+    """Keep a measured result for the calibration at the end of the lab."""
     results[key] = answer
     if key in guesses:
         journal.note_prediction(key, found=answer)

@@ -58,7 +58,8 @@ def numbers(value: object) -> Numbers | None:
 
 
 def _integers(array: np.ndarray) -> Numbers:
-    """Exact: a uint64 or a Python int beyond int64 stays a Python int, where a float64 would round it."""
+    """Convert integers exactly. A uint64 or a Python int beyond int64 stays a Python int, because a float64 would round
+    it."""
     fits = np.can_cast(array.dtype, np.int64) or all(_INT64.min <= int(n) <= _INT64.max for n in array.flat)
     return Numbers(array.astype(np.int64 if fits else object))
 

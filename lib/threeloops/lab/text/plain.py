@@ -27,7 +27,8 @@ _DEPTH = 64
 
 
 def _torch_types(*names: str) -> tuple[type, ...]:
-    """Types of torch by name. Never imports torch: whoever holds a value of one has imported it."""
+    """Return types of torch by name, without importing torch: a process that has a value of such a type has imported
+    it."""
     torch = sys.modules.get("torch")
     return () if torch is None else tuple(operator.attrgetter(name)(torch) for name in names)
 
@@ -75,7 +76,7 @@ def field(value: Any, name: str) -> object:
 
 
 def class_name(value: Any) -> str:
-    """The name of its class, or that of the object it stands for: behind the wall, one that did not cross."""
+    """Return the name of a value's class, or, behind the wall, that of the object that the value stands for."""
     stands_for = value.__name__ if getattr(type(value), "stands_for_another", False) is True else None
     return stands_for if isinstance(stands_for, str) else type(value).__name__
 

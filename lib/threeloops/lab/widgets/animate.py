@@ -24,8 +24,8 @@ def animate(
 ) -> None:
     """Show `draw(frame) -> Figure` for each of `frames`, `seconds` each, over and over.
 
-    `caption` is the text form; `still` the index of the frame that stands for all where nothing can move. Raises
-    ValueError if the whole is longer than a minute or larger than 1 MiB: then use fewer frames, or simpler figures.
+    `caption` is the text form. `still` is the index of the frame that is shown where nothing can move. Raises
+    ValueError if the animation is longer than a minute or larger than 1 MiB: then use fewer frames, or simpler figures.
     """
     total = len(frames) * seconds
     if len(frames) < 2 or not seconds > 0 or total > _MOST_SECONDS:

@@ -60,7 +60,7 @@ def passed(title: str, times: str) -> None:
 
 
 def failed(title: str, lines: list[str], asked: str) -> None:
-    """Show a check that does not hold: what was seen, line by line, and the line of the cell that `asked`."""
+    """Show a failed check: the observations, line by line, and the line of the cell that `asked`."""
     cross = f'<span style="color:{MARK["failed"]};font-weight:bold">✗</span>'
     seen = preformatted("\n".join(lines), "margin-top:.4em")
     html = f"{cross} <b>{inline(title)}</b>{seen}{small(asked) if asked else ''}"

@@ -47,7 +47,7 @@ def live() -> bool:
 
 @dataclass(frozen=True)
 class Piece:
-    """Something shown: its plain text, a bundle (MIME type → data) and, where it is live, the widget itself."""
+    """A displayed piece: its plain text, a bundle (MIME type → data) and, if it is live, the widget itself."""
 
     text: str
     bundle: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def html_widget(html: str) -> Any:
 
 
 _LABEL = re.compile(r" {2}[a-z]+ +(?<=^.{13})(?=\S)| *")
-"""What the continuation of a long line is indented by: the label of a card's line, or the line's own indentation."""
+"""The indentation of a long line's continuation: the label of a card's line, or the line's own indentation."""
 
 
 def preformatted(text: str, style: str = "") -> str:
@@ -88,7 +88,7 @@ def preformatted(text: str, style: str = "") -> str:
 
 
 def _line(line: str) -> str:
-    """A block of its own whose line break shows only where a page ignores the style."""
+    """Return a block whose line break shows only if a page ignores the style."""
     match = _LABEL.match(line)
     width = len(match[0]) if match else 0
     return f'<span style="display:block;padding-left:{width}ch;text-indent:-{width}ch">{escape(line)}\n</span>'
@@ -101,7 +101,7 @@ _captured: list[list[Piece]] = []
 def capture() -> Iterator[list[Piece]]:
     """Keep what is published and printed inside, in order, instead of showing it.
 
-    Where the block fails, what there was is shown before the exception goes on.
+    If the block fails, everything kept so far is shown before the exception continues.
     """
     pieces: list[Piece] = []
     _captured.append(pieces)
@@ -138,7 +138,7 @@ def publish(
 ) -> None:
     """Emit exactly one display of `bundle` (MIME type → data) with `text` as its plain form, or print the text.
 
-    `widget` is shown instead where a front end can; what `bundle` holds is then its static twin.
+    `widget` is shown instead if the front end can. `bundle` then holds its static form.
     """
     if _captured:
         sys.stdout.flush()

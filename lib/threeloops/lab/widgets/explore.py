@@ -32,7 +32,8 @@ def _label(name: str) -> str:
 
 
 def _slider(name: str, label: str, spec: Any) -> tuple[Any, Callable[[], Any]]:
-    """The start value of `(low, high, step, start)`, a list of options or a widget, and what makes the widget."""
+    """Return the start value of `(low, high, step, start)`, a list of options or a widget, and a function that makes
+    the widget."""
     if hasattr(spec, "observe") and hasattr(spec, "value"):
         return spec.value, lambda: spec
     if type(spec) is list:
@@ -77,7 +78,7 @@ class Explorer:
         self._make_widget = {name: make for name, (_, make) in sliders.items()}
 
     def figure(self):
-        """The figure of the present values, drawn anew."""
+        """Draw the figure of the current values again."""
         fig = self.draw(**self.values)
         if not hasattr(fig, "savefig"):
             raise TypeError(f"draw({self.state()}) returned {describe(fig)}: expected a matplotlib Figure")
@@ -94,11 +95,12 @@ class Explorer:
         publish(self.said(), bundle, {"image/png": self.size | {"alt": self.said()}}, widget)
 
     def said(self) -> str:
-        """What stands for the picture in plain text."""
+        """Return the text that stands for the picture."""
         return "explorer at " + ", ".join(f"{self.labels[name]} = {describe(v)}" for name, v in self.values.items())
 
     def attach(self):
-        """Build the live widgets and return the box that holds them; only where a kernel can speak to a front end."""
+        """Build the live widgets and return the box that holds them. This needs a kernel that can speak to a front
+        end."""
         import ipywidgets
 
         self.widgets = {name: make() for name, make in self._make_widget.items()}
@@ -134,10 +136,10 @@ def explore(draw: Callable, *, labels: Mapping[str, str] | None = None, **slider
     """Show `draw(**values) -> Figure` under one slider per keyword.
 
     A slider is `(low, high, step, start)` (integers give an integer slider), a list of options (the first is the
-    start), or an ipywidgets widget. Its label is the name of
-    its argument, with the unit that its last word may say ("decode (ms)" for `decode_ms`), or what `labels` says. One
-    output holds the live view and the picture of the start state, so an exported
-    page shows it too. An exception in the first draw is raised; one after a move is shown under the last good picture.
+    start), or an ipywidgets widget. Its label is in `labels`, or is the name of its argument, whose last word may give
+    the unit ("decode (ms)" for `decode_ms`). One output holds the live view and the picture of the start state, so an
+    exported page shows it too. An exception in the first draw is raised. One after a move is shown under the last good
+    picture.
     """
     if not sliders:
         raise ValueError("explore: expected at least one slider; a figure that never changes needs show.figure")

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[+−-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?")
 
 
 def figure(fig, caption: str = "") -> None:
-    """Show a matplotlib figure once, in the colours of the page; where there is no notebook, its titles."""
+    """Show a matplotlib figure once, in the colours of the page. Outside a notebook, print its titles."""
     said = caption or style.words(fig)
     data, size = still = style.png(fig)
     bundle = {"text/html": style.html(fig, said, still), "image/png": base64.b64encode(data).decode()}

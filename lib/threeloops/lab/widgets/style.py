@@ -16,7 +16,7 @@ from threeloops.figures import GRID, figure, palette
 __all__ = ["WIDTH", "figure", "html", "png", "svg", "with_still", "words"]
 
 WIDTH = "48rem"
-"""The width of cards, animations and the prose of exported pages: that of a figure of 8 inches, whatever the font."""
+"""The width of cards, animations and the prose of exported pages: that of a figure of 8 inches, in any font."""
 
 _DPI = 144
 _MOST_BYTES = 300_000
@@ -31,7 +31,7 @@ _THEMED = {
     "#ffffff": "var(--jp-layout-color0, Canvas)",
     GRID: "color-mix(in srgb, currentColor 18%, transparent)",
 }
-"""Colours that follow the page: text and lines, what is filled with the background, and the grid."""
+"""Colours that follow the page: text and lines, areas filled with the background, and the grid."""
 _COLOURED_TEXT = r"color-mix(in srgb, \2 70%, currentColor)"
 """Darker than the bar or line of the same colour on a light page and lighter on a dark one, so that it can be read."""
 _DRAWN = "threeloops-drawn"
@@ -69,10 +69,10 @@ def html(fig, alt: str, still: _Still) -> str:
 
 
 def with_still(picture: str, still: _Still, alt: str) -> str:
-    """HTML that shows `picture`, which holds SVG, and the still picture instead where a page removes SVG.
+    """Return HTML that shows `picture`, which holds SVG, or the still picture if a page removes SVG.
 
-    JupyterLab does so in every notebook that it does not trust. It keeps the words of a figure and drops the rest, so
-    the words are hidden, and only a style that it drops as well shows them.
+    JupyterLab removes it in every notebook that it does not trust. It keeps the words of a figure and drops the rest.
+    So the words are hidden, and only a style that it drops as well shows them.
     """
     style, hidden = f"<style>{_SVG_INSTEAD}</style>", f'<div style="display:none">{picture}</div>'
     return f'<div class="{_DRAWN}">{style}{hidden}{_image(still, alt)}</div>'
@@ -85,7 +85,8 @@ def _image(still: _Still, alt: str) -> str:
 
 
 def svg(fig, alt: str = "", salt: str = "") -> str:
-    """The figure as SVG whose ink and background are those of the page; `salt` keeps the ids of two figures apart.
+    """Return the figure as SVG whose ink and background are those of the page. `salt` keeps the ids of two figures
+    apart.
 
     Texts stay texts, in the page's own font, with all of their spaces.
     """
@@ -141,7 +142,7 @@ def _compact(text: str) -> str:
 
 
 def words(fig) -> str:
-    """The figure's titles and labels: its text form, where no picture can be shown."""
+    """Return the figure's titles and labels: its text form, if no picture can be shown."""
     titles = [fig.get_suptitle(), *(axes.get_title("left") or axes.get_title() for axes in fig.axes)]
     found = [title.replace("\n", " ") for title in titles if title]
     return "figure: " + ("; ".join(found) or "without a title")

@@ -13,26 +13,36 @@
 trace of requests is replayed by `threeloops.product.loadgen`.
 """
 
-from threeloops.product.batching.asynchronous import AsyncEngine, EngineStopped, RequestFailed
-from threeloops.product.batching.engine import Engine, Executor
-from threeloops.product.batching.fairness import TokenCounters
-from threeloops.product.batching.policy import (
-    CHUNKED,
-    CONTINUOUS,
-    DYNAMIC,
-    POLICIES,
-    STATIC,
-    Order,
-    Policy,
-    by_arrival,
-    by_priority,
-)
-from threeloops.product.batching.prefix_cache import block_keys
-from threeloops.product.batching.scheduler import Scheduler
-from threeloops.product.batching.simulated import FittedCost, RooflineCost, SimulatedExecutor, StepShape, fit
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.batching.asynchronous import AsyncEngine
+    from threeloops.product.batching.blocks import BlockManager, OutOfBlocks
+    from threeloops.product.batching.engine import Engine, Executor
+    from threeloops.product.batching.fairness import TokenCounters
+    from threeloops.product.batching.policy import (
+        CHUNKED,
+        CONTINUOUS,
+        DYNAMIC,
+        POLICIES,
+        STATIC,
+        Order,
+        Policy,
+        by_arrival,
+        by_priority,
+    )
+    from threeloops.product.batching.prefix_cache import block_keys
+    from threeloops.product.batching.scheduler import Scheduler
+    from threeloops.product.batching.simulated import FittedCost, RooflineCost, SimulatedExecutor, StepShape, fit
+    from threeloops.product.request import EngineStopped, RequestFailed
+else:
+    import_on_demand(__name__)
 
 __all__ = [
-    "CHUNKED", "CONTINUOUS", "DYNAMIC", "POLICIES", "STATIC", "AsyncEngine", "Engine", "EngineStopped", "Executor",
-    "FittedCost", "Order", "Policy", "RequestFailed", "RooflineCost", "Scheduler", "SimulatedExecutor", "StepShape",
-    "TokenCounters", "block_keys", "by_arrival", "by_priority", "fit",
+    "CHUNKED", "CONTINUOUS", "DYNAMIC", "POLICIES", "STATIC", "AsyncEngine", "BlockManager", "Engine",
+    "EngineStopped", "Executor", "FittedCost", "Order", "OutOfBlocks", "Policy", "RequestFailed", "RooflineCost",
+    "Scheduler", "SimulatedExecutor", "StepShape", "TokenCounters", "block_keys", "by_arrival", "by_priority",
+    "fit",
 ]  # fmt: skip

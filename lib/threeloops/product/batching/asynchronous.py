@@ -14,18 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from threeloops.product.batching.engine import Engine
-from threeloops.product.request import Finish, Request
+from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
 from threeloops.units import require_whole
 
-__all__ = ["AsyncEngine", "EngineStopped", "RequestFailed"]
-
-
-class RequestFailed(RuntimeError):
-    """This request ended with an error; others go on."""
-
-
-class EngineStopped(RuntimeError):
-    """The engine failed, or was closed, and computes nothing any more."""
+__all__ = ["AsyncEngine"]
 
 
 @dataclass(eq=False)
@@ -81,10 +73,11 @@ class AsyncEngine:
         await self.close()
 
     async def generate(self, request: Request) -> AsyncIterator[int]:
-        """The request's tokens as they come. Its arrival is now.
+        """Yield the request's tokens as they come. Its arrival is now.
 
-        Whoever stops reading cancels it; `contextlib.aclosing` does that at once. Raises what `Engine.add` raises,
-        RequestFailed if the request ends with an error, EngineStopped if the engine fails or is closed.
+        If the reader stops reading, the request is cancelled; `contextlib.aclosing` does that at once. Raises what
+        `Engine.add` raises, RequestFailed if the request ends with an error, and EngineStopped if the engine fails or
+        is closed.
         """
         request.arrival = self._engine.clock.now()
         stream = _Stream(request, asyncio.get_running_loop())
@@ -115,7 +108,7 @@ class AsyncEngine:
         await self._end()
 
     async def close(self) -> None:
-        """Cancel whatever is left and end the thread. Readers get EngineStopped."""
+        """Cancel the remaining requests and end the thread. Readers get EngineStopped."""
         self._draining = self._closing = True
         self._send(lambda: None)
         await self._end()

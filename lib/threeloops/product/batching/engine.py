@@ -5,9 +5,9 @@ with a virtual clock and a model of the step's cost it predicts.
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.batching.policy import Policy
 from threeloops.product.batching.scheduler import Scheduler
-from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.grammar import GrammarError
 from threeloops.product.request import Batch, Finish, Request
 from threeloops.simulation.clock import Clock, RealClock
@@ -16,7 +16,7 @@ __all__ = ["Engine", "Executor"]
 
 
 class Executor(Protocol):
-    """What computes a step."""
+    """The part of an engine that computes a step."""
 
     def check(self, request: Request) -> None:
         """Raises ValueError for a request that can never be computed."""
@@ -58,15 +58,15 @@ class Engine:
         return None
 
     def cancel(self, id: str) -> None:
-        """End a request in whatever phase it is; one that has finished stays as it is."""
+        """End a request in any phase. A finished request is not changed."""
         if (request := self.requests.pop(id, None)) is not None:
             self.scheduler.end(request, Finish.CANCELLED)
 
     def step(self) -> Batch:
-        """Compute one step and say which; empty if there is nothing to compute now.
+        """Compute one step and return it. It is empty if there is nothing to compute now.
 
-        If the executor itself fails, nobody knows what the cache holds: every request ends with the error, which is
-        raised again, and the engine is as empty as a new one.
+        If the executor itself fails, the contents of the cache are unknown. Then every request ends with the error, the
+        error is raised again, and the engine is as empty as a new one.
         """
         batch = self.scheduler.schedule(self.clock.now())
         if not batch.chunks:
@@ -91,8 +91,8 @@ class Engine:
         return batch
 
     def run(self, requests: Iterable[Request] = ()) -> None:
-        """Compute all of `requests`, and whatever else is here, to their ends. Raises ValueError, and computes none of
-        them, if one cannot be added."""
+        """Compute all of `requests`, and all others in the engine, to their ends. Raises ValueError, and computes none
+        of them, if one cannot be added."""
         added = []
         try:
             for request in requests:

@@ -28,7 +28,7 @@ class TokenCounters:
         return self._service[client]
 
     def join(self, client: str, waiting: Iterable[str]) -> None:
-        """A request of `client` is about to wait behind those of the clients `waiting`."""
+        """Note that a request of `client` is about to wait behind those of the clients `waiting`."""
         least = min(map(self.service, set(waiting)), default=self.service(self._last))
         self._service[client] = max(self.service(client), least)  # changes nothing for a client who waits already
 

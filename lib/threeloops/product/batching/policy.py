@@ -20,8 +20,9 @@ from threeloops.units import require_whole
 __all__ = ["CHUNKED", "CONTINUOUS", "DYNAMIC", "POLICIES", "STATIC", "Order", "Policy", "by_arrival", "by_priority"]
 
 Order = Callable[[Request], tuple[float, ...]]
-"""What requests are sorted by: the smallest is served first, the largest is preempted first, and of equals the first
-added is first. It must not change while a request is here: if it did, two could preempt each other for ever."""
+"""The sort key of requests. The smallest is served first, and the largest is preempted first. Among equals the first
+added is first. The key must not change while a request is in the engine. Otherwise two requests could preempt each
+other forever."""
 
 
 def by_arrival(request: Request) -> tuple[float, ...]:
@@ -46,13 +47,13 @@ def by_priority(aging: float) -> Order:
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits of a step, and who may join it. Raises ValueError naming the limit that is out of range.
+    """Limits of a step, and the rules for joining it. Raises ValueError naming the limit that is out of range.
 
-    `token_budget` limits the tokens of a step; only an uncut prompt may exceed it, in a step alone. `door_opens` is
-    None for continuous batching; otherwise nobody joins while somebody runs, and a new batch begins when `max_running`
-    wait or the first has waited for so many seconds (infinity: static batching). `fair` admits the client who was
-    served least (`fairness.py`); `order` then decides between the requests of a client. `guesses` are tokens that a
-    draft may propose for a decoding request.
+    `token_budget` limits the tokens of a step. Only an uncut prompt may exceed it, in a step of its own. `door_opens`
+    is None for continuous batching. Otherwise nobody joins while a batch runs, and a new batch begins when
+    `max_running` requests wait or the first has waited for `door_opens` seconds (infinity: static batching). `fair`
+    admits the client who was served least (`fairness.py`), and `order` then decides between the requests of a client.
+    `guesses` are tokens that a draft may propose for a decoding request.
     """
 
     max_running: int = 64

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from itertools import count
 from operator import attrgetter
 
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.batching.fairness import TokenCounters
 from threeloops.product.batching.policy import Policy
 from threeloops.product.batching.prefix_cache import block_keys
-from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.request import Batch, Chunk, Finish, Phase, Request
 
 __all__ = ["Scheduler"]
@@ -47,10 +47,10 @@ class Scheduler:
         self.waiting.append(request)
 
     def fork(self, request: Request, of: Request) -> None:
-        """Add a request that shares the blocks of `of`, which runs: for several answers to one prompt.
+        """Add a request that shares the blocks of `of`, which runs, for several answers to one prompt.
 
-        It joins at once, and whoever writes first into the last block that they share gets a copy. If there is no seat,
-        or `of` does not hold the same tokens, it waits like anybody else.
+        It joins at once. The first of them to write into their last shared block gets a copy. If there is no seat, or
+        `of` does not hold the same tokens, the request waits like any other.
         """
         self.add(request)
         shared = request.length - 1  # the last token is computed again, for its logits
@@ -76,7 +76,7 @@ class Scheduler:
         return Batch(tuple(chunks), tuple(copies))
 
     def update(self, batch: Batch, tokens: Sequence[Sequence[int]], now: float) -> None:
-        """Take in what a step computed: for each chunk its new tokens, none if it does not sample."""
+        """Take in the result of a step: for each chunk its new tokens, or none if it does not sample."""
         for chunk, new in zip(batch.chunks, tokens, strict=True):
             request = chunk.request
             if not request.running:  # cancelled or paused while the step ran
@@ -92,7 +92,8 @@ class Scheduler:
                 self.end(request, request.finish)
 
     def end(self, request: Request, finish: Finish) -> None:
-        """Take the request out, in whatever phase it is, and its blocks back. Nobody finds what a failed one wrote."""
+        """Remove a request, in any phase, and take its blocks back. The prefix cache forgets what a failed request
+        wrote."""
         request.finish = finish
         if finish is Finish.ERROR:
             self.blocks.forget(request.block_table)
@@ -142,7 +143,7 @@ class Scheduler:
         return max(0, min(self.policy.guesses, budget, request.sampling.max_tokens - len(request.output) - 1))
 
     def _lacks(self, request: Request, tokens: int) -> bool:
-        """Whether there are too few free blocks to compute so many tokens of the request."""
+        """Return whether there are too few free blocks to compute this many tokens of the request."""
         needed = self.blocks.needed(request.block_table, request.computed + tokens, written=request.computed)
         return needed > self.blocks.free
 

@@ -24,7 +24,8 @@ __all__ = ["Cost", "FittedCost", "RooflineCost", "SimulatedExecutor", "StepShape
 
 @dataclass(frozen=True)
 class StepShape:
-    """What a step costs by: for each chunk (position of its first token, tokens, whether it samples)."""
+    """The quantities that determine a step's cost: for each chunk (position of its first token, tokens, whether it
+    samples)."""
 
     chunks: tuple[tuple[int, int, bool], ...]
 
@@ -43,7 +44,7 @@ class StepShape:
 
     @cached_property
     def keys(self) -> int:
-        """Keys that are read: those of a chunk once, for all of its tokens."""
+        """The keys that are read. A chunk's keys are read once, for all of its tokens."""
         return sum(start + count for start, count, _ in self.chunks)
 
     @cached_property
@@ -58,11 +59,12 @@ Cost = Callable[[StepShape], float]
 
 @dataclass(frozen=True)
 class RooflineCost:
-    """A step of `config` on `accelerator`, with weights, keys and values in `dtype` of `bytes_per_element` bytes.
+    """The cost of a step of `config` on `accelerator`, with weights, keys and values in `dtype` of `bytes_per_element`
+    bytes.
 
-    `reached` is the share of the data sheet's bandwidth and FLOP/s that is reached; `overhead` is what every step takes
-    besides, in seconds, while the device waits for its host. Activations stay on the chip or are small beside weights,
-    and are left out.
+    `reached` is the share of the data sheet's bandwidth and FLOP/s that is reached. `overhead` is the additional time
+    of every step in seconds, in which the device waits for its host. Activations stay on the chip or are small beside
+    the weights, and are left out.
     """
 
     config: GPTConfig
@@ -106,7 +108,7 @@ class RooflineCost:
 
 @dataclass(frozen=True)
 class FittedCost:
-    """Seconds as a sum over what a step has of each, with weights that are not negative (`fit`)."""
+    """Seconds as a weighted sum over the quantities of a step, with weights that are not negative (`fit`)."""
 
     seconds_per: dict[str, float]
 

@@ -8,29 +8,36 @@
 >>> write_onnx(export_decode(model), path)
 """
 
-from threeloops.product.decode.blocks import BlockManager, OutOfBlocks
-from threeloops.product.decode.contiguous import (
-    ContiguousCache,
-    bytes_per_token,
-    contiguous_waste,
-    generate,
-    paged_waste,
-)
-from threeloops.product.decode.export import export_decode, export_prefill, write_onnx
-from threeloops.product.decode.graphs import DecodeGraphs
-from threeloops.product.decode.paged import PagedCache, Rows
-from threeloops.product.decode.runner import ModelRunner, NotFinite
-from threeloops.product.decode.sampling import choose, draw, probabilities
-from threeloops.product.decode.speculative import (
-    Draft,
-    Guess,
-    LookupDraft,
-    ModelDraft,
-    SpeculativeRunner,
-    accept,
-    expected_speedup,
-    expected_tokens,
-)
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.batching.blocks import BlockManager, OutOfBlocks
+    from threeloops.product.decode.contiguous import (
+        ContiguousCache,
+        bytes_per_token,
+        contiguous_waste,
+        generate,
+        paged_waste,
+    )
+    from threeloops.product.decode.export import export_decode, export_prefill, write_onnx
+    from threeloops.product.decode.graphs import DecodeGraphs
+    from threeloops.product.decode.paged import PagedCache, Rows
+    from threeloops.product.decode.runner import ModelRunner, NotFinite
+    from threeloops.product.decode.sampling import choose, draw, probabilities
+    from threeloops.product.decode.speculative import (
+        Draft,
+        Guess,
+        LookupDraft,
+        ModelDraft,
+        SpeculativeRunner,
+        accept,
+        expected_speedup,
+        expected_tokens,
+    )
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "BlockManager", "ContiguousCache", "DecodeGraphs", "Draft", "Guess", "LookupDraft", "ModelDraft", "ModelRunner",

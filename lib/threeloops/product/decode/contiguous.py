@@ -2,7 +2,7 @@
 
 Without a cache, token n costs a pass over all n tokens before it. With one, it costs a pass over itself and reads the
 keys and values of the others. The price is memory: this cache reserves the largest possible size for every sequence,
-and the part that is never filled is wasted (Kwon et al. 2023, section 3.1). `blocks.py` is the answer to that.
+and the part that is never filled is wasted (Kwon et al. 2023, section 3.1). `batching/blocks.py` is the answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ __all__ = ["ContiguousCache", "bytes_per_token", "contiguous_waste", "generate",
 class ContiguousCache:
     """Keys and values of all layers for `batch` sequences of at most `capacity` tokens, reserved at once.
 
-    Sequences may differ in length. A sequence's token at position p is kept at place p, so a batch padded on the right
-    leaves places that hold nothing of use; each is written anew before a query may see it. Raises ValueError naming the
-    size that is not at least 1.
+    Sequences may differ in length. A sequence's token at position p is kept at place p. So a batch padded on the right
+    leaves places without meaning, and each is overwritten before a query may see it. Raises ValueError naming the size
+    that is not at least 1.
     """
 
     def __init__(
@@ -50,9 +50,8 @@ class ContiguousCache:
         return self._pool.nbytes
 
     def hidden(self, model: GPT, tokens: Tensor, start: Tensor) -> Tensor:
-        """What the model's head reads for `tokens`, (batch, new), the first at positions `start`, (batch,), and keep
-        their keys and values: (batch, new, width). Raises ValueError if they do not fit.
-        """
+        """Return what the model's head reads for `tokens`, (batch, new), the first at positions `start`, (batch,), and
+        keep their keys and values. The result is (batch, new, width). Raises ValueError if they do not fit."""
         positions = start[:, None] + torch.arange(tokens.shape[1], device=start.device)
         if (longest := int(positions.max()) + 1) > (capacity := self._pool.shape[-2]):
             raise ValueError(f"{longest} tokens in a cache of capacity = {capacity}: reserve more, or generate fewer")
@@ -88,10 +87,10 @@ class _Layer:
 def generate(
     model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling, *, cache: bool = True
 ) -> list[list[int]]:
-    """New tokens of every prompt, computed as one batch until the last of them ends (static batching).
+    """Generate new tokens for every prompt, as one batch until the last of them ends (static batching).
 
     Without `cache` every token computes the whole batch again: the same tokens, for much more work. Raises ValueError,
-    before anything is computed, for what the model cannot compute.
+    before anything is computed, for prompts that the model cannot compute.
     """
     if not prompts or not all(prompts):
         raise ValueError(f"prompts = {list(prompts)!r}: expected at least one prompt, and a token in each")
@@ -139,7 +138,7 @@ def _run(model: GPT, kept: ContiguousCache | None, new: Sequence[Sequence[int]],
 
 
 def bytes_per_token(config: GPTConfig, bytes_per_element: float = 2) -> float:
-    """What a cache holds per token: a key and a value for each layer and key head."""
+    """Return the bytes that a cache holds per token: a key and a value for each layer and key head."""
     return 2 * config.layers * config.kv_heads * config.head_dim * bytes_per_element
 
 

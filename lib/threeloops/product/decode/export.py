@@ -59,7 +59,7 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
 
 
 class _Recorded:
-    """One layer's cache: what came in, if anything, and the new behind it."""
+    """One layer's cache: the incoming keys and values, if any, followed by the new ones."""
 
     def __init__(self, window: int | None, keys: Tensor | None = None, values: Tensor | None = None):
         self.window, self.keys, self.values = window, keys, values

@@ -65,14 +65,14 @@ class DecodeGraphs:
 
 
 def _static(rows: int, blocks: int, device: torch.device) -> Step:
-    """Tensors that stay where they are, for steps of up to `rows` sequences of up to `blocks` blocks."""
+    """Return tensors at fixed addresses, for steps of up to `rows` sequences of up to `blocks` blocks."""
     tokens, positions, slots, lengths = torch.zeros(4, rows, dtype=torch.long, device=device).unbind()
     tables = torch.zeros(rows, blocks, dtype=torch.long, device=device)
     return Step(tokens, positions, slots, [], [Group(0, tables, 1, lengths, None)], None)
 
 
 def _fill(static: Step, step: Step) -> None:
-    """Copy a step in. Rows that are left repeat its first, and write what that writes."""
+    """Copy a step in. Remaining rows repeat its first row, and write the same values."""
     (mine,), (theirs,) = static.groups, step.groups
     rows, blocks = theirs.tables.shape
     mine.tables[:rows, :blocks] = theirs.tables

@@ -233,7 +233,7 @@ def _has_kernel(pool: Tensor) -> bool:
 
 @dataclass(slots=True)
 class _Layer:
-    """One layer of the cache during one step: what `GPT` calls in place of its own attention."""
+    """One layer of the cache during one step. `GPT` calls it in place of its own attention."""
 
     slots: Tensor  # (slots, keys or values, kv_heads, head_dim)
     blocks: Tensor  # the same memory, (blocks, elements of a block)

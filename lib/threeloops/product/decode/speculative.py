@@ -30,13 +30,13 @@ __all__ = [
 ]  # fmt: skip
 
 _MODEL, _DRAFT, _ACCEPT = 0, 1, 2
-"""Streams of noise: whether a guess is kept, and what is drawn instead, must not depend on how it was drawn."""
+"""Streams of noise. Whether a guess is kept, and what is drawn instead, must not depend on how it was drawn."""
 
 
 def accept(guesses: Sequence[int], draft: Tensor, model: Tensor, noise: Tensor) -> tuple[int, Tensor]:
-    """How many of the first `guesses` are kept, and what the token after them is to be drawn from, (vocabulary,).
+    """Return how many of the first `guesses` are kept, and the distribution of the token after them, (vocabulary,).
 
-    Guess i was drawn from `draft[i]`, (guesses, vocabulary), where the model would have drawn from `model[i]`,
+    Guess i was drawn from `draft[i]`, (guesses, vocabulary), and the model would have drawn it from `model[i]`,
     (guesses + 1, vocabulary). `noise` is a uniform number from 0 to 1 for each guess. (Leviathan et al., algorithm 1.)
     """
     for place, guess in enumerate(guesses):
@@ -61,19 +61,18 @@ def expected_speedup(acceptance: float, guesses: int, draft_cost: float) -> floa
 
 @dataclass(frozen=True)
 class Guess:
-    """Tokens that a draft proposes for one chunk, and what each was drawn from, (tokens, vocabulary); None where each
-    was certain.
-    """
+    """Tokens that a draft proposes for one chunk, and the distribution of each, (tokens, vocabulary), or None if each
+    was certain."""
 
     tokens: list[int]
     chances: Tensor | None = None
 
 
 class Draft(Protocol):
-    """What proposes tokens."""
+    """A draft, which proposes tokens."""
 
     def join(self, config: GPTConfig, blocks: int, block_size: int) -> None:
-        """Prepare to guess for a model with a cache of so many blocks. Raises ValueError if the two do not fit."""
+        """Prepare to guess for a model with a cache of this many blocks. Raises ValueError if the two do not fit."""
         ...
 
     def propose(self, batch: Batch, stream: int) -> list[Guess]:
@@ -84,8 +83,8 @@ class Draft(Protocol):
 
 
 class LookupDraft:
-    """Proposes what followed the last time that the request's last few tokens stood there, if they did: free, and good
-    where the output repeats the prompt (Saxena 2023, "Prompt Lookup Decoding").
+    """Propose the tokens that followed the last occurrence of the request's last few tokens, if there is one. This is
+    free, and works well if the output repeats the prompt (Saxena 2023, "Prompt Lookup Decoding").
 
     Longer matches, up to `longest` tokens, come first.
     """
@@ -236,7 +235,8 @@ class SpeculativeRunner:
         return results
 
     def _without(self, chunk: Chunk, guess: Guess) -> Sequence[int] | Exception:
-        """The chunk once more without its guesses, if it has any: they may be what is not finite."""
+        """Return the chunk again without its guesses, if it has any, because they may have caused the numbers that are
+        not finite."""
         if not guess.tokens:
             return self._runner.error(chunk)
         end = chunk.request.computed + chunk.count
@@ -244,7 +244,8 @@ class SpeculativeRunner:
         return self._runner.execute(Batch((chunk,)))[0]
 
     def _drawn_alone(self, chunks: Sequence[Chunk], guesses: Sequence[Guess], logits: Tensor) -> list[int]:
-        """What the model itself draws from each row of `logits`, if some request keeps only guesses that agree."""
+        """Return the tokens that the model itself draws from each row of `logits`, if some request keeps only guesses
+        that agree."""
         rows = [
             (chunk.request, place)
             for chunk, guess in zip(chunks, guesses, strict=True)

@@ -16,33 +16,40 @@ carries them out on processes of this machine behind NGINX. `EngineModel` is the
 `SharedModel` is a formula for long runs, and `flow` computes a whole day without single requests.
 """
 
-from threeloops.product.fleet.cost import Cost, Price, cost_of, cost_per_million
-from threeloops.product.fleet.demand import Demand, bursty_day
-from threeloops.product.fleet.description import ColdStart, Failure, Fleet, Retries
-from threeloops.product.fleet.fluid import Flow, flow
-from threeloops.product.fleet.policies import (
-    Autoscaler,
-    Decision,
-    History,
-    Kubelet,
-    Load,
-    Probe,
-    ProbeEvent,
-    Probes,
-    Rate,
-    Router,
-    ScalingRules,
-    State,
-    least_outstanding,
-    prefix_aware,
-    prefix_key,
-    probe_timeline,
-    round_robin,
-    two_choices,
-)
-from threeloops.product.fleet.record import FleetRun, Life, Outcome, Sample
-from threeloops.product.fleet.servers import EngineModel, SharedModel, shared_model
-from threeloops.product.fleet.simulation import simulate
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.fleet.cost import Cost, Price, cost_of, cost_per_million
+    from threeloops.product.fleet.demand import Demand, bursty_day
+    from threeloops.product.fleet.description import ColdStart, Failure, Fleet, Retries
+    from threeloops.product.fleet.fluid import Flow, flow
+    from threeloops.product.fleet.policies import (
+        Autoscaler,
+        Decision,
+        History,
+        Kubelet,
+        Load,
+        Probe,
+        ProbeEvent,
+        Probes,
+        Rate,
+        Router,
+        ScalingRules,
+        State,
+        least_outstanding,
+        prefix_aware,
+        prefix_key,
+        probe_timeline,
+        round_robin,
+        two_choices,
+    )
+    from threeloops.product.fleet.record import FleetRun, Life, Outcome, Sample
+    from threeloops.product.fleet.servers import EngineModel, SharedModel, shared_model
+    from threeloops.product.fleet.simulation import simulate
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "Autoscaler", "ColdStart", "Cost", "Decision", "Demand", "EngineModel", "Failure", "Fleet", "FleetRun", "Flow",

@@ -34,7 +34,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run cost, in the price's currency."""
+    """The cost of a run, in the price's currency."""
 
     price: Price
     replica_seconds: float

@@ -95,9 +95,8 @@ def bursty_day(
 ) -> Demand:
     """A day whose wave goes from `trough · peak` requests per second up to `peak` and back, with `bursts` on top.
 
-    A burst multiplies what there is by up to `height`, or by a little less; it rises within 1/500 of the day (3
-    minutes), stays for up to 1/50 of it (half an hour), and fades within 1/150. With `seconds` the day is compressed as
-    a whole.
+    A burst multiplies the rate by up to `height`, or by a little less. It rises within 1/500 of the day (3 minutes),
+    stays for up to 1/50 of it (half an hour), and fades within 1/150. With `seconds` the whole day is compressed.
     """
     if not 0 <= trough <= 1 or not 0 < peak < math.inf:
         raise ValueError(f"peak = {peak!r}, trough = {trough!r}: expected a rate above 0, and a share of it")
@@ -124,7 +123,7 @@ _RISE, _FADE = 1 / 500, 1 / 150
 
 
 def _lift(place: float, begin: float, end: float, height: float) -> float:
-    """What a burst multiplies the rate by at this part of the day."""
+    """Return the factor by which a burst multiplies the rate at this part of the day."""
     if place <= begin or place >= end + _RISE + _FADE:
         return 1.0
     rising, fading = (place - begin) / _RISE, (end + _RISE + _FADE - place) / _FADE

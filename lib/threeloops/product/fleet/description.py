@@ -64,18 +64,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Everything but the load. `replicas` are ready at the beginning; without an autoscaler their number stays.
+    """A fleet without its load. `replicas` are ready at the beginning, and without an autoscaler their number stays.
 
     Args:
-        metric: what the autoscaler sees of each ready replica: requests "waiting" for a seat, all that are
+        metric: the metric of each ready replica that the autoscaler sees: requests "waiting" for a seat, all that are
             "outstanding", the share of time in which its device was "busy", or the share of its host's "cpu".
         period: seconds between two looks of the autoscaler.
-        timeout: seconds after which a try is given up, and a request that waits for a replica is refused.
+        timeout: seconds after which a try is abandoned, and a request that waits for a replica is refused.
         drain: seconds that a replica has to end its requests before it is removed.
-        down_for: seconds for which the router leaves out a replica that refused or broke a connection (NGINX's
+        down_for: seconds for which the router skips a replica that refused or broke a connection (NGINX's
             `fail_timeout`).
-        streaming: answers are sent token by token, so a request cannot be tried again after its first one.
-        host_seconds: CPU seconds that each step costs its host, which has `host_cores`: the device does the rest.
+        streaming: answers are sent token by token, so a request cannot be tried again after its first token.
+        host_seconds: CPU seconds that each step costs its host, which has `host_cores`. The device does the rest.
     """
 
     model: ServerModel

@@ -33,7 +33,7 @@ class Flow:
 
     @property
     def replica_seconds(self) -> float:
-        """What is paid for: replicas that start cost as much as those that serve."""
+        """The replica-seconds that are paid for. Replicas that start cost as much as those that serve."""
         return self.period * (sum(self.ready) + sum(self.starting))
 
 
@@ -48,12 +48,13 @@ def flow(
     replicas: int | None = None,
     period: float = 15.0,
 ) -> Flow:
-    """The day of a fleet of replicas of `model`, for requests of so many tokens on average.
+    """Compute the day of a fleet of replicas of `model`, for requests with these mean numbers of tokens.
 
     Args:
         autoscaler: its metric is the number of outstanding requests per replica.
-        cold_start: seconds from asking for a replica until it takes requests.
-        replicas: ready at the beginning; by default as many as the first rate needs at the autoscaler's target.
+        cold_start: seconds from asking for a replica until it accepts requests.
+        replicas: replicas that are ready at the beginning. By default as many as the first rate needs at the
+            autoscaler's target.
     """
     rates = [running / _seconds(model, running, prompt, output) for running in range(1, model.seats + 1)]
     if replicas is None:

@@ -18,9 +18,9 @@ __all__ = ["FleetRun", "Life", "Outcome", "Sample"]
 
 @dataclass
 class Outcome:
-    """One request, from its arrival to its answer or its error; moments in seconds, NaN for what never came.
+    """One request, from its arrival to its answer or its error. Times are seconds, and NaN if the event never came.
 
-    `tries` counts the replicas that it was given to, and `replica` names the last.
+    `tries` counts the replicas that got it, and `replica` names the last.
     """
 
     arrival: float
@@ -57,7 +57,8 @@ class Outcome:
 
 @dataclass
 class Life:
-    """A replica, paid for from `asked` to `gone`. `ready` is when it first got requests; NaN for what never came."""
+    """A replica, paid for from `asked` to `gone`. `ready` is when it first got requests. NaN stands for an event that
+    never came."""
 
     replica: str
     asked: float
@@ -72,10 +73,11 @@ class Life:
 
 @dataclass(frozen=True)
 class Sample:
-    """The fleet as the autoscaler saw it at `at`, in seconds, and what it decided.
+    """The autoscaler's view of the fleet at `at`, in seconds, and its decision.
 
-    `demand` are arrivals per second since the sample before, `waiting` are requests without a seat, those that the
-    router holds included, `running` all others that are not answered, `metric` the mean over the ready replicas.
+    `demand` is the number of arrivals per second since the previous sample. `waiting` counts requests without a seat,
+    including those that the router holds. `running` counts all other unanswered requests. `metric` is the mean over the
+    ready replicas.
     """
 
     at: float
@@ -117,7 +119,7 @@ class FleetRun:
 
     @property
     def replica_seconds(self) -> float:
-        """What is paid for: replicas that pull, load or drain cost as much as those that serve."""
+        """The replica-seconds that are paid for. Replicas that pull, load or drain cost as much as those that serve."""
         return sum((self.seconds if math.isnan(life.gone) else life.gone) - life.asked for life in self.lives)
 
     @property
@@ -133,7 +135,7 @@ class FleetRun:
 
     @property
     def reversals(self) -> int:
-        """How often it turned from scaling up to scaling down, or back: what oscillation looks like in a number."""
+        """How often it turned from scaling up to scaling down, or back: a measure of oscillation."""
         wanted = [each.desired for each in self.samples]
         steps = [now - before for before, now in zip(wanted, wanted[1:], strict=False) if now != before]
         return sum(before * now < 0 for before, now in zip(steps, steps[1:], strict=False))
@@ -147,9 +149,9 @@ class FleetRun:
         return Percentiles.of([each.seconds for each in self.answered])
 
     def p95(self, width: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """95th percentile of the time to first token over time: the middles of windows of `width` seconds (1/96 of the
-        run: a quarter of an hour of a day), and the percentile of the requests that arrived in each; NaN where none was
-        answered."""
+        """The 95th percentile of the time to first token over time: the middles of windows of `width` seconds (1/96 of
+        the run: a quarter of an hour of a day), and the percentile of the requests that arrived in each. NaN if none
+        was answered."""
         width = width or self.seconds / 96
         edges = np.arange(0.0, self.seconds + width, width)
         places = np.digitize([each.arrival for each in self.answered], edges) - 1

@@ -31,7 +31,7 @@ class Owner(Protocol):
 
 
 class Replica:
-    """`slowness` is what its cold start is multiplied by; a `warm` one has it behind itself."""
+    """A replica. `slowness` multiplies its cold start. A `warm` one has started already."""
 
     def __init__(self, owner: Owner, fleet: Fleet, clock: VirtualClock, life: Life, slowness: float, warm: bool):
         self.life, self.requests = life, dict[Request, None]()  # in the order in which they came
@@ -105,7 +105,8 @@ class Replica:
         return now[0] - before[0], now[1] - before[1]
 
     def drain(self) -> None:
-        """Take no more requests, end those that are here, and go; what is left after the limit is broken off."""
+        """Accept no more requests, finish the current ones, and end. Requests that remain after the limit are broken
+        off."""
         if self.draining:
             return
         self.draining, self.life.drains = True, self._clock.now()
@@ -153,7 +154,7 @@ class Replica:
         return math.inf if self.hangs or loading else 0.0
 
     def _plan_tick(self) -> None:
-        """Let the kubelet go on, unless its probes can only find again what they have found."""
+        """Plan the kubelet's next tick, unless its probes can only repeat their results."""
         settled = self.kubelet.ready and self._loaded <= self._clock.now() and not self.hangs
         moment = self.kubelet.next
         if moment < math.inf and not settled:
@@ -192,7 +193,7 @@ class Replica:
                 self._owner.takes_requests()
 
     def _stop(self, why: str) -> None:
-        """The process is no more."""
+        """End the process."""
         self.look()
         self._spent, self._loaded, self._planned = self._looked, math.inf, math.inf
         self.server, self.hangs = None, False

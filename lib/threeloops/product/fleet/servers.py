@@ -19,7 +19,7 @@ from itertools import count
 from typing import ClassVar, Protocol
 
 from threeloops.product.batching import Engine, Policy, SimulatedExecutor, StepShape
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Request
 from threeloops.simulation.clock import VirtualClock
 
@@ -35,7 +35,7 @@ class Server(Protocol):
     busy: float
     """Seconds in which the device computed."""
     steps: float
-    """Steps that it made, which is what its host works for."""
+    """The steps that it made, each of which costs its host time."""
 
     @property
     def waiting(self) -> int:
@@ -106,11 +106,12 @@ class SharedModel:
         return len(self.step_seconds)
 
     def tokens_per_second(self, running: int) -> float:
-        """Output of so many requests that run, prompts left out."""
+        """Return the output tokens per second of this many running requests, without prompts."""
         return running / self.step_seconds[running - 1]
 
     def requests_per_second(self, prompt: float, output: float) -> float:
-        """The most that one replica can do of requests with so many tokens, all seats taken."""
+        """Return the most requests with these numbers of tokens that one replica can complete per second, with all
+        seats taken."""
         return 1 / (prompt * self.prompt_seconds + output / self.tokens_per_second(self.seats))
 
     def __call__(self, now: float) -> Server:

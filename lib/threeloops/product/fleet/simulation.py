@@ -36,8 +36,7 @@ def simulate(arrivals: Sequence[Arrival], fleet: Fleet, *, seconds: float = 0.0,
 
 @dataclass(eq=False)
 class _Try:
-    """One attempt at a request: what the server sees of it, and what the record does. `at` is None while the router
-    holds it."""
+    """One attempt at a request: the server's request and the record's outcome. `at` is None at the router."""
 
     outcome: Outcome
     arrival: Arrival
@@ -172,7 +171,7 @@ class _Simulation:
         self._again(attempt, error)
 
     def takes_requests(self) -> None:
-        """Give away what is held, as long as somebody takes it."""
+        """Give held requests to replicas, as long as one accepts them."""
         while self.held and self._dispatch(next(iter(self.held))):
             self.held.popitem(last=False)
 
@@ -211,7 +210,7 @@ class _Simulation:
             self._reconcile()  # the Deployment's controller does not wait for the autoscaler
 
     def _look(self) -> None:
-        """What the autoscaler does every period."""
+        """Let the autoscaler look, once per period."""
         now, fleet = self.clock.now(), self.fleet
         self.clock.at(now + fleet.period, self._look)
         staying = [each for each in self.replicas if not each.draining]

@@ -6,24 +6,31 @@
 >>> found.ttft.p99, found.itl.p99, found.throughput, found.goodput
 """
 
-from threeloops.product.loadgen.metrics import SLO, Metrics, Percentiles, highest_rate, measure
-from threeloops.product.loadgen.replay import Replay, Step, replay
-from threeloops.product.loadgen.trace import (
-    Arrival,
-    Lengths,
-    bursty,
-    conversations,
-    load_trace,
-    lognormal,
-    mixture,
-    on_off,
-    poisson,
-    prompt_tokens,
-    requests_of,
-    save_trace,
-    trace,
-    uniform,
-)
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.loadgen.metrics import SLO, Metrics, Percentiles, highest_rate, measure
+    from threeloops.product.loadgen.replay import Replay, Step, replay
+    from threeloops.product.loadgen.trace import (
+        Arrival,
+        Lengths,
+        bursty,
+        conversations,
+        load_trace,
+        lognormal,
+        mixture,
+        on_off,
+        poisson,
+        prompt_tokens,
+        requests_of,
+        save_trace,
+        trace,
+        uniform,
+    )
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "Arrival", "Lengths", "Metrics", "Percentiles", "Replay", "SLO", "Step", "bursty", "conversations", "highest_rate",

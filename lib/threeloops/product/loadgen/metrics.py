@@ -40,7 +40,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class SLO:
-    """A service-level objective: each request's TTFT and TPOT at most so many seconds, for a share of all requests."""
+    """A service-level objective: limits in seconds on each request's TTFT and TPOT, for a share of all requests."""
 
     ttft: float = math.inf
     tpot: float = math.inf

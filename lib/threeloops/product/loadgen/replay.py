@@ -18,7 +18,7 @@ __all__ = ["Replay", "Step", "replay"]
 
 @dataclass(frozen=True)
 class Step:
-    """One step: seconds from the beginning of the trace, what it cost by, and whose its chunks were."""
+    """One step: seconds from the beginning of the trace, the quantities of its cost, and the requests of its chunks."""
 
     start: float
     end: float
@@ -32,7 +32,8 @@ class Step:
 
 @dataclass
 class Replay:
-    """What became of a trace. Moments in `requests` are those of the engine's clock, and the trace began at `start`."""
+    """The result of replaying a trace. Times in `requests` are those of the engine's clock, and the trace began at
+    `start`."""
 
     start: float
     requests: list[Request]

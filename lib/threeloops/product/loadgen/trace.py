@@ -140,10 +140,11 @@ def conversations(
     think: float = 1.0,
     seed: int = 0,
 ) -> list[Arrival]:
-    """Conversations begin at `arrivals`; each of their turns repeats what was said and adds to it.
+    """Conversations that begin at `arrivals`. Each of their turns repeats the conversation so far and adds to it.
 
-    All begin with a system prompt of `system` tokens. The next turn comes after `think` seconds on average, answer or
-    not; random tokens as long as the answer stand in for it, as nobody knows it beforehand.
+    All begin with a system prompt of `system` tokens. The next turn comes after `think` seconds on average, whether
+    there was an answer or not. Random tokens of the answer's length stand in for it, because it is not known
+    beforehand.
     """
     random, own = Random(seed), count(1)
     found: list[Arrival] = []
@@ -188,7 +189,7 @@ def save_trace(path: Path, arrivals: Sequence[Arrival]) -> None:
 
 
 def load_trace(path: Path) -> list[Arrival]:
-    """Raises ValueError naming the line that is no arrival, or comes before the one above it."""
+    """Load a trace. Raises ValueError naming the line that is not an arrival, or is earlier than the line above it."""
     found: list[Arrival] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:

@@ -9,13 +9,20 @@ QuantizedLinear(512, 192, int4, group=64, symmetric)
 `quantized.gguf` writes a GPT as llama.cpp's files, and reads it back.
 """
 
-from threeloops.product.quantized.awq import fold_scales, search_scales
-from threeloops.product.quantized.calibration import Calibration, InputStatistics
-from threeloops.product.quantized.gptq import gptq, output_error
-from threeloops.product.quantized.group import QuantizedWeight, Scheme, pack, quantize_weight, unpack
-from threeloops.product.quantized.linear import QuantizedLinear
-from threeloops.product.quantized.model import AlreadyQuantizedError, Method, quantize, weight_bytes
-from threeloops.product.quantized.perplexity import Perplexity, perplexity
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.quantized.awq import fold_scales, search_scales
+    from threeloops.product.quantized.calibration import Calibration, InputStatistics
+    from threeloops.product.quantized.gptq import gptq, output_error
+    from threeloops.product.quantized.group import QuantizedWeight, Scheme, pack, quantize_weight, unpack
+    from threeloops.product.quantized.linear import QuantizedLinear
+    from threeloops.product.quantized.model import AlreadyQuantizedError, Method, quantize, weight_bytes
+    from threeloops.product.quantized.perplexity import Perplexity, perplexity
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "AlreadyQuantizedError", "Calibration", "InputStatistics", "Method", "Perplexity", "QuantizedLinear",

@@ -35,11 +35,11 @@ def search_scales(
     *,
     tied: tuple[int, int] = (1, 1),
 ) -> Float[Tensor, "columns"]:
-    """What to divide each input channel by, for layers that all read the same inputs.
+    """Return the divisor of each input channel, for layers that all read the same inputs.
 
-    α = 0, which divides by 1, is on the grid, so the error on the calibration's inputs is never above plain rounding's.
-    Channels that are made from one are `tied`, (how many, how far apart), and get the same: of 4 query heads of 64
-    dimensions that share a head of values, (4, 64).
+    α = 0, which divides by 1, is on the grid, so the error on the calibration's inputs is never above that of plain
+    rounding. Channels that are made from one channel are `tied`, (how many, how far apart), and get the same divisor:
+    for 4 query heads of 64 dimensions that share a head of values, (4, 64).
     """
     together = torch.cat([weight.detach().double() for weight in weights])
     copies, distance = tied
@@ -59,10 +59,10 @@ def search_scales(
 
 @torch.no_grad()
 def fold_scales(block: Block, statistics: dict[str, InputStatistics], scheme: Scheme) -> None:
-    """Scale the channels between the layers of a block in place, so that rounding them afterwards costs less.
+    """Scale the channels between the layers of a block in place, so that later rounding causes less error.
 
-    The block computes what it did. The layers that make channels of others are scaled first, so that each search sees
-    the weights that will be rounded.
+    The block computes the same function as before. Layers that make the channels of others are scaled first, so that
+    each search sees the weights that will be rounded.
     """
     attention, mlp = block.attention, block.mlp
     shared, head_dim = attention.heads // attention.kv_heads, attention.output.in_features // attention.heads

@@ -37,9 +37,8 @@ class InputStatistics:
 
 
 class Calibration:
-    """Tokens on their way through the blocks of a GPT. What is quantised so far shapes the inputs of what follows, as
-    in GPTQ: `statistics` of a block, change its weights, `advance` through it.
-    """
+    """Tokens on their way through the blocks of a GPT. Layers that are quantised already shape the inputs of later
+    layers, as in GPTQ: take the `statistics` of a block, change its weights, and `advance` through it."""
 
     def __init__(self, model: GPT, tokens: Int[Tensor, "sequences tokens"], batch: int = 8):
         self._check(model, tokens)

@@ -29,10 +29,11 @@ def gptq(
     damping: float = 0.01,
     act_order: bool = False,
 ) -> QuantizedWeight:
-    """A weight of few bits that gives nearly the same outputs on inputs whose Σ x xᵀ is `gram`. Computed in float64.
+    """Return a weight of few bits that gives nearly the same outputs on inputs whose Σ x xᵀ is `gram`. Computed in
+    float64.
 
     `damping`, a share of the diagonal's mean, is added to the diagonal. A group's scale is chosen when its first column
-    is reached, from its corrected weights. With `act_order` columns come in the order of falling inputs; scales are
+    is reached, from its corrected weights. With `act_order`, columns come in the order of falling inputs. Scales are
     then those of the original weights, since a group does not stay in one piece.
 
     Raises ValueError if sizes disagree, or if `gram` is not positive definite in spite of the damping.
@@ -86,7 +87,7 @@ def output_error(
     quantized: Float[Tensor, "rows columns"],
     gram: Float[Tensor, "columns columns"],
 ) -> float:
-    """Σ ‖(W − Ŵ) x‖² / Σ ‖W x‖² over the inputs whose Σ x xᵀ is `gram`; 0 where all outputs are 0."""
+    """Return Σ ‖(W − Ŵ) x‖² / Σ ‖W x‖² over the inputs whose Σ x xᵀ is `gram`, or 0 if all outputs are 0."""
     exact, gram = weight.detach().double(), gram.double()
     lost, whole = (float(((each @ gram) * each).sum()) for each in (exact - quantized.double(), exact))
     return lost / whole if whole else 0.0

@@ -98,10 +98,10 @@ class QuantizedWeight:
 
 
 def quantize_weight(weight: Float[Tensor, "rows columns"], scheme: Scheme) -> QuantizedWeight:
-    """Round every weight to the nearest that its group can hold.
+    """Round every weight to the nearest value that its group can hold.
 
     A weight moves by at most scale / 2, where the scale is 2·max|w| / (levels − 1) of its group, or (max − min) /
-    (levels − 1) with zero points; rounding the scale itself to its dtype can add (levels − 1) times that rounding.
+    (levels − 1) with zero points. Rounding the scale itself to its dtype can add (levels − 1) times that rounding.
     Raises ValueError for weights that are not a matrix, not finite, or too large for the dtype of the scales.
     """
     if weight.ndim != 2 or not weight.numel():

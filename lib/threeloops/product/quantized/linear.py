@@ -47,7 +47,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> Float[Tensor, "out_features in_features"]:
-        """Dequantised anew at every look, for code that wants a matrix, in the dtype that the model was moved to."""
+        """The weight as a matrix, dequantised at every access, in the dtype that the model was moved to."""
         return self.quantized.dequantize(self.dtype)
 
     @property

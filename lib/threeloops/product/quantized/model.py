@@ -21,12 +21,12 @@ __all__ = ["AlreadyQuantizedError", "Method", "quantize", "weight_bytes"]
 Method = Literal["rtn", "gptq", "awq"]
 
 _STAGES = (("attention.qkv",), ("attention.output",), ("mlp.gate", "mlp.up"), ("mlp.down",))
-"""The linear layers of a block in the order in which tokens meet them; those of a stage read the same inputs."""
+"""The linear layers of a block in the order in which tokens meet them. Layers of one stage read the same inputs."""
 _LAYERS = tuple(name for stage in _STAGES for name in stage)
 
 
 class AlreadyQuantizedError(ValueError):
-    """The model has layers of few bits: rounding what was rounded adds errors and saves nothing."""
+    """The model has layers of few bits already. Rounding them again would add errors and save nothing."""
 
 
 def quantize(
@@ -38,12 +38,12 @@ def quantize(
     head: bool = False,
     act_order: bool = False,
 ) -> GPT:
-    """A copy of `model` with its linear layers in `scheme`; `model` stays as it is, whatever happens.
+    """Return a copy of `model` with its linear layers in `scheme`. `model` itself is never changed.
 
-    "rtn" rounds to the nearest. "gptq" and "awq" look at `calibration`, tokens like those that the model will meet, on
-    their way through the layers that are quantised already. Embedding, norms and head keep their dtype: the head turns
-    small errors into other tokens. With `head=True` it is quantised too; if it shares its matrix with the embedding,
-    the embedding keeps the matrix. `act_order` is GPTQ's.
+    "rtn" rounds to the nearest. "gptq" and "awq" use `calibration`, tokens like those that the model will meet, on
+    their way through the layers that are quantised already. Embedding, norms and head keep their dtype, because the
+    head turns small errors into other tokens. With `head=True` it is quantised too. If it shares its matrix with the
+    embedding, the embedding keeps the matrix. `act_order` is an option of GPTQ.
 
     Raises AlreadyQuantizedError, and ValueError for arguments that do not fit.
     """
@@ -111,5 +111,5 @@ def _replace(parent: nn.Module, name: str, weight: QuantizedWeight) -> None:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of all that a model keeps, quantised or not; what two layers share counts once."""
+    """Return the bytes of a model's tensors, quantised or not. A tensor that two layers share counts once."""
     return sum({tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}.values())

@@ -38,11 +38,12 @@ def perplexity(
 ) -> Perplexity:
     """Compute the perplexity of all tokens but the first, each predicted once.
 
-    The model reads windows of `window` tokens (its longest sequence), each `stride` tokens (a window) after the one
-    before. All predictions of the first window count, and of each later one those of the last `stride` tokens. So a
-    token is predicted from at least window − stride + 1 before it, where there are so many: a stride of a whole window
-    is cheap, as in most papers on quantisation, a short one gives every token its context. The last window ends with
-    the text and is moved back to be whole. Raises ValueError for tokens, a window or a stride that do not fit.
+    The model reads windows of `window` tokens (its longest sequence), each `stride` tokens (a window) after the
+    previous one. All predictions of the first window count, and the last `stride` predictions of each later window. So
+    a token is predicted from at least window − stride + 1 tokens before it, if there are so many. A stride of a whole
+    window is cheap, as in most papers on quantisation. A short stride gives every token its context. The last window
+    ends with the text and is moved back to be complete. Raises ValueError for tokens, a window or a stride that do not
+    fit.
     """
     config = model.config
     window = config.max_sequence if window is None else window

@@ -90,8 +90,8 @@ def weight_only_matmul_kernel(
 def weight_only_matmul(x: torch.Tensor, weight: QuantizedWeight) -> torch.Tensor:
     """x Ŵᵀ: (…, columns of the weight) → (…, rows of the weight), in x's dtype: float16, bfloat16 or float32.
 
-    Sums are float32. Meant for up to some dozens of tokens; for more, arithmetic takes longer than reading, and
-    dequantising first is faster. Not differentiable. Raises ValueError for what does not fit.
+    Sums are float32. It is meant for up to some dozens of tokens. For more, arithmetic takes longer than reading, and
+    it is faster to dequantise first. It is not differentiable. Raises ValueError for arguments that do not fit.
     """
     launching.require_tensors(x=x)
     launching.require_dtypes((torch.uint8,), codes=weight.codes, zeros=weight.zeros)

@@ -90,7 +90,7 @@ class Service:
         self._opening = asyncio.create_task(self._open())
 
     async def drain(self) -> None:
-        """Refuse what comes, wait for what is here, and cut what is left after `drain_seconds`."""
+        """Refuse new requests, wait for the current ones, and cut off what remains after `drain_seconds`."""
         self.admission.drain()
         for seconds in (self.settings.drain_seconds, _CUT_SECONDS):
             try:
@@ -243,7 +243,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models")
     async def models(client: _Client) -> ModelList:
-        """What is served."""
+        """List the served models."""
         return ModelList(data=[described()])
 
     @app.get("/v1/models/{name:path}")

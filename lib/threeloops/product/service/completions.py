@@ -44,7 +44,7 @@ __all__ = ["Answer", "Answers"]
 _LAST_WORDS_SECONDS = 1.0
 """The time in which the event that says why a stream ends early may reach a slow client."""
 _PLACE = "\0the text\0"
-"""Stands for it where the bytes around it are made, once per answer."""
+"""The placeholder of a text while the bytes around it are made, once per answer."""
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -53,7 +53,7 @@ _STREAM_HEADERS = [
 
 
 class Answers(Protocol):
-    """What an answer needs of the service."""
+    """The parts of the service that an answer needs."""
 
     settings: Settings
     admission: Admission
@@ -125,7 +125,8 @@ class Answer(Response):
         return None
 
     async def _pieces(self) -> AsyncGenerator[Piece, None]:
-        """Texts of all choices as they become certain. What can be seen to be the last comes once the place is free."""
+        """Yield texts of all choices as they become certain. A piece that is known to be the last comes once the place
+        is free."""
         service = self._service
         self._choices = [
             Choice(service, self._job, index, self._id, self._note_first_token) for index in range(self._job.choices)
@@ -180,7 +181,8 @@ class Answer(Response):
             self._log["ttft_seconds"] = round(seconds, 4)
 
     def _note_end(self) -> None:
-        """It is counted by how it ended, and so it is not refused, whatever its client is told."""
+        """Note how the request ended. It is counted by this, and so it does not count as refused, whatever its client
+        is told."""
         self._state["has_ended"] = True
         is_late = self._timeout is not None and self._timeout.expired() and not self._cut
         for choice in self._choices:

@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 class ResponseCache:
     """Answers of at most `largest_bytes`, kept for `seconds_to_live`. An operation waits at most `timeout` seconds.
 
-    Every lookup is one of `hits` or `misses`; `errors` counts what Redis failed at, what it took more than half of
-    `timeout` for, and what it held instead of an answer. After three failures in a row it is not asked for `pause`
-    seconds; then one operation tries again.
+    Every lookup counts as one of `hits` or `misses`. `errors` counts operations that failed in Redis or took more than
+    half of `timeout`, and stored values that were not answers. After three failures in a row Redis is not asked for
+    `pause` seconds. Then one operation tries again.
 
     >>> key = cache.key(version.digest, request.prompt, request.sampling)
     >>> if (answer := await cache.get(key)) is None:
@@ -64,7 +64,8 @@ class ResponseCache:
 
     @staticmethod
     def key(model_version: str, prompt: Sequence[int], sampling: Sampling, also: str = "") -> str | None:
-        """What identifies an answer; None if it depends on chance. `also`: whatever else shapes it, as stop strings.
+        """Return the key of an answer, or None if it depends on chance. `also` has everything else that shapes it, such
+        as stop strings.
 
         At temperature 0 the likeliest token is taken, so seed, top_k, top_p and min_p change nothing.
         """
@@ -102,7 +103,7 @@ class ResponseCache:
         await self._redis.connection_pool.disconnect()
 
     async def _ask(self, operation: Callable) -> bytes | None:
-        """What Redis answers; None if it cannot, or was not asked."""
+        """Return Redis's answer, or None if it failed or was not asked."""
         now = self._clock()
         if self._failures >= _FAILURES:
             if now < self._closed_until:

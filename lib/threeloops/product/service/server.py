@@ -27,7 +27,7 @@ the engine, which pauses them."""
 _WAITING = 2048
 """Connections that the kernel keeps until they are accepted."""
 _OTHER_FILES = 96
-"""File descriptors for Redis, two engines, the registry, logs, and what Python has open."""
+"""File descriptors for Redis, two engines, the registry, logs, and Python's own open files."""
 
 
 class StartFailed(RuntimeError):
@@ -116,11 +116,11 @@ class _Server(uvicorn.Server):
 
 
 def _bounds(wanted: int, open_files: int) -> tuple[int, int]:
-    """How many connections are accepted at once, and how many may be open, where a process may have `open_files` open
-    (-1: any number). Raises SettingsError if it may have too few.
+    """Return how many connections are accepted at once, and how many may be open, if a process may have `open_files`
+    open (-1: any number). Raises SettingsError if it may have too few.
 
     A connection counts a few turns of the event loop after it was accepted, and a refused one is closed a few turns
-    later, so room is kept for five times as many as are accepted in one turn.
+    later. So room is kept for five times as many as are accepted in one turn.
     """
     if open_files < 0:
         return 128, wanted

@@ -28,7 +28,7 @@ _PLACEHOLDERS: dict[Any, str] = {int: "N", Path | None: "PATH"}
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used: which one, where it comes from, its value, and what was expected."""
+    """A setting that cannot be used: its name, its origin, its value, and what was expected."""
 
 
 class Settings(BaseModel):
@@ -89,7 +89,7 @@ class Settings(BaseModel):
 
     @property
     def name(self) -> str:
-        """What clients call the model."""
+        """The name by which clients call the model."""
         return self.served_model_name or Path(self.model).resolve().name.removesuffix(".gguf")
 
 
@@ -145,7 +145,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 class _Refused(argparse.Action):
-    """A flag for what a command line must not hold."""
+    """A flag for a setting that a command line must not contain."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         name = _PREFIX + self.dest.upper()

@@ -10,8 +10,15 @@ The course's own models take bytes as tokens. A published model brings its own t
 >>> print(decoder.end())
 """
 
-from threeloops.product.text.decoder import TextDecoder
-from threeloops.product.text.load import load_tokenizer
-from threeloops.product.text.tokenizer import ByteTokenizer, Tokenizer, checked
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.text.decoder import TextDecoder
+    from threeloops.product.text.load import load_tokenizer
+    from threeloops.product.text.tokenizer import ByteTokenizer, Tokenizer, checked
+else:
+    import_on_demand(__name__)
 
 __all__ = ["ByteTokenizer", "TextDecoder", "Tokenizer", "checked", "load_tokenizer"]

@@ -74,7 +74,7 @@ def fingerprint(recipe: Recipe, text: Tensor) -> str:
 
 
 def export(model: GPT, path: Path, about: dict[str, str]) -> None:
-    """Write the weights in float16 as one safetensors file, with the sizes and what else there is to know."""
+    """Write the weights in float16 as one safetensors file, with the sizes and other metadata."""
     tensors = {name: value.half().contiguous() for name, value in model.state_dict().items() if name != "head.weight"}
     save_file(tensors, path, {"config": json.dumps(vars(model.config)), **about})
 

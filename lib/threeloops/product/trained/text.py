@@ -32,8 +32,8 @@ def decode(tokens: list[int]) -> str:
 
 
 def standard_library(root: Path | None = None) -> tuple[Int[Tensor, "train"], Int[Tensor, "held_out"]]:
-    """Bytes of all modules, tests left out, to train on and held out, as uint8; about 12 million. A process reads its
-    own library once: change nothing in what is returned.
+    """Return the bytes of all modules except tests, to train on and held out, as uint8, about 12 million. A process
+    reads its own library once, so do not change the result.
 
     Raises FileNotFoundError if there are no sources, as in a Python that was installed without them.
     """

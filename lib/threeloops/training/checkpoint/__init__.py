@@ -12,30 +12,19 @@ Any mapping from names to tensors and plain values can be saved in its place.
 Names are imported when they are first used: `checkpoint.crash` also works where a lab withholds the rest.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
 
 if TYPE_CHECKING:
     from threeloops.training.checkpoint.checkpointer import Checkpointer, Loaded, Stall
     from threeloops.training.checkpoint.format import CheckpointError, CorruptCheckpointError
     from threeloops.training.checkpoint.pieces import Sharded, flat_range, sharded_along
     from threeloops.training.checkpoint.store import LocalStore, ObjectStore, Store
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "CheckpointError", "Checkpointer", "CorruptCheckpointError", "Loaded", "LocalStore", "ObjectStore", "Sharded",
     "Stall", "Store", "flat_range", "sharded_along",
 ]  # fmt: skip
-
-_MODULES = {
-    "checkpointer": ("Checkpointer", "Loaded", "Stall"),
-    "format": ("CheckpointError", "CorruptCheckpointError"),
-    "pieces": ("Sharded", "flat_range", "sharded_along"),
-    "store": ("LocalStore", "ObjectStore", "Store"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

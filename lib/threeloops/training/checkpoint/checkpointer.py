@@ -56,17 +56,15 @@ class Checkpointer:
     """Save a state, and load the newest complete one. Every rank of the group makes the same calls in the same order.
 
     A state is a mapping from names to tensors, `Sharded` tensors, and plain values (JSON). A name refers to one tensor
-    on all ranks. A plain tensor is whole, and equal on all ranks. Each part of replicated data is written by one of the
-    ranks that hold it.
+    on all ranks. A plain tensor is whole, and equal on all ranks. One of the ranks that hold replicated data writes it.
 
     Args:
         group: the ranks that save together. By default all ranks, or this process if there are no others.
         keep: the number of checkpoints that are kept, besides milestones and files that a kept checkpoint refers to.
         milestones: every step that is a multiple is kept forever. 0 for none.
-        full_every: one save in `full_every` is full. The others write only changed blocks of 1 MiB, and refer to
-            earlier files for the rest. 1 for full saves only.
-        state: the state that will be saved. If saves are asynchronous, give it to allocate their buffer now. Otherwise
-            the first save allocates it, and takes several times as long as later saves.
+        full_every: one save in `full_every` is full. The others write only changed blocks of 1 MiB.
+        state: the state that will be saved, to allocate the buffer of asynchronous saves now. Otherwise the first save
+            allocates it, and takes several times as long as later saves.
     """
 
     def __init__(
@@ -154,9 +152,8 @@ class Checkpointer:
         in which a requested byte is not as it was written, is skipped with a warning.
 
         Args:
-            template: the tensors to fill, as in a state. Only the parts that overlap are read. The ranks, and their
-                number, may differ from those that saved. A function makes a template from a manifest. Without a
-                template every rank loads all tensors.
+            template: the tensors to fill, as in a state, or a function that makes them from a manifest. Any number of
+                ranks may ask for any parts. Without a template every rank loads all tensors.
             strict: a tensor that no rank asks for is an error.
 
         Raises:

@@ -37,27 +37,34 @@ second thread or process of a rank that communicates, keys of a `Store` that ano
 `torch.distributed.rpc`.
 """
 
-from threeloops.training.cluster.cluster import Cluster, Run
-from threeloops.training.cluster.machine.errors import (
-    ClusterError,
-    Deadlock,
-    Mismatch,
-    RankFailed,
-    RankLost,
-    Unfinished,
-)
-from threeloops.training.cluster.machine.faults import CorruptMessage, RankDies, SlowLink, SlowRank
-from threeloops.training.cluster.machine.topology import (
-    Topology,
-    fabric,
-    one_node,
-    pcie_only,
-    read_topology,
-    uniform,
-)
-from threeloops.training.cluster.program import advance_to, ask, charge, compute, now, synchronize
-from threeloops.training.cluster.real import run_on_processes
-from threeloops.training.cluster.script import script
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.cluster.cluster import Cluster, Run
+    from threeloops.training.cluster.machine.errors import (
+        ClusterError,
+        Deadlock,
+        Mismatch,
+        RankFailed,
+        RankLost,
+        Unfinished,
+    )
+    from threeloops.training.cluster.machine.faults import CorruptMessage, RankDies, SlowLink, SlowRank
+    from threeloops.training.cluster.machine.topology import (
+        Topology,
+        fabric,
+        one_node,
+        pcie_only,
+        read_topology,
+        uniform,
+    )
+    from threeloops.training.cluster.program import advance_to, ask, charge, compute, now, synchronize
+    from threeloops.training.cluster.real import run_on_processes
+    from threeloops.training.cluster.script import script
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "Cluster", "ClusterError", "CorruptMessage", "Deadlock", "Mismatch", "RankDies", "RankFailed", "RankLost",

@@ -9,13 +9,17 @@ With N = 2^m + x ranks, x of them are folded in as in MPICH: each even rank amon
 next rank, waits, and gets the result from it.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from threeloops.training.collectives.cost import Cost, Link, require_sizes
 from threeloops.training.collectives.peers import Peers
 from threeloops.training.collectives.reduction import Reduction, flat, reduction, scratch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "halving_doubling_all_reduce",
@@ -103,7 +107,7 @@ def halving_doubling_all_reduce_cost(elements: int, element_size: int, ranks: in
     )
 
 
-_Among = Callable[[int, int, torch.Tensor], None]
+_Among: TypeAlias = "Callable[[int, int, torch.Tensor], None]"
 
 
 def _folded(peers: Peers, tensor: torch.Tensor, how: Reduction, among: _Among) -> None:

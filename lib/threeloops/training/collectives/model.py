@@ -5,11 +5,11 @@ the lowest sum wins (src/graph/tuning.cc: ncclTopoGetAlgoTime). The switch betwe
 Thakur, Rabenseifner and Gropp 2005.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple
 
 from threeloops.training.collectives.cost import Cost, Link
 from threeloops.training.collectives.halving import (
@@ -26,6 +26,9 @@ from threeloops.training.collectives.tree import (
     tree_all_reduce,
     tree_all_reduce_cost,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ALL_REDUCES", "AllReduce", "best_algorithm", "fastest", "fit", "predicted_seconds"]
 

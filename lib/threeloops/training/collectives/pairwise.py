@@ -4,12 +4,16 @@ MPICH's algorithm for long messages (Thakur, Rabenseifner, Gropp 2005, section 4
 target, so a rank sends exactly the blocks of the others, and never more than one at a time.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from threeloops.training.collectives.cost import Cost, Link, require_sizes
 from threeloops.training.collectives.peers import Peers
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["all_to_all", "all_to_all_cost"]
 
@@ -24,6 +28,8 @@ def all_to_all(peers: Peers, outs: Sequence[torch.Tensor], tensors: Sequence[tor
         raise ValueError(
             f"outs[{rank}] has shape {tuple(outs[rank].shape)}: this rank's own tensor has {tuple(tensors[rank].shape)}"
         )
+    import torch
+
     with torch.no_grad():
         outs[rank].detach().copy_(tensors[rank])
         for step in range(1, size):

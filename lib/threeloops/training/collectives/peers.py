@@ -1,10 +1,13 @@
 """The interface of a collective algorithm to the world: messages to and from the other ranks of a group."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from __future__ import annotations
 
-import torch
-import torch.distributed as dist
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
 
 __all__ = ["Peers", "Subset", "TorchPeers"]
 
@@ -43,6 +46,8 @@ class TorchPeers:
     """`Peers` by `torch.distributed` on any backend with point-to-point messages; `group` None is the default one."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        import torch.distributed as dist
+
         self._group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
@@ -50,12 +55,18 @@ class TorchPeers:
         self._together = dist.get_backend(group) == "nccl"
 
     def send(self, tensor: torch.Tensor, to: int) -> list[dist.Work]:
+        import torch.distributed as dist
+
         return [dist.isend(tensor, group=self._group, group_dst=to)]
 
     def receive(self, into: torch.Tensor, source: int) -> list[dist.Work]:
+        import torch.distributed as dist
+
         return [dist.irecv(into, group=self._group, group_src=source)]
 
     def exchange(self, tensor: torch.Tensor, to: int, into: torch.Tensor, source: int) -> list[dist.Work]:
+        import torch.distributed as dist
+
         if self._together:
             receive = dist.P2POp(dist.irecv, into, group=self._group, group_peer=source)
             return dist.batch_isend_irecv([receive, dist.P2POp(dist.isend, tensor, group=self._group, group_peer=to)])

@@ -1,22 +1,38 @@
 """The reductions of a collective, and tensors as the flat buffers that its messages are cut from."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Reduction", "flat", "reduction", "require_rank", "scratch"]
 
 _kept = threading.local()
 
+
+def _maximum(into: torch.Tensor, other: torch.Tensor) -> None:
+    import torch
+
+    torch.maximum(into, other, out=into)
+
+
+def _minimum(into: torch.Tensor, other: torch.Tensor) -> None:
+    import torch
+
+    torch.minimum(into, other, out=into)
+
+
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
-    "sum": torch.Tensor.add_,
-    "avg": torch.Tensor.add_,
-    "product": torch.Tensor.mul_,
-    "max": lambda into, other: torch.maximum(into, other, out=into),
-    "min": lambda into, other: torch.minimum(into, other, out=into),
+    "sum": lambda into, other: into.add_(other),
+    "avg": lambda into, other: into.add_(other),
+    "product": lambda into, other: into.mul_(other),
+    "max": _maximum,
+    "min": _minimum,
 }
 
 
@@ -47,6 +63,8 @@ def reduction(operation: str | Reduction, tensor: torch.Tensor) -> Reduction:
 @contextmanager
 def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Return the tensor's elements in one contiguous dimension. Values written there are in the tensor afterwards."""
+    import torch
+
     with torch.no_grad():
         buffer = tensor.detach().contiguous().view(-1)
         yield buffer
@@ -60,6 +78,8 @@ def scratch(like: torch.Tensor, elements: int) -> torch.Tensor:
     On a CPU the memory is kept, because glibc returns blocks of 32 MiB and more to the system, and touching fresh pages
     takes longer than copying into them. On a GPU torch's allocator keeps it.
     """
+    import torch
+
     if like.device.type != "cpu":
         return like.new_empty(elements)
     size = elements * like.element_size()

@@ -8,13 +8,17 @@ Chunk i starts at rank i + 1 and reaches rank i after N − 1 steps, reduced in 
 value is computed once, and the result has the same bits on all ranks.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from threeloops.training.collectives.cost import Cost, Link, chunk_length, require_sizes
 from threeloops.training.collectives.peers import Peers, Subset
 from threeloops.training.collectives.reduction import Reduction, flat, reduction, scratch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "all_gather_chunks",
@@ -56,6 +60,8 @@ def ring_reduce_scatter(peers: Peers, out: torch.Tensor, tensor: torch.Tensor, o
     """Write chunk `rank` of the reduced `tensor` to `out`. `tensor` is not changed."""
     how = reduction(operation, tensor)
     _require_chunk("out", out, "tensor", tensor, peers)
+    import torch
+
     with torch.no_grad():
         chunks = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).tensor_split(peers.size)
         reduce_scatter_chunks(peers, chunks, how)

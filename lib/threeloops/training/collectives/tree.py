@@ -5,11 +5,16 @@ reduce is the same tree backwards. The parent of rank p > 0 is p without its hig
 MPICH uses binomial trees for short messages (Thakur, Rabenseifner, Gropp 2005, section 4).
 """
 
-import torch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from threeloops.training.collectives.cost import Cost, Link, require_sizes
 from threeloops.training.collectives.peers import Peers
 from threeloops.training.collectives.reduction import Reduction, flat, reduction, require_rank, scratch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "broadcast",

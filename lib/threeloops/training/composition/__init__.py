@@ -8,6 +8,13 @@
 on real processes.
 """
 
-from threeloops.training.composition.parallel_gpt import ParallelGPT
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.composition.parallel_gpt import ParallelGPT
+else:
+    import_on_demand(__name__)
 
 __all__ = ["ParallelGPT"]

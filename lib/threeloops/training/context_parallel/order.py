@@ -6,10 +6,12 @@ gives rank r chunks r and 2n − 1 − r, so each rank has equal work in each st
 et al. 2024, section 3.3.2). Striped attention (Brandon et al. 2023) balances by dealing out single tokens.
 """
 
-from typing import Literal
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Order", "chunks_of", "token_positions", "visible_pairs"]
 
@@ -28,6 +30,8 @@ def token_positions(tokens: int, rank: int, ranks: int, order: Order = "zigzag")
 
     Cut inputs and targets with it, `tokens[:, positions]`, and look up rotary positions.
     """
+    import torch
+
     length = _chunk_length(tokens, ranks, order)
     return torch.cat([torch.arange(c * length, (c + 1) * length) for c in chunks_of(rank, ranks, order)])
 

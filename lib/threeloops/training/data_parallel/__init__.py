@@ -9,25 +9,32 @@
 >>> optimizer.step()
 """
 
-from threeloops.training.data_parallel.buckets import assign_buckets
-from threeloops.training.data_parallel.clipping import clip_grad_norm, total_norm
-from threeloops.training.data_parallel.ddp import DDP, Bucket
-from threeloops.training.data_parallel.scaling import (
-    Gradient,
-    Step,
-    bucketed_step,
-    overlapped_step,
-    ring_all_reduce_ends,
-    scaling_efficiency,
-)
-from threeloops.training.data_parallel.seeds import seed_rank
-from threeloops.training.data_parallel.stragglers import (
-    StragglerDetector,
-    batch_weights,
-    expected_slowest,
-    gather_seconds,
-    proportional_batches,
-)
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.data_parallel.buckets import assign_buckets
+    from threeloops.training.data_parallel.clipping import clip_grad_norm, total_norm
+    from threeloops.training.data_parallel.ddp import DDP, Bucket
+    from threeloops.training.data_parallel.scaling import (
+        Gradient,
+        Step,
+        bucketed_step,
+        overlapped_step,
+        ring_all_reduce_ends,
+        scaling_efficiency,
+    )
+    from threeloops.training.data_parallel.seeds import seed_rank
+    from threeloops.training.data_parallel.stragglers import (
+        StragglerDetector,
+        batch_weights,
+        expected_slowest,
+        gather_seconds,
+        proportional_batches,
+    )
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "DDP", "Bucket", "Gradient", "Step", "StragglerDetector", "assign_buckets", "batch_weights", "bucketed_step",

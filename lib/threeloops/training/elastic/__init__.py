@@ -20,16 +20,23 @@
 ...             sys.exit(RESUME_ME)
 """
 
-from threeloops.training.elastic.failures import (
-    corrupt_gradient,
-    flip_bit,
-    flip_bit_in_file,
-    full_disk,
-    kill_once,
-    slow_disk,
-    torn_write,
-)
-from threeloops.training.elastic.grace import RESUME_ME, Grace
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.elastic.failures import (
+        corrupt_gradient,
+        flip_bit,
+        flip_bit_in_file,
+        full_disk,
+        kill_once,
+        slow_disk,
+        torn_write,
+    )
+    from threeloops.training.elastic.grace import RESUME_ME, Grace
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "RESUME_ME", "Grace", "corrupt_gradient", "flip_bit", "flip_bit_in_file", "full_disk", "kill_once", "slow_disk",

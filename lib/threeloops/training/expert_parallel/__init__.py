@@ -7,10 +7,17 @@
 >>> layer.load.dropped, gather_load(layer.load, groups["ep"]).imbalance
 """
 
-from threeloops.training.expert_parallel.capacity import Load, expert_capacity, gather_load, keep_within_capacity
-from threeloops.training.expert_parallel.cost import all_to_all_bytes, balanced_all_to_all_bytes, counts_bytes
-from threeloops.training.expert_parallel.layer import ExpertParallel, exchange_rows, own_experts
-from threeloops.training.expert_parallel.router import Router, Routing, load_balancing_loss, z_loss
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.expert_parallel.capacity import Load, expert_capacity, gather_load, keep_within_capacity
+    from threeloops.training.expert_parallel.cost import all_to_all_bytes, balanced_all_to_all_bytes, counts_bytes
+    from threeloops.training.expert_parallel.layer import ExpertParallel, exchange_rows, own_experts
+    from threeloops.training.expert_parallel.router import Router, Routing, load_balancing_loss, z_loss
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "ExpertParallel", "Load", "Router", "Routing", "all_to_all_bytes", "balanced_all_to_all_bytes", "counts_bytes",

@@ -16,24 +16,30 @@ On each rank, with its own stages of the model:
 >>> step.loss, optimizer.step()
 """
 
-from threeloops.training.pipeline.check import IllegalSchedule, check, most_in_flight
-from threeloops.training.pipeline.draw import gantt
-from threeloops.training.pipeline.runtime import Step, run_schedule
-from threeloops.training.pipeline.schedule import (
-    Action,
-    Schedule,
-    bubble_share,
-    gpipe,
-    interleaved,
-    microbatches_for,
-    one_f_one_b,
-)
-from threeloops.training.pipeline.simulate import Durations, Timed, Timeline, Transfers, simulate
-from threeloops.training.pipeline.stages import GPTStage, gpt_stages, input_backward
-from threeloops.training.pipeline.zero_bubble import zb_h1, zb_v
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.pipeline.check import IllegalSchedule, check, most_in_flight
+    from threeloops.training.pipeline.draw import gantt
+    from threeloops.training.pipeline.runtime import Step, run_schedule
+    from threeloops.training.pipeline.schedule import (
+        Action,
+        Schedule,
+        bubble_share,
+        gpipe,
+        interleaved,
+        one_f_one_b,
+    )
+    from threeloops.training.pipeline.simulate import Durations, Timed, Timeline, Transfers, simulate
+    from threeloops.training.pipeline.stages import GPTStage, gpt_stages, input_backward
+    from threeloops.training.pipeline.zero_bubble import zb_h1, zb_v
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "Action", "Durations", "GPTStage", "IllegalSchedule", "Schedule", "Step", "Timed", "Timeline", "Transfers",
-    "bubble_share", "check", "gantt", "gpipe", "gpt_stages", "input_backward", "interleaved", "microbatches_for",
+    "bubble_share", "check", "gantt", "gpipe", "gpt_stages", "input_backward", "interleaved",
     "most_in_flight", "one_f_one_b", "run_schedule", "simulate", "zb_h1", "zb_v",
 ]  # fmt: skip

@@ -10,21 +10,28 @@ This is a model of a step in closed form. `pipeline.simulate` follows each actio
 `PUBLISHED` has runs that others have measured, and `python -m benchmarks parallel` compares the predictions with them.
 """
 
-from threeloops.training.planning.memory import ALLOCATED_SHARE, Memory, memory
-from threeloops.training.planning.model import Transformer
-from threeloops.training.planning.plan import Machine, Plan
-from threeloops.training.planning.published import (
-    LLAMA_8B,
-    LLAMA_70B,
-    LLAMA_405B,
-    PUBLISHED,
-    Run,
-    a100_node,
-    h100_node,
-    node,
-)
-from threeloops.training.planning.search import plans
-from threeloops.training.planning.time import StepTime, step_time
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.planning.memory import ALLOCATED_SHARE, Memory, memory
+    from threeloops.training.planning.model import Transformer
+    from threeloops.training.planning.plan import Machine, Plan
+    from threeloops.training.planning.published import (
+        LLAMA_8B,
+        LLAMA_70B,
+        LLAMA_405B,
+        PUBLISHED,
+        Run,
+        a100_node,
+        h100_node,
+        node,
+    )
+    from threeloops.training.planning.search import plans
+    from threeloops.training.planning.time import StepTime, step_time
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "ALLOCATED_SHARE", "LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "Machine", "Memory", "PUBLISHED", "Plan", "Run",

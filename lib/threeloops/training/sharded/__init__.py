@@ -16,18 +16,25 @@ or, where the parameters are cut as well,
 >>> optimizer.zero_grad()
 """
 
-from threeloops.training.sharded.cost import ModelStates, bytes_sent, model_states
-from threeloops.training.sharded.deepspeed import (
-    DeepSpeedConfigError,
-    DeepSpeedSettings,
-    LearningRate,
-    LossScale,
-    from_deepspeed_config,
-)
-from threeloops.training.sharded.fsdp import FSDP
-from threeloops.training.sharded.live import LiveBytes
-from threeloops.training.sharded.optimizer import ZeroOptimizer
-from threeloops.training.sharded.reshard import reshard
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.sharded.cost import ModelStates, bytes_sent, model_states
+    from threeloops.training.sharded.deepspeed import (
+        DeepSpeedConfigError,
+        DeepSpeedSettings,
+        LearningRate,
+        LossScale,
+        from_deepspeed_config,
+    )
+    from threeloops.training.sharded.fsdp import FSDP
+    from threeloops.training.sharded.live import LiveBytes
+    from threeloops.training.sharded.optimizer import ZeroOptimizer
+    from threeloops.training.sharded.reshard import reshard
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "DeepSpeedConfigError", "DeepSpeedSettings", "FSDP", "LearningRate", "LiveBytes", "LossScale", "ModelStates",

@@ -12,28 +12,44 @@ A step with a layer of one's own is as short: `copy_to_ranks`, a matrix cut by c
 `sum_over_ranks`. `block_traffic` says what it sends.
 """
 
-from threeloops.training.tensor_parallel.cost import Traffic, block_traffic, loss_traffic, step_traffic
-from threeloops.training.tensor_parallel.gpt import Heads, VocabularyLoss, gpt_plan
-from threeloops.training.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-from threeloops.training.tensor_parallel.layouts import (
-    COPIED,
-    REPLICATED,
-    TERMS,
-    Layout,
-    all_gather,
-    change_layout,
-    copy_to_ranks,
-    gather,
-    reduce_scatter,
-    sharded,
-    split,
-    sum_over_ranks,
-)
-from threeloops.training.tensor_parallel.plan import Column, Enter, OnShards, Plan, Row, Style, Vocabulary, parallelize
-from threeloops.training.tensor_parallel.vocabulary import (
-    VocabularyParallelEmbedding,
-    vocabulary_parallel_cross_entropy,
-)
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.tensor_parallel.cost import Traffic, block_traffic, loss_traffic, step_traffic
+    from threeloops.training.tensor_parallel.gpt import Heads, VocabularyLoss, gpt_plan
+    from threeloops.training.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+    from threeloops.training.tensor_parallel.layouts import (
+        COPIED,
+        REPLICATED,
+        TERMS,
+        Layout,
+        all_gather,
+        change_layout,
+        copy_to_ranks,
+        gather,
+        reduce_scatter,
+        sharded,
+        split,
+        sum_over_ranks,
+    )
+    from threeloops.training.tensor_parallel.plan import (
+        Column,
+        Enter,
+        OnShards,
+        Plan,
+        Row,
+        Style,
+        Vocabulary,
+        parallelize,
+    )
+    from threeloops.training.tensor_parallel.vocabulary import (
+        VocabularyParallelEmbedding,
+        vocabulary_parallel_cross_entropy,
+    )
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "COPIED", "REPLICATED", "TERMS", "Column", "ColumnParallelLinear", "Enter", "Heads", "Layout", "OnShards", "Plan",

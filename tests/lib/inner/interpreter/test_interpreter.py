@@ -343,4 +343,44 @@ def logic(out, n, absent: tl.constexpr):
 def test_and_and_or_of_numbers_are_truths_as_in_a_compiled_kernel():
     out = torch.full((6,), -1, dtype=torch.int32)
     logic[(1,)](out, 7, absent=None)
-    assert out.tolist() == [0, 1, 1, 0, 0, 0]  # the last is added to, because both sides are computed
+    assert out.tolist() == [0, 0, 1, 0, 0, 0]  # the last is added to, because both sides are computed
+
+
+LARGE = tl.constexpr(2.0**24)
+
+
+@triton.jit
+def chosen(out, n):
+    zero, twice = 0, 2 * LARGE
+    odd = zero == 1
+    tl.store(out, (LARGE if zero == 0 else 0.0) + 1.0 == LARGE)
+    tl.store(out + 1, min(twice, LARGE) + 1.0 == LARGE)
+    tl.store(out + 2, max(n.to(tl.float32), LARGE, 5.0) + 1.0 == LARGE)
+    tl.store(out + 3, (not odd) + (not odd) == 0)
+    tl.store(out + 4, (odd or LARGE) + 1.0 == LARGE)
+    tl.store(out + 5, (LARGE if LARGE > 1.0 else 0.0) + 1.0 == LARGE)
+
+
+@needs_interpreter
+def test_numbers_that_a_tensor_chooses_are_tensors_as_in_a_compiled_kernel():
+    out = torch.full((6,), -1, dtype=torch.int32)
+    chosen[(1,)](out, 7)
+    assert out.tolist() == [1, 1, 1, 1, 0, 0]  # as a float32, the number absorbs 1; a compile-time number does not
+
+
+@triton.jit
+def one_of_two(n):
+    if n > 3:
+        return 5.0
+    return 1.0
+
+
+@triton.jit
+def returning(out, n):
+    tl.store(out, one_of_two(n))
+
+
+@needs_interpreter
+def test_a_function_that_returns_one_of_several_numbers_is_refused():
+    with pytest.raises(Exception, match="return 5.0, in a function with several returns: assign the number"):
+        returning[(1,)](torch.zeros(1), 7)

@@ -13,6 +13,7 @@ import triton.language as tl
 DEVICE = device()
 needs_interpreter = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled on this machine")
 BF16, FP16 = torch.bfloat16, torch.float16
+NAN, INF = float("nan"), float("inf")
 
 
 @triton.jit
@@ -90,6 +91,29 @@ def arg_extremes(x, out, N: tl.constexpr, LEFT: tl.constexpr):
     row = tl.load(x + tl.arange(0, N))
     tl.store(out, tl.argmax(row, 0, tie_break_left=LEFT))
     tl.store(out + 1, tl.argmin(row, 0, tie_break_left=LEFT))
+
+
+@triton.jit
+def extremes_and_places(x, values, places, N: tl.constexpr):
+    row = tl.load(x + tl.arange(0, N))
+    high, high_at = tl.max(row, 0, return_indices=True)
+    low, low_at = tl.min(row, 0, return_indices=True)
+    tl.store(values, high)
+    tl.store(values + 1, low)
+    tl.store(places, high_at)
+    tl.store(places + 1, low_at)
+
+
+@triton.jit
+def total(x, out, N: tl.constexpr):
+    tl.store(out, tl.sum(tl.load(x + tl.arange(0, N)), 0))
+
+
+@triton.jit
+def histogram_of(x, out, n, N: tl.constexpr, BINS: tl.constexpr):
+    at = tl.arange(0, N)
+    counts = tl.histogram(tl.load(x + at, mask=at < n, other=0), BINS, mask=at < n)
+    tl.store(out + tl.arange(0, BINS), counts)
 
 
 @triton.jit
@@ -177,6 +201,45 @@ def test_arg_extremes_name_an_extreme_the_first_if_asked(left):
     assert (x[out[0]], x[out[1]]) == (x.max(), x.min())
     if left:
         assert out.tolist() == [x.argmax(), x.argmin()]
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("row", "values", "places"),
+    [
+        ([NAN, 6.0, 8.0, 1.0], [8.0, 1.0], [2, 3]),
+        ([6.0, NAN, 8.0, 8.0], [8.0, 6.0], [2, 0]),
+        ([-INF, NAN, NAN, NAN], [-INF, -INF], [0, 0]),
+        ([NAN, NAN, NAN, NAN], [NAN, NAN], [3, 3]),
+    ],
+)
+def test_an_extreme_and_its_place_are_those_of_a_number_if_there_is_one(row, values, places):
+    """If a tile has NaN, what a GPU finds depends on which thread holds it. Newer interpreters prefer numbers too."""
+    found, at = torch.zeros(2), torch.zeros(2, dtype=torch.int32)
+    extremes_and_places[(1,)](torch.tensor(row), found, at, N=4)
+    torch.testing.assert_close(found, torch.tensor(values), equal_nan=True, rtol=0, atol=0)
+    assert at.tolist() == places
+
+
+def test_a_sum_of_integers_wraps_around():
+    out = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    total[(1,)](torch.full((16,), 2**30 + 1, dtype=torch.int32, device=DEVICE), out, N=16)
+    assert out.item() == 16
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+def test_a_histogram_counts_in_32_bits_whatever_it_counts(dtype):
+    x = torch.tensor([0] * 300 + [1] * 212).to(dtype)
+    out = torch.zeros(4, dtype=torch.int32, device=DEVICE)
+    histogram_of[(1,)](x.to(DEVICE), out, 310, N=512, BINS=4)
+    assert out.tolist() == [300, 10, 0, 0]
+
+
+@needs_interpreter
+def test_a_histogram_leaves_out_numbers_that_have_no_bin():
+    out = torch.zeros(4, dtype=torch.int32)
+    histogram_of[(1,)](torch.tensor([3, 4, -1, 100], dtype=torch.int32), out, 4, N=4, BINS=4)
+    assert out.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -128,8 +128,7 @@ def undefined(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        "a division by a number", "a shift by less than all bits", "some numbers that do not fit",
-        "a fully masked tile",
+        "a division by a number", "a shift by less than all bits",
     ],
 )  # fmt: skip
 def test_arithmetic_that_a_gpu_does_as_the_interpreter_is_no_fault(kind):
@@ -144,8 +143,10 @@ def test_arithmetic_that_a_gpu_does_as_the_interpreter_is_no_fault(kind):
         ("a quotient that does not fit", "the lowest integer is divided by −1; 1 lane"),
         ("a shift by all bits", "an integer of 32 bits is shifted by fewer than 0 or at least 32; 1"),
         ("a shift by a negative number", "an integer of 32 bits is shifted by fewer than 0 or at least 32; 1"),
-        ("no number that fits", "no number of a tile fits into the int32 that it becomes; 1 lane"),
-        ("a number that is none", "no number of a tile fits into the int32 that it becomes; 1 lane"),
+        ("some numbers that do not fit", "a number does not fit into the int32 that it becomes; "),
+        ("a fully masked tile", "a number does not fit into the int32 that it becomes; 16 lanes"),
+        ("no number that fits", "a number does not fit into the int32 that it becomes; 1 lane"),
+        ("a number that is none", "a number does not fit into the int32 that it becomes; 1 lane"),
     ],
 )
 def test_undefined_arithmetic_is_a_fault(kind, says):
@@ -166,3 +167,24 @@ def test_undefined_lanes_that_are_not_stored_may_be_divided_and_shifted():
     with meter(undefined_lanes=True) as traffic:
         quotients[(1,)](x, y, out, 10, BLOCK=16)
     assert traffic.findings == [] and out.tolist() == [k // 2 + (k % 4 >> 2) for k in range(10)]
+
+
+@triton.jit
+def counted_in_bins(x, out, n, MASKED: tl.constexpr):
+    at = tl.arange(0, 16)
+    numbers = tl.load(x + at, mask=at < n, other=-1)
+    counts = tl.histogram(numbers, 4, mask=at < n) if MASKED else tl.histogram(numbers, 4)
+    tl.store(out + tl.arange(0, 4), counts)
+
+
+def test_a_number_without_a_bin_is_a_fault_unless_it_is_masked():
+    x, out = torch.tensor([0, 3] * 5, dtype=torch.int32), torch.empty(4, dtype=torch.int32)
+    with meter() as traffic:
+        counted_in_bins[(1,)](x, out, 10, MASKED=True)
+    assert traffic.findings == [] and out.tolist() == [5, 0, 0, 5]
+    with meter() as traffic:
+        counted_in_bins[(1,)](x, out, 10, MASKED=False)
+    (finding,) = traffic.findings
+    assert finding.kind == "undefined-arithmetic"
+    assert "tl.histogram of 4 bins counts a number outside 0 … 3, whose bin is unspecified; 6 lanes" in finding.message
+    assert "leave it out with the mask" in finding.message

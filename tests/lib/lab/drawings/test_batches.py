@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from threeloops.lab.drawings.batches import _phases, block_maps, draw_block_map, draw_steps
 from threeloops.product.batching import CHUNKED, CONTINUOUS, Engine, SimulatedExecutor
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import Arrival, replay
 from threeloops.simulation.clock import VirtualClock
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from ledger import Ledger, continuation
 from threeloops.product.batching import CHUNKED, DYNAMIC, STATIC, AsyncEngine, Engine, EngineStopped, RequestFailed
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Finish, Request, Sampling
 
 PATIENCE = 30  # seconds; only a hang takes them

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from ledger import Ledger, continuation
 from threeloops.product.batching import CHUNKED, CONTINUOUS, Engine, TokenCounters
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Request, Sampling
 from threeloops.simulation.clock import VirtualClock
 

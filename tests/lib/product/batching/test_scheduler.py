@@ -15,7 +15,7 @@ from threeloops.product.batching import (
     block_keys,
     by_priority,
 )
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Finish, Phase, Request, Sampling
 from threeloops.simulation.clock import VirtualClock
 

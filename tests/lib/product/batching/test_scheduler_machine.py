@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger import Ledger, continuation
 from threeloops.product.batching import Engine, Policy, by_arrival, by_priority
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.request import Finish, Phase, Request, Sampling
 from threeloops.simulation.clock import VirtualClock
 

@@ -20,8 +20,8 @@ from threeloops.product.batching import (
     StepShape,
     fit,
 )
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.batching.simulated import FittedCost
-from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.loadgen import bursty, conversations, lognormal, replay, trace, uniform
 from threeloops.product.request import Request, Sampling

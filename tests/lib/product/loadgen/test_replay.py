@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.product.batching import CHUNKED, DYNAMIC, Engine, SimulatedExecutor
-from threeloops.product.decode.blocks import BlockManager
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import (
     SLO,
     Arrival,

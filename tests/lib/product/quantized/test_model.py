@@ -7,8 +7,8 @@ import pytest
 import torch
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.batching.engine import Engine
-from threeloops.product.decode.blocks import BlockManager
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.quantized import (
     AlreadyQuantizedError,

@@ -57,7 +57,7 @@ class Table:
                 raise ValueError(f"{self.caption}: a row has {len(row)} cells, expected {len(self.header)}: {row}")
 
     def lines(self, characters: int) -> int:
-        """About how many lines its rows take where a line of the page has so many characters."""
+        """Estimate how many lines its rows take if a line of the page has this many characters."""
         shares = [max(1, int(characters * width)) for width in self.widths]
         return sum(
             max(-(-len(str(cell)) // share) for cell, share in zip(row, shares, strict=True)) for row in self.rows
@@ -69,7 +69,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as PNG, with what it shows in words; `width` and `height` are in pixels."""
+    """A figure as PNG, with its content in words. `width` and `height` are in pixels."""
 
     name: str
     title: str
@@ -108,7 +108,7 @@ class Document:
     sections: tuple[Section, ...]
     slides: tuple[Slide, ...]
     quantities: tuple[Quantity, ...]
-    """What a workbook calculates."""
+    """The quantities that a workbook calculates."""
 
 
 def cleaned(outline: _T) -> _T:

@@ -17,7 +17,7 @@ __all__ = ["render"]
 _FONT = "Arial"
 _PAGE = (13.333, 7.5)
 _LEFT, _TOP, _WIDTH, _BOTTOM = 0.7, 1.55, 11.93, 7.1
-"""Inches of the slide, and of what stands below its title."""
+"""The slide's edges and the area below its title, in inches."""
 _TITLE, _TEXT = 28, 20
 """Font sizes in points."""
 _SIZES = (20, 18, 16)
@@ -134,7 +134,7 @@ def _fits(table: Table, size: float) -> bool:
 
 
 def _lines(text: str, width: float, size: float) -> int:
-    """How many lines a text takes in so many inches, about: words that do not fit go to the next line."""
+    """Estimate how many lines a text takes in this many inches. Words that do not fit go to the next line."""
     most, lines, used = _characters(width, size), 1, 0
     for word in text.split():
         if used and used + 1 + len(word) > most:

@@ -22,10 +22,10 @@ __all__ = ["render"]
 
 _PICTURE_PIXELS, _ROWS_PER_PAGE = 620, 46
 _WIDTH = 110
-"""Characters of a page in landscape: what the columns of a table share."""
+"""Characters of a page in landscape, which the columns of a table share."""
 _CHOSEN, _COMPUTED = "#fff8d6", "#eeeeee"
 _NOT_A_NAME = re.compile(r"[a-z]{1,3}\d+|r\d*(c\d*)?|c\d*|true|false", re.IGNORECASE)
-"""What a spreadsheet takes for a cell, a row, a column or a constant."""
+"""Names that a spreadsheet would take for a cell, a row, a column or a constant."""
 _INPUTS_NOTE = (
     "Change a yellow cell, and costs follow. Grey cells hold what a model of the library computed: "
     "they do not follow, and a new plan computes them."
@@ -68,7 +68,7 @@ class _Writer:
             self._pictures(pictures)
 
     def _style(self, **how: Any) -> Any:
-        """One format object for each look: a workbook holds only so many."""
+        """Return one format object for each look, since a workbook holds only a limited number."""
         key = tuple(sorted(how.items()))
         if key not in self.formats:
             base = {"font_name": "Arial", "font_size": 10, "font_color": palette.ink, "valign": "vcenter"}
@@ -132,7 +132,7 @@ class _Writer:
             self.sheet.repeat_rows(self.row - len(tables[0].rows) - 2)
 
     def _table(self, table: Table) -> None:
-        """The last column takes what wider tables of the sheet leave."""
+        """Write a table. Its last column takes the width that wider tables of the sheet leave."""
         self._line(table.caption, bold=True)
         right = tuple(table.numeric(column) for column in range(len(table.header)))
         self._header(table.header, right)
@@ -193,7 +193,7 @@ class _Writer:
             self._describe(each, "Calculation", (each.formula,))
 
     def _describe(self, quantity: Quantity, sheet: str, texts: tuple[str, ...]) -> None:
-        """What stands beside a quantity's value, and the name of the cell."""
+        """Write the texts beside a quantity's value, and the name of the cell."""
         wrapped = self._style(text_wrap=True, **_aligned(False))
         self.book.define_name(_name(quantity.name), f"={sheet}!$B${self.row + 1}")
         self.sheet.write_string(self.row, 0, quantity.label, wrapped)
@@ -240,7 +240,7 @@ def _aligned(right: bool) -> dict[str, Any]:
 
 
 def _name(quantity: str) -> str:
-    """The quantity's name, changed where a spreadsheet would take it for a cell."""
+    """Return the quantity's name, changed if a spreadsheet would take it for a cell."""
     return f"{quantity}_" if _NOT_A_NAME.fullmatch(quantity) else quantity
 
 

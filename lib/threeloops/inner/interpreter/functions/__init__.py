@@ -1,1 +1,1 @@
-"""Functions of `tl` that compute on whole tensors: products, reductions, and the library of elementary functions."""
+"""Functions of `tl` that compute on whole tensors (products, reductions, the elementary functions), and statements."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
-from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle
+from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle, _get_np_dtype
 
 from threeloops.inner.interpreter.repairs import format_of, stored, values_of
 
@@ -18,17 +18,27 @@ __all__ = ["NotElementwise", "add", "install"]
 
 _Array = np.ndarray
 _reduce_as_triton, _scan_as_triton = ReduceOps.apply_impl, ScanOps.apply_impl
+_to_tensor = ReduceOps.to_tensor
 
-_ANY_TIE = {
-    "_argmax_combine_tie_break_fast": (np.max, np.argmax),
-    "_argmin_combine_tie_break_fast": (np.min, np.argmin),
-}
-_FAST_ALREADY = (
-    "_argmax_combine_tie_break_left",
-    "_argmin_combine_tie_break_left",
-    "_elementwise_max",
-    "_elementwise_min",
-)
+
+def _first_place_of(best: np.ufunc) -> Callable:
+    """A function like np.argmax that prefers every number to NaN. If there is only NaN, its place is the last."""
+
+    def place(values: _Array, axis: int | None, keepdims: bool) -> _Array:
+        is_best = values == best.reduce(values, axis=axis, keepdims=True)
+        first = is_best.argmax(axis=axis, keepdims=keepdims)
+        last = (values.size if axis is None else values.shape[axis]) - 1
+        return np.where(is_best.any(axis=axis, keepdims=keepdims), first, last)
+
+    return place
+
+
+_EXTREMES = {
+    f"_arg{name}_combine_tie_break_{tie}": (best.reduce, _first_place_of(best))
+    for name, best in (("max", np.fmax), ("min", np.fmin))
+    for tie in ("left", "fast")
+} | {"_elementwise_max": (np.fmax.reduce, None), "_elementwise_min": (np.fmin.reduce, None)}
+"""Combine function → functions for the value and the place. Of equal values the first counts."""
 
 
 class NotElementwise(Exception):
@@ -38,11 +48,11 @@ class NotElementwise(Exception):
 def _reduce(self: Any, input: tuple) -> Any:
     """ReduceOps.apply_impl: one tensor, or a list of them."""
     name = _library_name(self.combine_fn)
-    if name in _ANY_TIE:
-        return self.min_max(input[0], *_ANY_TIE[name])
+    if name in _EXTREMES and format_of(input[0].handle) is None:
+        return self.min_max(input[0], *_EXTREMES[name])
     if name == "_sum_combine" and _rounds_each_step(input):
         return _reduce_in_halves(self, input, add)
-    if name == "_sum_combine" or (name in _FAST_ALREADY and format_of(input[0].handle) is None):
+    if name == "_sum_combine":
         return _reduce_as_triton(self, input)
     try:
         return _reduce_in_halves(self, input, self.combine_fn.fn)
@@ -139,5 +149,10 @@ def add(left: Any, right: Any) -> Any:
     return tl.core.tensor(handle, left.type)
 
 
+def _narrowed(self: Any, result: Any, dtype: tl.dtype) -> Any:
+    """ReduceOps.to_tensor, which up to Triton 3.8 refuses a scalar that does not fit: integers wrap around."""
+    return _to_tensor(self, np.asarray(result).astype(_get_np_dtype(dtype)), dtype)
+
+
 def install() -> None:
-    ReduceOps.apply_impl, ScanOps.apply_impl = _reduce, _scan
+    ReduceOps.apply_impl, ScanOps.apply_impl, ReduceOps.to_tensor = _reduce, _scan, _narrowed

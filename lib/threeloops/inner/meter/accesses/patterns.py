@@ -57,7 +57,11 @@ class Pattern:
     @property
     def active(self) -> np.ndarray:
         """Offsets of the active lanes as int64, in lane order."""
-        return self.relative if self.mask is None else self.relative[self.mask]
+        return self._active.astype(np.int64, copy=False)
+
+    @property
+    def _active(self) -> np.ndarray:
+        return self.offsets if self.mask is None else self.offsets[self.mask]
 
     @property
     def bytes(self) -> int:
@@ -66,7 +70,7 @@ class Pattern:
     @cached_property
     def granule(self) -> int:
         """The largest power of two that divides the item's size and all active offsets."""
-        spread = int(np.bitwise_or.reduce(self.active)) | self.itemsize
+        spread = int(np.bitwise_or.reduce(self._active)) | self.itemsize
         return spread & -spread
 
     @cached_property
@@ -78,10 +82,11 @@ class Pattern:
     @cached_property
     def spans(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The touched bytes as starts and ends of stretches if there are few, at most one for every 8 lanes."""
-        lanes = self.offsets if self.mask is None else self.offsets[self.mask]
-        apart = lanes[1:] - lanes[:-1] != self.itemsize
-        if 8 * (np.count_nonzero(apart) + 1) > max(self.lanes, 8):
-            return None
+        lanes = self._active
+        for part in (lanes[: len(lanes) // 4], lanes):  # of scattered lanes a quarter is enough to tell
+            apart = part[1:] - part[:-1] != self.itemsize
+            if 8 * (np.count_nonzero(apart) + 1) > max(self.lanes, 8):
+                return None
         active, breaks = lanes.astype(np.int64), np.flatnonzero(apart)
         starts = active[np.concatenate(([0], breaks + 1))]
         return starts, active[np.concatenate((breaks, [self.lanes - 1]))] + self.itemsize
@@ -128,15 +133,14 @@ class Pattern:
         return self._sectors[shift]
 
     def _count_sectors(self, shift: int) -> tuple[int, int]:
-        first = self._by_request(shift)
-        if (shift | self.granule) % self.itemsize == 0 and self.itemsize <= SECTOR_BYTES:
-            touched = first
-        else:
+        touched = self._requests + shift >> _SECTOR_BITS
+        if (shift | self.granule) % self.itemsize or self.itemsize > SECTOR_BYTES:
             # Unaligned items may straddle two sectors.
-            touched = np.concatenate((first, self._by_request(shift + self.itemsize - 1)), axis=1)
-        ordered = np.sort(touched, axis=1)
-        distinct = len(ordered) + int(np.count_nonzero(ordered[:, 1:] != ordered[:, :-1]))
-        return distinct, len(ordered)
+            ends = self._requests + (shift + self.itemsize - 1) >> _SECTOR_BITS
+            touched = np.concatenate((touched, ends), axis=1)
+        touched.sort(axis=1)
+        distinct = len(touched) + int(np.count_nonzero(touched[:, 1:] != touched[:, :-1]))
+        return distinct, len(touched)
 
     def by_thread(self, lanes: np.ndarray) -> np.ndarray:
         """Reorder values, one per lane in C order of the tile, to the order of threads: contiguous axis fastest."""
@@ -148,26 +152,32 @@ class Pattern:
     @cached_property
     def contiguous_axis(self) -> int:
         """The axis along which most neighbours lie one item apart; of equal ones the last."""
-        offsets = self.relative.reshape(self.shape)
+        offsets, last = self.offsets.reshape(self.shape), len(self.shape) - 1
 
         def neighbours(axis: int) -> float:
-            steps = np.diff(offsets, axis=axis)
-            return float(np.mean(steps == self.itemsize)) if steps.size else 0.0
+            along = np.moveaxis(offsets, axis, 0)
+            steps = along[1:] - along[:-1]
+            return np.count_nonzero(steps == self.itemsize) / max(steps.size, 1)
 
-        return max(range(len(self.shape)), key=lambda axis: (neighbours(axis), axis))
+        if neighbours(last) == 1:
+            return last  # no axis has more
+        return max(range(last + 1), key=lambda axis: (neighbours(axis), axis))
 
-    def _by_request(self, shift: int) -> np.ndarray:
-        """Sector of each lane, one row per request with an active lane; inactive lanes repeat an active one."""
-        sector = (self.by_thread(self.offsets) + shift) >> _SECTOR_BITS
-        padding = -len(sector) % _REQUEST_LANES
+    @cached_property
+    def _requests(self) -> np.ndarray:
+        """Offsets, one row per request with an active lane; inactive lanes repeat an active one."""
+        lanes, padding = self.by_thread(self.offsets), -len(self.offsets) % _REQUEST_LANES
         if self.mask is None and not padding:
-            return sector.reshape(-1, _REQUEST_LANES)
-        mask = np.ones(len(sector), bool) if self.mask is None else self.by_thread(self.mask)
-        rows = np.pad(sector, (0, padding)).reshape(-1, _REQUEST_LANES)
-        active = np.pad(mask, (0, padding)).reshape(-1, _REQUEST_LANES)
-        rows, active = rows[active.any(axis=1)], active[active.any(axis=1)]
-        stand_in = rows[np.arange(len(rows)), active.argmax(axis=1)]
-        return np.where(active, rows, stand_in[:, None])
+            return lanes.reshape(-1, _REQUEST_LANES)
+        mask = np.ones(len(lanes), bool) if self.mask is None else self.by_thread(self.mask)
+        if padding:
+            lanes, mask = (np.append(each, np.zeros(padding, each.dtype)) for each in (lanes, mask))
+        active = np.flatnonzero(mask)
+        request = active // _REQUEST_LANES
+        first = active[np.append(True, request[1:] != request[:-1])]
+        used = first // _REQUEST_LANES
+        rows, masks = (each.reshape(-1, _REQUEST_LANES)[used] for each in (lanes, mask))
+        return np.where(masks, rows, lanes[first][:, None])
 
 
 class Patterns:
@@ -200,14 +210,14 @@ class Patterns:
         relative = np.frombuffer(offsets, np.int64)
         mask = None if flags is None else np.frombuffer(flags, bool)
         lanes = len(relative) if mask is None else int(np.count_nonzero(mask))
-        key = (len(relative), lanes, itemsize, int(relative[-1]), int(relative.sum()))
+        key = (len(relative), lanes, itemsize, int(relative[-1]), int(np.add.reduce(relative)))
         alike = self._known.setdefault(key, [])
         for pattern in alike:
             if pattern.matches(shape, relative, mask):
                 return pattern
         active = relative if mask is None else relative[mask]
-        low, high = (int(active.min()), int(active.max())) if lanes else (0, 0)
-        lowest, highest = (low, high) if mask is None else (int(relative.min()), int(relative.max()))
+        low, high = _bounds(active) if lanes else (0, 0)
+        lowest, highest = (low, high) if mask is None else _bounds(relative)
         if lowest >= -_NARROW and highest < _NARROW:
             # Half the memory, and sorted in half the time.
             relative = relative.astype(np.int32)
@@ -215,3 +225,7 @@ class Patterns:
         self.all.append(pattern)
         alike.append(pattern)
         return pattern
+
+
+def _bounds(offsets: np.ndarray) -> tuple[int, int]:
+    return int(np.minimum.reduce(offsets)), int(np.maximum.reduce(offsets))

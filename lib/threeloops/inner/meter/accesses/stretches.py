@@ -37,7 +37,9 @@ class Stretches:
         """
         parts = []
         order = np.argsort(pattern, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(pattern[order])) + 1):
+        ordered = pattern[order]
+        changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+        for own in np.split(order, changes) if len(changes) else (order,):
             known = patterns[int(pattern[own[0]])]
             if exact and known.spans is None:
                 return None

@@ -20,6 +20,7 @@ _ADVICE: dict[_Kind, str] = {
     "false-hint": "the compiler relies on it: leave it out, or correct it",
     "undefined-arithmetic": "the compiler assumes that this never happens, and may leave out whatever depends on it",
 }
+_BINS_ADVICE = "leave it out with the mask of tl.histogram"
 
 
 class Compiled:
@@ -43,7 +44,19 @@ class Compiled:
             **dict.fromkeys(("create_shl", "create_lshr", "create_ashr"), _undefined_shifts),
             **dict.fromkeys(("create_fp_to_si", "create_fp_to_ui"), _undefined_conversions),
         }
-        return {name: self._looking(getattr(builder, name), undefined) for name, undefined in names.items()}
+        looking = {name: self._looking(getattr(builder, name), undefined) for name, undefined in names.items()}
+        return {**looking, "create_histogram": self._counting_in_bins(builder.create_histogram)}
+
+    def _counting_in_bins(self, original: Callable) -> Callable:
+        def counted(numbers: Any, bins: int, mask: Any) -> Any:
+            outside = (numbers.data < 0) | (numbers.data >= bins)
+            if mask is not None:
+                outside &= mask.data.astype(bool, copy=False)
+            said = f"tl.histogram of {bins} bins counts a number outside 0 … {bins - 1}, whose bin is unspecified"
+            self._found("undefined-arithmetic", said, "lane", int(np.count_nonzero(outside)), _BINS_ADVICE)
+            return original(numbers, bins, mask)
+
+        return counted
 
     def _looking(self, original: Callable, undefined: Callable[[Any, Any], tuple[np.ndarray, str]]) -> Callable:
         def looked(operand: Any, other: Any) -> Any:
@@ -56,9 +69,9 @@ class Compiled:
 
         return looked
 
-    def _found(self, kind: _Kind, first: str, unit: str, amount: int) -> None:
+    def _found(self, kind: _Kind, first: str, unit: str, amount: int, advice: str = "") -> None:
         if amount:
-            self._report(kind, first, _ADVICE[kind], unit, amount)
+            self._report(kind, first, advice or _ADVICE[kind], unit, amount)
 
 
 def _against(attribute: str, value: int, data: np.ndarray, step: int) -> int:
@@ -102,15 +115,14 @@ def _undefined_shifts(value: Any, amount: Any) -> tuple[np.ndarray, str]:
 
 
 def _undefined_conversions(value: Any, dtype: Any) -> tuple[np.ndarray, str]:
-    """Find all lanes if none of the numbers fits into the integer type. A GPU rounds single ones to the nearest fit.
-
-    A tile with NaN or an infinity is not reported, because masked lanes may hold one, and a fully masked tile needs no
-    valid number.
-    """
+    """Find lanes whose number does not fit into the integer type. A GPU rounds it to the nearest fit, but the compiler
+    may leave out what depends on it. Lanes that a masked load left undefined are not reported."""
     from threeloops.inner.interpreter.repairs import values_of
 
     numbers, bits, signed = values_of(value), dtype.scalar.primitive_bitwidth, dtype.scalar.is_int_signed()
     low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if signed else (0.0, 2.0**bits)
-    fits = (numbers > low - 1) & (numbers < high) | (~np.isfinite(numbers) & (numbers.size > 1))
-    wrong = np.full(numbers.shape, not fits.any())
-    return wrong, f"no number of a tile fits into the {dtype.scalar} that it becomes"
+    wrong = ~((numbers > low - 1) & (numbers < high))
+    undefined = getattr(value, "undefined", None)
+    if undefined is not None:
+        wrong &= ~undefined.lanes
+    return wrong, f"a number does not fit into the {dtype.scalar} that it becomes"

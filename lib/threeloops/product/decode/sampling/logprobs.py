@@ -40,9 +40,9 @@ def note_prompt_logprobs(logits: Tensor, request: Request) -> None:
 
 
 def _logprobs(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:
-    """Return the log-probability of the token of each row, and those of the row's likeliest tokens, `counts` of them.
+    """Return the log-probability of each row's token, and those of the row's `counts` likeliest tokens.
 
-    Equal tokens are listed in the order of their numbers, and temperature 0 takes the first of them.
+    Tokens of equal probability are listed in the order of their numbers, and temperature 0 takes the first of them.
     """
     logprobs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     own = logprobs.gather(-1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()

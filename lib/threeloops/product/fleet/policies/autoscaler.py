@@ -68,7 +68,7 @@ class ScalingRules:
 
 @dataclass(frozen=True)
 class History:
-    """What the autoscaler remembers: recommendations as (seconds, replicas), changes as (seconds, ± replicas), and when
+    """The autoscaler's memory: recommendations as (seconds, replicas), changes as (seconds, ± replicas), and when
     something was active last."""
 
     recommendations: tuple[tuple[float, int], ...] = ()
@@ -78,11 +78,11 @@ class History:
 
 @dataclass(frozen=True)
 class State:
-    """What the autoscaler sees.
+    """The observations of the autoscaler.
 
-    `replicas` is how many it has asked for so far, those that start included, those that drain excluded. `metrics` has
-    one entry for each replica that is ready: its metric, or None if it did not answer. `total` is the metric of the
-    whole service, which exists without replicas too, such as the requests that wait anywhere.
+    `replicas` is the number that it has asked for so far, including those that start and excluding those that drain.
+    `metrics` has one entry for each ready replica: its metric, or None if it did not answer. `total` is the metric of
+    the whole service, which exists even without replicas, such as the number of waiting requests.
     """
 
     replicas: int
@@ -100,7 +100,7 @@ class State:
 
 @dataclass(frozen=True)
 class Decision:
-    """How many replicas there should be, why, and what to give to the next call as `State.history`."""
+    """The desired number of replicas, the reason, and the `State.history` of the next call."""
 
     desired: int
     reason: str
@@ -171,7 +171,7 @@ class Autoscaler:
         return None
 
     def _rule(self, state: State) -> tuple[int, str]:
-        """Step 1: what the metrics ask for."""
+        """Step 1: the number that the metrics ask for."""
         known = [metric for metric in state.metrics if metric is not None]
         if not known:
             return state.replicas, "no ready replica has a metric"
@@ -236,7 +236,7 @@ class Autoscaler:
 
 
 def _ceil(number: float) -> int:
-    """Up to the next whole number; what is above one by no more than rounding stays there: 3 · 0.1 / 0.1 is 3."""
+    """Round up to the next whole number, except for an excess that is only rounding: 3 · 0.1 / 0.1 is 3."""
     return math.ceil(number - 1e-9 * max(1.0, number))
 
 

@@ -64,7 +64,7 @@ class Probe:
 class Probes:
     """The probes of a container. Without a readiness probe it gets requests as soon as it has started, ready or not.
 
-    `grace` is the time between SIGTERM and SIGKILL, in which a killed container is still there but not ready.
+    `grace` is the time between SIGTERM and SIGKILL, in which a killed container still exists but is not ready.
     """
 
     startup: Probe | None = None
@@ -95,7 +95,7 @@ class ProbeEvent:
 
 @dataclass
 class _Worker:
-    """What a kubelet knows of one probe."""
+    """A kubelet's state of one probe."""
 
     probe: Probe
     next: float = 0.0
@@ -140,7 +140,7 @@ class Kubelet:
         return min((self._workers[name].next for name in self._asked()), default=math.inf)
 
     def tick(self, now: float) -> list[ProbeEvent]:
-        """Do what is due at `now`, and say what changed."""
+        """Do everything that is due at `now`, and return the changes."""
         self.now = now
         if self.running_since is None:
             return self._run(now) if now >= self._starts_at else []
@@ -224,7 +224,7 @@ class Kubelet:
 
 
 def probe_timeline(probes: Probes, respond: Respond, until: float) -> tuple[ProbeEvent, ...]:
-    """What happens to a container in its first `until` seconds.
+    """Return the events of a container in its first `until` seconds.
 
     >>> loading = lambda path, age: 0.0 if age >= 150 else math.inf
     >>> [event.what for event in probe_timeline(Probes(liveness=Probe(initial_delay=30)), loading, 60)]

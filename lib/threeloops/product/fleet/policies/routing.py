@@ -33,7 +33,7 @@ Router = Callable[[Sequence[Load], int, bytes], int]
 
 
 def round_robin(loads: Sequence[Load], turn: int, key: bytes) -> int:
-    """One after another. Raises ValueError if there is no replica, as all routers do."""
+    """Choose one replica after another. Raises ValueError if there is no replica, as all routers do."""
     _require(loads)
     return turn % len(loads)
 

@@ -6,8 +6,15 @@
 ...     fleet.containers[0].kill()
 """
 
-from threeloops.product.fleet.real.controller import RealFleet
-from threeloops.product.fleet.real.nginx import Nginx, NginxError, Proxy, configuration
-from threeloops.product.fleet.real.replicas import Container, scrape, serve_command
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.fleet.real.controller import RealFleet
+    from threeloops.product.fleet.real.nginx import Nginx, NginxError, Proxy, configuration
+    from threeloops.product.fleet.real.replicas import Container, scrape, serve_command
+else:
+    import_on_demand(__name__)
 
 __all__ = ["Container", "Nginx", "NginxError", "Proxy", "RealFleet", "configuration", "scrape", "serve_command"]

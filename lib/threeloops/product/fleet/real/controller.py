@@ -97,19 +97,20 @@ class RealFleet:
 
     @property
     def replica_seconds(self) -> float:
-        """What would be paid for until now."""
+        """The replica-seconds that would be paid for so far."""
         return sum((self.now() if math.isnan(life.gone) else life.gone) - life.asked for life in self.lives)
 
     def now(self) -> float:
         return time.monotonic() - self._began
 
     def scale(self, replicas: int) -> None:
-        """Ask for so many, as the autoscaler does."""
+        """Ask for this many replicas, like the autoscaler."""
         with self._lock:
             self.desired = replicas
 
     def wait_for(self, replicas: int, seconds: float = 120.0) -> float:
-        """Seconds until NGINX passes requests to so many replicas. Raises TimeoutError with the ends of their logs."""
+        """Wait until NGINX passes requests to this many replicas, and return the seconds. Raises TimeoutError with the
+        ends of their logs."""
         return self.wait_until(lambda: len(self.serving) == replicas and len(self.containers) == replicas, seconds)
 
     def wait_until(self, done: Callable[[], bool], seconds: float = 120.0) -> float:

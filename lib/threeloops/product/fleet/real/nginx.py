@@ -118,9 +118,10 @@ class Proxy:
 
 
 def configuration(proxy: Proxy, replicas: Sequence[int], generation: int = 0) -> str:
-    """NGINX's configuration for replicas on these ports of this machine; with none, every request is answered 503.
+    """Return NGINX's configuration for replicas on these ports of this machine. With no replicas, every request is
+    answered 503.
 
-    `generation` is what /generation answers, so that one can see which configuration serves.
+    `generation` is the answer of /generation, which shows the configuration that serves.
     """
     if len(set(replicas)) != len(replicas):
         raise ValueError(f"replicas = {list(replicas)}: expected each port once")

@@ -25,7 +25,7 @@ Command = Callable[[int], Sequence[str]]
 """The command that serves on a port."""
 
 _QUEUE = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-"""Metrics whose sum is what a replica has outstanding."""
+"""Metrics whose sum is the number of a replica's outstanding requests."""
 
 
 def serve_command(model: str = "tiny", config: Path | None = None) -> Command:
@@ -37,7 +37,7 @@ def serve_command(model: str = "tiny", config: Path | None = None) -> Command:
 
 
 class Container:
-    """One replica. `tick` does what is due; its log is in `folder`."""
+    """One replica. `tick` does everything that is due. Its log is in `folder`."""
 
     def __init__(self, name: str, command: Command, folder: Path, probes: Probes, now: float) -> None:
         self.name, self.port, self.log = name, free_port(), folder / f"{name}.log"
@@ -57,7 +57,7 @@ class Container:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def tick(self, now: float) -> list[ProbeEvent]:
-        """Let the kubelet do what is due at `now` (seconds of `time.monotonic`), and say what changed."""
+        """Let the kubelet do everything that is due at `now` (seconds of `time.monotonic`), and return the changes."""
         events: list[ProbeEvent] = []
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
@@ -75,7 +75,7 @@ class Container:
         return events
 
     def drain(self) -> None:
-        """SIGTERM: end the requests that are here, and go. Whoever routes must know it before."""
+        """Send SIGTERM: finish the current requests, and end. The router must stop sending requests before."""
         self.draining = True
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()

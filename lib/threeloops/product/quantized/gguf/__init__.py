@@ -6,17 +6,24 @@
 2
 """
 
-from threeloops.product.quantized.gguf.blocks import TensorType, decode, encode
-from threeloops.product.quantized.gguf.container import File, StoredTensor, read_file, write_file
-from threeloops.product.quantized.gguf.errors import GGUFError
-from threeloops.product.quantized.gguf.gpt import export_gguf, load_gguf
-from threeloops.product.quantized.gguf.vocabulary import (
-    TokenType,
-    Vocabulary,
-    byte_vocabulary,
-    expression_of,
-    read_tokenizer,
-)
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.quantized.gguf.blocks import TensorType, decode, encode
+    from threeloops.product.quantized.gguf.container import File, StoredTensor, read_file, write_file
+    from threeloops.product.quantized.gguf.errors import GGUFError
+    from threeloops.product.quantized.gguf.gpt import export_gguf, load_gguf
+    from threeloops.product.quantized.gguf.vocabulary import (
+        TokenType,
+        Vocabulary,
+        byte_vocabulary,
+        expression_of,
+        read_tokenizer,
+    )
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "File", "GGUFError", "StoredTensor", "TensorType", "TokenType", "Vocabulary", "byte_vocabulary", "decode", "encode",

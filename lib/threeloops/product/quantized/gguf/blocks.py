@@ -7,13 +7,17 @@ bytes, of which byte j holds weight j in its low half and weight j + 16 in its h
 
 # ruff: noqa: F722  the strings are jaxtyping shapes, not forward references
 
+from __future__ import annotations
+
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from jaxtyping import Float32, UInt8
 
-from threeloops.product.quantized.group import QuantizedWeight, Scheme, pack
+if TYPE_CHECKING:
+    from jaxtyping import Float32, UInt8
+
+    from threeloops.product.quantized.group import QuantizedWeight
 
 __all__ = ["TensorType", "decode", "encode", "row_bytes", "to_quantized_weight", "weights_per_block"]
 
@@ -123,6 +127,10 @@ def decode(data: UInt8[np.ndarray, "rows bytes"], type: TensorType) -> Float32[n
 
 def to_quantized_weight(data: UInt8[np.ndarray, "rows bytes"], type: TensorType) -> QuantizedWeight:
     """Rows of Q8_0 or Q4_0 in the layout of the kernels, without a loss: both are symmetric, in groups of 32."""
+    import torch
+
+    from threeloops.product.quantized.group import QuantizedWeight, Scheme, pack
+
     scales, codes = _scales_and_codes(data, type)
     scheme = Scheme(bits=4 if type == TensorType.Q4_0 else 8, group=_BLOCK)
     packed = pack(torch.from_numpy(codes), scheme.bits)

@@ -39,7 +39,7 @@ Value = str | bool | int | float | list
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor: bytes of its rows, (rows, bytes of a row); `shape` is that of its numbers, in PyTorch's order."""
+    """One tensor: bytes of its rows, (rows, bytes of a row). `shape` is that of its numbers, in PyTorch's order."""
 
     name: str
     shape: tuple[int, ...]
@@ -106,9 +106,9 @@ def _value(key: str, value: Value) -> bytes:
 
 
 def read_file(path: Path) -> File:
-    """What a file holds; its tensors are views of the mapped file, which are read when they are used.
+    """Read a file. Its tensors are views of the mapped file, which are read when they are used.
 
-    Raises GGUFError for what is no GGUF file of version 2 or 3, is cut short, or has a type that is not read here.
+    Raises GGUFError if it is not a GGUF file of version 2 or 3, is cut short, or has a type that is not supported.
     """
     with Path(path).open("rb") as stream:
         return _Reader(_mapped(stream), Path(path).name).file()

@@ -4,4 +4,4 @@ __all__ = ["GGUFError"]
 
 
 class GGUFError(ValueError):
-    """A file that is no GGUF file, is damaged or cut short, or holds what cannot be loaded. Nothing of it was used."""
+    """A file that is not a GGUF file, is damaged or cut short, or cannot be loaded. Nothing of it was used."""

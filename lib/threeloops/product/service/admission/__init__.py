@@ -10,10 +10,17 @@ to come back.
 All of it raises `Refused`, which has the status, the code and the Retry-After of the answer.
 """
 
-from threeloops.product.service.admission.admission import Admission
-from threeloops.product.service.admission.client import Client, Limits
-from threeloops.product.service.admission.keys import Keys, KeysFileError
-from threeloops.product.service.admission.refused import Refused
-from threeloops.product.service.admission.token_bucket import TokenBucket
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.service.admission.admission import Admission
+    from threeloops.product.service.admission.client import Client, Limits
+    from threeloops.product.service.admission.keys import Keys, KeysFileError
+    from threeloops.product.service.admission.refused import Refused
+    from threeloops.product.service.admission.token_bucket import TokenBucket
+else:
+    import_on_demand(__name__)
 
 __all__ = ["Admission", "Client", "Keys", "KeysFileError", "Limits", "Refused", "TokenBucket"]

@@ -27,7 +27,7 @@ _UNMEASURED = 1.0  # seconds: Retry-After where nothing was measured
 
 @dataclass
 class _Account:
-    """What a client has left, and how many of its requests run or are queued."""
+    """A client's remaining limits, and how many of its requests run or are queued."""
 
     limits: Limits
     requests: TokenBucket | None
@@ -43,9 +43,9 @@ class _Account:
 
     def charge(self, tokens: int, now: float) -> None:
         if self.requests:
-            self.requests.take(1, now)
+            self.requests.charge(1, now)
         if self.tokens:
-            self.tokens.take(tokens, now)
+            self.tokens.charge(tokens, now)
 
 
 class Admission:
@@ -72,8 +72,8 @@ class Admission:
     async def admit(self, client: Client, tokens: int, deadline: float = math.inf) -> AsyncIterator[None]:
         """Wait for a place, at most `deadline` seconds, and hold it in the block.
 
-        The buckets are charged when the request is taken into the queue, and give nothing back: not for tokens that
-        were never generated, nor to those who waited in vain.
+        The buckets are charged when the request enters the queue. They give nothing back, neither for tokens that were
+        never generated nor for requests that waited in vain.
 
         Raises:
             Refused: 400 `tokens_above_limit`: more tokens than the client's bucket ever holds; 429
@@ -102,7 +102,7 @@ class Admission:
                 self._empty.set()
 
     def drain(self) -> None:
-        """Refuse whoever comes from now on. Those who are queued are still served."""
+        """Refuse all new requests. Queued requests are still served."""
         self.draining = True
 
     async def drained(self) -> None:

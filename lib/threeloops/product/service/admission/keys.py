@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeysFileError(ValueError):
-    """A file of keys that cannot be read: where, what, and what was expected. No hash is quoted."""
+    """A file of keys that cannot be read: the place, the value, and what was expected. No hash is quoted."""
 
 
 class Keys:
@@ -62,7 +62,7 @@ class Keys:
 
     @classmethod
     def open(cls) -> "Keys":
-        """No keys: everybody is the client "anonymous", who has no limits and is no admin. For local use."""
+        """No keys: everybody is the client "anonymous", who has no limits and is not an admin. For local use."""
         return cls(None, [])
 
     @staticmethod
@@ -109,7 +109,7 @@ def _digest(key: str) -> bytes:
 
 
 def _signature(path: Path) -> _Signature | None:
-    """What changes when the file is written or replaced; None if it is not there."""
+    """Return a signature that changes when the file is written or replaced, or None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:

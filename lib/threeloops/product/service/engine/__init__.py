@@ -4,10 +4,17 @@
 this process imports torch.
 """
 
-from threeloops.product.service.engine.client import EngineClient
-from threeloops.product.service.engine.errors import EngineStopped, RequestFailed
-from threeloops.product.service.engine.messages import EngineSpec, EngineStats
-from threeloops.product.service.engine.supervisor import ServedModel, Supervisor
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.request import EngineStopped, RequestFailed
+    from threeloops.product.service.engine.client import EngineClient
+    from threeloops.product.service.engine.messages import EngineSpec, EngineStats
+    from threeloops.product.service.engine.supervisor import ServedModel, Supervisor
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "EngineClient", "EngineSpec", "EngineStats", "EngineStopped", "RequestFailed", "ServedModel", "Supervisor",

@@ -10,8 +10,7 @@ from itertools import count
 
 from threeloops.module_process import command
 from threeloops.product.grammar import GrammarError
-from threeloops.product.request import Finish, Request
-from threeloops.product.service.engine.errors import EngineStopped, RequestFailed
+from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
 from threeloops.product.service.engine.link import Link
 from threeloops.product.service.engine.messages import (
     AskStats,
@@ -64,7 +63,7 @@ class EngineClient:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.model: Ready | None = None
-        """What the process has said of its model; None until it is loaded."""
+        """The process's description of its model, or None until it is loaded."""
         self._readers: dict[int, _Reader] = {}
         self._numbers = count()
         self._questions: dict[int, asyncio.Future[EngineStats]] = {}
@@ -180,7 +179,7 @@ class EngineClient:
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process, whatever it is doing. Readers get EngineStopped."""
+        """End the process at any time. Readers get EngineStopped."""
         self._reason = self._reason or "the engine was closed"
         self._link.close()
         with suppress(TimeoutError):

@@ -10,7 +10,7 @@ __all__ = ["CountingExecutor"]
 
 
 class CountingExecutor:
-    """Counts steps, preemptions, and what admitted requests asked of the prefix cache and found there.
+    """Count steps, preemptions, and the tokens that admitted requests asked of the prefix cache and found there.
 
     A chunk that begins where the cached prefix ends is the first since its request was admitted. A preemption is
     counted when its request is admitted again.

@@ -10,9 +10,10 @@ __all__ = ["Link"]
 
 
 class Link(asyncio.Protocol):
-    """Sends and receives messages. What is sent within one turn of the loop goes out in one write.
+    """Send and receive messages. Messages sent within one turn of the loop go out in one write.
 
-    `receive` is called with each message, and `lost` once, when the other end is gone or sent what is no message.
+    `receive` is called with each message. `lost` is called once, when the other end is gone or sent something that is
+    not a message.
     """
 
     def __init__(self, kind: object, receive: Callable[[Message], None], lost: Callable[[], None]) -> None:
@@ -36,7 +37,7 @@ class Link(asyncio.Protocol):
         self._outbox.append(frame(message))
 
     def close(self) -> None:
-        """Send what is still here, and hang up."""
+        """Send the remaining messages, and hang up."""
         if self._transport is not None:
             self._flush()
             self._transport.close()

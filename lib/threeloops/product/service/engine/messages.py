@@ -20,7 +20,7 @@ __all__ = [
 
 _HEADER = struct.Struct("<I")
 _LARGEST = 1 << 28
-"""Bytes of a frame. A length beyond it is no length: the stream is out of step."""
+"""The most bytes of a frame. A larger length means that the stream is out of step."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
@@ -37,9 +37,9 @@ class EngineSpec(msgspec.Struct, frozen=True):
     device: str = "auto"
     """"cpu", "cuda", or "auto" for the GPU if there is one."""
     dtype: str = "auto"
-    """A name of torch's that weights and cache have; "auto" for that of the files."""
+    """The name of torch's dtype of weights and cache, or "auto" for that of the files."""
     quantization: str = "auto"
-    """"int8" or "int4" for weights rounded to these; "auto" for those of the files."""
+    """"int8" or "int4" for weights rounded to these, or "auto" for those of the files."""
     window: int = 64
     """Tokens that may be under way to a reader."""
     fingerprint: bool = False
@@ -47,7 +47,7 @@ class EngineSpec(msgspec.Struct, frozen=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """One look at an engine. Counts of what has happened are since its process started."""
+    """One look at an engine. Counts of events are since its process started."""
 
     running: int = 0
     waiting: int = 0
@@ -77,7 +77,7 @@ class Submit(msgspec.Struct, tag=True):
 
 
 class Credit(msgspec.Struct, tag=True):
-    """The reader has taken so many more tokens."""
+    """The reader has taken this many more tokens."""
 
     number: int
     tokens: int
@@ -142,7 +142,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def frame(message: Message) -> bytes:
-    """A message as it is sent: its length in four bytes, then msgpack."""
+    """Encode a message: its length in four bytes, then msgpack."""
     body = _encode(message)
     return _HEADER.pack(len(body)) + body
 

@@ -50,7 +50,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Serve the socket that is standard input. What is printed goes to standard error."""
+    """Serve the socket that is standard input. Printed output goes to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the front decides what it means
     end = socket.socket(fileno=os.dup(0))
     os.dup2(2, 1)
@@ -118,7 +118,7 @@ class _Front:
             self.hang_up(0)
 
     def hang_up(self, code: int) -> NoReturn:
-        """End the process, whatever its threads are doing: loading a model, or in the middle of a step."""
+        """End the process even while its threads load a model or compute a step."""
         sys.stderr.flush()
         os._exit(code)
 
@@ -158,7 +158,7 @@ class _Server:
         self._is_busy = False
 
     def turn(self) -> None:
-        """Take what was heard, and make a step. Raises what the executor raises."""
+        """Handle the received messages, and make a step. Raises what the executor raises."""
         answers = [found for heard in self._front.heard(wait=not self._is_busy) if (found := self._take(heard))]
         batch = self._engine.step()
         self._is_busy = bool(batch.chunks)
@@ -264,7 +264,7 @@ class _Server:
 
 
 def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
-    """The engine, after a first request: what torch sets up on its first call, no client waits for."""
+    """Load the engine and run a first request, so that no client waits for torch's setup on its first call."""
     if spec.threads:
         torch.set_num_threads(spec.threads)
     model = load_model(spec, files)

@@ -5,9 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from threeloops.product.request import Request
+from threeloops.product.request import EngineStopped, Request
 from threeloops.product.service.engine.client import EngineClient
-from threeloops.product.service.engine.errors import EngineStopped
 from threeloops.product.service.engine.messages import EngineSpec, EngineStats, Ready
 from threeloops.product.text import ByteTokenizer, Tokenizer, load_tokenizer
 

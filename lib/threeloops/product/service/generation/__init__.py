@@ -4,9 +4,16 @@
 `reported.py` reports the log-probabilities of tokens.
 """
 
-from threeloops.product.service.generation.choice import Choice, Piece
-from threeloops.product.service.generation.job import Job, job_of
-from threeloops.product.service.generation.reported import Reported, chat_logprobs, completion_logprobs
-from threeloops.product.service.generation.text_stream import DONE, event
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.service.generation.choice import Choice, Piece
+    from threeloops.product.service.generation.job import Job, job_of
+    from threeloops.product.service.generation.reported import Reported, chat_logprobs, completion_logprobs
+    from threeloops.product.service.generation.text_stream import DONE, event
+else:
+    import_on_demand(__name__)
 
 __all__ = ["DONE", "Choice", "Job", "Piece", "Reported", "chat_logprobs", "completion_logprobs", "event", "job_of"]

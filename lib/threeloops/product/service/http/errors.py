@@ -26,7 +26,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _LONGEST_MESSAGE, _LONGEST_NAME = 1000, 64
-"""Characters: a client's own words come back in an error, but not as many as it likes."""
+"""Limits in characters. A client's own words come back in an error, so their length is bounded."""
 _OF_HTTP = {404: "not_found", 405: "method_not_allowed", 400: "bad_request"}
 
 
@@ -71,7 +71,7 @@ class Refusal(Response):
 
 
 def refusal_of(error: Exception) -> Refused | None:
-    """What a client is told of an error; None of one that nobody has foreseen."""
+    """Return the message that a client gets for an error, or None for an unforeseen error."""
     match error:
         case Refused():
             return error
@@ -118,8 +118,8 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _of_validation(error: RequestValidationError) -> Refused:
-    """One field, and what is wrong with it. A field that may be of several kinds has an error for each of them: then
-    the kind that the value is of is the one to speak of, or else what was expected of the field."""
+    """Return one field and its error. A field that may be of several kinds has an error for each of them. If the value
+    is of one of these kinds, the error for that kind is chosen, and otherwise a description of what was expected."""
     errors = error.errors()
     first = next((each for each in errors if each["type"] in ("unsupported", "unfit")), errors[0])
     if first["type"] == "json_invalid":
@@ -153,7 +153,7 @@ def _place(error: Mapping[str, Any]) -> list[str]:
 
 
 def _path(place: list[str]) -> str:
-    """messages[0].role, from what pydantic says of a place; names of alternatives are left out."""
+    """Return a path such as messages[0].role from pydantic's description of a place, without names of alternatives."""
     words = ""
     for part in place:
         if part.isdigit():

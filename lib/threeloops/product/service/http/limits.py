@@ -15,16 +15,16 @@ __all__ = ["BoundedRequests", "until_disconnected"]
 
 _CLOSE = {"connection": "close"}
 _LINGER_SECONDS, _PAUSE_SECONDS = 2.0, 0.2
-"""How long what is refused is still taken and thrown away, in all and from one piece to the next: a client that is
-reset while it sends never sees why."""
+"""How long a refused body is still received and discarded, in total and between two pieces. If the connection were
+reset while the client sends, it would never see the reason."""
 
 
 class BoundedRequests:
     """ASGI middleware. A body has at most `body_bytes` bytes (else 413) and takes at most `body_seconds` (else 408). It
     is UTF-8 (else 400).
 
-    Before any of it is kept, `check` is called with the scope and may raise Refused: whoever may not ask can neither
-    fill the memory nor learn what a body does wrong.
+    Before any of it is kept, `check` is called with the scope and may raise Refused. So a client without permission can
+    neither fill the memory nor learn what is wrong with a body.
     """
 
     def __init__(

@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 
 class Observed:
-    """ASGI middleware. `refused` is told the code of every refusal. It is not told of a request that was taken on and
-    has failed: for that, the application puts "has_ended" into scope["state"].
+    """ASGI middleware. `refused` is called with the code of every refusal, but not for a request that was accepted and
+    failed. For that, the application puts "has_ended" into scope["state"].
 
-    Each request has an id: the client's X-Request-Id if it is plain, or a new one. It stands in the answer's header of
-    that name, and in scope["state"]["request_id"]. What is to be in the line besides, the application puts into
-    scope["state"]["log"]; it never holds what a client sent, keys least of all.
+    Each request has an id: the client's X-Request-Id if it is plain, or a new one. It is in the answer's header of that
+    name, and in scope["state"]["request_id"]. The application puts additional fields of the line into
+    scope["state"]["log"]. These must never hold what a client sent, least of all keys.
 
     A request that the server cancels when it ends is told so, if it has no answer yet.
     """

@@ -82,7 +82,8 @@ class BoundedProtocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What h11 cannot read, in the format of every other error. uvicorn calls this where it has caught h11's."""
+        """Answer a request that h11 cannot read, in the format of every other error. uvicorn calls this when it has
+        caught h11's error."""
         refusal = Refused(400, "bad_request", "this is not an HTTP/1.1 request")
         if getattr(sys.exc_info()[1], "error_status_hint", 400) == 431:
             refusal = Refused(431, "header_too_large", "the head of the request is too long: send fewer headers")
@@ -97,8 +98,8 @@ class BoundedProtocol(H11Protocol):
             self.flow.resume_reading()
 
     def _watch_head(self, is_idle: bool = False) -> None:
-        """Start the clock where a head is being waited for, and stop it where none is. Between two requests uvicorn's
-        own keep-alive clock runs instead, until a first byte comes."""
+        """Start the clock when waiting for a head, and stop it otherwise. Between two requests uvicorn's own keep-alive
+        clock runs instead, until a first byte comes."""
         if self.transport.is_closing() or self.conn.their_state is not h11.IDLE or is_idle:
             self._unwatch_head()
         elif self._head_timer is None:
@@ -131,7 +132,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class _Closing:
-    """A transport that is cut off if a client does not take within `seconds` what is left when it is closed."""
+    """A transport that is cut off if, after closing, the client does not take the remaining data within `seconds`."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._transport, self._loop, self._seconds = transport, loop, seconds

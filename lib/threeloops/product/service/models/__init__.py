@@ -9,8 +9,15 @@
 >>> await switch.to(registry.rollback())
 """
 
-from threeloops.product.service.models.registry import Registry, RegistryError
-from threeloops.product.service.models.switch import NotServingError, RollingSwitch, SwitchFailedError
-from threeloops.product.service.models.version import Version
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.service.models.registry import Registry, RegistryError
+    from threeloops.product.service.models.switch import NotServingError, RollingSwitch, SwitchFailedError
+    from threeloops.product.service.models.version import Version
+else:
+    import_on_demand(__name__)
 
 __all__ = ["NotServingError", "Registry", "RegistryError", "RollingSwitch", "SwitchFailedError", "Version"]

@@ -38,7 +38,7 @@ _LOCK_SECONDS, _LOOK_SECONDS = 10.0, 0.02
 
 @dataclass(frozen=True)
 class _Event:
-    """`what` is "activate" or "rollback", after which `version` was the active one."""
+    """An event. `what` is "activate" or "rollback", and `version` was active after it."""
 
     what: Literal["activate", "rollback"]
     version: str
@@ -47,7 +47,7 @@ class _Event:
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """What the disk or a damaged file does, as a RegistryError."""
+    """A context that turns errors of the disk or of a damaged file into a RegistryError."""
     try:
         yield
     except RecursionError as error:
@@ -81,7 +81,7 @@ class Registry:
 
     @_reported()
     def version(self, name: str) -> Version:
-        """Raises RegistryError if there is no such version, or only half of it."""
+        """Return a version. Raises RegistryError if it does not exist or is incomplete."""
         _check(name)
         return read_version(self._versions / name)
 
@@ -146,11 +146,12 @@ class Registry:
 
     @_reported()
     def history(self) -> list[dict[str, str | float]]:
-        """What was made active, the oldest first: {"what": "activate" or "rollback", "version", "at"}."""
+        """Return the activations, oldest first: {"what": "activate" or "rollback", "version", "at"}."""
         return [asdict(event) for event in self._events()]
 
     def _put(self, place: Path, name: str, digest: str) -> None:
-        """Rename to the version's name. What is damaged there makes way; what is whole stays, and must be the same."""
+        """Rename to the version's name. A damaged version of this name is replaced. An intact one stays, and must be
+        equal."""
         target, damaged = self._versions / name, None
         if target.exists():
             try:
@@ -205,9 +206,9 @@ class Registry:
 
     @contextmanager
     def _unfinished(self, name: str) -> Iterator[Path]:
-        """A folder to fill and to rename; what publishers left that were killed is removed first.
+        """Yield a folder to fill and to rename. Remains of publishers that were killed are removed first.
 
-        Each holds a lock on its own folder, which ends with its process, whereas a process id may be reused.
+        Each publisher holds a lock on its own folder, which ends with its process, whereas a process id may be reused.
         """
         place = self._versions / f".{name}.{secrets.token_hex(4)}{_UNFINISHED}"
         with ExitStack() as stack:

@@ -25,7 +25,7 @@ class NotServingError(RuntimeError):
 
 
 class SwitchFailedError(RuntimeError):
-    """The new version did not start; whatever was served before is still served."""
+    """The new version did not start. The previous version is still served."""
 
 
 @dataclass(eq=False)
@@ -109,10 +109,10 @@ class RollingSwitch(Generic[_Version, _Engine]):
             await self._retired()
 
     async def close(self, drain_seconds: float = math.inf) -> None:
-        """Give out no more leases, wait until those that there are have ended, and stop the engine.
+        """Give out no more leases, wait until the existing ones have ended, and stop the engine.
 
-        After `drain_seconds` the engine is stopped though it is leased: it has to tell its readers why. A version that
-        is just being started is started first, unless whoever called `to` is cancelled.
+        After `drain_seconds` the engine is stopped even if it is leased: it has to tell its readers why. A version that
+        is being started is started first, unless the caller of `to` is cancelled.
         """
         self._closed = True
         timer = None

@@ -34,7 +34,7 @@ class Version:
 
 
 def write_manifest(place: Path, published: float) -> str:
-    """Hash what lies in `place`/files, write that down beside it, and return the digest. Raises RegistryError."""
+    """Hash the contents of `place`/files, write a manifest beside them, and return the digest. Raises RegistryError."""
     files = {name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for name, path in _files(place / _FILES)}
     if not files:
         raise RegistryError("the folder holds no file: expected a model")

@@ -11,11 +11,18 @@
 >>> metrics.text()
 """
 
-from threeloops.product.service.observability.catalog import METRICS, Metric
-from threeloops.product.service.observability.dashboard import DASHBOARD_POLICY, dashboard_page
-from threeloops.product.service.observability.logs import Logs, configure_logs
-from threeloops.product.service.observability.metrics import EngineLoad, RequestMetrics, ServiceMetrics
-from threeloops.product.service.observability.tracing import RequestSpan, request_span
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.service.observability.catalog import METRICS, Metric
+    from threeloops.product.service.observability.dashboard import DASHBOARD_POLICY, dashboard_page
+    from threeloops.product.service.observability.logs import Logs, configure_logs
+    from threeloops.product.service.observability.metrics import EngineLoad, RequestMetrics, ServiceMetrics
+    from threeloops.product.service.observability.tracing import RequestSpan, request_span
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "DASHBOARD_POLICY", "METRICS", "EngineLoad", "Logs", "Metric", "RequestMetrics", "RequestSpan", "ServiceMetrics",

@@ -45,7 +45,7 @@ _OURS = "threeloops"
 
 @dataclass
 class _Repeats:
-    """What one line of another library's code has logged since a moment."""
+    """The messages that one line of another library's code has logged since a moment."""
 
     since: float
     written: int = 0
@@ -81,7 +81,7 @@ class Logs(logging.Handler):
             self._drop(1)
 
     def close(self) -> None:
-        """Write what is queued, for at most 5 s, and end the thread. What comes later is dropped."""
+        """Write the queued lines, for at most 5 s, and end the thread. Later lines are dropped."""
         ours = logging.getLogger(_OURS)
         for logger in (ours, logging.getLogger()):
             logger.removeHandler(self)
@@ -133,7 +133,8 @@ class Logs(logging.Handler):
                 return
 
     def _write(self, lines: list[bytes]) -> None:
-        """Opened for each batch: a file that was moved, removed, or closed by somebody else is no special case."""
+        """Write a batch of lines. The file is opened for each batch, so a file that was moved, removed, or closed by
+        another thread needs no special case."""
         try:
             file = os.open(self.path, _APPEND, 0o640) if self.path else sys.stderr.fileno()
         except Exception:  # no such folder any more; a stderr that is closed, or is no file
@@ -164,10 +165,10 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 def configure_logs(path: Path | None = None, level: int = logging.INFO) -> Logs:
-    """Write what the library logs, from `level` on, and what all others warn of, to a file or to stderr. Close what is
-    returned, at the end.
+    """Write this library's log messages from `level` on, and warnings of all others, to a file or to stderr. Close the
+    result at the end.
 
-    Raises OSError if the file cannot be opened now; later nothing is raised any more.
+    Raises OSError if the file cannot be opened now. Later nothing is raised any more.
     """
     if path is not None:
         try:

@@ -23,7 +23,7 @@ _LONGEST_CODE = 64
 
 
 class EngineLoad(Protocol):
-    """One look at an engine. Counts of what has happened are since its process started."""
+    """One look at an engine. Counts of events are since its process started."""
 
     @property
     def running(self) -> int: ...
@@ -77,10 +77,10 @@ class ServiceMetrics:
         self._of("threeloops:requests_refused", code[:_LONGEST_CODE]).inc()
 
     def engine(self, load: EngineLoad | None, queued: int = 0) -> None:
-        """Take over a look at the engine, or None of one that does not answer; `queued` requests wait in front of it.
+        """Take over a look at the engine, or None if it does not answer. `queued` requests wait in front of it.
 
-        They count as waiting, since an autoscaler that sees only the engine's own queue sees the least when there is
-        the most to do. Counters go on where a restarted engine begins anew.
+        They count as waiting, because an autoscaler that sees only the engine's own queue sees the least when there is
+        the most to do. Counters continue when a restarted engine begins at zero.
         """
         if load is None:  # its counters stay: they are not 0, they are unknown
             for name in ("vllm:num_requests_running", "threeloops:num_requests_paused", "vllm:kv_cache_usage_perc"):

@@ -5,24 +5,31 @@
 does not support.
 """
 
-from threeloops.product.service.openai_protocol.answers import (
-    ChatChoice,
-    ChatCompletion,
-    ChatMessage,
-    Completion,
-    CompletionChoice,
-    Model,
-    ModelList,
-    TokensOfPrompt,
-    Usage,
-    usage,
-)
-from threeloops.product.service.openai_protocol.requests import (
-    ChatRequest,
-    CompletionRequest,
-    Message,
-    TextPart,
-)
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.product.service.openai_protocol.answers import (
+        ChatChoice,
+        ChatCompletion,
+        ChatMessage,
+        Completion,
+        CompletionChoice,
+        Model,
+        ModelList,
+        TokensOfPrompt,
+        Usage,
+        usage,
+    )
+    from threeloops.product.service.openai_protocol.requests import (
+        ChatRequest,
+        CompletionRequest,
+        Message,
+        TextPart,
+    )
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "ChatChoice", "ChatCompletion", "ChatMessage", "ChatRequest", "Completion", "CompletionChoice",

@@ -15,14 +15,21 @@ of its own. CrashMonkey (Mohan et al. 2018, "Finding Crash-Consistency Bugs with
 records below the file system instead, in order to test the file system.
 """
 
-from threeloops.training.checkpoint.crash.draw import draw_crash
-from threeloops.training.checkpoint.crash.explore import Report, check
-from threeloops.training.checkpoint.crash.model.operations import BadRecord, Record
-from threeloops.training.checkpoint.crash.model.rules import EXT4, POSIX, XFS, Rules
-from threeloops.training.checkpoint.crash.model.states import CrashStates, State, crash_states
-from threeloops.training.checkpoint.crash.recording.failures import DiskFull, ShortWrites, SyncFails
-from threeloops.training.checkpoint.crash.recording.record import Escaped, recording
-from threeloops.training.checkpoint.crash.strace.run import record_save, strace_works
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.checkpoint.crash.draw import draw_crash
+    from threeloops.training.checkpoint.crash.explore import Report, check
+    from threeloops.training.checkpoint.crash.model.operations import BadRecord, Record
+    from threeloops.training.checkpoint.crash.model.rules import EXT4, POSIX, XFS, Rules
+    from threeloops.training.checkpoint.crash.model.states import CrashStates, State, crash_states
+    from threeloops.training.checkpoint.crash.recording.failures import DiskFull, ShortWrites, SyncFails
+    from threeloops.training.checkpoint.crash.recording.record import Escaped, recording
+    from threeloops.training.checkpoint.crash.strace.run import record_save, strace_works
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "EXT4", "POSIX", "XFS", "BadRecord", "CrashStates", "DiskFull", "Escaped", "Record", "Report", "Rules",

@@ -9,7 +9,14 @@ To continue another program's run, convert its folder in one process. Then any n
 >>> training.restore(Checkpointer(LocalStore("run/checkpoints")).load(training.template))
 """
 
-from threeloops.training.checkpoint.dcp.conversion import export_dcp, read_dcp
-from threeloops.training.checkpoint.dcp.training import training_from_dcp
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.checkpoint.dcp.conversion import export_dcp, read_dcp
+    from threeloops.training.checkpoint.dcp.training import training_from_dcp
+else:
+    import_on_demand(__name__)
 
 __all__ = ["export_dcp", "read_dcp", "training_from_dcp"]

@@ -8,6 +8,13 @@ The optimizer's tensors are named after their parameters, so they are cut in the
 number of ranks with ZeRO, FSDP, tensor parallelism or pipeline parallelism can load what DDP saved.
 """
 
-from threeloops.training.checkpoint.state.training_state import TrainingState
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.checkpoint.state.training_state import TrainingState
+else:
+    import_on_demand(__name__)
 
 __all__ = ["TrainingState"]

@@ -9,9 +9,8 @@ does can reach another before a message has left.
 A message leaves when its sender has asked for it and every port on its way is free. It occupies these ports for
 size ÷ bandwidth, and arrives one latency later. Ports serve messages in the order in which they became ready. A waiting
 receiver continues when the message arrives, or at once if it has arrived already. A waiting sender continues when the
-bytes have left and the receiver has asked for them. gloo does the same, and so does NCCL once its buffers are full: if
-all ranks send first and receive afterwards, none continues. The messages of a collective have buffers, so their sends
-end when the bytes have left.
+bytes have left and the receiver has asked for them, as in gloo, and in NCCL once its buffers are full: if all ranks
+send first, none continues. The messages of a collective have buffers, so their sends end when the bytes have left.
 """
 
 import heapq

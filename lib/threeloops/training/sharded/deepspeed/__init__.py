@@ -31,8 +31,15 @@ It may name keys that a configuration does not have, or sets itself, so one dict
 only noted needs no value. A batch size that is "auto" follows from the other two if both are known.
 """
 
-from threeloops.training.sharded.deepspeed.read import from_deepspeed_config
-from threeloops.training.sharded.deepspeed.section import DeepSpeedConfigError
-from threeloops.training.sharded.deepspeed.settings import DeepSpeedSettings, LearningRate, LossScale
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.training.sharded.deepspeed.read import from_deepspeed_config
+    from threeloops.training.sharded.deepspeed.section import DeepSpeedConfigError
+    from threeloops.training.sharded.deepspeed.settings import DeepSpeedSettings, LearningRate, LossScale
+else:
+    import_on_demand(__name__)
 
 __all__ = ["DeepSpeedConfigError", "DeepSpeedSettings", "LearningRate", "LossScale", "from_deepspeed_config"]

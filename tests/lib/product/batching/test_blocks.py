@@ -4,7 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from threeloops.product.decode import BlockManager, OutOfBlocks
+from threeloops.product.batching import BlockManager, OutOfBlocks
 
 
 class Blocks(RuleBasedStateMachine):

@@ -4,7 +4,7 @@ Large Language Model Serving with PagedAttention".
 A sequence has a block table, the list of the blocks that hold its tokens in order, so no memory has to be contiguous
 and at most the last block is partly empty. A block can be in several tables; it is freed when the last lets go, and
 whoever writes into a shared one gets a copy first. A full block can be found again by its key (see
-`batching/prefix_cache.py`): freed, it waits at the end of the queue of free blocks and can be taken back until it is
+`prefix_cache.py`): freed, it waits at the end of the queue of free blocks and can be taken back until it is
 given to somebody else, so the prefix cache costs no memory of its own.
 """
 
@@ -88,7 +88,7 @@ class BlockManager:
         return found
 
     def forget(self, table: Iterable[int]) -> None:
-        """Let nobody find these blocks any more, as what they hold is wrong."""
+        """Remove these blocks from the prefix cache, because their contents are wrong."""
         for block in table:
             if (key := self._key_of.pop(block, None)) is not None:
                 del self._block_of[key]
