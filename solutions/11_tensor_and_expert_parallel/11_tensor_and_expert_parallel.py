@@ -826,9 +826,11 @@ with check("cut_attention", "the heads of each rank", part="values", hidden="oth
 # %% nbgrader={"grade": true, "grade_id": "cut_attention_test_memory", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("cut_attention", "what stays in memory", part="memory", hidden="another model"):
 
-    def keeps(ranks, *config):
-        run = on_cluster(Cluster(ranks), shards_of, cut_attention, *config)
+    def keeps(ranks, width, heads, kv_heads, head_dim):
+        run = on_cluster(Cluster(ranks), shards_of, cut_attention, width, heads, kv_heads, head_dim)
+        wanted = 4 * width * head_dim * (2 * heads + 2 * kv_heads) // ranks
         for rank, (kept, size, shared) in enumerate(run.results):
+            check.equal(size, wanted, what=f"bytes of the shards of rank {rank} of {ranks}")
             what = f"bytes of memory behind the shards of rank {rank} of {ranks}, which are {size:,} bytes themselves"
             check.equal(kept, size, what=what, hint="a shard is a view of the whole matrix" if kept > size else "")
             check.true(

@@ -26,7 +26,6 @@
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-import math
 import time
 from dataclasses import dataclass, replace
 
@@ -334,11 +333,9 @@ with check("CachedAttention", "arithmetic and memory per call", part="cost", hid
         """Check a long cache. Scores of all tokens would take total² numbers, those of the new tokens new · total."""
         q, k, v = (drawn(1, total, head_dim, seed=seed + place) for place in range(3))
         chunks = [list(parts) for parts in zip(*(each.split(new, 1) for each in (q, k, v)), strict=True)]
-        took, whole = math.inf, 4 * total**2 / 2**20
-        for _ in range(3):  # libraries whose pages the kernel has taken away meanwhile may count at first
-            if took >= 0.75 * whole:
-                run = on_cluster(Cluster(1), last_of_many, CachedAttention, 1, chunks, memory=True)
-                took = run.memory[0] / 2**20
+        whole = 4 * total**2 / 2**20
+        run = on_cluster(Cluster(1), last_of_many, CachedAttention, 1, chunks, memory=0.75 * whole * 2**20)
+        took = run.memory[0] / 2**20
         scores = q[:, -new:].double() @ k.double().mT / head_dim**0.5
         future = torch.ones(new, total, dtype=torch.bool).triu(1 + total - new)
         expected = scores.masked_fill(future, -torch.inf).softmax(-1) @ v.double()
