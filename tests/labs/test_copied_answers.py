@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from grader.sandbox import bwrap
+from grader.proposals.trial import why_not_alone
 
 
 def search(source):
@@ -15,7 +15,7 @@ def search(source):
 
 
 def test_no_function_and_no_text_of_the_library_is_an_answer():
-    if reason := bwrap.why_not():
+    if reason := why_not_alone():
         pytest.skip(f"the library's functions are tried in namespaces: {reason}")
     found = search("library")
     assert found.returncode == 0, found.stdout + found.stderr
