@@ -287,30 +287,27 @@ def microbatches_for(stages: int, share: float) -> int:
 
 # %% nbgrader={"grade": true, "grade_id": "microbatches_for_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("microbatches_for", "how many microbatches", part="values", hidden="other stages and shares"):
+    OF_WORK = "the bubble was compared with the time in which a stage works, not with the whole step"
+    FOR_ALL = "this is right if a stage waited for all stages, itself included"
 
-    def needs(expected, stages, share):
-        waits = stages - 1
-        slips = {
-            "the bubble was compared with the time in which a stage works, not with the whole step": waits / share,
-            "this is right if a stage waited for all stages, itself included": stages * (1 / share - 1),
-        }
+    def needs(expected, stages, share, too_large, slips):
+        """`too_large` is the bubble with one microbatch fewer, as text. `slips` maps wrong numbers to causes."""
         got = microbatches_for(stages, share)
-        right = waits * (1 / share - 1)
-        cause = next((why for why, slip in slips.items() if got == math.ceil(slip) != math.ceil(right)), "")
+        cause = slips.get(got, "") if isinstance(got, int) else ""
         if got == expected - 1:
-            cause = f"with {got} it is {waits / (got + waits):.1%}" if got + waits else "one is needed"
+            cause = f"with {got} it is {too_large}" if too_large else "one is needed"
         elif got == expected + 1:
             cause = f"{expected} are enough: at most {share:g} may be bubble, and exactly {share:g} is allowed"
         check.equal(got, expected, what=f"microbatches_for({stages}, {share})", hint=cause)
 
-    needs(21, 8, 0.25)
-    needs(4, 3, 0.334)  # the worked example
-    needs(3, 4, 0.5)
-    needs(12, 3, 0.15)
-    needs(12, 4, 0.2)
-    needs(17, 4, 0.15)
-    needs(1, 2, 0.9)
-    needs(1, 1, 0.1)
+    needs(21, 8, 0.25, "25.9%", {28: OF_WORK, 24: FOR_ALL})
+    needs(4, 3, 0.334, "40.0%", {6: OF_WORK})  # the worked example
+    needs(3, 4, 0.5, "60.0%", {6: OF_WORK, 4: FOR_ALL})
+    needs(12, 3, 0.15, "15.4%", {14: OF_WORK, 17: FOR_ALL})
+    needs(12, 4, 0.2, "21.4%", {15: OF_WORK, 16: FOR_ALL})
+    needs(17, 4, 0.15, "15.8%", {20: OF_WORK, 23: FOR_ALL})
+    needs(1, 2, 0.9, "100.0%", {2: OF_WORK})
+    needs(1, 1, 0.1, "", {9: FOR_ALL})
 
     ### BEGIN HIDDEN TESTS
     def by_search(stages, share):
@@ -323,10 +320,10 @@ with check("microbatches_for", "how many microbatches", part="values", hidden="o
     for seed in range(30):
         rng = check.rng(seed)
         stages, share = int(rng.integers(1, 80)), float(rng.uniform(0.01, 0.95))
-        needs(by_search(stages, share), stages, share)
-    needs(7 * 63, 64, 0.125)
+        needs(by_search(stages, share), stages, share, "larger", {})
+    needs(7 * 63, 64, 0.125, "larger", {})
     for stages, share, expected in ((7, 0.2, 24), (4, 0.6, 2), (8, 0.7, 3), (10, 0.1, 81), (31, 0.3, 70)):
-        needs(expected, stages, share)
+        needs(expected, stages, share, "larger", {})
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "microbatches_for_test_edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
