@@ -99,7 +99,12 @@ class Transformer(ast.NodeTransformer):
         call = ast.Call(ast.Name("threeloops_refused", ast.Load()), [ast.Constant(what), ast.Constant(instead)], [])
         return ast.copy_location(ast.Expr(call) if isinstance(node, ast.stmt) else call, node)
 
-    visit_Break = visit_Continue = visit_NamedExpr = visit_Lambda = visit_ListComp = _refuse
+    visit_Break = visit_Continue = visit_NamedExpr = visit_Lambda = _refuse
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        """A comprehension of a tuple compiles, but none of a range."""
+        self.generic_visit(node)
+        return self._refuse(node) if "range(" in ast.unparse(node.generators[0].iter) else node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
@@ -150,7 +155,7 @@ _NOT_COMPILED: dict[type, tuple[str, str]] = {
     ast.Return: ("a return within a loop", "let the loop end, and return after it"),
     ast.NamedExpr: ("an assignment within an expression", "assign in a statement of its own"),
     ast.Lambda: ("a lambda", "write a function with @triton.jit"),
-    ast.ListComp: ("a list comprehension", "write a loop with tl.static_range"),
+    ast.ListComp: ("a comprehension of a range", "write a loop with tl.static_range"),
     ast.Compare: ("a chain of comparisons", "join two comparisons with `and` or &"),
 }
 """Syntax that the compiler refuses: its name, and what to write instead."""
