@@ -104,6 +104,9 @@ def test_what_compiles_runs(kind):
     ],
 )
 def test_what_does_not_compile_is_refused(kind, says):
+    since = {"an assignment in an expression": (3, 8), "a chain of comparisons": (3, 9)}.get(kind)
+    if since and tuple(map(int, triton.__version__.split(".")[:2])) >= since:
+        pytest.skip("this Triton compiles it")
     with pytest.raises(Exception, match="does not compile for sm_90"):
         inspect(lambda: run(kind), "sm_90")
     with pytest.raises(Exception, match=says):

@@ -2,7 +2,11 @@
 
 import ast
 
+import triton
+
 __all__ = ["Transformer"]
+
+_TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 class Transformer(ast.NodeTransformer):
@@ -99,7 +103,11 @@ class Transformer(ast.NodeTransformer):
         call = ast.Call(ast.Name("threeloops_refused", ast.Load()), [ast.Constant(what), ast.Constant(instead)], [])
         return ast.copy_location(ast.Expr(call) if isinstance(node, ast.stmt) else call, node)
 
-    visit_Break = visit_Continue = visit_NamedExpr = visit_Lambda = _refuse
+    visit_Break = visit_Continue = visit_Lambda = _refuse
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        self.generic_visit(node)
+        return node if _TRITON >= (3, 8) else self._refuse(node)
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         """A comprehension of a tuple compiles, but none of a range."""
@@ -108,7 +116,7 @@ class Transformer(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
-        return self._refuse(node) if len(node.ops) > 1 else node
+        return self._refuse(node) if len(node.ops) > 1 and _TRITON < (3, 9) else node
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
