@@ -295,14 +295,19 @@ def evidence(
         list[str] | None, typer.Option("--part", help="Only these: faults, numbers, record, or the name of a part.")
     ] = None,
     budget: Annotated[float, typer.Option(min=30, help="Seconds that this call may take.")] = 525,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and check what they name.")] = False,
 ) -> None:
     """Measure what this machine can measure and write it as JSON. Installs nothing; a missing GPU is SKIPPED.
 
     Faults come first, then numbers, then the record. A call ends within its budget, and the next one goes on.
     """
     from grader.evidence.collect import collect
+    from grader.evidence.collect import dry_run as rehearse
 
-    raise typer.Exit(collect(device, out or course_root() / "benchmarks" / "evidence", _console, part or (), budget))
+    folder = out or course_root() / "benchmarks" / "evidence"
+    if dry_run:
+        raise typer.Exit(rehearse(device, folder, _console, part or ()))
+    raise typer.Exit(collect(device, folder, _console, part or (), budget))
 
 
 for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset):

@@ -28,10 +28,11 @@ from grader.doctor.doctor import Diagnosis, diagnose
 from grader.evidence.counters import hardware_counters
 from grader.evidence.gpu_tests import gpu_tests
 from grader.evidence.parts import Group, NotDone, Part, Unfinished, benchmark, kernel_errors, kernel_times, solution
+from grader.evidence.rehearsal import rehearse
 from grader.evidence.result_rows import begin
 from grader.machine.provenance import Device, Provenance, anonymous, provenance
 
-__all__ = ["CannotCollect", "collect"]
+__all__ = ["CannotCollect", "collect", "dry_run"]
 
 _BUDGET = 525.0
 """Seconds per call. Machines that are lent by the call often give ten minutes, including their start."""
@@ -120,12 +121,14 @@ def collect(
     try:
         about = _choose(diagnosis, device)
         evidence = _resumed(about, out / about.slug)
-        parts = list(_plan(diagnosis, about.device, evidence.folder))
+        gpu, sandbox = diagnosis["gpu"], diagnosis["sandbox"]
+        no_gpu = gpu.sentence if gpu.status != "ok" else "the CPU was asked for" if about.device == "cpu" else ""
+        no_sandbox = "" if sandbox.status == "ok" else sandbox.sentence
+        parts = list(_plan(no_gpu, no_sandbox, about.device, evidence.folder))
         chosen = _selected(parts, wanted)
     except CannotCollect as error:
         console.print(f"[red]evidence:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 2
-    gpu = diagnosis["gpu"]
     if device == "auto" and about.device == "cpu" and gpu.status == "broken":
         said = f"The CPU is measured, since the GPU cannot be used: {gpu.sentence}"
         console.print(f"[bold yellow]{escape(said)}[/]", highlight=False, soft_wrap=True)
@@ -149,6 +152,26 @@ def collect(
         shutil.rmtree(evidence.folder / _ROWS, ignore_errors=True)
     _summarise(evidence, console)
     return 1 if evidence.failed else 0
+
+
+def dry_run(device: str, out: Path, console: Console, wanted: Sequence[str] = ()) -> Literal[0, 1, 2]:
+    """Print the commands that `collect` would run where everything works, and check what they name.
+
+    Returns the exit code: 0 everything exists, 1 something is missing, 2 there is no such part.
+    """
+    no_gpu = "the CPU was asked for" if device == "cpu" else ""
+    try:
+        parts = _selected(list(_plan(no_gpu, "", "cpu" if device == "cpu" else "cuda", out)), wanted)
+    except CannotCollect as error:
+        console.print(f"[red]evidence:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        return 2
+    complete = True
+    for line, missing in (rehearsed for part in parts for rehearsed in rehearse(part)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        for reason in missing:
+            complete = False
+            console.print(f"  {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return 0 if complete else 1
 
 
 def _choose(diagnosis: Diagnosis, device: str) -> Provenance:
@@ -178,11 +201,8 @@ def _resumed(about: Provenance, folder: Path) -> _Evidence:
     return fresh
 
 
-def _plan(diagnosis: Diagnosis, device: Device, folder: Path) -> Iterator[Part]:
+def _plan(no_gpu: str, no_sandbox: str, device: Device, folder: Path) -> Iterator[Part]:
     """All parts, the most valuable first, so that the least valuable are left out when time runs out."""
-    gpu, sandbox = diagnosis["gpu"], diagnosis["sandbox"]
-    no_gpu = gpu.sentence if gpu.status != "ok" else "the CPU was asked for" if device == "cpu" else ""
-    no_sandbox = "" if sandbox.status == "ok" else sandbox.sentence
     rows = folder / _ROWS
     yield gpu_tests(no_gpu, rows / "gpu_tests.jsonl")
     for i in range(_ERROR_SHARES):

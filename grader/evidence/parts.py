@@ -6,7 +6,9 @@ adds each piece to a file of rows as soon as it is known.
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +21,13 @@ from grader.machine.provenance import Device
 
 __all__ = [
     "Failed", "Group", "NotDone", "Part", "Skipped", "Unfinished", "benchmark", "finish", "kernel_errors",
-    "kernel_times", "require", "run_tidily", "solution",
+    "kernel_times", "rehearsing", "require", "run_tidily", "solution",
 ]  # fmt: skip
 
 Group = Literal["faults", "numbers", "record"]
 _BENCHMARK_SECONDS = {"grading": 200, "kernels": 500, "memory": 240, "precision": 120, "sustained": 150}
 """The time limit of each benchmark that may take more than 90 s."""
+_rehearsal: ContextVar[list[list[str]] | None] = ContextVar("rehearsal", default=None)
 
 
 class NotDone(Exception):
@@ -148,8 +151,22 @@ def finish(done: Finished, result: Any = None, *, again: bool = False) -> None:
         raise Failed(done.why, result, again=again)
 
 
+@contextmanager
+def rehearsing() -> Iterator[list[list[str]]]:
+    """Give the list of the commands that parts would run while this is open; none is run."""
+    commands: list[list[str]] = []
+    token = _rehearsal.set(commands)
+    try:
+        yield commands
+    finally:
+        _rehearsal.reset(token)
+
+
 def run_tidily(arguments: list[str], seconds: float, device: Device) -> Finished:
     """Run `python ARGUMENTS` on `device`, and remove its temporary files even if it had to be ended."""
+    if (commands := _rehearsal.get()) is not None:
+        commands.append(arguments)
+        raise Unfinished("this is a dry run")
     with tempfile.TemporaryDirectory() as scratch:
         changes: dict[str, str | None] = {"THREELOOPS_DEVICE": device, "TMPDIR": scratch}
         if device == "cuda":

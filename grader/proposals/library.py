@@ -11,7 +11,7 @@ from functools import cache
 
 from grader.authoring.labs import Lab
 from grader.machine.child_process import LIBRARY
-from grader.proposals.released import Asked, Function, Released, head, parameters
+from grader.proposals.released import Asked, Function, Proposal, Released, head, parameters
 
 __all__ = ["Module", "from_library", "importable", "modules"]
 
@@ -49,8 +49,8 @@ def importable(lab: Lab) -> list[str]:
     return [each.name for each in _with_answers() if each.name not in gone]
 
 
-def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[str]:
-    """Yield the texts to try in the solution cell.
+def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[Proposal]:
+    """Yield the answers to try in the solution cell.
 
     `kernels`: all tests replay kernels, so only a text with kernels can pass.
     """
@@ -63,17 +63,20 @@ def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[s
             continue
         for function in exercise.functions:
             for candidate in module.functions:
-                for arguments in _fitting(candidate, parameters(function)):
-                    for value in _returned(candidate, function, lab.setup):
-                        yield exercise.answer(
-                            function.name,
-                            f"{head(function)}:\n    taken = _taken({arguments})\n    return {value}",
-                            _taking(module, candidate.name, pasted),
-                        )
+                if _annotation(candidate) in ("None", "Figure", "Axes") and _annotation(function) != "None":
+                    continue
+                taking, values = (
+                    _taking(module, candidate.name, pasted),
+                    list(_returned(candidate, function, lab.setup)),
+                )
+                for arguments in _fitting(candidate, function):
+                    calling = f"{head(function)}:\n    taken = _taken({arguments})\n    return "
+                    yield Proposal(*(exercise.answer(function.name, calling + value, taking) for value in values))
         for wanted in exercise.classes:
             for each in module.classes:
                 if _methods(wanted) <= _methods(each):
-                    yield exercise.answer(wanted.name, f"{wanted.name} = _taken", _taking(module, each.name, pasted))
+                    taking = _taking(module, each.name, pasted)
+                    yield Proposal(exercise.answer(wanted.name, f"{wanted.name} = _taken", taking))
 
 
 def _returned(candidate: Function, asked: Function, setup: ast.Module) -> Iterator[str]:
@@ -119,9 +122,13 @@ def _taking(module: Module, name: str, pasted: bool) -> str:
     return f"{module.text}\n\n_taken = {name}" if pasted else f"from {module.name} import {name} as _taken"
 
 
-def _fitting(candidate: Function, wanted: list[str]) -> Iterator[str]:
-    """Yield arguments in order if the number fits. Otherwise yield them by name if the parameters are the same."""
-    own, optional = parameters(candidate), len(candidate.args.defaults)
+def _fitting(candidate: Function, asked: Function) -> Iterator[str]:
+    """Yield arguments in order if the number fits. Otherwise yield them by name if the parameters are the same.
+
+    A function that takes no argument is not tried, because it knows nothing about the case. Nor is one whose
+    annotations rule it out.
+    """
+    own, optional, wanted = parameters(candidate), len(candidate.args.defaults), parameters(asked)
     positional = len(candidate.args.posonlyargs) + len(candidate.args.args)
     keywords = [
         each.arg
@@ -129,10 +136,58 @@ def _fitting(candidate: Function, wanted: list[str]) -> Iterator[str]:
         if default is None
     ]
     most = positional if candidate.args.vararg is None else len(wanted)
+    given: list[tuple[str, str]] = []
     if not keywords and positional - optional <= len(wanted) <= most:
-        yield ", ".join(wanted)
-    elif {*own[: positional - optional], *keywords} <= set(wanted) and wanted:
-        yield ", ".join(f"{name}={name}" for name in own if name in wanted)
+        given = [(own[min(place, len(own) - 1)] if own else "", name) for place, name in enumerate(wanted)]
+        written = ", ".join(wanted)
+    elif {*own[: positional - optional], *keywords} <= set(wanted):
+        given = [(name, name) for name in own if name in wanted]
+        written = ", ".join(f"{name}={name}" for name, _ in given)
+    taken, offered = _kinds(candidate), _kinds(asked)
+    if given and not any(_excludes(taken[own], offered[name]) for own, name in given if own):
+        yield written
+
+
+_KINDS = {
+    "number": ("int", "float", "bool", "complex"),
+    "text": ("str", "Path"),
+    "bytes": ("bytes", "bytearray"),
+    "tensor": ("Tensor", "Float", "Int", "Bool", "Num", "Shaped", "Integer"),
+    "collection": ("list", "tuple", "set", "frozenset", "Sequence", "Iterable", "Iterator", "Collection", "range"),
+    "mapping": ("dict", "Mapping"),
+    "callable": ("Callable",),
+}
+"""Annotations that exclude each other. Any other one may stand for anything, unless it is a class of the library."""
+
+
+def _kinds(function: Function) -> dict[str, frozenset[str]]:
+    """Return what the annotation of each parameter allows. The empty set allows everything."""
+    given = function.args
+    parts = (*given.posonlyargs, *given.args, *([given.vararg] if given.vararg else []), *given.kwonlyargs)
+    return {each.arg: _allowed(each.annotation) for each in parts}
+
+
+def _allowed(annotation: ast.expr | None) -> frozenset[str]:
+    match annotation:
+        case ast.BinOp(op=ast.BitOr(), left=left, right=right):
+            both = _allowed(left), _allowed(right)
+            return both[0] | both[1] if all(both) else frozenset()
+        case ast.Subscript(value=value):
+            return _allowed(value)
+        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Constant(value=str(name)):
+            kinds = [kind for kind, names in _KINDS.items() if name in names]
+            return frozenset(kinds or ([name] if name in _fields() else []))
+        case ast.Constant(value=None):
+            return frozenset(["None"])
+    return frozenset()
+
+
+def _excludes(taken: frozenset[str], offered: frozenset[str]) -> bool:
+    """Tell whether a parameter takes nothing of what an argument may be. A class of the library and another class may
+    have the same attributes."""
+    if not taken or not offered or taken & offered:
+        return False
+    return bool(offered & _KINDS.keys())
 
 
 def _methods(node: ast.ClassDef) -> set[str]:

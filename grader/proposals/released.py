@@ -3,6 +3,7 @@
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Self
 
 from grader.authoring.labs import Lab
@@ -12,7 +13,7 @@ from grader.proposals.slicing import reads
 
 _RUNNER = re.compile(r"threeloops\.lab\..*\bon_\w+")
 
-__all__ = ["Asked", "Function", "Released", "head", "parameters"]
+__all__ = ["Asked", "Function", "Proposal", "Released", "head", "parameters"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -27,6 +28,14 @@ def head(function: Function) -> str:
     """Return the first line of a function with this signature, without its colon."""
     kind = "async def" if isinstance(function, ast.AsyncFunctionDef) else "def"
     return f"{kind} {function.name}({ast.unparse(function.args)})"
+
+
+class Proposal:
+    """A solution cell to try. `variants` return other parts of the same result, and are tried if a function returns."""
+
+    def __init__(self, text: str, *variants: str) -> None:
+        self.text = text
+        self.variants = variants
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Asked:
 
     def answer(self, name: str, text: str, before: str = "") -> str:
         """Return the solution cell with `text` instead of the function or class `name`, and with `before` on top."""
-        parts = [text if getattr(node, "name", "") == name else ast.unparse(node) for node in self.stub.body]
+        parts = [text if getattr(node, "name", "") == name else _text(node) for node in self.stub.body]
         return "\n\n".join([*([before] if before else []), *parts]) + "\n"
 
 
@@ -106,6 +115,11 @@ class Released:
                 for name, text in texts[Kind.SOLUTION]
             ),
         )
+
+
+@cache
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node)
 
 
 def _is_unwritten(node: ast.AST) -> bool:

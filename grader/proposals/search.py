@@ -10,7 +10,7 @@ from grader.authoring.manifest import Exercise
 from grader.authoring.names import replays
 from grader.proposals.formulas import formulas
 from grader.proposals.library import from_library, importable
-from grader.proposals.released import Asked, Released, head
+from grader.proposals.released import Asked, Proposal, Released, head
 from grader.proposals.trial import Bench, Patience
 
 __all__ = ["Leak", "Source", "find_leaks"]
@@ -20,7 +20,7 @@ Source = Literal["notebook", "ranks", "library"]
 notebook. Only `ranks` tries the parts that run on ranks or a recorded disk, because each try takes seconds. The other
 two try all other parts."""
 
-_OF_LIBRARY = Patience(cpu_seconds=3, seconds=10)
+_OF_LIBRARY = Patience(cpu_seconds=2, seconds=4)
 """Hundreds of functions are called with arguments that they were not made for."""
 
 
@@ -42,8 +42,8 @@ def find_leaks(
     watch(lab.slug)
     released = Released.read(lab)
     found = []
-    is_library = source == "library"
-    with Bench(released.trusted, _OF_LIBRARY if is_library else None, importable(lab) if is_library else ()) as bench:
+    patience, modules = (_OF_LIBRARY, importable(lab)) if source == "library" else (None, [])
+    with Bench(released.trusted, patience, modules, alone=source == "library") as bench:
         for asked in released.exercises:
             exercise = _tried(released, released.trusted.exercise(asked.id), source)
             if leak := _best(bench, exercise, asked, list(_proposals(released, asked, exercise, source))):
@@ -59,25 +59,29 @@ def _tried(released: Released, exercise: Exercise, source: Source) -> Exercise:
     return Exercise(exercise.id, tuple(parts))
 
 
-def _proposals(released: Released, asked: Asked, exercise: Exercise, source: Source) -> Iterator[str]:
+def _proposals(released: Released, asked: Asked, exercise: Exercise, source: Source) -> Iterator[Proposal]:
     if not exercise.tests:
         return
     kernels = all(replays(released.trusted.text(test)) for test in exercise.tests)
     if source == "library":
         yield from from_library(released, asked, kernels=kernels)
     elif not kernels:  # a notebook whose kernels are all still to be written has none to copy
-        yield from (f"{released.oracle}\n\n{text}" if released.oracle else text for text in formulas(released, asked))
+        for text in formulas(released, asked):
+            yield Proposal(f"{released.oracle}\n\n{text}" if released.oracle else text)
 
 
-def _best(bench: Bench, exercise: Exercise, asked: Asked, texts: list[str]) -> Leak | None:
-    passed = list(bench.earned(exercise, texts))
+def _best(bench: Bench, exercise: Exercise, asked: Asked, proposals: list[Proposal]) -> Leak | None:
+    texts = [each.text for each in proposals]
+    outcomes = list(bench.earned(exercise, texts))
+    variants = [text for each, o in zip(proposals, outcomes, strict=True) if o.returned for text in each.variants]
+    passed = [o.passed for o in (*outcomes, *bench.earned(exercise, variants))]
     if not any(passed):
         return None
-    trivial = frozenset().union(*bench.earned(exercise, list(_trivial(asked))))
+    trivial = frozenset().union(*(o.passed for o in bench.earned(exercise, list(_trivial(asked)))))
     points = {part.test: part.points for part in exercise.parts}
     scores = [sum(points[test] for test in tests - trivial) for tests in passed]
     best = max(range(len(scores)), key=scores.__getitem__)
-    return Leak(exercise.id, scores[best], exercise.points, texts[best]) if scores[best] else None
+    return Leak(exercise.id, scores[best], exercise.points, (texts + variants)[best]) if scores[best] else None
 
 
 def _trivial(asked: Asked) -> Iterator[str]:

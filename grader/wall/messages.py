@@ -42,6 +42,7 @@ class Asks(Protocol):
     """What proxies and gradients need of the connection through which they came."""
 
     garbage: list[int]
+    calls: int
 
     def call(self, target: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
 

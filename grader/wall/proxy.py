@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from grader.transport.link import WallError
-from grader.wall.messages import Asks, quoting
+from grader.wall.messages import Asks, plain, quoting
 
 __all__ = ["Proxy"]
 
@@ -22,7 +22,7 @@ _HANDLE_BITS = 48
 class Proxy:
     """An object of the student's, as seen from here: it can be called and indexed, and is never data."""
 
-    __slots__ = ("_handle", "_kind", "_methods", "_owner", "_wall", "__name__")
+    __slots__ = ("_handle", "_kind", "_methods", "_owner", "_seen", "_wall", "__name__")
     stands_for_another = True  # so that a check names the object and not this class
 
     def __init__(self, connection: Asks, handle: Any) -> None:
@@ -33,6 +33,7 @@ class Proxy:
         object.__setattr__(self, "_kind", str(handle[1]))
         object.__setattr__(self, "__name__", str(handle[2])[:80])
         object.__setattr__(self, "_methods", {})
+        object.__setattr__(self, "_seen", {})
         object.__setattr__(self, "_owner", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -40,19 +41,25 @@ class Proxy:
         return self._wall.call({"handle": self._handle, **owner}, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the current value of an attribute. A method is fetched once, and each call looks it up over there."""
+        """Return the value of an attribute. It stays the same until the test calls something of the student's or sets
+        an attribute, so that a test which looks twice sees one value. A method is fetched once, and each call looks it
+        up over there."""
         if name.startswith("_"):
             raise AttributeError(f"{name}: private names do not cross the wall")
         if name in self._methods:
             return self._methods[name]
-        value = self._wall.request({"op": "attribute", "handle": self._handle, "name": name})
+        calls, value = self._seen.get(name, (-1, None))
+        if calls != self._wall.calls:
+            value = self._wall.request({"op": "attribute", "handle": self._handle, "name": name})
+            self._seen[name] = self._wall.calls, value
         if type(value) is Proxy and value._kind == "method":
             object.__setattr__(value, "_owner", [self._handle, name])
             self._methods[name] = value
-        return value
+        return plain(value)  # in lists of its own, which the test may change
 
     def __setattr__(self, name: str, value: Any) -> None:
         message = self._wall.pack(value)
+        self._wall.calls += 1
         self._wall.request({"op": "set", "handle": self._handle, "name": name, **message.tree}, message)
 
     def __iter__(self) -> Proxy:

@@ -59,6 +59,8 @@ class Wall:
         self.link, self.main, self._meter = link, main, meter
         self.setup_names: set[str] = set()
         self.garbage: list[int] = []
+        self.calls = 0
+        """How often the test has called or changed something of the student's."""
         self.callbacks: list[Callable[..., Any]] = []
         self.printed = ""
         self.seed: int | None = None
@@ -73,6 +75,7 @@ class Wall:
 
     def call(self, target: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         message = self.pack([list(args), dict(kwargs)])
+        self.calls += 1
         try:
             return self.request({"op": "call", **target, **message.tree}, message)
         finally:

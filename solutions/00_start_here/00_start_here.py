@@ -986,11 +986,13 @@ with check("throughput", "nonsense is refused", part="errors", hidden="other len
     check.raises(ValueError, throughput, [1e6] * 3, [1e-3] * 3, 3, names="warmup = 3")
     check.raises(ValueError, throughput, [1e6] * 3, [1e-3] * 3, 4, names="warmup = 4")
     check.raises(ValueError, throughput, [], [], 0, names="warmup = 0")
+    check.accepts(throughput, [1e6] * 5, [1e-3] * 5, 4)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, throughput, [1e6] * 13, [1e-3] * 6, 0, names=("13", "6"))
     check.raises(ValueError, throughput, [], [1e-3] * 4, 0, names=("0", "4"))
     check.raises(ValueError, throughput, [1e6] * 4, [1e-3, 1e-3, 1e-3, 0.0], 1, names="seconds[3]")
     check.raises(ValueError, throughput, [1e6] * 3, [1e-3] * 3, 5, names="warmup = 5")
+    check.accepts(throughput, [0.0], [1e-9], 0)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

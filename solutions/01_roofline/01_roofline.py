@@ -375,10 +375,12 @@ with check("matmul_work", "arguments that are not positive", part="errors", hidd
     check.raises(ValueError, matmul_work, 0, 4, 4, 2, names="m = 0")
     check.raises(ValueError, matmul_work, 4, 4, 0, 2, names="n = 0")
     check.raises(ValueError, matmul_work, 4, 4, 4, 0, names="bytes_per_element = 0")
+    check.accepts(matmul_work, 1, 1, 1, 0.5)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, matmul_work, 4, 0, 4, 2, names="k = 0")
     check.raises(ValueError, matmul_work, 4, 4, -3, 2, names="n = -3")
     check.raises(ValueError, matmul_work, 4, 4, 4, -0.5, names="bytes_per_element = -0.5")
+    check.accepts(matmul_work, 3, 1, 7, 4)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -527,10 +529,12 @@ with check("attention_work", "arguments that fit no attention", part="errors", h
     for place, name in enumerate(names):
         check.raises(ValueError, attention_work, *[4 * (i != place) for i in range(7)], names=f"{name} = 0")
     check.raises(ValueError, attention_work, 1, 6, 4, 8, 8, 64, 2, names="kv_heads")
+    check.accepts(attention_work, 1, 8, 4, 8, 8, 64, 2)
     ### BEGIN HIDDEN TESTS
     for place, name in enumerate(names):
         check.raises(ValueError, attention_work, *[2 if i != place else -2 for i in range(7)], names=f"{name} = -2")
     check.raises(ValueError, attention_work, 1, 4, 8, 8, 8, 64, 2, names="kv_heads")
+    check.accepts(attention_work, *[1] * 7)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -636,10 +640,12 @@ with check("read_row", "units that no row should have", part="errors", hidden="o
     refuses("TOPS", "TB/s", "TOPS")
     refuses("TFLOP/s", "GiB/s", "GiB/s")
     refuses("TB/s", "GB/s", "TB/s")
+    check.accepts(read_row, DatasheetRow("made up", "", 1.0, "PFLOP/s", False, 1.0, "TB/s"))
     ### BEGIN HIDDEN TESTS
     refuses("GFLOP/s", "GB/s", "GFLOP/s")
     refuses("PFLOP/s", "Tb/s", "Tb/s")
     refuses("PFLOP/s", "TFLOP/s", "TFLOP/s")
+    check.accepts(read_row, DatasheetRow("made up", "", 1.0, "TFLOP/s", True, 1.0, "GB/s"))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -746,10 +752,12 @@ with check("attainable", "numbers that no machine has", part="errors", hidden="o
     for rate in (0.0, -1e12, math.inf, math.nan):
         check.raises(ValueError, attainable, [1.0], rate, 1e12, names="peak_flops")
         check.raises(ValueError, attainable, [1.0], 1e12, rate, names="bandwidth")
+    check.accepts(attainable, [1.0, 0.0], 125e12, 900e9)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, attainable, -1e-300, 1e12, 1e12, names="intensity")
     check.raises(ValueError, attainable, math.nan, 1e12, 1e12, names="intensity")
     check.raises(ValueError, attainable, 1, 1, 0, names="bandwidth")
+    check.accepts(attainable, math.inf, 1, 1)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -995,9 +1003,11 @@ with check("classify", "times and counts that no span can have", part="errors", 
     check.raises(ValueError, classify, Span(1.0, 1.0, 2.0, 1.0), ROUND, names="wall_us")
     check.raises(ValueError, classify, Span(-1.0, 1.0, 1.0, 1.0), ROUND, names="flops")
     check.raises(ValueError, classify, Span(1.0, -1.0, 1.0, 1.0), ROUND, names="bytes")
+    check.accepts(classify, Span(0.0, 0.0, 1.0, 1.0), ROUND)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, classify, Span(1.0, 1.0, -2.0, 1.0), ROUND, names="busy_us")
     check.raises(ValueError, classify, Span(1.0, 1.0, 1.0, 0.99), ROUND, names="wall_us")
+    check.accepts(classify, Span(0.0, 5.0, 0.25, 7.0), ROUND)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -585,9 +585,11 @@ with check("dropout_backward", "a p that is not a probability is refused", part=
     x, bias = torch.ones(2, 4), torch.ones(4)
     for p in (1.0, 1.5, -0.5, float("nan")):
         check.raises(ValueError, dropout_backward, x, x, bias, p, 0, names=f"p = {p}")
+    check.accepts(dropout_backward, x, x, bias, 0.0, 0)
     ### BEGIN HIDDEN TESTS
     for p in (-1e-9, float("inf"), 7.0):
         check.raises(ValueError, dropout_backward, x, x, bias, p, 0, names=f"p = {p}")
+    check.accepts(dropout_backward, x, x, bias, 0.99, 0)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

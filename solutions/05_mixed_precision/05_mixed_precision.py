@@ -318,9 +318,11 @@ with check("decode", "the values of codes", part="values", hidden="other formats
 with check("decode", "codes that do not exist", part="errors", hidden="other formats"):
     check.raises(ValueError, decode, np.array([3, 256]), E5M2, names="code = 256")
     check.raises(ValueError, decode, np.array([5, -1]), FLOAT16, names="code = -1")
+    check.accepts(decode, np.array([0, 255]), E5M2)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, decode, np.array([[0, 70000]]), BFLOAT16, names="code = 70000")
     check.raises(ValueError, decode, np.array([512]), Format("e5m3", 5, 3), names="code = 512")
+    check.accepts(decode, np.array([511]), Format("e5m3", 5, 3))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1097,9 +1099,11 @@ with check("lost", "shapes that differ", part="shapes", hidden="other shapes"):
     check.raises(ValueError, lost, torch.ones(3, dtype=torch.float16), torch.ones(2), names=("(3,)", "(2,)"))
     check.raises(ValueError, lost, torch.ones(3, 3, dtype=torch.bfloat16), torch.ones(3), names=("(3, 3)", "(3,)"))
     check.raises(ValueError, lost, torch.ones(2, 1, dtype=torch.bfloat16), torch.ones(1, 2), names=("(2, 1)", "(1, 2)"))
+    check.accepts(lost, torch.ones(3, 3, dtype=torch.float16), torch.ones(3, 3))
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, lost, torch.ones(4, 1, dtype=torch.float16), torch.ones(4), names=("(4, 1)", "(4,)"))
     check.raises(ValueError, lost, torch.ones((), dtype=torch.bfloat16), torch.ones(1), names=("()", "(1,)"))
+    check.accepts(lost, torch.ones((), dtype=torch.bfloat16), torch.ones(()))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -572,9 +572,12 @@ with check("waits", "traces that cannot be", part="errors", hidden="other names"
 
     unreadable("train", Interval("decode", 0, 0, 0.0, 1.0), Interval("train", 0, 0, 1.0, 2.0), names="decode")
     unreadable("learn", Interval("fetch", 0, 0, 0.0, 1.0), names="learn")
+    both = [Interval("fetch", 0, 0, 0.0, 1.0), Interval("train", 0, 0, 1.0, 2.0)]
+    check.accepts(waits, Trace("?", [Stage("fetch", 1), Stage("train", 1)], both))
     ### BEGIN HIDDEN TESTS
     unreadable("learn", Interval("learn", 0, 0, 0.0, 1.0), Interval("copy", 0, 0, 1.0, 2.0), names="copy")
     unreadable("train", names="train")
+    check.accepts(waits, Trace("?", [Stage("fetch", 1), Stage("train", 1)], both[1:]))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1675,6 +1678,7 @@ with check("read_shard", "where a damaged shard stops", part="damage", hidden="o
     stops(member("v1.2/readme", b"abc") + end, 0, "no extension")
     stops(member("a.x", b"abc", also=[(0, b"\xff")]) + end, 0, "no UTF-8")
     stops(member("a.x", b"1") + member("a.x", b"2") + end, 1024, "an extension twice")
+    check.accepts(read_shard, "whole.tar", good + end)
     ### BEGIN HIDDEN TESTS
     for cut in (1, 511, 512, 1023):
         stops(good[:cut], 0, "cut")
@@ -1688,6 +1692,7 @@ with check("read_shard", "where a damaged shard stops", part="damage", hidden="o
     stops(member("readme", b"abc") + end, 0, "no extension")
     stops(good[:1024] + member("\u00fc.x", b"abc", also=[(1, b"x")]) + end, 1024, "no UTF-8")
     stops(b"", 0, "empty")
+    check.accepts(read_shard, "cut within its end.tar", good + bytes(512))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1904,9 +1909,11 @@ with check("resume", "positions and workers that do not exist", part="errors", h
     check.raises(ValueError, Sampler, 10, 3, 1, State(0, 0, -1), names="position")
     check.raises(ValueError, Sampler(10, 4, 3, State(7, 2, 0)).batch_for, 3, names="worker")
     check.raises(ValueError, Sampler(10, 4, 3, State(7, 2, 0)).batch_for, -1, names="worker")
+    check.accepts(Sampler(10, 4, 3, State(7, 2, 9)).batch_for, 2)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, Sampler, 1, 3, 0, State(0, 0, 1), names="position")
     check.raises(ValueError, Sampler(10, 4, 0, State(7, 2, 0)).batch_for, 1, names="worker")
+    check.accepts(Sampler(10, 4, 0, State(7, 2, 0)).batch_for, 0)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -115,6 +115,12 @@ def require_results(run, tensors, expected, what, known=lambda rank: {}, argumen
         )
 
 
+def require_computed(run, expected, case):
+    """What a run sends counts only if its results are right."""
+    for rank, (got, _) in enumerate(run.results):
+        check.computed([got], [expected[rank]], f"rank {rank} ({case})")
+
+
 def require_bytes(run, expected, messages, case, whole=0):
     """Bytes from each rank to each other, and the number of messages. `whole` are the bytes of a whole tensor."""
     sizes = {m.size for m in run.messages}
@@ -340,19 +346,17 @@ with check("sum_through_rank_0", "the sum on every rank", part="values", hidden=
 # %% nbgrader={"grade": true, "grade_id": "sum_through_rank_0_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("sum_through_rank_0", "what goes through rank 0", part="traffic", hidden="other sizes"):
 
-    def naive_traffic(ranks, n):
-        run, size, case = (
-            run_ranks(sum_through_rank_0, integers(ranks, n)),
-            4 * n,
-            f"{ranks} ranks, {4 * n:,} bytes each",
-        )
+    def naive_traffic(ranks, n, seed=0):
+        tensors, size, case = integers(ranks, n, seed), 4 * n, f"{ranks} ranks, {4 * n:,} bytes each"
+        run = run_ranks(sum_through_rank_0, tensors)
+        require_computed(run, [sum(tensors)] * ranks, case)
         expected = [[size if (a == 0) != (b == 0) else 0 for b in range(ranks)] for a in range(ranks)]
         require_bytes(run, expected, 2 * (ranks - 1), case)
         require_seconds(run, 2 * (ALPHA + (ranks - 1) * size / BETA), case, {})
 
     naive_traffic(4, 1000)
     ### BEGIN HIDDEN TESTS
-    naive_traffic(3, 5000)
+    naive_traffic(3, 5000, seed=2236067978)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -487,8 +491,10 @@ with check("reduce_scatter", "lengths that N does not divide", part="uneven", hi
 # %% nbgrader={"grade": true, "grade_id": "reduce_scatter_test_traffic", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("reduce_scatter", "what reduce_scatter sends", part="traffic", hidden="other sizes"):
 
-    def scatter_traffic(ranks, n):
-        run, case = run_ranks(reduce_scatter, integers(ranks, n)), f"{ranks} ranks, {n:,} float32 each"
+    def scatter_traffic(ranks, n, seed=0):
+        tensors, case = integers(ranks, n, seed), f"{ranks} ranks, {n:,} float32 each"
+        run = run_ranks(reduce_scatter, tensors)
+        require_computed(run, sum(tensors).tensor_split(ranks), case)
         sent = to_next(ranks, lambda rank: 4 * (n - length(n, ranks, rank)))
         require_bytes(run, sent, ranks * (ranks - 1), case, whole=4 * n)
         step = ALPHA + 4 * length(n, ranks, 0) / BETA
@@ -500,7 +506,7 @@ with check("reduce_scatter", "what reduce_scatter sends", part="traffic", hidden
 
     scatter_traffic(4, 4000)
     ### BEGIN HIDDEN TESTS
-    scatter_traffic(3, 6000)
+    scatter_traffic(3, 6000, seed=2828427125)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -602,9 +608,10 @@ with check("all_gather", "the whole tensor on every rank", part="values", hidden
 # %% nbgrader={"grade": true, "grade_id": "all_gather_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("all_gather", "what all_gather sends", part="traffic", hidden="other sizes"):
 
-    def gather_traffic(ranks, n):
-        chunks, case = list(torch.ones(n).tensor_split(ranks)), f"{ranks} ranks, {n:,} float32 in all"
-        run = run_ranks(all_gather, chunks, n)
+    def gather_traffic(ranks, n, seed=0):
+        whole, case = integers(1, n, seed)[0], f"{ranks} ranks, {n:,} float32 in all"
+        run = run_ranks(all_gather, list(whole.tensor_split(ranks)), n)
+        require_computed(run, [whole] * ranks, case)
         sent = to_next(ranks, lambda rank: 4 * (n - length(n, ranks, rank + 1)))
         require_bytes(run, sent, ranks * (ranks - 1), case, whole=4 * n)
         step = ALPHA + 4 * length(n, ranks, 0) / BETA
@@ -616,7 +623,7 @@ with check("all_gather", "what all_gather sends", part="traffic", hidden="other 
 
     gather_traffic(4, 4000)
     ### BEGIN HIDDEN TESTS
-    gather_traffic(3, 6000)
+    gather_traffic(3, 6000, seed=3605551276)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1086,10 +1093,11 @@ with check(
     "hierarchical_all_reduce", "what goes between nodes", part="traffic", hidden="other numbers of nodes and ranks"
 ):
 
-    def hierarchical_traffic(nodes, per_node, n):
+    def hierarchical_traffic(nodes, per_node, n, seed=0):
         ranks, topology = nodes * per_node, fabric(nodes, per_node)
-        tensors, case = integers(ranks, n), f"{nodes} nodes of {per_node}, {n:,} float32 each"
+        tensors, case = integers(ranks, n, seed), f"{nodes} nodes of {per_node}, {n:,} float32 each"
         run = run_ranks(hierarchical_all_reduce, tensors, per_node, topology=topology, collectives=True)
+        require_computed(run, [sum(tensors)] * ranks, case)
         shard = n // per_node
         for a in range(ranks):
             across = {b: run.bytes[a][b] for b in range(ranks) if b // per_node != a // per_node and run.bytes[a][b]}
@@ -1107,12 +1115,6 @@ with check(
                 f"rank {a} sends {sum(across.values()):,} bytes to other nodes, {case}: expected at most {most:,}"
                 + (f"\n  {whole}" if whole else ""),
             )
-        between = sum(m.size for m in run.messages if m.source // per_node != m.target // per_node)
-        least = 2 * (nodes - 1) * 4 * n
-        check.true(
-            between >= least,
-            f"{between:,} bytes go between nodes, {case}: the sum of all nodes takes at least {least:,}",
-        )
         inside = 2 * (per_node - 1) * (NVLINK_ALPHA + 4 * shard / NVLINK_BETA)
         limit = inside + 2 * (nodes - 1) * (ALPHA + 4 * length(shard, nodes, 0) / BETA)
         check.true(
@@ -1124,7 +1126,7 @@ with check(
     hierarchical_traffic(2, 2, 4000)
     hierarchical_traffic(3, 2, 6000)
     ### BEGIN HIDDEN TESTS
-    hierarchical_traffic(4, 3, 3600)
+    hierarchical_traffic(4, 3, 3600, seed=3162277661)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -201,6 +201,24 @@ def accumulated(accumulate, widths, sizes, seed=0):
     return named_gradients(model), seen, most
 
 
+def sent_by_ranks(run, after=0.0):
+    """Bytes that each rank has sent since `after` seconds."""
+    sent = [0] * run.topology.ranks
+    for message in run.messages:
+        if message.ready >= after:
+            sent[message.source] += message.size
+    return sent
+
+
+def names_of(indices):
+    """The parameters of these layers, by name."""
+    return [f"layers.{index}.weight" for index in indices]
+
+
+# %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "oracles", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# In graded runs, your answers cannot call the functions of this cell.
+
+
 def of_one_process(widths, batches, seed=0, frozen=(), orders=None):
     """The gradients of the mean over all batches, in float64; each batch may have its own order of layers."""
     total = {}
@@ -237,18 +255,11 @@ def require_gradients(results, expected, case, alone, slips=None, otherwise=""):
             check.close(got, wanted, rtol=1e-4, atol=1e-6, what=what, hint="" if alike(got, wanted) else cause)
 
 
-def sent_by_ranks(run, after=0.0):
-    """Bytes that each rank has sent since `after` seconds."""
-    sent = [0] * run.topology.ranks
-    for message in run.messages:
-        if message.ready >= after:
-            sent[message.source] += message.size
-    return sent
-
-
-def names_of(indices):
-    """The parameters of these layers, by name."""
-    return [f"layers.{index}.weight" for index in indices]
+def require_computed(results, expected, case):
+    """What a run sends, and its time, count only if its gradients are right."""
+    for rank, found in enumerate(results):
+        given = [found.get(name) for name in expected]
+        check.computed(given, list(expected.values()), f"rank {rank} of {len(results)} ({case})")
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -351,9 +362,13 @@ with check("average_gradients", "the mean gradient", part="values", hidden="othe
 # %% nbgrader={"grade": true, "grade_id": "average_gradients_test_traffic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("average_gradients", "what is sent", part="traffic", hidden="another number of ranks"):
 
-    def traffic(ranks, widths):
-        served = batches_for_ranks(1, widths[0], 0)
+    def traffic(ranks, widths, data=0):
+        served = batches_for_ranks(1, widths[0], data)
         run = on_cluster(Cluster(ranks), averaged, average_gradients, widths, 0, served=served)
+        batches = [batch_of(rank, 1, widths[0], data) for rank in range(ranks)]
+        require_computed(
+            [gradients for gradients, _ in run.results], of_one_process(widths, batches), f"widths {widths}"
+        )
         gradient_bytes = 4 * sum(a * b for a, b in pairwise(widths))
         once = 2 * (ranks - 1) * gradient_bytes // ranks
         for rank, sent in enumerate(sent_by_ranks(run)):
@@ -368,7 +383,7 @@ with check("average_gradients", "what is sent", part="traffic", hidden="another 
 
     traffic(4, [8, 16, 8])
     ### BEGIN HIDDEN TESTS
-    traffic(2, [8, 16, 8, 4])
+    traffic(2, [8, 16, 8, 4], data=2236067979)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -757,7 +772,7 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
 # %% nbgrader={"grade": true, "grade_id": "overlap_test_time", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("overlap", "the time of a step", part="time", hidden="other buckets, links and numbers of ranks"):
 
-    def takes(ranks, width, layers, latency=LATENCY, bandwidth=BANDWIDTH, order=None):
+    def takes(ranks, width, layers, latency=LATENCY, bandwidth=BANDWIDTH, order=None, data=0):
         """Each bucket starts when it is full, the ones before have started, and the link is free."""
         count, full, end, alone = sum(map(len, layers)), 0.0, 0.0, 0.0
         order = list(range(count)) if order is None else order
@@ -769,8 +784,11 @@ with check("overlap", "the time of a step", part="time", hidden="other buckets, 
         computing = count * (FORWARD + BACKWARD)
         widths, buckets = [width] * (count + 1), [names_of(bucket) for bucket in layers]
         cluster = Cluster(uniform(ranks, latency, bandwidth))
-        served = batches_for_ranks(2, width, 0)
+        served = batches_for_ranks(2, width, data)
         run = on_cluster(cluster, overlapped, overlap, widths, buckets, 1, [order] * ranks, served=served)
+        batches = [batch_of(rank, 2, width, data) for rank in range(ranks)]
+        expected = of_one_process(widths, batches, orders=[order] * ranks)
+        require_computed([found[0] for found in run.results], expected, f"buckets of layers {layers}")
         charged = sum(span.end - span.start for span in run.spans if span.what in ("forward", "backward"))
         check.close(charged, ranks * computing, rtol=1e-9, unit="s", what="computation that all ranks charged")
         cause = "nothing was hidden: either the hook waits, or everything starts in finish"
@@ -792,9 +810,9 @@ with check("overlap", "the time of a step", part="time", hidden="other buckets, 
     takes(2, 64, [[2], [1], [0]], order=[2, 0, 1])  # layer 2 completes all three, after the last hook
     check.note("step with two buckets", *(1e3 * seconds for seconds in two), "ms")
     ### BEGIN HIDDEN TESTS
-    takes(4, 128, [[5], [4], [3], [2], [1], [0]], bandwidth=0.2e9)
-    takes(3, 48, [[3, 2], [1], [0]], latency=40e-6, bandwidth=0.05e9)
-    takes(3, 48, [[4], [3], [2], [1], [0]], order=[0, 1, 4, 3, 2])
+    takes(4, 128, [[5], [4], [3], [2], [1], [0]], bandwidth=0.2e9, data=2449489743)
+    takes(3, 48, [[3, 2], [1], [0]], latency=40e-6, bandwidth=0.05e9, data=2645751312)
+    takes(3, 48, [[4], [3], [2], [1], [0]], order=[0, 1, 4, 3, 2], data=2828427126)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "overlap_test_missing", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1012,9 +1030,12 @@ with check("accumulate", "the gradient of several microbatches", part="values", 
 # %% nbgrader={"grade": true, "grade_id": "accumulate_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("accumulate", "what is sent for all microbatches together", part="traffic", hidden="other microbatches"):
 
-    def sends(ranks, widths, sizes):
-        served = batches_for_ranks(sum(sizes), widths[0], 0)
+    def sends(ranks, widths, sizes, data=0):
+        served = batches_for_ranks(sum(sizes), widths[0], data)
         run = on_cluster(Cluster(ranks), accumulated, accumulate, widths, sizes, served=served)
+        batches = [batch_of(rank, sum(sizes), widths[0], data) for rank in range(ranks)]
+        expected = of_one_process(widths, batches)
+        require_computed([gradients for gradients, _, _ in run.results], expected, f"microbatches of {sizes} rows")
         once = 2 * (ranks - 1) * 4 * sum(a * b for a, b in pairwise(widths)) // ranks
         causes = (
             "nothing was sent: the last microbatch needs its all-reduce",
@@ -1032,7 +1053,7 @@ with check("accumulate", "what is sent for all microbatches together", part="tra
     sends(2, [4, 4, 4], [2, 2])
     sends(4, [8, 8], [1, 3, 2])
     ### BEGIN HIDDEN TESTS
-    sends(2, [6, 4], [1, 1, 1, 1, 1])
+    sends(2, [6, 4], [1, 1, 1, 1, 1], data=3162277662)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

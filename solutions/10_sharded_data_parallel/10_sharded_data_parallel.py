@@ -414,9 +414,11 @@ with check("state_bytes", "stages and ranks that do not exist", part="edges", hi
     check.raises(ValueError, state_bytes, 10, 4, 4, True, names=("stage = 4",))
     check.raises(ValueError, state_bytes, 10, 4, -1, False, names=("stage = -1",))
     check.raises(ValueError, state_bytes, 10, 0, 1, True, names=("ranks = 0",))
+    check.accepts(state_bytes, 10, 1, 3, True)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, state_bytes, 7, 2, 5, False, names=("stage = 5",))
     check.raises(ValueError, state_bytes, 7, -3, 2, True, names=("ranks = -3",))
+    check.accepts(state_bytes, 7, 2, 0, False)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

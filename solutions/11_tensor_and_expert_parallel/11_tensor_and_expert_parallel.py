@@ -826,9 +826,11 @@ with check("cut_attention", "the heads of each rank", part="values", hidden="oth
 # %% nbgrader={"grade": true, "grade_id": "cut_attention_test_memory", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("cut_attention", "what stays in memory", part="memory", hidden="another model"):
 
-    def keeps(ranks, *config):
-        run = on_cluster(Cluster(ranks), shards_of, cut_attention, *config)
+    def keeps(ranks, width, heads, kv_heads, head_dim):
+        run = on_cluster(Cluster(ranks), shards_of, cut_attention, width, heads, kv_heads, head_dim)
+        wanted = 4 * width * head_dim * (2 * heads + 2 * kv_heads) // ranks
         for rank, (kept, size, shared) in enumerate(run.results):
+            check.equal(size, wanted, what=f"bytes of the shards of rank {rank} of {ranks}")
             what = f"bytes of memory behind the shards of rank {rank} of {ranks}, which are {size:,} bytes themselves"
             check.equal(kept, size, what=what, hint="a shard is a view of the whole matrix" if kept > size else "")
             check.true(
@@ -852,9 +854,11 @@ with check("cut_attention", "heads that cannot be shared", part="edges", hidden=
 
     refuses(8, 2, 4, "kv_heads = 2")
     refuses(6, 6, 4, "heads = 6")
+    check.accepts(cut_attention, drawn(24, 4, seed=1), drawn(4, 16, seed=2), 8, 2, 0, 2)
     ### BEGIN HIDDEN TESTS
     refuses(9, 3, 2, "heads = ")
     refuses(12, 2, 3, "kv_heads = 2")
+    check.accepts(cut_attention, drawn(18, 4, seed=1), drawn(4, 6, seed=2), 3, 3, 2, 3)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1027,9 +1031,11 @@ with check("choose_experts", "experts, weights and gradients", part="values", hi
 with check("choose_experts", "more experts than there are, or none", part="edges", hidden="other numbers"):
     check.raises(ValueError, choose_experts, torch.zeros(3, 4), 5, names=("k = 5 of 4 experts",))
     check.raises(ValueError, choose_experts, torch.zeros(3, 4), 0, names=("k = 0 of 4 experts",))
+    check.accepts(choose_experts, torch.zeros(3, 4), 4)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, choose_experts, torch.zeros(0, 2), 3, names=("k = 3 of 2 experts",))
     check.raises(ValueError, choose_experts, torch.zeros(2, 6), -1, names=("k = -1 of 6 experts",))
+    check.accepts(choose_experts, torch.zeros(2, 6), 1)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

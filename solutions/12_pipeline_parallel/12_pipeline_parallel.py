@@ -335,9 +335,11 @@ with check("microbatches_for", "shares that no step can have", part="edges", hid
     check.raises(ValueError, microbatches_for, 4, 1.0, names=("share = 1",))
     check.raises(ValueError, microbatches_for, 4, -0.25, names=("share = -0.25",))
     check.raises(ValueError, microbatches_for, 1, 1.5, names=("share = 1.5",))
+    check.accepts(microbatches_for, 4, 0.99)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, microbatches_for, 8, 2, names=("share = 2",))
     check.raises(ValueError, microbatches_for, 1, 0, names=("share = 0",))
+    check.accepts(microbatches_for, 1, 0.01)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1150,8 +1152,10 @@ with check("balance", "the slowest stage", part="values", hidden="other layers a
 # %% nbgrader={"grade": true, "grade_id": "balance_test_edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("balance", "too few layers", part="edges", hidden="other numbers"):
     check.raises(ValueError, balance, [1.0, 1.0, 1.0], 4, names=("3 layers", "4 stages"))
+    check.accepts(balance, [1.0, 1.0, 1.0], 3)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, balance, [1.0, 2.0], 7, names=("2 layers", "7 stages"))
+    check.accepts(balance, [1.0, 2.0], 1)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1306,8 +1310,10 @@ with check("choose_plan", "nothing fits", part="edges", hidden="other jobs"):
     job = Job(4, 16, 8, 1e-3, 2e-3, 2e9, 0.5e9, 62.5e6)
     check.raises(ValueError, choose_plan, job, 1, names=("memory = 1",))
     check.raises(ValueError, choose_plan, job, 5_200_000_000, names=("memory = 5200000000",))
+    check.accepts(choose_plan, job, 40_000_000_000)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, choose_plan, Job(2, 5, 3, 1e-3, 0.0, 1.0, 1.0, 1.0), 2, names=("memory = 2",))
+    check.accepts(choose_plan, Job(1, 5, 3, 1e-3, 0.0, 1.0, 1.0, 1.0), 1e9)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -1695,11 +1695,17 @@ with check("find_prefix", "the longest hit", part="hits", hidden="other prompts"
 
     def hits(prompts, size, forget=()):
         """Serve prompts in turn; each new key gets the next block. `forget`: numbers of blocks that were given away."""
-        cache, numbers = {}, 0
+        cache, numbers, earlier = {}, 0, {}
         for served, prompt in enumerate(prompts):
             keys, blocks = find_prefix(prompt, dict(cache), size)
             keys, blocks = list(keys), list(blocks)
             require_keys(keys)
+            what = f"number of cache keys of {prompt}, blocks of {size}"
+            check.equal(len(keys), len(prompt.tokens) // size, what=what)
+            for place, key in enumerate(keys):
+                begins = prompt.salt, prompt.tokens[: (place + 1) * size]
+                again = earlier.setdefault(begins, key) == key
+                require(again, f"the key of block {place} of {prompt}, blocks of {size}, is another one than before")
             known = [cache.get(key) for key in keys]
             run = known[: [*known, None].index(None)]
             wanted = run[: (len(prompt.tokens) - 1) // size]

@@ -56,7 +56,7 @@ def test_the_worked_example_of_a_router():
 
 
 def test_the_worked_example_of_capacity():
-    kept = keep_within_capacity(torch.tensor([[0, 1], [1, 2], [0, 2]]), 1)
+    kept = keep_within_capacity(torch.tensor([[0, 1], [1, 2], [0, 2]]), experts=3, factor=0.5)
     assert kept.tolist() == [[True, False], [True, True], [False, False]]
 
 

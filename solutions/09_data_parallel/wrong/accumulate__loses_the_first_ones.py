@@ -1,5 +1,5 @@
 # expect: gradient of layers.0.weight on rank 0 (microbatches of [4, 2] rows)
-# fails: values
+# fails: values, traffic
 def accumulate(ddp: DistributedDataParallel, microbatches: list[torch.Tensor], loss_fn) -> None:
     """The gradient of the mean over all microbatches and ranks, with one all-reduce per gradient."""
     rows = sum(len(x) for x in microbatches)

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 
 import pytest
 
@@ -190,8 +191,39 @@ def test_a_proposal_that_does_not_end_is_ended_and_the_next_one_is_tried(tmp_pat
     trusted = manifest(make_course(tmp_path))
     right = "def mean(values):\n    return sum(values) / len(values)\n"
     with Bench(trusted, Patience(cpu_seconds=0.3, seconds=2.0)) as bench:
-        passed = list(bench.earned(trusted.exercise("mean"), [text, right]))
+        passed = [each.passed for each in bench.earned(trusted.exercise("mean"), [text, right])]
     assert passed == [frozenset(), {"mean_test"}]
+
+
+def test_a_proposal_that_writes_to_small_descriptors_earns_nothing(tmp_path):
+    """A function that sends bytes to a file may be called with counts of ranks."""
+    trusted = manifest(make_course(tmp_path))
+    text = (
+        "import contextlib, os\n\ndef mean(values):\n    for number in range(3, 200):\n"
+        "        with contextlib.suppress(OSError):\n            os.write(number, bytes([255] * 9))\n"
+    )
+    with Bench(trusted) as bench:
+        assert [each.passed for each in bench.earned(trusted.exercise("mean"), [text] * 2)] == [frozenset()] * 2
+
+
+def test_a_function_of_the_library_reaches_no_other_process_and_no_file_of_the_course(tmp_path):
+    lab = make_course(tmp_path)
+    trusted, bystander = manifest(lab), subprocess.Popen(["sleep", "60"])
+    killing = (
+        f"import os\n\ntry:\n    os.kill({bystander.pid}, 9)\nexcept ProcessLookupError:\n    GONE = True\n\n"
+        "def mean(values):\n    assert GONE\n    return sum(values) / len(values)\n"
+    )
+    writing = (
+        "try:\n    open('written', 'w').close()\nexcept OSError:\n    REFUSED = True\n\n"
+        "def mean(values):\n    assert REFUSED\n    return sum(values) / len(values)\n"
+    )
+    try:
+        with Bench(trusted, alone=True) as bench:
+            passed = [each.passed for each in bench.earned(trusted.exercise("mean"), [killing, writing])]
+        assert passed == [{"mean_test"}] * 2 and bystander.poll() is None and not (lab.folder / "written").exists()
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 def test_a_proposal_ends_with_the_process_that_tries_it(tmp_path):

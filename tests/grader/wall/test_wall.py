@@ -402,6 +402,32 @@ def test_arguments_are_copies(lab, sandbox):
         side.close()
 
 
+LOOKS = """
+class Model:
+    def __init__(self): self.looks, self.left = 0, 1
+    @property
+    def number(self):
+        self.looks += 1
+        return [self.looks]
+    def go_on(self): self.left += 1
+"""
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_an_attribute_changes_only_when_the_test_does_something(lab, sandbox):
+    """An object that gives one value to be checked, and another to be used, gives the first one twice."""
+    needs(sandbox)
+    side = Walled(lab, sandbox, SETUP, LOOKS)
+    try:
+        outcome = side.test(
+            "model = Model()\nassert model.number == model.number == [1] and model.left == 1\nmodel.number.append(5)\n"
+            "model.go_on()\nassert model.number == [2] and model.left == 2\nmodel.left = 7\nassert model.left == 7"
+        )
+        assert outcome.ok, outcome.message
+    finally:
+        side.close()
+
+
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_leftovers_of_one_test_do_not_reach_the_next(lab, sandbox):
     needs(sandbox)

@@ -7,7 +7,7 @@ data, and nothing here catches a BaseException, which the wall uses to refuse.
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,16 +21,18 @@ from threeloops.lab.widgets.display import live
 
 __all__ = ["check"]
 
+_COARSE = 0.01
+
 
 class _Block:
     """One `with check(…)` block: it counts the checks that held, and reports at its end."""
 
     def __init__(self, owner: "_Check", grade_id: str, title: str, part: str, hidden: str) -> None:
         self.owner, self.grade_id, self.title, self.part, self.hidden = owner, grade_id, title, part, hidden
-        self.held = 0
+        self.held = self.refused = 0
 
     def __enter__(self) -> None:
-        self.held = 0
+        self.held = self.refused = 0
         self.owner.open.append(self)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
@@ -48,6 +50,11 @@ class _Block:
         elif not self.held:
             raise CheckFailed(
                 f"{self.title}\n  this check checked nothing: no check.close, equal, true, … ran inside it"
+            )
+        elif self.held == self.refused:
+            raise CheckFailed(
+                f"{self.title}\n  this check has check.raises alone, which an answer passes that always raises: "
+                "add check.accepts with arguments that are allowed"
             )
         else:
             debrief.passed(self.grade_id, self.part)
@@ -168,6 +175,26 @@ class _Check:
             self._fail([message])
         self._count()
 
+    def computed(self, tensors: Sequence[Any], expected: Sequence[Any], what: str) -> None:
+        """Tensors with the expected values, or all of them with the same multiple of these.
+
+        A test of traffic, time, order or memory calls this first, on the results of the same run. So only an answer
+        that does the work earns these points. A common factor, such as a sum in place of a mean, is a matter for the
+        test of the values. Here it is let through, so that one slip does not cost all points of the exercise.
+
+        Args:
+            tensors: what the answer returned.
+            expected: tensors of the same shapes in float64, computed by the test, not all of them 0.
+            what: who returned the tensors, such as "rank 0 of 2".
+        """
+        same = len(tensors) == len(expected) and all(
+            is_tensor(got) and got.shape == right.shape for got, right in zip(tensors, expected, strict=True)
+        )
+        if not (same and _is_multiple(tensors, expected)):
+            wrong = f"{what} has computed something else, so what it sends, its time and its memory do not count"
+            self._fail([wrong, "hint       see what the test of the values says"])
+        self._count()
+
     def shape(self, tensor: Any, shape: tuple[int, ...], what: str = "") -> None:
         """An array or tensor of exactly this shape."""
         found = tuple(tensor.shape) if _is_shaped(tensor) else None
@@ -215,6 +242,19 @@ class _Check:
         if missing:
             self._fail([got, f"expected   a message that contains {' and '.join(map(repr, missing))}"], raised)
         self._count()
+        if self.open:
+            self.open[-1].refused += 1
+
+    def accepts(self, fn: Callable, *args: object, **kwargs: object) -> None:
+        """`fn(*args, **kwargs)` raises nothing, where other arguments are refused. Its result is not looked at."""
+        try:
+            fn(*args, **kwargs)
+        except Exception as error:
+            if is_unwritten(error):
+                raise
+            got = f"value      {_call(fn, args, kwargs)} raised {type(error).__name__}: {error}"
+            self._fail([got, "expected   a result: these arguments are allowed"], error)
+        self._count()
 
     def rng(self, seed: int):
         """A numpy Generator: the same numbers on both sides of the wall."""
@@ -248,6 +288,19 @@ class _Check:
 
 def _is_shaped(value: object) -> bool:
     return is_tensor(value) or is_array(value)
+
+
+def _is_multiple(tensors: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether all tensors are the expected ones times one factor, with an error of at most 1% of the largest value."""
+    pairs = [(got.detach().double(), right.double()) for got, right in zip(tensors, expected, strict=True)]
+    size = sum(float((right * right).sum()) for _, right in pairs)
+    if not size > 0:
+        raise ValueError(f"expected holds no value but 0 in {len(pairs)} tensors: nothing shows that it was computed")
+    factor = sum(float((got * right).sum()) for got, right in pairs) / size
+    allowed = _COARSE * abs(factor)
+    return factor != 0 and all(
+        bool(((got - factor * right).abs() <= allowed * right.abs().max()).all()) for got, right in pairs if got.numel()
+    )
 
 
 def _is_truth(value: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from threeloops.figures import ON_LIGHT, figure, palette
-from threeloops.training.expert_parallel import Load, expert_capacity, keep_within_capacity
+from threeloops.training.expert_parallel import Load, keep_within_capacity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def expert_load(tokens: int, experts: int, *, k: int, skew: float, factor: float
     uniform = torch.rand(tokens, experts, generator=torch.Generator().manual_seed(seed)).clamp(1e-9, 1 - 1e-7)
     logits = torch.linspace(skew, 0, experts) - (-uniform.log()).log()
     chosen = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
-    kept = keep_within_capacity(chosen, expert_capacity(tokens, experts, k, factor))
+    kept = keep_within_capacity(chosen, experts, factor)
     counts = (torch.bincount(each.flatten(), minlength=experts) for each in (chosen, chosen[kept]))
     return Load(*(tuple(each.tolist()) for each in counts))
 

@@ -39,21 +39,21 @@ def expert_capacity(tokens: int, experts: int, k: int, factor: float) -> int:
     return min(tokens, math.ceil(Fraction(k * tokens, experts) * Fraction(str(factor))))
 
 
-def keep_within_capacity(experts: Int[Tensor, "tokens k"], capacity: int) -> Bool[Tensor, "tokens k"]:
-    """Which choices are kept: each expert's first `capacity` ones. All first choices come before all second choices,
-    and each of these in the order of tokens, so that a second choice never displaces a first one (GShard, algorithm 1).
-    A capacity of 0 keeps none.
+def keep_within_capacity(chosen: Int[Tensor, "tokens k"], experts: int, factor: float) -> Bool[Tensor, "tokens k"]:
+    """Say which choices the experts keep: each one its first choices up to `expert_capacity`.
+
+    All first choices come before all second choices, and each of these in the order of tokens, so that a second choice
+    never displaces a first one (GShard, algorithm 1).
     """
     import torch
 
-    if capacity < 0:
-        raise ValueError(f"capacity = {capacity}: expected 0 rows per expert or more")
-    in_order = experts.T.flatten()
+    capacity = expert_capacity(len(chosen), experts, chosen.shape[1], factor)
+    in_order = chosen.T.flatten()
     by_expert = in_order.sort(stable=True)
     first = torch.searchsorted(by_expert.values, by_expert.values)  # where this expert's choices begin
     place = torch.empty_like(in_order)
-    place[by_expert.indices] = torch.arange(len(in_order), device=experts.device) - first
-    return (place < capacity).view(experts.shape[::-1]).T
+    place[by_expert.indices] = torch.arange(len(in_order), device=chosen.device) - first
+    return (place < capacity).view(chosen.shape[::-1]).T
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,7 @@ class ExpertParallel(nn.Module):
     def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         tokens = x.flatten(0, -2)
         self.routing = routing = self.router(tokens)
-        capacity = expert_capacity(len(tokens), self.router.experts, self.router.k, self.capacity_factor)
-        kept = keep_within_capacity(routing.experts, capacity)
+        kept = keep_within_capacity(routing.experts, self.router.experts, self.capacity_factor)
 
         # The kept choices, sorted by expert, and so by the rank that has it.
         token, choice = kept.nonzero(as_tuple=True)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         bubble_share,
         gpipe,
         interleaved,
-        microbatches_for,
         one_f_one_b,
     )
     from threeloops.training.pipeline.simulate import Durations, Timed, Timeline, Transfers, simulate
@@ -41,6 +40,6 @@ else:
 
 __all__ = [
     "Action", "Durations", "GPTStage", "IllegalSchedule", "Schedule", "Step", "Timed", "Timeline", "Transfers",
-    "bubble_share", "check", "gantt", "gpipe", "gpt_stages", "input_backward", "interleaved", "microbatches_for",
+    "bubble_share", "check", "gantt", "gpipe", "gpt_stages", "input_backward", "interleaved",
     "most_in_flight", "one_f_one_b", "run_schedule", "simulate", "zb_h1", "zb_v",
 ]  # fmt: skip

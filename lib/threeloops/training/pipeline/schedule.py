@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 __all__ = [
-    "Action", "Kind", "Schedule", "bubble_share", "gpipe", "in_turns", "interleaved", "microbatches_for", "one_f_one_b",
+    "Action", "Kind", "Schedule", "bubble_share", "gpipe", "in_turns", "interleaved", "one_f_one_b",
 ]  # fmt: skip
 
 Kind = Literal["F", "B", "I", "W"]
@@ -143,19 +143,6 @@ def bubble_share(ranks: int, microbatches: int, chunks: int = 1) -> float:
     (p − 1) / (m + p − 1), since each rank works m times and waits p − 1 times for a forward and a backward."""
     _check_counts(ranks=ranks, microbatches=microbatches, chunks=chunks)
     return (ranks - 1) / (chunks * microbatches + ranks - 1)
-
-
-def microbatches_for(ranks: int, share: float, chunks: int = 1) -> int:
-    """Return the fewest microbatches with which the bubble of GPipe or 1F1B is at most `share` of a step. For
-    interleaved 1F1B it is rounded up to whole groups."""
-    _check_counts(ranks=ranks, chunks=chunks)
-    if not 0 < share < 1:
-        raise ValueError(f"share = {share}: expected a part of the step, above 0 and below 1")
-    group = ranks if chunks > 1 else 1
-    microbatches = group * max(1, int((ranks - 1) * (1 - share) / share / chunks / group))
-    while bubble_share(ranks, microbatches, chunks) > share + 1e-12:
-        microbatches += group
-    return microbatches
 
 
 def _check_counts(**counts: int) -> None:

@@ -48,6 +48,22 @@ def test_raises_wants_the_type_and_the_words():
     assert "contains 'rank'" in refusal(check.raises, ValueError, raiser, ValueError("bad"), names="rank")
 
 
+def test_accepts_wants_a_result():
+    check.accepts(abs, -3)
+    said = refusal(check.accepts, raiser, ValueError("k = 5"))
+    assert "raised ValueError: k = 5" in said and "a result: these arguments are allowed" in said
+    with pytest.raises(NotImplementedError):
+        check.accepts(raiser, NotImplementedError())
+
+
+def test_a_block_of_refusals_alone_fails():
+    with pytest.raises(CheckFailed, match=r"add check\.accepts"), check("recompute", "segments that do not divide"):
+        check.raises(ValueError, raiser, ValueError("k = 5"), names="k = 5")
+    with check("recompute", "segments that do not divide"):
+        check.raises(ValueError, raiser, ValueError("k = 5"), names="k = 5")
+        check.accepts(abs, -3)
+
+
 def test_an_unwritten_answer_never_counts_as_an_expected_exception():
     with pytest.raises(NotImplementedError):
         check.raises(RuntimeError, raiser, NotImplementedError())
@@ -188,3 +204,16 @@ def test_a_pass_says_what_grading_tries_besides(capsys):
     with check("ratio", "the ratio", hidden="other sizes and seeds"):
         check.true(True, "")
     assert "✓ the ratio (1 check; grading also tries other sizes and seeds)" in capsys.readouterr().out
+
+
+def test_computed_takes_the_expected_tensors_or_one_multiple_of_all_of_them():
+    right = [torch.tensor([1.0, -2.0]).double(), torch.tensor([0.0, 3.0, 0.5]).double()]
+    for factor in (1.0, 4.0, 0.25):
+        check.computed([(factor * each).float() for each in right], right, "rank 0")
+    mixed = [right[0], 2 * right[1]]
+    for other in ([0 * each for each in right], mixed, right[:1], [right[0], None], [right[1], right[0]]):
+        assert "rank 0 has computed something else" in refusal(check.computed, other, right, "rank 0")
+    nan = [right[0], right[1] * torch.tensor([1.0, torch.nan, 1.0])]
+    assert "rank 0 has computed something else" in refusal(check.computed, nan, right, "rank 0")
+    with pytest.raises(ValueError, match="no value but 0"):
+        check.computed(right, [0 * each for each in right], "rank 0")

@@ -39,25 +39,24 @@ def test_counts_that_cannot_be_are_named(tokens, k):
         expert_capacity(tokens, 4, k, 1.0)
 
 
-def test_a_capacity_of_0_keeps_nothing_and_one_below_is_named():
-    assert keep_within_capacity(torch.tensor([[0, 1], [1, 0]]), 0).tolist() == [[False, False]] * 2
-    assert keep_within_capacity(torch.empty(0, 2, dtype=torch.long), 0).shape == (0, 2)
-    with pytest.raises(ValueError, match="capacity = -1: expected 0 rows per expert or more"):
-        keep_within_capacity(torch.tensor([[0]]), -1)
+def test_no_tokens_have_no_choices_to_keep():
+    assert keep_within_capacity(torch.empty(0, 2, dtype=torch.long), 4, 1.0).shape == (0, 2)
 
 
 def test_first_choices_come_before_second_ones_and_earlier_tokens_before_later_ones():
     experts = torch.tensor([[0, 1], [1, 0], [0, 1], [2, 1]])
-    assert keep_within_capacity(experts, 2).tolist() == [[True, True], [True, False], [True, False], [True, False]]
-    assert keep_within_capacity(experts, 1).tolist() == [[True, False], [True, False], [False, False], [True, False]]
+    kept = [[True, True], [True, False], [True, False], [True, False]]
+    assert keep_within_capacity(experts, 4, 1.0).tolist() == kept  # 2 rows for each expert
+    kept = [[True, False], [True, False], [False, False], [True, False]]
+    assert keep_within_capacity(experts, 4, 0.5).tolist() == kept  # 1 row
 
 
-@given(st.integers(1, 6), st.integers(0, 12), st.integers(1, 14), st.data())
-def test_every_expert_keeps_its_first_choices_up_to_the_capacity(experts, tokens, capacity, data):
+@given(st.integers(1, 6), st.integers(0, 12), st.floats(0.1, 4), st.data())
+def test_every_expert_keeps_its_first_choices_up_to_the_capacity(experts, tokens, factor, data):
     k = data.draw(st.integers(1, experts))
     chosen = [data.draw(st.permutations(range(experts)))[:k] for _ in range(tokens)]
-    kept = keep_within_capacity(torch.tensor(chosen, dtype=torch.long).view(tokens, k), capacity)
-    room = [capacity] * experts
+    kept = keep_within_capacity(torch.tensor(chosen, dtype=torch.long).view(tokens, k), experts, factor)
+    room = [expert_capacity(tokens, experts, k, factor)] * experts
     for choice in range(k):
         for token in range(tokens):
             expert = chosen[token][choice]

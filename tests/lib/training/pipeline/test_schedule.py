@@ -12,7 +12,6 @@ from threeloops.training.pipeline import (
     check,
     gpipe,
     interleaved,
-    microbatches_for,
     one_f_one_b,
     simulate,
 )
@@ -99,15 +98,6 @@ def test_the_share_of_the_bubble_is_what_the_simulator_finds(ranks, chunks):
 def test_eight_microbatches_on_eight_ranks_are_a_bubble_of_47_percent_and_20_percent_needs_28():
     assert round(bubble_share(8, 8), 2) == 0.47
     assert bubble_share(8, 28) == pytest.approx(0.2) and bubble_share(8, 27) > 0.2
-    assert microbatches_for(8, 0.2) == 28
-
-
-@given(st.integers(1, 64), st.floats(0.005, 0.99), st.integers(1, 4))
-def test_the_fewest_microbatches_are_enough_and_fewer_are_not(ranks, share, chunks):
-    group = ranks if chunks > 1 else 1
-    found = microbatches_for(ranks, share, chunks)
-    assert found % group == 0 and bubble_share(ranks, found, chunks) <= share * (1 + 1e-9) + 1e-12
-    assert found == group or bubble_share(ranks, found - group, chunks) > share
 
 
 @given(st.integers(1, 9), st.integers(1, 20), st.integers(1, 4))
@@ -134,9 +124,6 @@ def test_other_numbers_that_cannot_be():
         interleaved(2, 4, chunks=0)
     with pytest.raises(ValueError, match=r"microbatches = 2\.0"):
         one_f_one_b(2, 2.0)
-    for share in (0, 1, -0.1):
-        with pytest.raises(ValueError, match="share = "):
-            microbatches_for(8, share)
     with pytest.raises(ValueError, match="stage 1 is on rank 2: expected one of the ranks 0 to 1"):
         Schedule([[], []], (0, 2), 1)
 

@@ -133,7 +133,7 @@ def bias_gelu_dropout_kernel(
 
 
 def bias_gelu_dropout(
-    x: torch.Tensor, bias: torch.Tensor, p: float = 0.0, *, seed: int = 0, approximate: str = "none"
+    x: torch.Tensor, bias: torch.Tensor, p: float, *, seed: int = 0, approximate: str = "none"
 ) -> torch.Tensor:
     """dropout(gelu(x + bias), p), computed in float32; differentiable in x and bias.
 
@@ -181,7 +181,7 @@ class _BiasGeluDropout(torch.autograd.Function):
 
 
 def reference(
-    x: torch.Tensor, bias: torch.Tensor, p: float = 0.0, *, seed: int = 0, approximate: str = "none"
+    x: torch.Tensor, bias: torch.Tensor, p: float, *, seed: int = 0, approximate: str = "none"
 ) -> torch.Tensor:
     """The same mask, drawn in PyTorch."""
     y = torch.nn.functional.gelu(x + bias, approximate=approximate)

@@ -43,9 +43,9 @@ class _Account:
 
     def charge(self, tokens: int, now: float) -> None:
         if self.requests:
-            self.requests.take(1, now)
+            self.requests.charge(1, now)
         if self.tokens:
-            self.tokens.take(tokens, now)
+            self.tokens.charge(tokens, now)
 
 
 class Admission:

@@ -24,13 +24,15 @@ class TokenBucket:
         self.rate, self.burst = rate, burst
         self._level, self._at = burst, -math.inf
 
-    def take(self, amount: float, now: float) -> float:
-        """Take `amount` tokens and return 0, or take nothing and return the seconds until they could be taken."""
-        wait = self.wait(amount, now)
-        if wait == 0:
-            self._level = self._level_at(now) - amount
-            self._at = max(self._at, now)
-        return wait
+    def charge(self, amount: float, now: float) -> None:
+        """Take `amount` tokens. First ask every bucket for its `wait`, so that a request is charged to all or none.
+
+        Raises ValueError if the bucket does not hold as many.
+        """
+        if wait := self.wait(amount, now):
+            raise ValueError(f"amount = {amount!r}: the bucket holds fewer; expected a charge after {wait:g} s")
+        self._level = self._level_at(now) - amount
+        self._at = max(self._at, now)
 
     def wait(self, amount: float, now: float) -> float:
         """Return the seconds until `amount` tokens could be taken: 0 if now, infinity if never.

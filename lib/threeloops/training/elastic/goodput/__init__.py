@@ -12,14 +12,16 @@ from threeloops import import_on_demand
 
 if TYPE_CHECKING:
     from threeloops.training.elastic.goodput.closed_form import (
-        best_interval,
         cluster_mtbf,
-        daly_first_order,
-        daly_interval,
         expected_seconds,
-        save_worth,
         spares_needed,
         useful_share,
+    )
+    from threeloops.training.elastic.goodput.intervals import (
+        best_interval,
+        daly_first_order,
+        daly_interval,
+        save_worth,
         young_interval,
     )
     from threeloops.training.elastic.goodput.published import (

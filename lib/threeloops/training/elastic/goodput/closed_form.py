@@ -1,4 +1,4 @@
-"""The cost of failures in closed form, and the best interval between checkpoints.
+"""The cost of failures in closed form.
 
 All times are seconds. A job that needs all of its nodes fails whenever one of them does. With exponential lifetimes its
 mean time between failures M is that of a node divided by their number. Between two saves it works for `interval` (τ)
@@ -12,22 +12,26 @@ The expected time for one interval of work and its save is then exactly
 (Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", section 3). An asynchronous
 save stops the job for C and becomes usable F seconds later. The same renewal argument applies: after a failure the next
 usable checkpoint is R + τ + C + F away, and otherwise τ + C. So F counts as if recovery took longer, R + F, as long as
-the flush is over before the next save begins, F ≤ τ. The best interval depends on neither R nor F.
+the flush is over before the next save begins, F ≤ τ.
 """
 
 import math
 
 __all__ = [
-    "best_interval",
+    "check_times",
     "cluster_mtbf",
-    "daly_first_order",
-    "daly_interval",
     "expected_seconds",
-    "save_worth",
     "spares_needed",
     "useful_share",
-    "young_interval",
 ]
+
+
+def check_times(save: float, mtbf: float, recovery: float = 0.0) -> None:
+    """Raise ValueError unless these are times that the model knows."""
+    if not (0 < save < math.inf and 0 < mtbf < math.inf and 0 <= recovery < math.inf):
+        raise ValueError(
+            f"save = {save} s, mtbf = {mtbf} s, recovery = {recovery} s: expected positive times, and recovery ≥ 0"
+        )
 
 
 def cluster_mtbf(node_mtbf: float, nodes: int) -> float:
@@ -37,47 +41,9 @@ def cluster_mtbf(node_mtbf: float, nodes: int) -> float:
     return node_mtbf / nodes
 
 
-def young_interval(save: float, mtbf: float) -> float:
-    """√(2CM): Young 1974, "A first order approximation to the optimum checkpoint interval"."""
-    _check(save, mtbf)
-    return math.sqrt(2 * save * mtbf)
-
-
-def daly_first_order(save: float, mtbf: float, recovery: float) -> float:
-    """√(2C(M + R)): Daly's first-order model, in which failures come during work alone. Its R is of no use in the
-    exact model: see `best_interval`."""
-    _check(save, mtbf, recovery)
-    return math.sqrt(2 * save * (mtbf + recovery))
-
-
-def daly_interval(save: float, mtbf: float) -> float:
-    """Daly's higher-order estimate (2006, equation 37): within 0.7% of the best interval for saves up to M/2."""
-    _check(save, mtbf)
-    if save >= 2 * mtbf:
-        return mtbf
-    ratio = save / (2 * mtbf)
-    return math.sqrt(2 * save * mtbf) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save
-
-
-def best_interval(save: float, mtbf: float) -> float:
-    """The interval with the least expected time per second of work, within about ε·√(M/2C) of itself, ε = 2⁻⁵².
-
-    dE/dτ = E/τ leads to ln(1 − τ/M) + τ/M + C/M = 0. The left side falls from C/M to −∞ for τ/M from 0 to 1, so
-    bisection finds its root. (In terms of Lambert's function τ = M · (1 + W(−e^(−1 − C/M))).)
-    """
-    _check(save, mtbf)
-    low, high = 0.0, 1.0
-    while low < (middle := (low + high) / 2) < high:
-        if math.log1p(-middle) + middle + save / mtbf > 0:
-            low = middle
-        else:
-            high = middle
-    return low * mtbf
-
-
 def expected_seconds(interval: float, save: float, recovery: float, mtbf: float, flush: float = 0.0) -> float:
     """Expected time until `interval` seconds of work are done and saved, failures and all: E of this module's head."""
-    _check(save, mtbf, recovery)
+    check_times(save, mtbf, recovery)
     if not interval > 0 or not 0 <= flush <= interval:
         raise ValueError(
             f"interval = {interval} s, flush = {flush} s: expected a positive interval, and a flush that is over "
@@ -89,17 +55,6 @@ def expected_seconds(interval: float, save: float, recovery: float, mtbf: float,
 def useful_share(interval: float, save: float, recovery: float, mtbf: float, flush: float = 0.0) -> float:
     """Goodput: the share of the time that goes into work which is kept."""
     return interval / expected_seconds(interval, save, recovery, mtbf, flush)
-
-
-def save_worth(interval: float, mtbf: float) -> float:
-    """How long a save would have to stop the job for this interval to be the best: the inverse of `best_interval`.
-
-    A fixed habit ("every 5 minutes") is right for exactly one such cost.
-    """
-    if not 0 < interval < mtbf:
-        raise ValueError(f"interval = {interval} s: expected more than 0 and less than mtbf = {mtbf} s")
-    ratio = interval / mtbf
-    return -mtbf * (math.log1p(-ratio) + ratio)
 
 
 def spares_needed(mtbf: float, repair: float, risk: float = 0.01) -> int:
@@ -120,10 +75,3 @@ def spares_needed(mtbf: float, repair: float, risk: float = 0.01) -> int:
     while len(chances) > 1 and waits + chances[-1] <= risk:
         waits += chances.pop()
     return len(chances)
-
-
-def _check(save: float, mtbf: float, recovery: float = 0.0) -> None:
-    if not (0 < save < math.inf and 0 < mtbf < math.inf and 0 <= recovery < math.inf):
-        raise ValueError(
-            f"save = {save} s, mtbf = {mtbf} s, recovery = {recovery} s: expected positive times, and recovery ≥ 0"
-        )

@@ -175,7 +175,7 @@ def test_empty(device):
 def test_errors_name_what_is_wrong(normal):
     x, bias = normal(3, 5), normal(5)
     for arguments, words in (
-        ((x, normal(4)), r"bias has shape \(4,\): expected \(5,\)"),
+        ((x, normal(4), 0.0), r"bias has shape \(4,\): expected \(5,\)"),
         ((x, bias, 1.5), "p = 1.5"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -183,7 +183,7 @@ def test_errors_name_what_is_wrong(normal):
     with pytest.raises(ValueError, match="seed = -1"):
         bias_gelu_dropout(x, bias, 0.1, seed=-1)
     with pytest.raises(ValueError, match="approximate = 'fast'"):
-        bias_gelu_dropout(x, bias, approximate="fast")
+        bias_gelu_dropout(x, bias, 0.0, approximate="fast")
 
 
 def test_traffic(entry, least_traffic):

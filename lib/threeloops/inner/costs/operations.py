@@ -1,55 +1,8 @@
-"""The least that an operation costs: bytes that must move and arithmetic that must be done.
+"""The least bytes and arithmetic of matrix products, norms, attention and elementwise operations."""
 
-Bytes are *compulsory* traffic between memory and chip: every input is read once, every output is written once, and what
-lies between stays on the chip. A real kernel moves at least this much; the traffic meter counts how much more.
-Arithmetic: an addition, multiplication, comparison, division, square root or exponential is 1, a multiply-add is 2.
-"""
+from threeloops.inner.costs.work import Work, require_positive
 
-import math
-from dataclasses import dataclass
-
-__all__ = [
-    "Work", "attention", "elementwise", "layernorm", "matmul", "require_positive", "saxpy", "softmax",
-    "visible_pairs",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Work:
-    """Bytes moved and floating-point operations done. `a + b` does both, `3 * a` does it three times."""
-
-    bytes: float
-    flops: float
-
-    def __post_init__(self) -> None:
-        for name, amount in (("bytes", self.bytes), ("flops", self.flops)):
-            if not (0 <= amount < math.inf):
-                raise ValueError(f"{name} = {amount}: expected a finite number, at least 0")
-
-    @property
-    def intensity(self) -> float:
-        """FLOP per byte; infinite for arithmetic that moves nothing. Raises ValueError for no work at all."""
-        if self.bytes:
-            return self.flops / self.bytes
-        if self.flops:
-            return math.inf
-        raise ValueError("bytes = 0 and flops = 0: no work has no intensity")
-
-    def __add__(self, other: "Work") -> "Work":
-        if not isinstance(other, Work):
-            return NotImplemented
-        return Work(self.bytes + other.bytes, self.flops + other.flops)
-
-    def __radd__(self, other: object) -> "Work":
-        """`sum` of an iterable of Work begins with 0."""
-        return self if other == 0 else NotImplemented
-
-    def __mul__(self, times: float) -> "Work":
-        if isinstance(times, Work):
-            return NotImplemented
-        return Work(self.bytes * times, self.flops * times)
-
-    __rmul__ = __mul__
+__all__ = ["attention", "elementwise", "layernorm", "matmul", "saxpy", "softmax", "visible_pairs"]
 
 
 def matmul(m: int, k: int, n: int, bytes_per_element: float = 2) -> Work:
@@ -130,9 +83,3 @@ def elementwise(
 def saxpy(elements: int, bytes_per_element: float = 4) -> Work:
     """y ← a·x + y. Reads x and y, writes y: 3 elements per position; a multiply-add, 2 FLOPs. The scalar a is free."""
     return elementwise(elements, bytes_per_element, inputs=2, outputs=1, flops_per_element=2)
-
-
-def require_positive(**sizes: float) -> None:
-    for name, size in sizes.items():
-        if not (0 < size < math.inf):
-            raise ValueError(f"{name} = {size}: expected a positive number")

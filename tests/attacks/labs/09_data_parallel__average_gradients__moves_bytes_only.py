@@ -1,0 +1,7 @@
+# Sums ones, as many as there are gradients, and leaves the gradients as they are.
+
+
+def average_gradients(model):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(torch.ones_like(parameter.grad))
