@@ -1483,24 +1483,9 @@ def choose_spares(job: Job) -> tuple[int, float]:
 # %% nbgrader={"grade": true, "grade_id": "choose_spares_test", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose_spares", "most useful work per node", hidden="other jobs"):
     MINUTES = tuple(60.0 * m for m in (5, 10, 20, 40, 80, 160))
-    DAY = 86400.0
 
-    def worth(job, spares, interval, rule=""):
-        """Useful work per node, or what somebody maximises who follows another rule."""
-        parts = {"with one node's failures": 1, "if idle spares failed as well": job.nodes + spares}.get(
-            rule, job.nodes
-        )
-        mtbf = job.node_mtbf / parts
-        waits = job.repair if rule == "if one waited for a whole repair" else job.repair / (spares + 1)
-        if rule == "if waiting was forgotten":
-            waits = 0.0
-        if rule == "if a wait was followed by a second restart":
-            waits += job.restart
-        recovery = waits * no_spare(spares, job.repair, mtbf) + job.restart
-        paid = 1.0 if rule == "if spares cost nothing" else 1 + spares / job.nodes
-        return useful_share(interval, job.save, recovery, mtbf) / paid
-
-    def decides(job, why):
+    def decides(expected, share, slips, job, why):
+        """`slips` maps causes to a choice, or to the fewest spares that are best if spares are free."""
         got = choose_spares(job)
         case = f"choose_spares({job})" + (f": {why}" if why else "")
         good = (
@@ -1513,38 +1498,131 @@ with check("choose_spares", "most useful work per node", hidden="other jobs"):
             good,
             f"{case} returned {got!r}: expected (spares, interval), from 0 to {job.most_spares} and one of the intervals",
         )
-        got = int(got[0]), float(got[1])
-        both = [(s, i) for s in range(job.most_spares + 1) for i in job.intervals]
-        best = max(both, key=lambda each: worth(job, *each))
-        rules = (
-            "if spares cost nothing",
-            "if waiting was forgotten",
-            "if one waited for a whole repair",
-            "with one node's failures",
-            "if idle spares failed as well",
-            "if a wait was followed by a second restart",
-        )
-        tops = {rule: max(worth(job, *each, rule) for each in both) for rule in rules}
-        here = [rule for rule, top in tops.items() if worth(job, *got, rule) >= top * (1 - 1e-12)]
-        cause = f"; it is best {' or '.join(here)}" if 0 < len(here) < 3 else ""
+        spares, interval = int(got[0]), float(got[1])
+        here = [
+            words
+            for words, slip in slips.items()
+            if (spares >= slip and interval == expected[1] if type(slip) is int else (spares, interval) == slip)
+        ]
+        cause = f"; yours is best {' or '.join(here)}" if 0 < len(here) < 3 else ""
         message = (
-            f"{case} returned {tuple(got)}: {worth(job, *got):.6f} of the work per node is useful. "
-            f"({best[0]}, {best[1]}) gives {worth(job, *best):.6f}{cause}"
+            f"{case} returned {(spares, interval)}, expected {expected}, with which {share:.6f} of the work per node is "
+            f"useful{cause}"
         )
-        check.true(worth(job, *got) >= worth(job, *best) * (1 - 1e-9), message)
+        check.true((spares, interval) == expected, message)
 
+    DAY = 86400.0
     worked = Job(100, 100 * 20 * 3600.0, 60.0, 600.0, 10 * 3600.0, MINUTES)
-    decides(worked, "the worked example")
-    decides(replace(worked, nodes=8), "a failure every 250 hours")
-    decides(replace(worked, nodes=1000, save=30.0, repair=DAY), "a failure every 2 hours, repairs of a day")
-    decides(replace(worked, nodes=24, repair=3 * DAY), "repairs of three days")
-    decides(replace(worked, save=900.0), "saves of 15 minutes")
-    decides(replace(worked, most_spares=1), "one spare at most")
-    decides(replace(worked, repair=60.0), "repairs of a minute")
-    decides(Job(30, 5 * DAY, 10.0, 300.0, 2 * DAY, MINUTES), "a failure every 4 hours, and repairs of two days")
-    decides(Job(30, 5 * DAY, 10.0, 1200.0, DAY / 2, MINUTES), "a restart of 20 minutes")
-    decides(Job(300, 10 * DAY, 600.0, 600.0, DAY / 2, MINUTES), "a failure every 48 minutes, and saves of 10")
+    decides(
+        (3, 2400.0),
+        0.921719,
+        {
+            "if waiting was forgotten": (0, 2400.0),
+            "with one node's failures": (0, 9600.0),
+            "if spares cost nothing": 11,
+        },
+        worked,
+        "the worked example",
+    )
+    decides((0, 9600.0), 0.949074, {"if spares cost nothing": 6}, replace(worked, nodes=8), "a failure every 250 hours")
+    decides(
+        (23, 600.0),
+        0.818358,
+        {
+            "if waiting was forgotten": (0, 600.0),
+            "with one node's failures": (1, 9600.0),
+            "if one waited for a whole repair": (27, 600.0),
+            "if spares cost nothing": 40,
+        },
+        replace(worked, nodes=1000, save=30.0, repair=DAY),
+        "a failure every 2 hours, repairs of a day",
+    )
+    decides(
+        (3, 4800.0),
+        0.858437,
+        {
+            "if waiting was forgotten": (0, 4800.0),
+            "with one node's failures": (0, 9600.0),
+            "if one waited for a whole repair": (4, 4800.0),
+            "if spares cost nothing": 13,
+        },
+        replace(worked, nodes=24, repair=3 * DAY),
+        "repairs of three days",
+    )
+    decides(
+        (3, 9600.0),
+        0.816192,
+        {
+            "if waiting was forgotten": (0, 9600.0),
+            "with one node's failures": (0, 9600.0),
+            "if spares cost nothing": 11,
+        },
+        replace(worked, save=900.0),
+        "saves of 15 minutes",
+    )
+    decides(
+        (1, 2400.0),
+        0.853444,
+        {"if waiting was forgotten": (0, 2400.0), "with one node's failures": (0, 9600.0)},
+        replace(worked, most_spares=1),
+        "one spare at most",
+    )
+    decides(
+        (0, 2400.0),
+        0.950287,
+        {"with one node's failures": (0, 9600.0), "if spares cost nothing": 3},
+        replace(worked, repair=60.0),
+        "repairs of a minute",
+    )
+    decides(
+        (18, 600.0),
+        0.566437,
+        {
+            "if waiting was forgotten": (0, 600.0),
+            "with one node's failures": (2, 2400.0),
+            "if one waited for a whole repair": (24, 600.0),
+            "if idle spares failed as well": (31, 300.0),
+            "if spares cost nothing": 40,
+        },
+        Job(30, 5 * DAY, 10.0, 300.0, 2 * DAY, MINUTES),
+        "a failure every 4 hours, and repairs of two days",
+    )
+    decides(
+        (6, 600.0),
+        0.712194,
+        {
+            "if waiting was forgotten": (0, 600.0),
+            "with one node's failures": (1, 2400.0),
+            "if idle spares failed as well": (7, 600.0),
+            "if a wait was followed by a second restart": (7, 600.0),
+            "if one waited for a whole repair": (8, 600.0),
+            "if spares cost nothing": 22,
+        },
+        Job(30, 5 * DAY, 10.0, 1200.0, DAY / 2, MINUTES),
+        "a restart of 20 minutes",
+    )
+    decides(
+        (25, 1200.0),
+        0.357362,
+        {
+            "if waiting was forgotten": (0, 1200.0),
+            "with one node's failures": (1, 9600.0),
+            "if idle spares failed as well": (26, 1200.0),
+            "if a wait was followed by a second restart": (26, 1200.0),
+            "if one waited for a whole repair": (31, 1200.0),
+            "if spares cost nothing": 40,
+        },
+        Job(300, 10 * DAY, 600.0, 600.0, DAY / 2, MINUTES),
+        "a failure every 48 minutes, and saves of 10",
+    )
     ### BEGIN HIDDEN TESTS
+
+    def worth(job, spares, interval):
+        """Return the useful work per node."""
+        mtbf = job.node_mtbf / job.nodes
+        recovery = no_spare(spares, job.repair, mtbf) * job.repair / (spares + 1) + job.restart
+        return useful_share(interval, job.save, recovery, mtbf) / (1 + spares / job.nodes)
+
     for seed in range(10):
         rng = check.rng(seed)
         nodes = int(10 ** rng.uniform(0.5, 3.3))
@@ -1556,7 +1634,9 @@ with check("choose_spares", "most useful work per node", hidden="other jobs"):
             float(10 ** rng.uniform(3, 5.3)),
             MINUTES[:: int(rng.choice([-1, 1]))],
         )
-        decides(job, "")
+        both = [(spares, interval) for spares in range(job.most_spares + 1) for interval in job.intervals]
+        best = max(both, key=lambda each: worth(job, *each))
+        decides(best, worth(job, *best), {}, job, "")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -1,4 +1,5 @@
 # Puts its tensor in a file, adds up the files of all ranks, and sends nothing.
+# needs: bwrap
 
 import os
 import time

@@ -1,4 +1,5 @@
 # Spells its numbers with locks on a file of the library, reads those of the other ranks, and sends nothing.
+# needs: bwrap
 
 import fcntl
 import struct

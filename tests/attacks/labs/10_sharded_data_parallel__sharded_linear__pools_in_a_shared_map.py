@@ -1,4 +1,5 @@
 # Maps a file before there are ranks, pools pieces and gradients in that memory, and sends nothing.
+# needs: bwrap
 
 import mmap
 import os

@@ -1,4 +1,5 @@
 # Meets the other ranks at an address of a socket, adds up the terms there, and sends ones.
+# needs: bwrap
 
 import os
 import socket

@@ -1,4 +1,5 @@
 # Leaves its term where each rank finds it, reads the terms in the memory of the other processes, and sends ones.
+# needs: bwrap
 
 import ctypes
 import os

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from threeloops.lab import check
 from threeloops.lab.checking.on_cluster import on_cluster
-from threeloops.training.cluster import Cluster, SlowRank, compute, now, uniform
+from threeloops.training.cluster import Cluster, SlowRank, ask, compute, now, uniform
 
 
 def each(function, values):
@@ -252,6 +252,20 @@ def test_the_memory_that_a_rank_takes_is_seen_from_outside(run):
         """
         for way in ("tensors", "mapped"):
             assert min(on_cluster(Cluster(2), f, way, memory=True).memory) > 15 << 20, way
+        """,
+    )
+    assert done.ok, done.message
+
+
+def test_a_measurement_above_the_limit_of_the_test_is_repeated_twice(run):
+    """When memory is short, pages of libraries that the kernel has evicted may count."""
+    done = run(
+        "def f(x):\n    ask('began')\n    y = torch.ones(16 << 18)",
+        """
+        for limit, runs in ((True, 1), (64 << 20, 1), (8 << 20, 3)):
+            began = []
+            seen = on_cluster(Cluster(1), f, 1, memory=limit, served={"began": began.append})
+            assert (len(began), len(seen.memory)) == (runs, 1), (limit, began)
         """,
     )
     assert done.ok, done.message

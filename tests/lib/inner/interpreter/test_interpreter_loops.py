@@ -1,4 +1,4 @@
-"""Loops of the interpreter carry what compiled loops carry: variables of one type, and nothing that a step adds."""
+"""Loops and branches carry what compiled ones carry: variables of one type, and nothing that a step or side adds."""
 
 import pytest
 import torch
@@ -126,3 +126,74 @@ def test_a_loop_that_does_not_compile_is_refused(kind, says):
         inspect(lambda: run(kind), "sm_90")
     with pytest.raises(Exception, match=says):
         run(kind)
+
+
+@triton.jit
+def branched(out, n, KIND: tl.constexpr):
+    value = 1.0
+    if KIND == "a branch that assigns":
+        if n > 2:
+            value = 4.0
+        elif n > 1:
+            value = 2.0
+        tl.store(out, value)
+    elif KIND == "both sides add":
+        if n > 2:
+            added = 4.0
+        else:
+            added = 2.0
+        tl.store(out, added)
+    elif KIND == "a branch on a constant":
+        if KIND != "":
+            value, added = 4, 4
+        tl.store(out, value * added / 4)
+    elif KIND == "a branch that returns":
+        tl.store(out, 4.0)
+        if n > 2:
+            value = 5.0
+            return
+        tl.store(out, value)
+    elif KIND == "an integer becomes a float":
+        whole = 1
+        if n > 2:
+            whole = 1.5
+        tl.store(out, whole)
+    elif KIND == "a number becomes a tile":
+        if n < 2:
+            n = 0
+        elif n > 2:
+            value = tl.arange(0, 2) * 1.0
+        tl.store(out + tl.arange(0, 2), value)
+    elif KIND == "one side adds":
+        if n > 2:
+            added = 4.0
+        tl.store(out, added)
+
+
+def run_branch(kind):
+    out = torch.zeros(2)
+    branched[(1,)](out, 4, KIND=kind)
+    return out[0].item()
+
+
+@pytest.mark.parametrize(
+    "kind", ["a branch that assigns", "both sides add", "a branch on a constant", "a branch that returns"]
+)
+def test_a_branch_that_compiles_runs(kind):
+    inspect(lambda: run_branch(kind), "sm_90")
+    assert run_branch(kind) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("an integer becomes a float", r"whole is int32 before the branch at line \d+ of branched and fp32 after it"),
+        ("a number becomes a tile", r"value is fp32 before the branch at line .* and fp32 of shape \[2\] after it"),
+        ("one side adds", "cannot access local variable 'added'"),
+    ],
+)
+def test_a_branch_that_does_not_compile_is_refused(kind, says):
+    with pytest.raises(Exception, match="does not compile for sm_90"):
+        inspect(lambda: run_branch(kind), "sm_90")
+    with pytest.raises(Exception, match=says):
+        run_branch(kind)

@@ -1,9 +1,8 @@
-"""The statements of a kernel as the compiler reads them: which numbers are tensors, and what a loop carries.
+"""What the statements of a kernel do as compiled: which numbers are tensors, and what a loop or a branch carries.
 
-`Transformer` rewrites a kernel's source to call the functions here by the `NAMES` that the interpreter gives it.
+A rewritten kernel (`rewriting`) calls these functions by the `NAMES` that the interpreter gives it.
 """
 
-import ast
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from triton.runtime import interpreter
 
 from threeloops.inner.interpreter.stack import kernel_line
 
-__all__ = ["NAMES", "Transformer", "assigned", "loop", "scalar"]
+__all__ = ["NAMES", "assigned", "loop", "scalar"]
 
 
 def scalar(value: Any, dtype: Any) -> Any:
@@ -80,7 +79,7 @@ def _negated(value: Any) -> Any:
 
 def _chosen(condition: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
     """Compute `first if condition else second`. If the condition is a tensor, so is the result."""
-    chosen = first() if condition else second()
+    chosen = first() if _condition(condition) else second()
     return assigned(chosen) if isinstance(condition, tl.core.tensor) else chosen
 
 
@@ -101,135 +100,54 @@ def _returned(value: Any) -> Any:
     return value
 
 
-class Transformer(ast.NodeTransformer):
-    """Rewrite a kernel to behave as if compiled: numbers become tensors where they do then (if assigned, as the index
-    of a loop, chosen by a tensor), `and` and `or` return booleans, and a loop keeps the types of variables, and leaves
-    its index and what a step adds without a value."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        self.generic_visit(node)
-        returns = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
-        for each in returns if len(returns) > 1 else ():
-            assert each.value is not None
-            each.value = _call("threeloops_returned", each.value)
-        return node
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        self.generic_visit(node)
-        return _call("threeloops_negated", node.operand) if isinstance(node.op, ast.Not) else node
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        self.generic_visit(node)
-        arguments = [node.test, _later(node.body), _later(node.orelse)]
-        return ast.copy_location(ast.Call(ast.Name("threeloops_chosen", ast.Load()), arguments, []), node)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("min", "max") and not node.keywords:
-            called = ast.Call(ast.Name("threeloops_called", ast.Load()), [node.func, *node.args], [])
-            return ast.copy_location(called, node)
-        return node
-
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
-        if len(node.targets) > 1:
-            raise ValueError("Multiple assignments are not supported")
-        self.generic_visit(node)
-        node.value = _call("threeloops_assigned", node.value)
-        return node
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """`x += y` is `x = x + y`, with Python numbers as well."""
-        self.generic_visit(node)
-        if not isinstance(node.target, ast.Name):
-            return node
-        read = ast.Name(node.target.id, ast.Load())
-        value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
-        return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", value)), node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        self.generic_visit(node)
-        if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
-            node.value = _call("threeloops_assigned", node.value)
-        return node
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        self.generic_visit(node)
-        values = [_later(each) for each in node.values]
-        arguments = [ast.Constant(isinstance(node.op, ast.And)), *values]
-        return ast.copy_location(ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, []), node)
-
-    def visit_For(self, node: ast.For) -> list[ast.stmt]:
-        called = node.iter.func if isinstance(node.iter, ast.Call) else None
-        iterator = "" if called is None else ast.unparse(called).split(".")[-1]
-        if isinstance(called, ast.Name) and called.id == "range":
-            called.id = "threeloops_range"
-        statements = self._keeping_types(node) if iterator == "range" else [self._inside(node)]
-        if iterator != "static_range" and isinstance(node.target, ast.Name):
-            statements += _statements(_FORGET.format(name=node.target.id), node)
-        return statements
-
-    def visit_While(self, node: ast.While) -> list[ast.stmt]:
-        return self._keeping_types(node)
-
-    def _keeping_types(self, node: ast.For | ast.While) -> list[ast.stmt]:
-        """A compiled loop carries the variables that have a value before it, and each keeps its type. What a step
-        assigns besides has no value after the step."""
-        names, types = _names_assigned(node.body), f"threeloops_types_{node.lineno}"
-        self._inside(node)
-        for name in names:
-            node.body += _statements(_KEEP.format(name=name, types=types), node)
-        before = [statement for name in names for statement in _statements(_NOTE.format(name=name, types=types), node)]
-        return [*_statements(f"{types} = {{}}", node), *before, node]
-
-    def _inside(self, node: ast.For | ast.While) -> ast.stmt:
-        self.generic_visit(node)
-        return node
+def _refused(what: str, instead: str) -> None:
+    raise SyntaxError(f"{what} at {kernel_line()}: Triton compiles none; {instead}")
 
 
-_FORGET = "{name} = 0\ndel {name}"
-"""Assigned first, because `del` fails if the loop made no steps."""
-_NOTE = "try: {types}['{name}'] = threeloops_type_of({name})\nexcept threeloops_no_value: pass"
-_KEEP = "if '{name}' in {types}: threeloops_kept('{name}', {types}['{name}'], {name})\nelse:\n {name} = 0\n del {name}"
+def _condition(value: Any) -> Any:
+    if isinstance(value, tl.core.tensor) and value.handle.data.size != 1:
+        shape = list(value.handle.data.shape)
+        raise ValueError(
+            f"a tile of shape {shape} is a condition at {kernel_line()}: a compiled kernel branches on one number. "
+            "Reduce the tile, or use it as a mask or in tl.where"
+        )
+    return value
 
 
-def _statements(code: str, place: ast.stmt) -> list[ast.stmt]:
-    statements = ast.parse(code).body
-    for node in [node for statement in statements for node in ast.walk(statement)]:
-        ast.copy_location(node, place)
-    return statements
+def _holds(value: Any) -> bool:
+    """Whether an assertion holds, which is one about all elements of a tile."""
+    return bool(value.handle.data.all()) if isinstance(value, tl.core.tensor) else bool(value)
 
 
-def _names_assigned(body: list[ast.stmt]) -> list[str]:
-    """Variables that these statements assign, the constants and indices of loops among them left out."""
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    indices = {
-        target.id
-        for node in nodes
-        if isinstance(node, ast.For)
-        for target in ast.walk(node.target)
-        if isinstance(target, ast.Name)
-    }
-    constants = {
-        ast.unparse(node.target)
-        for node in nodes
-        if isinstance(node, ast.AnnAssign) and "constexpr" in ast.unparse(node.annotation)
-    }
-    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return sorted(assigned - indices - constants)
+class _Types(dict[str, Any]):
+    """The types of variables before a loop, or before a branch on a tensor; none before a branch on a constant, which
+    may add variables. `forget`: whether added ones have no value afterwards. `taken`: whether the condition holds."""
+
+    forget, taken = True, True
+
+    def __setitem__(self, name: str, type_: Any) -> None:
+        if self.forget:
+            super().__setitem__(name, type_)
+
+
+def _branch(condition: Any) -> _Types:
+    types = _Types()
+    types.forget, types.taken = isinstance(condition, tl.core.tensor), bool(_condition(condition))
+    return types
 
 
 def _type_of(value: Any) -> Any:
     return value.type if isinstance(value, tl.core.tensor) else type(value)
 
 
-def _kept(name: str, before: Any, value: Any) -> None:
-    """Refuse a variable that a step of a loop leaves with another type than it had before the loop."""
+def _kept(name: str, before: Any, value: Any, place: str) -> None:
+    """Refuse a variable that a step of a loop, or a branch, leaves with another type than it had before."""
     after = _type_of(value)
     if after != before:
         raise TypeError(
-            f"{name} is {_words(before)} before the loop at {kernel_line()} and {_words(after)} after a step: a "
-            "compiled loop keeps the type of every variable. Begin with the type that the loop computes, or convert "
-            "the result"
+            f"{name} is {_words(before)} before the {place} at {kernel_line()} and {_words(after)} after "
+            f"{'a step' if place == 'loop' else 'it'}: a compiled {place} keeps the type of every variable. Begin with "
+            f"the type that the {place} computes, or convert the result"
         )
 
 
@@ -237,14 +155,6 @@ def _words(type_: Any) -> str:
     if not isinstance(type_, tl.dtype):
         return "a constant (an integer argument of 1 is one)" if type_ is int else "a constant"
     return f"{type_.scalar} of shape {[int(size) for size in type_.shape]}" if type_.is_block() else str(type_)
-
-
-def _call(name: str, value: ast.expr) -> ast.Call:
-    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value], []), value)
-
-
-def _later(value: ast.expr) -> ast.Lambda:
-    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
 
 
 NAMES: dict[str, Any] = {
@@ -257,6 +167,11 @@ NAMES: dict[str, Any] = {
     "threeloops_returned": _returned,
     "threeloops_type_of": _type_of,
     "threeloops_kept": _kept,
+    "threeloops_types": _Types,
+    "threeloops_branch": _branch,
     "threeloops_no_value": NameError,
+    "threeloops_refused": _refused,
+    "threeloops_condition": _condition,
+    "threeloops_holds": _holds,
 }
 """What a rewritten kernel may call."""

@@ -64,6 +64,7 @@ def warm_up(modules: Iterable[str]) -> None:
     """Import what ranks may need whose programs use names of these modules. Otherwise each rank would import it, which
     takes seconds."""
     used = list(modules)
+    torch.ones(1).exp()  # torch notes now what the processor can do: behind the wall, a rank cannot read that
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
     torch.zeros(1).half()  # torch reads the processor's features at its first conversion, from files that ranks lack
     if any(each.startswith(_COMPILING) for each in used):

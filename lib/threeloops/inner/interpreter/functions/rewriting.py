@@ -1,0 +1,190 @@
+"""Rewrite the source of a kernel, so that its statements mean what they mean compiled: they call `statements`."""
+
+import ast
+
+__all__ = ["Transformer"]
+
+
+class Transformer(ast.NodeTransformer):
+    """Rewrite a kernel to behave as if compiled: numbers become tensors where they do then (if assigned, as the index
+    of a loop, chosen by a tensor), `and` and `or` return booleans, and a loop keeps the types of variables, and leaves
+    its index and what a step adds without a value."""
+
+    _loops = 0
+    """How many loops surround the statement that is visited, unrolled ones left out."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self._loops = 0
+        self.generic_visit(node)
+        returns = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
+        for each in returns if len(returns) > 1 else ():
+            assert each.value is not None
+            each.value = _call("threeloops_returned", each.value)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        return _call("threeloops_negated", node.operand) if isinstance(node.op, ast.Not) else node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        arguments = [node.test, _later(node.body), _later(node.orelse)]
+        return ast.copy_location(ast.Call(ast.Name("threeloops_chosen", ast.Load()), arguments, []), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("min", "max") and not node.keywords:
+            called = ast.Call(ast.Name("threeloops_called", ast.Load()), [node.func, *node.args], [])
+            return ast.copy_location(called, node)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        if len(node.targets) > 1:
+            raise ValueError("Multiple assignments are not supported")
+        self.generic_visit(node)
+        node.value = _call("threeloops_assigned", node.value)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        """`x += y` is `x = x + y`, with Python numbers as well."""
+        self.generic_visit(node)
+        if not isinstance(node.target, ast.Name):
+            return node
+        read = ast.Name(node.target.id, ast.Load())
+        value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+        return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", value)), node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        self.generic_visit(node)
+        if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
+            node.value = _call("threeloops_assigned", node.value)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        values = [_later(each) for each in node.values]
+        arguments = [ast.Constant(isinstance(node.op, ast.And)), *values]
+        return ast.copy_location(ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, []), node)
+
+    def visit_If(self, node: ast.If) -> list[ast.stmt]:
+        """A branch on a tensor keeps types as a loop does. What only one side adds has no value after it."""
+        then, otherwise = _names_assigned(node.body), _names_assigned(node.orelse)
+        self.generic_visit(node)
+        types = f"threeloops_types_{node.lineno}_{node.col_offset}"
+        for side, names, others in ((node.body, then, otherwise), (node.orelse, otherwise, then)):
+            for name in names:
+                keep = _KEEP_ADDED if name in others else _KEEP
+                side += _statements(keep.format(name=name, types=types, place="branch"), node)
+        before = [
+            note
+            for name in sorted({*then, *otherwise})
+            for note in _statements(_NOTE.format(name=name, types=types), node)
+        ]
+        opened = ast.Assign([ast.Name(types, ast.Store())], _call("threeloops_branch", node.test))
+        node.test = ast.copy_location(ast.Attribute(ast.Name(types, ast.Load()), "taken", ast.Load()), node.test)
+        return [ast.copy_location(opened, node), *before, node]
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
+        self.generic_visit(node)
+        node.test = _call("threeloops_holds", node.test)
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        self.generic_visit(node)
+        return self._refuse(node) if self._loops else node
+
+    def _refuse(self, node: ast.stmt | ast.expr) -> ast.AST:
+        """Raise where the node is executed: what a constant leaves out is not compiled."""
+        what, instead = _NOT_COMPILED[type(node)]
+        call = ast.Call(ast.Name("threeloops_refused", ast.Load()), [ast.Constant(what), ast.Constant(instead)], [])
+        return ast.copy_location(ast.Expr(call) if isinstance(node, ast.stmt) else call, node)
+
+    visit_Break = visit_Continue = visit_NamedExpr = visit_Lambda = visit_ListComp = _refuse
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        return self._refuse(node) if len(node.ops) > 1 else node
+
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
+        called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        iterator = "" if called is None else ast.unparse(called).split(".")[-1]
+        if isinstance(called, ast.Name) and called.id == "range":
+            called.id = "threeloops_range"
+        statements = self._keeping_types(node) if iterator == "range" else [self._inside(node)]
+        if iterator != "static_range" and isinstance(node.target, ast.Name):
+            statements += _statements(_FORGET.format(name=node.target.id), node)
+        return statements
+
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
+        return self._keeping_types(node)
+
+    def _keeping_types(self, node: ast.For | ast.While) -> list[ast.stmt]:
+        """A compiled loop carries the variables that have a value before it, and each keeps its type. What a step
+        assigns besides has no value after the step."""
+        names, types = _names_assigned(node.body), f"threeloops_types_{node.lineno}"
+        self._loops += 1
+        self._inside(node)
+        self._loops -= 1
+        if isinstance(node, ast.While):
+            node.test = _call("threeloops_condition", node.test)
+        for name in names:
+            node.body += _statements(_KEEP.format(name=name, types=types, place="loop"), node)
+        before = [statement for name in names for statement in _statements(_NOTE.format(name=name, types=types), node)]
+        return [*_statements(f"{types} = threeloops_types()", node), *before, node]
+
+    def _inside(self, node: ast.For | ast.While) -> ast.stmt:
+        self.generic_visit(node)
+        return node
+
+
+_FORGET = "{name} = 0\ndel {name}"
+"""Assigned first, because `del` fails if the loop made no steps."""
+_NOTE = "try: {types}['{name}'] = threeloops_type_of({name})\nexcept threeloops_no_value: pass"
+_KEEP_ADDED = "if '{name}' in {types}: threeloops_kept('{name}', {types}['{name}'], {name}, '{place}')"
+_KEEP = _KEEP_ADDED + "\nelif {types}.forget:\n {name} = 0\n del {name}"
+
+
+_NOT_COMPILED: dict[type, tuple[str, str]] = {
+    ast.Break: ("break", "make it the condition of a `while` loop"),
+    ast.Continue: ("continue", "put the rest of the step under an `if`"),
+    ast.Return: ("a return within a loop", "let the loop end, and return after it"),
+    ast.NamedExpr: ("an assignment within an expression", "assign in a statement of its own"),
+    ast.Lambda: ("a lambda", "write a function with @triton.jit"),
+    ast.ListComp: ("a list comprehension", "write a loop with tl.static_range"),
+    ast.Compare: ("a chain of comparisons", "join two comparisons with `and` or &"),
+}
+"""Syntax that the compiler refuses: its name, and what to write instead."""
+
+
+def _statements(code: str, place: ast.stmt) -> list[ast.stmt]:
+    statements = ast.parse(code).body
+    for node in [node for statement in statements for node in ast.walk(statement)]:
+        ast.copy_location(node, place)
+    return statements
+
+
+def _names_assigned(body: list[ast.stmt]) -> list[str]:
+    """Variables that these statements assign, the constants and indices of loops among them left out."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    indices = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.For)
+        for target in ast.walk(node.target)
+        if isinstance(target, ast.Name)
+    }
+    constants = {
+        ast.unparse(node.target)
+        for node in nodes
+        if isinstance(node, ast.AnnAssign) and "constexpr" in ast.unparse(node.annotation)
+    }
+    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return sorted(assigned - indices - constants)
+
+
+def _call(name: str, value: ast.expr) -> ast.Call:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value], []), value)
+
+
+def _later(value: ast.expr) -> ast.Lambda:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)

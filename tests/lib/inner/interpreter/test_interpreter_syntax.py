@@ -1,0 +1,115 @@
+"""Statements that Triton does not compile are refused in the interpreter too, where they are executed."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from threeloops.inner.codegen import inspect
+from threeloops.inner.interpreter import enable_without_gpu
+
+pytestmark = pytest.mark.skipif(not enable_without_gpu(), reason="kernels are compiled in this process")
+
+
+@triton.jit
+def written(out, n, KIND: tl.constexpr):
+    at = tl.arange(0, 16)
+    if KIND == "an early return":
+        tl.store(out + at, 7.0)
+        if n > 2:
+            return
+        tl.store(out + at, 8.0)
+    elif KIND == "what a constant leaves out":
+        for i in range(n):
+            if KIND == "never":
+                break
+            tl.store(out + i, 7.0)
+    elif KIND == "a condition of one element":
+        if tl.sum(at) > n:
+            tl.store(out, 7.0)
+    elif KIND == "an assertion about a tile":
+        assert at < 16, "too large"
+        tl.store(out, 7.0)
+    elif KIND == "break":
+        for i in range(n):
+            if i == 1:
+                break
+    elif KIND == "continue":
+        for i in range(n):
+            if i == 1:
+                continue
+            tl.store(out + i, 7.0)
+    elif KIND == "a return in a loop":
+        while n > 0:
+            n -= 1
+            if n == 2:
+                return
+    elif KIND == "a chain of comparisons":
+        if 0 < n < 9:
+            tl.store(out, 7.0)
+    elif KIND == "an assignment in an expression":
+        tl.store(out, (total := n + 1) + total)
+    elif KIND == "a lambda":
+        twice = lambda number: number * 2  # noqa: E731
+        tl.store(out, twice(n))
+    elif KIND == "a list comprehension":
+        numbers = [number for number in range(3)]  # noqa: C416
+        tl.store(out, numbers[1])
+    elif KIND == "a tile as a condition":
+        if at > 3:
+            tl.store(out, 7.0)
+    elif KIND == "a tile as the condition of a loop":
+        while at < 0:
+            at += 1
+
+
+def run(kind):
+    out = torch.zeros(16)
+    written[(1,)](out, 4, KIND=kind)
+    return out[0].item()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["an early return", "what a constant leaves out", "a condition of one element", "an assertion about a tile"],
+)
+def test_what_compiles_runs(kind):
+    inspect(lambda: run(kind), "sm_90")
+    assert run(kind) == 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("break", r"break at line \d+ of written: Triton compiles none; make it the condition of a `while` loop"),
+        ("continue", "continue at line .*: Triton compiles none; put the rest of the step under an `if`"),
+        ("a return in a loop", "a return within a loop at line .*; let the loop end, and return after it"),
+        ("a chain of comparisons", "a chain of comparisons at line .*; join two comparisons with `and` or &"),
+        (
+            "an assignment in an expression",
+            "an assignment within an expression at .*; assign in a statement of its own",
+        ),
+        ("a lambda", "a lambda at line .*; write a function with @triton.jit"),
+        ("a list comprehension", "a list comprehension at line .*; write a loop with tl.static_range"),
+        (
+            "a tile as a condition",
+            r"a tile of shape \[16\] is a condition at line .*: a compiled kernel branches on one",
+        ),
+        ("a tile as the condition of a loop", r"a tile of shape \[16\] is a condition at line .*Reduce the tile"),
+    ],
+)
+def test_what_does_not_compile_is_refused(kind, says):
+    with pytest.raises(Exception, match="does not compile for sm_90"):
+        inspect(lambda: run(kind), "sm_90")
+    with pytest.raises(Exception, match=says):
+        run(kind)
+
+
+@triton.jit
+def asserted(out):
+    assert tl.arange(0, 16) < 15, "too large"
+    tl.store(out, 7.0)
+
+
+def test_an_assertion_about_a_tile_is_one_about_every_element():
+    with pytest.raises(Exception, match="too large"):
+        asserted[(1,)](torch.zeros(1))
