@@ -21,7 +21,7 @@ from grader.transport.link import Link
 __all__ = ["RankProcesses"]
 
 _DESCRIPTORS = 2
-"""Of a rank: its socket, and the file for what it prints."""
+"""The descriptors of a rank: its socket, and the file for what it prints."""
 _MORE_THAN_PARENT = 8 << 20
 """Bytes that a fork may have made its own before its memory is measured."""
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from threeloops.inner.codegen import inspect
-from threeloops.inner.interpreter.functions.statements import assigned
 from threeloops.inner.interpreter.repairs import values_of
+from threeloops.inner.interpreter.statements import NAMES
 
 __all__ = ["EXPRESSIONS", "Result", "compiled", "folded", "interpreted", "on_gpu"]
 
@@ -149,7 +149,7 @@ def interpreted(folder: Path) -> tuple[dict[int, Result], dict[int, Exception]]:
 
     def note(number: int, expression: Callable[[], Any]) -> None:
         try:
-            result = assigned(expression())
+            result = NAMES["threeloops_assigned"](expression())
         except Exception as error:
             errors[number] = error
             return

@@ -49,7 +49,7 @@ _REPAIRS = (
     ("tl.dot", "threeloops.inner.interpreter.functions.dots", "install"),
     ("reductions", "threeloops.inner.interpreter.functions.reductions", "install"),
     ("libdevice", "threeloops.inner.interpreter.functions.libdevice", "install"),
-    ("types", "threeloops.inner.interpreter.types", "install"),
+    ("types", "threeloops.inner.interpreter.functions.types", "install"),
     ("launches", "threeloops.inner.interpreter.language", "install"),
 )
 """What is repaired, in which module, and by which function."""

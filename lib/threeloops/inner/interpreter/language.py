@@ -14,8 +14,8 @@ from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelParam
 
-from threeloops.inner.interpreter.functions.rewriting import Transformer
-from threeloops.inner.interpreter.functions.statements import NAMES, loop, scalar
+from threeloops.inner.interpreter.rewriting import Transformer
+from threeloops.inner.interpreter.statements import NAMES, loop, scalar
 
 __all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
 

@@ -1,1 +1,1 @@
-"""Functions of `tl` that compute on whole tensors (products, reductions, the elementary functions), and statements."""
+"""Parts of `tl` on whole tensors: products, reductions, the library of elementary functions, and types."""

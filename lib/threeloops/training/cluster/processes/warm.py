@@ -30,7 +30,7 @@ from threeloops.training.cluster.programs.child import (
 from threeloops.training.cluster.programs.group import hide_from_compiler
 
 __all__ = [
-    "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank", "import_parallel",
+    "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank",
     "kill", "main", "receive_exactly", "warm_up",
 ]  # fmt: skip
 
@@ -53,7 +53,7 @@ _COMPILING = ("torch.optim", "torch.utils.flop_counter")
 """Modules that import the compiler when they are first used."""
 
 
-def import_parallel() -> None:
+def _import_parallel() -> None:
     """Import modules before ranks are forked, so that no rank has to import them."""
     for module in _IMPORTED:
         importlib.import_module(module)
@@ -70,7 +70,7 @@ def warm_up(modules: Iterable[str]) -> None:
     if any(each.startswith(_COMPILING) for each in used):
         importlib.import_module("torch._dynamo")
     if any(each.startswith(_PARALLEL) for each in used):
-        import_parallel()
+        _import_parallel()
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytearray:
@@ -92,7 +92,7 @@ def main() -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # who interrupts a notebook means its own process, which ends the ranks
     control = socket.socket(fileno=int(sys.argv[-1]))
-    import_parallel()
+    _import_parallel()
     torch.set_num_threads(1)
     prepare_to_fork()
     control.sendall(b"\0")

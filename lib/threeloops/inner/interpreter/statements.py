@@ -13,7 +13,7 @@ from triton.runtime import interpreter
 
 from threeloops.inner.interpreter.stack import kernel_line
 
-__all__ = ["NAMES", "assigned", "loop", "scalar"]
+__all__ = ["NAMES", "loop", "scalar"]
 
 
 def scalar(value: Any, dtype: Any) -> Any:
@@ -44,12 +44,12 @@ def loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[An
     return (scalar(each, dtype) for each in range(*bounds))
 
 
-def assigned(value: Any) -> Any:
+def _assigned(value: Any) -> Any:
     """Make a number, or each number of a tuple, the tensor that a compiled kernel's variable holds."""
     if isinstance(value, tl.core.tensor):
         return value
     if type(value) in (tuple, list):
-        return type(value)(map(assigned, value))
+        return type(value)(map(_assigned, value))
     return interpreter.interpreter_semantic.to_tensor(value, False)
 
 
@@ -80,7 +80,7 @@ def _negated(value: Any) -> Any:
 def _chosen(condition: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
     """Compute `first if condition else second`. If the condition is a tensor, so is the result."""
     chosen = first() if _condition(condition) else second()
-    return assigned(chosen) if isinstance(condition, tl.core.tensor) else chosen
+    return _assigned(chosen) if isinstance(condition, tl.core.tensor) else chosen
 
 
 def _called(function: Callable[..., Any], *values: Any) -> Any:
@@ -159,7 +159,7 @@ def _words(type_: Any) -> str:
 
 NAMES: dict[str, Any] = {
     "threeloops_range": loop,
-    "threeloops_assigned": assigned,
+    "threeloops_assigned": _assigned,
     "threeloops_logical": _logical,
     "threeloops_negated": _negated,
     "threeloops_chosen": _chosen,
