@@ -335,10 +335,12 @@ def uninterrupted(before, after, random_parts):
     return continued(begun(before, random_parts), after)
 
 
-def captured(capture, before, random_parts):
-    """Return the bytes of a file with what `capture` returns after `before` steps."""
-    file = io.BytesIO()
-    torch.save(capture(begun(before, random_parts)), file)
+def captured(capture, before, after, random_parts):
+    """Return the bytes of a file with what `capture` returns after `before` steps, written after some more."""
+    run, file = begun(before, random_parts), io.BytesIO()
+    saved = capture(run)
+    continued(run, after)
+    torch.save(saved, file)
     return file.getvalue()
 
 
@@ -355,7 +357,7 @@ def resumed(ranks, capture, restore, before, after, random_parts):
     processes from what rank 0 had captured, and both models."""
     cluster = Cluster(ranks)
     expected = cluster.run(uninterrupted, before, after, random_parts).results  # where answers cannot change it
-    file = on_cluster(cluster, captured, capture, before, random_parts).results[0]
+    file = on_cluster(cluster, captured, capture, before, after, random_parts).results[0]
     found = on_cluster(cluster, restored, restore, file, after, random_parts).results
     return [(*zip(*pair, strict=True),) for pair in zip(expected, found, strict=True)]
 
