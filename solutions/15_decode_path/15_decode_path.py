@@ -1755,8 +1755,9 @@ with check("accept", "what is drawn in the end", part="distribution", hidden="ot
         run = on_cluster(Cluster(1), accepted, accept, draft, model, guessed.tolist(), noise)
         kept, chances = torch.tensor(run.results[0][0]), run.results[0][1]
         check.shape(chances, (runs, draft.shape[1]), what=f"chances of {runs:,} runs")
-        drawn_next = torch.multinomial(chances, 1, generator=generator)[:, 0]
-        tokens = torch.where(kept > last, guessed[:, last], drawn_next)[kept >= last]
+        reached = kept >= last
+        own = torch.multinomial(chances[reached], 1, generator=generator)[:, 0]
+        tokens = torch.where(kept[reached] > last, guessed[reached, last], own)
         counts = tokens.bincount(minlength=draft.shape[1]).tolist()
         total = sum(counts)
         check.true(

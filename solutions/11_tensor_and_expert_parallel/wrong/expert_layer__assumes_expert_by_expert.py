@@ -1,5 +1,4 @@
 # expect: computed as if they stood expert by expert
-# fails: values, gradients
 def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int) -> torch.Tensor:
     """Each token's row from its expert, wherever that is."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
