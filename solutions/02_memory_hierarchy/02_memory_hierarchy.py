@@ -706,7 +706,7 @@ with check("saxpy", "the width of each access", part="widths", hidden="the other
 # %% nbgrader={"grade": true, "grade_id": "saxpy_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("saxpy", "allowed widths, refused widths, empty tensors", part="edges", hidden="other widths"):
     ones = torch.ones(128, device=device())  # one whole block, so that no mask is needed
-    run = replay(saxpy, 2.0, ones, ones, 32)
+    run = replay(saxpy, 2.0, ones, ones, 32).require(3.0 * ones.double(), what="saxpy of 128 ones")
     check.equal(set(run.outputs.tolist()), {3.0}, what="the values of 2 · 1 + 1 in saxpy of 128 float32, bits = 32")
     check.equal(run.torch_bytes, 0, what="bytes that PyTorch moves beside the kernel in saxpy of 128 float32")
     nothing = torch.empty(0, dtype=torch.float16, device=device())
