@@ -69,7 +69,8 @@ for device in range(torch.cuda.device_count()):
     print(about.name, about.multi_processor_count, "SMs", round(about.total_memory / 2**30), "GiB")'
   collect "$CALLS" $((LIMIT - (SECONDS - START)))
   code=$?
-  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv,noheader
+  command -v nvidia-smi > /dev/null && nvidia-smi --format=csv,noheader \
+    --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw
   echo "call $CALLS: exit $code after $((SECONDS - START)) s; results in $OUT/"
   exit $code
 } 2>&1 | tee "$OUT/summary_$CALLS.txt"

@@ -60,11 +60,16 @@ def leaks(
 
     Known leaks are listed in `known_leaks.json` beside a lab's source. Exercises whose answer the lab gives on purpose
     are listed under `handed_out` in its header. Exits 1 if an answer earns more or fewer points than these two say.
+    The library's functions are tried in namespaces of their own, and not at all on a machine that has none.
     """
     from grader.machine.side_by_side import side_by_side
     from grader.proposals.known import faults
     from grader.proposals.search import find_leaks
+    from grader.proposals.trial import why_not_alone
 
+    if source == "library" and (reason := why_not_alone()):
+        _console.print(f"The library was not searched: its functions need namespaces of their own ({reason}).")
+        return
     chosen = [find_lab(name) for name in labs] if labs else all_labs()
     require_solutions(chosen)
     started, found, earned, exercises = time.monotonic(), 0, 0.0, 0

@@ -10,7 +10,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 from threeloops.resident import ResidentMemory, own_bytes
@@ -21,7 +21,7 @@ from grader.transport.link import Link
 __all__ = ["RankProcesses"]
 
 _DESCRIPTORS = 2
-"""The descriptors of a rank: its socket, and the file for what it prints."""
+"""A rank has its socket, and the file for what it prints."""
 _MORE_THAN_PARENT = 8 << 20
 """Bytes that a fork may have made its own before its memory is measured."""
 
@@ -88,7 +88,8 @@ class RankProcesses:
         with open(confined, "rb", 0) as pipe:
             return len(pipe.readall() or b"") == ranks
 
-    def _be(self, rank: int, descriptors: Sequence[int], program: bytes) -> None:
+    def _be(self, rank: int, descriptors: Sequence[int], program: bytes) -> NoReturn:
+        """Be a rank. The last descriptor is the pipe to the monitor, which ends before the program begins."""
         try:
             *given, confined = self._enter(descriptors)
             os.write(confined, b".")

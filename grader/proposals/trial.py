@@ -29,7 +29,7 @@ from grader.machine.child_process import LIBRARY, changed_environment
 from grader.sandbox import confine
 from grader.sandbox.warmup import import_all
 
-__all__ = ["Bench", "Outcome", "Patience"]
+__all__ = ["Bench", "Outcome", "Patience", "why_not_alone"]
 
 _RETURNED = 1 << 7
 """The bit of a result that says that a function has returned. The others stand for tests, of which there are fewer."""
@@ -103,7 +103,7 @@ class Bench:
                     self._open.close()
                     raise LabError(f"lab {self._trusted.lab.slug}, cell {cell.id} fails: {error!r}") from error
         import_all(self._modules)
-        if self._alone and (refused := _why_not_alone()):
+        if self._alone and (refused := why_not_alone()):
             self._open.close()
             raise LabError(f"functions of the library are tried in namespaces of their own: {refused}")
         oracles = [cell.source for cell in self._trusted.master.cells if self._trusted.kind(cell) is Kind.ORACLE]
@@ -188,14 +188,14 @@ class Bench:
         return bits
 
 
-def _why_not_alone() -> str | None:
-    """Try namespaces in a fork, and return why they cannot be had."""
+def why_not_alone() -> str | None:
+    """Return why answers cannot be tried alone on this machine, or None if they can."""
     reading, writing = os.pipe()
     if not (pid := os.fork()):
         try:
             confine.go_on_alone([])
-        except OSError as error:
-            os.write(writing, str(error).encode())
+        except (OSError, AttributeError) as error:  # another system may have no such call
+            os.write(writing, (str(error) or repr(error)).encode())
         os._exit(0)
     os.close(writing)
     os.waitpid(pid, 0)

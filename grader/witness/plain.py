@@ -14,10 +14,12 @@ from grader.transport.wire import encode
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PLAIN", "to_bytes"]
+__all__ = ["PLAIN", "Plain", "to_bytes"]
 
 
-class _Plain:
+class Plain:
+    """Treats all that is not plain data as an error."""
+
     def encode_tensor(self, tensor: torch.Tensor) -> None:
         return None
 
@@ -37,7 +39,7 @@ class _Plain:
         raise WallError("a malformed value came back (an object in plain data)")
 
 
-class _Result(_Plain):
+class _Result(Plain):
     """Records may pass, too. The grader's side accepts those of its own classes."""
 
     def encode_record(self, value: Any) -> bool:
@@ -49,7 +51,7 @@ class _Result(_Plain):
         raise TypeError(f"the program returned a {type(value).__name__!r} object, which cannot be sent")
 
 
-PLAIN = _Plain()
+PLAIN = Plain()
 
 
 def to_bytes(value: Any) -> bytes:

@@ -13,7 +13,7 @@ from threeloops.training.cluster.processes.ranks import Sockets
 
 from grader.transport.link import LIMITS, Link, WallError
 from grader.transport.wire import decode
-from grader.witness.plain import PLAIN
+from grader.witness.plain import Plain
 
 __all__ = ["ConfinedRanks", "result_of"]
 
@@ -59,23 +59,23 @@ class ConfinedRanks(Sockets):
         super().close()
 
 
-class _Results:
+class _Results(Plain):
     """Plain data, and records of classes that the grader's side has."""
 
-    def __init__(self, decode_record: Callable[[Any, Any, Any], Any]) -> None:
-        self.decode_record = decode_record
-        self.decode_tensor, self.decode_object = PLAIN.decode_tensor, PLAIN.decode_object
-        self.encode_tensor, self.encode_record, self.encode_object = (
-            PLAIN.encode_tensor,
-            PLAIN.encode_record,
-            PLAIN.encode_object,
-        )
+    def __init__(self, record: Callable[[Any, Any, Any], Any]) -> None:
+        self._record = record
+
+    def decode_record(self, module: Any, name: Any, fields: Any) -> Any:
+        return self._record(module, name, fields)
 
 
-def result_of(data: memoryview, decode_record: Callable[[Any, Any, Any], Any]) -> Any:
-    """Decode what a rank has returned. Raises WallError if this is not plain data."""
+def result_of(data: memoryview, record: Callable[[Any, Any, Any], Any]) -> Any:
+    """Decode what a rank has returned. `record` makes a record from its module, name and fields.
+
+    Raises WallError if this is not plain data.
+    """
     try:
         tree, buffers = frames.from_bytes(data, LIMITS)
     except FrameError as error:
         raise WallError(f"a rank returned a malformed result ({error})") from None
-    return decode(tree.get("value"), buffers, _Results(decode_record))
+    return decode(tree.get("value"), buffers, _Results(record))

@@ -6,12 +6,9 @@ imported that is 60,000 entries, which take 20 ms. The same memory in pages of 2
 
 import gc
 
-from threeloops.resident import mappings
+from threeloops.resident import use_huge_pages
 
 __all__ = ["prepare_to_fork"]
-
-_HUGE = 2 << 20
-_MADV_COLLAPSE = 25
 
 
 def prepare_to_fork() -> None:
@@ -23,7 +20,4 @@ def prepare_to_fork() -> None:
     """
     gc.collect()
     gc.freeze()
-    for each in mappings():
-        inside = each._replace(start=-(-each.start // _HUGE) * _HUGE, end=each.end // _HUGE * _HUGE)
-        if each.access == "rw-p" and not each.path.startswith("/") and inside.start < inside.end:
-            inside.advise(_MADV_COLLAPSE)
+    use_huge_pages()

@@ -25,9 +25,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ResidentMemory", "mappings", "own_bytes", "settle"]
+__all__ = ["ResidentMemory", "own_bytes", "settle", "use_huge_pages"]
 
-_MADV_POPULATE_READ = 22
+_HUGE = 2 << 20
+
+_MADV_POPULATE_READ, _MADV_COLLAPSE = 22, 25
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _BLOCK = 64 << 10
 _SAME_PROGRAM = 0.9
@@ -89,13 +91,26 @@ class _Mapping(NamedTuple):
         libc.madvise(self.start, self.end - self.start, advice)
 
 
-def mappings() -> Iterator[_Mapping]:
+def _mappings() -> Iterator[_Mapping]:
     """Return this process's current mappings, or none on systems that do not tell."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else ():
         addresses, access, _, _, _, *path = line.split(maxsplit=5)
         start, end = (int(word, 16) for word in addresses.split("-"))
         yield _Mapping(start, end, access, path[0] if path else "")
+
+
+def use_huge_pages() -> None:
+    """Move the memory that this process has now into pages of 2 MiB. New memory comes in small pages as before.
+
+    A processor remembers the addresses of a few thousand pages. A step of decoding on a CPU reads more memory than
+    4 KiB pages of that number hold, so it looks most of them up again, which takes long in a virtual machine. Takes
+    about half a second for 500 MiB. Kernels before Linux 6.1, and other systems, leave the memory as it is.
+    """
+    for each in _mappings():
+        inside = each._replace(start=-(-each.start // _HUGE) * _HUGE, end=each.end // _HUGE * _HUGE)
+        if each.access == "rw-p" and not each.path.startswith("/") and inside.start < inside.end:
+            inside.advise(_MADV_COLLAPSE)
 
 
 def settle() -> None:
@@ -107,7 +122,7 @@ def settle() -> None:
     if hasattr(libc, "mallopt"):
         for option, value in ((_M_MMAP_THRESHOLD, _BLOCK), (_M_TRIM_THRESHOLD, _BLOCK), (_M_TOP_PAD, 0)):
             libc.mallopt(option, value)
-    for each in mappings():
+    for each in _mappings():
         is_library = each.path.startswith("/") and each.access.startswith("r") and each.access.endswith("p")
         if is_library and not each.path.endswith(_LEFT_OUT):
             each.advise(_MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count

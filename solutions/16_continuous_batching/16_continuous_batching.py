@@ -1693,8 +1693,11 @@ with check("find_prefix", "keys of full blocks", part="keys", hidden="other prom
 # %% nbgrader={"grade": true, "grade_id": "find_prefix_test_hits", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("find_prefix", "the longest hit", part="hits", hidden="other prompts"):
 
-    def hits(prompts, size, forget=()):
-        """Serve prompts in turn; each new key gets the next block. `forget`: numbers of blocks that were given away."""
+    def hits(prompts, size, expected, forget=()):
+        """Serve prompts in turn; each new key gets the next block.
+
+        `expected` are the blocks that each prompt finds, and `forget` the numbers of blocks that were given away.
+        """
         cache, numbers, earlier = {}, 0, {}
         for served, prompt in enumerate(prompts):
             keys, blocks = find_prefix(prompt, dict(cache), size)
@@ -1707,12 +1710,11 @@ with check("find_prefix", "the longest hit", part="hits", hidden="other prompts"
                 again = earlier.setdefault(begins, key) == key
                 require(again, f"the key of block {place} of {prompt}, blocks of {size}, is another one than before")
             known = [cache.get(key) for key in keys]
-            run = known[: [*known, None].index(None)]
-            wanted = run[: (len(prompt.tokens) - 1) // size]
+            wanted = expected[served]
             cause = ""
             if len(blocks) * size >= len(prompt.tokens):
                 cause = "at least the last token must be computed"
-            elif len(blocks) > len(run):
+            elif len(blocks) > len(wanted):
                 cause = "an earlier key is not in the cache: what comes after the gap cannot be used"
             case = (
                 f"{prompt}, blocks of {size}, after {served} other prompts (number of each key in the cache: {known})"
@@ -1724,17 +1726,33 @@ with check("find_prefix", "the longest hit", part="hits", hidden="other prompts"
             cache = {key: number for key, number in cache.items() if number not in forget}
 
     x, y = Prompt((5, 1, 4, 2, 7, 7, 7, 7, 3)), Prompt((5, 1, 4, 2, 7, 7, 7, 7))
-    hits([x, y], 4)
-    hits([x, x, replace(x, seed=8, temperature=1.0)], 4)
-    hits([x, replace(x, salt="blue"), replace(x, salt="blue")], 4)
-    hits([x, Prompt((9, 1, 4, 2, 7, 7, 7, 7, 3))], 4)
-    hits([Prompt(tuple(range(13))), Prompt(tuple(range(13)))], 4, forget=(1,))
-    hits([Prompt(tuple(range(12))), Prompt((*range(8), 1, 1, 1, 1))], 4)
-    hits([Prompt((1, 2)), Prompt((1, 2))], 4)
+    hits([x, y], 4, [[], [0]])
+    hits([x, x, replace(x, seed=8, temperature=1.0)], 4, [[], [0, 1], [0, 1]])
+    hits([x, replace(x, salt="blue"), replace(x, salt="blue")], 4, [[], [], [2, 3]])
+    hits([x, Prompt((9, 1, 4, 2, 7, 7, 7, 7, 3))], 4, [[], []])
+    hits([Prompt(tuple(range(13))), Prompt(tuple(range(13)))], 4, [[], [0]], forget=(1,))
+    hits([Prompt(tuple(range(12))), Prompt((*range(8), 1, 1, 1, 1))], 4, [[], [0, 1]])
+    hits([Prompt((1, 2)), Prompt((1, 2))], 4, [[], []])
     ### BEGIN HIDDEN TESTS
+
+    def blocks_of(prompts, size, forget=()):
+        """Return the blocks that each prompt should find. Tokens up to the end of a block stand for its key."""
+        cache, numbers, found = {}, 0, []
+        for prompt in prompts:
+            keys = [(prompt.salt, prompt.tokens[:end]) for end in range(size, len(prompt.tokens) + 1, size)]
+            known = [cache.get(key) for key in keys]
+            found.append(known[: [*known, None].index(None)][: (len(prompt.tokens) - 1) // size])
+            for key in keys:
+                if key not in cache:
+                    cache[key], numbers = numbers, numbers + 1
+            cache = {key: number for key, number in cache.items() if number not in forget}
+        return found
+
     for seed in range(6):
-        hits(shared_prompts(seed + 20, 3), 3, forget=(2, 5) if seed % 2 else ())
-        hits(shared_prompts(seed + 40, 1), 1)
+        prompts, forget = shared_prompts(seed + 20, 3), (2, 5) if seed % 2 else ()
+        hits(prompts, 3, blocks_of(prompts, 3, forget), forget)
+        prompts = shared_prompts(seed + 40, 1)
+        hits(prompts, 1, blocks_of(prompts, 1))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

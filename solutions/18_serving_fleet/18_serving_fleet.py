@@ -398,36 +398,32 @@ def desired(replicas: list[tuple[str, float | None]], target: float, tolerance: 
 
 # %% nbgrader={"grade": true, "grade_id": "desired_test_seen", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("desired", "every replica is ready and reports", part="seen", hidden="other fleets"):
+    WITHIN = "the ratio is within the tolerance of 1"
+    DOWN = "this rounds down: round up"
+    NEAREST = "this rounds to the nearest: round up"
+    OUTSIDE = "this is outside of the limits"
+    BEYOND = "the ratio is outside of the tolerance"
 
-    def wants(loads, target, tolerance, limits, expected):
-        replicas, n, total = [("ready", load) for load in loads], len(loads), sum(loads)
-        got = desired(replicas, target, tolerance, limits)
-        clamp = lambda number: min(max(number, limits[0]), limits[1])  # noqa: E731
+    def wants(loads, target, tolerance, limits, expected, slips):
+        """`slips` maps wrong numbers to their causes."""
+        got = desired([("ready", load) for load in loads], target, tolerance, limits)
         case = f"loads {loads}, target {target}, tolerance {tolerance}, limits {limits}"
-        unlimited = n if n and abs(total / n / target - 1) <= tolerance else math.ceil(total / target) if n else n
-        slips = {
-            "the ratio is within the tolerance of 1": clamp(math.ceil(total / target)),
-            "this rounds down: round up": clamp(math.floor(total / target)),
-            "this rounds to the nearest: round up": clamp(round(total / target)),
-            "this is outside of the limits": unlimited,
-            "the ratio is outside of the tolerance": clamp(n),
-        }
-        cause = next((why for why, number in slips.items() if got == number), "") if got != expected else ""
+        cause = slips.get(got, "") if isinstance(got, int) else ""
         check.equal(got, expected, what=f"replicas for {case}", hint=cause)
 
-    wants([30, 26, 40, 24], 20, 0.1, (1, 50), 6)
-    wants([30, 26, 40, 24], 20, 0.1, (1, 5), 5)
-    wants([20, 20, 22, 20], 20, 0.1, (1, 50), 4)
-    wants([18, 19, 20, 20], 20, 0.1, (1, 50), 4)
-    wants([25, 25], 20, 0.25, (1, 50), 2)
-    wants([16, 15, 14, 15], 20, 0.25, (1, 50), 4)
-    wants([26, 26], 20, 0.25, (1, 50), 3)
-    wants([31, 31, 31, 31], 20, 0.1, (1, 50), 7)
-    wants([5, 5, 7, 4], 20, 0.1, (1, 50), 2)
-    wants([0, 0, 0, 0], 20, 0.1, (2, 50), 2)
-    wants([20, 20], 20, 0.1, (5, 50), 5)
-    wants([2, 3, 4], 1.5, 0.1, (1, 50), 6)
-    wants([15.5, 44.75], 20, 0.1, (1, 50), 4)
+    wants([30, 26, 40, 24], 20, 0.1, (1, 50), 6, {4: BEYOND})
+    wants([30, 26, 40, 24], 20, 0.1, (1, 5), 5, {6: OUTSIDE, 4: BEYOND})
+    wants([20, 20, 22, 20], 20, 0.1, (1, 50), 4, {5: WITHIN})
+    wants([18, 19, 20, 20], 20, 0.1, (1, 50), 4, {3: DOWN})
+    wants([25, 25], 20, 0.25, (1, 50), 2, {3: WITHIN})
+    wants([16, 15, 14, 15], 20, 0.25, (1, 50), 4, {3: WITHIN})
+    wants([26, 26], 20, 0.25, (1, 50), 3, {2: DOWN})
+    wants([31, 31, 31, 31], 20, 0.1, (1, 50), 7, {6: DOWN, 4: BEYOND})
+    wants([5, 5, 7, 4], 20, 0.1, (1, 50), 2, {1: DOWN, 4: BEYOND})
+    wants([0, 0, 0, 0], 20, 0.1, (2, 50), 2, {0: OUTSIDE, 4: BEYOND})
+    wants([20, 20], 20, 0.1, (5, 50), 5, {2: OUTSIDE})
+    wants([2, 3, 4], 1.5, 0.1, (1, 50), 6, {3: BEYOND})
+    wants([15.5, 44.75], 20, 0.1, (1, 50), 4, {3: DOWN, 2: BEYOND})
     ### BEGIN HIDDEN TESTS
     for seed in range(60):
         rng = check.rng(seed)
@@ -437,7 +433,7 @@ with check("desired", "every replica is ready and reports", part="seen", hidden=
             continue  # where floating point may round either way
         limits = (int(rng.integers(1, 5)), int(rng.integers(6, 40)))
         number = n if abs(total - n * target) <= 0.1 * n * target else -(-total // target)
-        wants(loads, target, 0.1, limits, sorted((limits[0], number, limits[1]))[1])
+        wants(loads, target, 0.1, limits, sorted((limits[0], number, limits[1]))[1], {})
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "desired_test_unseen", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -774,6 +770,74 @@ def target_for(seats: int, before: float, after: float, lead: float, wait: float
 
 # %% nbgrader={"grade": true, "grade_id": "target_for_test_burst", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("target_for", "bursts that the old replicas must bear", part="burst", hidden="other services and bursts"):
+    WAITS = {  # the longest wait in seconds with a target of 1, 2, … up to the seats
+        (16, 10, 40, 60): [0] * 4 + [12, 19.99, 25.7, 30, 33.32, 36, 38.17, 39.99, 41.53, 42.86, 44, 45],
+        (16, 20, 40, 240): [0] * 8 + [26.65, 48, 65.43, 79.98, 92.28, 102.8, 112, 120],
+        (16, 20, 40, 15): [0] * 8 + [1.666, 3, 4.089, 4.999, 5.767, 6.428, 6.999, 7.5],
+        (32, 15, 20, 600): [0] * 24 + [24, 46.15, 66.66, 85.7, 103.4, 120, 135.5, 150],
+        (64, 10, 24, 100): [0] * 26
+        + [
+            1.234,
+            4.76,
+            8.041,
+            11.11,
+            13.98,
+            16.66,
+            19.19,
+            21.56,
+            23.81,
+            25.91,
+            27.92,
+            29.81,
+            31.61,
+            33.32,
+            34.94,
+            36.51,
+            37.98,
+            39.39,
+            40.73,
+            42.02,
+            43.25,
+            44.43,
+            45.56,
+            46.65,
+            47.71,
+            48.71,
+            49.67,
+            50.61,
+            51.51,
+            52.37,
+            53.21,
+            54.02,
+            54.8,
+            55.55,
+            56.28,
+            56.99,
+            57.67,
+            58.33,
+        ],
+    }
+
+    def targets(expected, service, wait, waits=None):
+        """`service` are the arguments before `wait`, and `waits` the longest waits with a target of 1, 2, …"""
+        case, waits = f"target_for{(*service, wait)}", waits or WAITS[service]
+        got = target_for(*service, wait)
+        cause = ""
+        if type(got) is int and 0 < got <= service[0] and got != expected:
+            cause = f"with a target of {got} the longest wait is {waits[got - 1]:.4g} s, with {expected} it is "
+            cause += f"{waits[expected - 1]:.4g} s"
+        check.equal(got, expected, what=case, hint=cause)
+
+    targets(8, (16, 10, 40, 60), 31)
+    targets(7, (16, 10, 40, 60), 26)
+    targets(4, (16, 10, 40, 60), 2)
+    targets(5, (16, 10, 40, 60), 13)
+    targets(8, (16, 20, 40, 240), 5)
+    targets(10, (16, 20, 40, 15), 3.3)
+    targets(25, (32, 15, 20, 600), 45)
+    targets(26, (64, 10, 24, 100), 1)
+    targets(31, (64, 10, 24, 100), 15)
+    ### BEGIN HIDDEN TESTS
 
     def longest_wait(target, seats, before, after, lead):
         """Found by looking at every hundredth of the time until the new replicas come."""
@@ -785,33 +849,15 @@ with check("target_for", "bursts that the old replicas must bear", part="burst",
             waits.append(queue / old if queue <= old * left else left + (queue - old * left) / new)
         return max(waits)
 
-    def targets(expected, seats, before, after, lead, wait):
-        case = f"target_for({seats}, {before}, {after}, {lead}, {wait})"
-        got = target_for(seats, before, after, lead, wait)
-        cause = ""
-        if type(got) is int and 0 < got <= seats and got != expected:
-            longest = longest_wait(got, seats, before, after, lead)
-            cause = f"with a target of {got} the longest wait is {longest:.4g} s, with {expected} it is "
-            cause += f"{longest_wait(expected, seats, before, after, lead):.4g} s"
-        check.equal(got, expected, what=case, hint=cause)
-
-    targets(8, 16, 10, 40, 60, 31)
-    targets(7, 16, 10, 40, 60, 26)
-    targets(4, 16, 10, 40, 60, 2)
-    targets(5, 16, 10, 40, 60, 13)
-    targets(8, 16, 20, 40, 240, 5)
-    targets(10, 16, 20, 40, 15, 3.3)
-    targets(25, 32, 15, 20, 600, 45)
-    targets(26, 64, 10, 24, 100, 1)
-    targets(31, 64, 10, 24, 100, 15)
-    ### BEGIN HIDDEN TESTS
     for seed in range(60):
         rng = check.rng(seed)
         seats, before, lead = int(rng.integers(4, 130)), float(rng.uniform(1, 50)), float(rng.uniform(20, 900))
         after, wait = before * float(rng.uniform(1.1, 3.5)), lead * float(rng.uniform(0.01, 0.9))
         bound = before * seats * lead / (after * (lead - wait))
         if abs(bound - round(bound)) > 1e-3 and bound >= 1:
-            targets(min(seats, math.floor(bound)), seats, before, after, lead, wait)
+            service = seats, before, after, lead
+            waits = [longest_wait(target, *service) for target in range(1, seats + 1)]
+            targets(min(seats, math.floor(bound)), service, wait, waits)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "target_for_test_edges", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1328,84 +1374,126 @@ def cost_per_million(
 
 # %% nbgrader={"grade": true, "grade_id": "cost_per_million_test_replicas", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("cost_per_million", "what the replicas cost", part="replicas", hidden="other days"):
+    MEAN = "this takes the mean of the numbers, however long each of them ran"
+    MOST = "this pays for the most replicas all the time"
+    LAST = "the last ones run until `end`"
+    FROM_0 = "this counts from second 0: the first entry begins later"
+    HOURLY = "the price is per hour"
+    ONE = "this is the price of one token"
+    THOUSAND = "this is the price of a thousand tokens"
 
-    def pays(replicas, end, price, tokens, case):
+    def pays(expected, slips, replicas, end, price, tokens, case):
+        """`slips` maps causes to wrong costs."""
         got = cost_per_million(list(replicas), end, [("a", tokens, True)], price)
-        numbers, times = [n for _, n in replicas], [t for t, _ in replicas]
-        seconds = sum(n * (b - a) for n, a, b in zip(numbers, times, [*times[1:], end], strict=True))
-        whole, scale = end - times[0], price / 3600 / tokens * 1e6
-        slips = {
-            "this takes the mean of the numbers, however long each of them ran": np.mean(numbers) * whole * scale,
-            "this pays for the most replicas all the time": max(numbers) * whole * scale,
-            "the last ones run until `end`": (seconds - numbers[-1] * (end - times[-1])) * scale,
-            "this counts from second 0: the first entry begins later": (seconds + numbers[0] * times[0]) * scale,
-            "the price is per hour": seconds * price / tokens * 1e6,
-            "this is the price of one token": seconds * price / 3600 / tokens,
-            "this is the price of a thousand tokens": seconds * price / 3600 / tokens * 1e3,
-        }
-        check.close(got, seconds * scale, rtol=1e-9, unit="$", what=f"cost, {case}", hint=cause_of(got, slips))
+        check.close(got, expected, rtol=1e-9, unit="$", what=f"cost, {case}", hint=cause_of(got, slips))
 
     worked = [(0, 2), (600, 3), (3000, 1)]
-    pays(worked, 3600, 2.5, 900, "the worked example, 900 tokens served")
-    pays([(100, 4), (400, 1)], 1000, 3.0, 5_000_000, "replicas [(100, 4), (400, 1)] until second 1,000, price 3")
     pays(
-        [(0, 1), (50, 0), (90, 5)], 100, 3600.0, 7, "replicas [(0, 1), (50, 0), (90, 5)] until second 100, price 3,600"
+        6944.44444444,
+        {
+            MEAN: 5555.55555556,
+            MOST: 8333.33333333,
+            LAST: 6481.48148148,
+            HOURLY: 25000000,
+            ONE: 0.00694444444444,
+            THOUSAND: 6.94444444444,
+        },
+        worked,
+        3600,
+        2.5,
+        900,
+        "the worked example, 900 tokens served",
     )
-    pays([(0, 3)], 7200, 1.25, 10_000, "three replicas for two hours, price 1.25")
+    pays(
+        0.3,
+        {MEAN: 0.375, MOST: 0.6, LAST: 0.2, FROM_0: 0.366666666667, HOURLY: 1080, ONE: 3e-07, THOUSAND: 0.0003},
+        [(100, 4), (400, 1)],
+        1000,
+        3.0,
+        5_000_000,
+        "replicas [(100, 4), (400, 1)] until second 1,000, price 3",
+    )
+    pays(
+        14285714.2857,
+        {
+            MEAN: 28571428.5714,
+            MOST: 71428571.4286,
+            LAST: 7142857.14286,
+            HOURLY: 51428571428.6,
+            ONE: 14.2857142857,
+            THOUSAND: 14285.7142857,
+        },
+        [(0, 1), (50, 0), (90, 5)],
+        100,
+        3600.0,
+        7,
+        "replicas [(0, 1), (50, 0), (90, 5)] until second 100, price 3,600",
+    )
+    pays(
+        750,
+        {LAST: 0, HOURLY: 2700000, ONE: 0.00075, THOUSAND: 0.75},
+        [(0, 3)],
+        7200,
+        1.25,
+        10_000,
+        "three replicas for two hours, price 1.25",
+    )
     ### BEGIN HIDDEN TESTS
+
+    def cost_of(replicas, end, price, tokens):
+        numbers, times = [n for _, n in replicas], [t for t, _ in replicas]
+        seconds = sum(n * (b - a) for n, a, b in zip(numbers, times, [*times[1:], end], strict=True))
+        return seconds * price / 3600 / tokens * 1e6
+
     for seed in range(10):
         rng = check.rng(seed)
         times = np.cumsum(rng.uniform(1, 900, 9)).tolist()
         replicas = [(second, int(rng.integers(0, 20))) for second in times[:-1]]
-        pays(
-            [*replicas[:-1], (times[-2], 3)],
-            times[-1],
-            float(rng.uniform(1, 9)),
-            int(rng.integers(100, 10**7)),
-            "a day",
-        )
+        day = [*replicas[:-1], (times[-2], 3)], times[-1], float(rng.uniform(1, 9)), int(rng.integers(100, 10**7))
+        pays(cost_of(*day), {}, *day, "a day")
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "cost_per_million_test_tokens", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("cost_per_million", "which tokens are served", part="tokens", hidden="other attempts"):
+    BROKEN = "attempts that broke off count, too"
+    ALL_BROKEN = "the attempts of a request that all broke off count, too"
+    TWICE = "a request counts once, even if it was completed twice"
+    REPLACED = "a longer attempt that broke off replaces the complete one"
+    ATTEMPTS = "this counts the complete attempts, not their tokens"
+    EQUAL = "two requests may have the same number of tokens"
 
-    def serves_tokens(attempts, tokens, case):
+    def serves_tokens(expected, slips, attempts, case):
+        """`slips` maps causes to wrong costs."""
         got = cost_per_million([(0, 1)], 3600, list(attempts), 10.0)
-        scale = 1e7
-        complete, every = [n for _, n, done in attempts if done], [n for _, n, _ in attempts]
-        slips = {}
-        if len(complete) < len(every):
-            slips["attempts that broke off count, too"] = scale / sum(every)
-            lasting = sum({request: n for request, n, _ in attempts}.values())
-            slips["the attempts of a request that all broke off count, too"] = scale / lasting
-        if complete:
-            slips["a request counts once, even if it was completed twice"] = scale / sum(complete)
-            longest = {
-                request: max(n for name, n, _ in attempts if name == request) for request, _, done in attempts if done
-            }
-            slips["a longer attempt that broke off replaces the complete one"] = scale / sum(longest.values())
-            slips["this counts the complete attempts, not their tokens"] = scale / len(complete)
-            slips["two requests may have the same number of tokens"] = scale / sum(set(complete))
-        expected = scale / tokens if tokens else math.inf
         check.close(got, expected, rtol=1e-9, unit="$", what=f"cost, {case}", hint=cause_of(got, slips))
 
     worked = [("a", 400, True), ("b", 300, False), ("b", 500, True), ("c", 200, False)]
-    serves_tokens(worked, 900, "the attempts of the worked example")
     serves_tokens(
+        11111.1111111,
+        {BROKEN: 7142.85714286, ALL_BROKEN: 9090.90909091, ATTEMPTS: 5000000},
+        worked,
+        "the attempts of the worked example",
+    )
+    serves_tokens(
+        12500,
+        {TWICE: 8333.33333333, ATTEMPTS: 3333333.33333, EQUAL: 25000},
         [("a", 400, True), ("a", 400, True), ("b", 400, True)],
-        800,
         "a was completed twice, b once, with 400 tokens each",
     )
     serves_tokens(
-        [("b", 500, True), ("b", 300, False)], 500, "b was completed, and its other attempt broke off after 300 tokens"
+        20000,
+        {BROKEN: 12500, ALL_BROKEN: 33333.3333333, ATTEMPTS: 10000000},
+        [("b", 500, True), ("b", 300, False)],
+        "b was completed, and its other attempt broke off after 300 tokens",
     )
     serves_tokens(
+        20000,
+        {BROKEN: 8333.33333333, REPLACED: 14285.7142857, ATTEMPTS: 10000000},
         [("b", 700, False), ("b", 500, True)],
-        500,
         "b broke off after 700 tokens, and its second attempt completed with 500",
     )
-    serves_tokens([("b", 300, False)], 0, "an attempt that broke off")
-    serves_tokens([], 0, "no attempts")
+    serves_tokens(math.inf, {BROKEN: 33333.3333333}, [("b", 300, False)], "an attempt that broke off")
+    serves_tokens(math.inf, {}, [], "no attempts")
     ### BEGIN HIDDEN TESTS
     for seed in range(10):
         rng = check.rng(seed + 5)
@@ -1415,7 +1503,7 @@ with check("cost_per_million", "which tokens are served", part="tokens", hidden=
             name, done = f"r{rng.integers(20)}", bool(rng.random() < 0.4)
             attempts.append((name, length[name] if done else int(rng.integers(1, 2 * length[name] + 1)), done))
         tokens = sum(length[name] for name in {name for name, _, done in attempts if done})
-        serves_tokens(attempts, tokens, f"{len(attempts)} attempts, seed {seed}")
+        serves_tokens(1e7 / tokens, {}, attempts, f"{len(attempts)} attempts, seed {seed}")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -38,3 +38,14 @@ def test_what_is_too_large_is_not_sent():
     with pytest.raises(frames.FrameError, match="ended"):
         frames.receive(ours)
     os.close(ours)
+
+
+def test_a_frame_can_also_be_bytes():
+    for size in (3, 1 << 20):
+        data = frames.to_bytes({"a": [1]}, [b"x" * size, b""])
+        assert frames.from_bytes(data) == ({"a": [1]}, [b"x" * size, b""])
+        for short in (data[:5], data[:-1]):
+            with pytest.raises(frames.FrameError, match="ended"):
+                frames.from_bytes(short)
+    with pytest.raises(frames.FrameError, match="more than may cross"):
+        frames.from_bytes(b"\xff" * 100)

@@ -1,5 +1,5 @@
 # expect: names that finish() returned
-# fails: values
+# fails: values, overlap, memory
 def shard_gradients(model: torch.nn.Module):
     """Reduce-scatter each gradient while backward runs, and free it; returns `finish`."""
     ranks = dist.get_world_size()

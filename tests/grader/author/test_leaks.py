@@ -12,6 +12,8 @@ from grader.authoring.labs import LabError
 from grader.authoring.manifest import manifest
 from grader.proposals import search
 from grader.proposals.known import faults
+from grader.proposals.library import from_library
+from grader.proposals.released import Released
 from grader.proposals.search import find_leaks
 from grader.proposals.trial import Bench, Patience
 from tests.support.toy_course import SOURCE, make_course
@@ -125,6 +127,36 @@ def test_a_withheld_module_that_can_be_pasted_is_found(tmp_path, monkeypatch):
     (leak,) = leaks_of(lab, source="library")
     assert (leak.exercise, leak.points) == ("mean", 40)
     assert "math.fsum" in leak.text  # its text, because a graded run cannot import it
+
+
+def test_functions_whose_annotations_rule_them_out_are_not_tried(tmp_path, monkeypatch):
+    package = tmp_path / "threeloops"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "averages.py").write_text(
+        "def by_list(numbers: list[float]) -> float: ...\n\n\ndef by_anything(numbers): ...\n\n\n"
+        "def of_a_file(path: str) -> float: ...\n\n\ndef draws(numbers: list[float]) -> None: ...\n\n\n"
+        "def by_two(numbers: list[float], weights: list[float]) -> float: ...\n\n\ndef constant(): ...\n"
+    )
+    use_library(monkeypatch, package)
+    source = SOURCE.replace("def mean(values):", "def mean(values: list[float]) -> float:")
+    lab = Released.read(make_course(tmp_path / "course", source))
+    tried = [each.text for each in from_library(lab, lab.exercises[0], kernels=False)]
+    assert [text.split("import ")[1].split(" as")[0] for text in tried] == ["by_list", "by_anything"]
+
+
+def test_a_field_of_a_result_is_found(tmp_path, monkeypatch):
+    package = tmp_path / "threeloops"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "averages.py").write_text(
+        "class Summary:\n    mean: float\n\n\n"
+        "def summary(numbers) -> Summary:\n    found = Summary()\n    found.mean = sum(numbers) / len(numbers)\n"
+        "    return found\n"
+    )
+    use_library(monkeypatch, package)
+    (leak,) = leaks_of(make_course(tmp_path / "course"), source="library")
+    assert leak.points == 40 and "return taken.mean" in leak.text
 
 
 def test_the_import_of_a_module_does_not_count_as_the_time_of_an_answer(tmp_path, monkeypatch):

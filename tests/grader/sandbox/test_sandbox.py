@@ -72,8 +72,9 @@ def test_the_environment_of_the_grader_stays_outside(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_jumps_forward_and_ends(machine):
-    code = seccomp._program(machine)
+@pytest.mark.parametrize("is_rank", [False, True])
+def test_the_filter_jumps_forward_and_ends(machine, is_rank):
+    code = seccomp._program(machine, is_rank=is_rank)
     assert len(code) < 256
     for at, (operation, yes, no, _) in enumerate(code):
         assert at + 1 + max(yes, no) < len(code) or operation == 0x06

@@ -2,7 +2,11 @@
 
 import ast
 
+import triton
+
 __all__ = ["Transformer"]
+
+_TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 class Transformer(ast.NodeTransformer):
@@ -99,11 +103,20 @@ class Transformer(ast.NodeTransformer):
         call = ast.Call(ast.Name("threeloops_refused", ast.Load()), [ast.Constant(what), ast.Constant(instead)], [])
         return ast.copy_location(ast.Expr(call) if isinstance(node, ast.stmt) else call, node)
 
-    visit_Break = visit_Continue = visit_NamedExpr = visit_Lambda = visit_ListComp = _refuse
+    visit_Break = visit_Continue = visit_Lambda = _refuse
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        self.generic_visit(node)
+        return node if _TRITON >= (3, 8) else self._refuse(node)
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        """A comprehension of a tuple compiles, but none of a range."""
+        self.generic_visit(node)
+        return self._refuse(node) if "range(" in ast.unparse(node.generators[0].iter) else node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
-        return self._refuse(node) if len(node.ops) > 1 else node
+        return self._refuse(node) if len(node.ops) > 1 and _TRITON < (3, 9) else node
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
@@ -150,7 +163,7 @@ _NOT_COMPILED: dict[type, tuple[str, str]] = {
     ast.Return: ("a return within a loop", "let the loop end, and return after it"),
     ast.NamedExpr: ("an assignment within an expression", "assign in a statement of its own"),
     ast.Lambda: ("a lambda", "write a function with @triton.jit"),
-    ast.ListComp: ("a list comprehension", "write a loop with tl.static_range"),
+    ast.ListComp: ("a comprehension of a range", "write a loop with tl.static_range"),
     ast.Compare: ("a chain of comparisons", "join two comparisons with `and` or &"),
 }
 """Syntax that the compiler refuses: its name, and what to write instead."""

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from threeloops.models.gpt import GPT, KeyValueCache
+from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.decode.flat import FlatGPT
 
 __all__ = ["Group", "PagedCache", "Rows", "Step"]
 
@@ -68,6 +69,8 @@ class PagedCache:
         )
         self.kernel = self._window is None and _has_kernel(self._pool) if kernel is None else kernel
         self._layers = [(slots, slots.view(blocks, -1)) for slots in self._pool]
+        self._places = torch.arange(blocks * block_size, device=device)
+        self._masked_or_not = self._pool.new_tensor([-torch.inf, 0.0]).unbind()
 
     @property
     def device(self) -> torch.device:
@@ -82,7 +85,7 @@ class PagedCache:
         for source, destination in copies:
             self._block(destination).copy_(self._block(source))
 
-    def hidden(self, model: GPT, chunks: Sequence[Rows]) -> Tensor:
+    def hidden(self, model: GPT | FlatGPT, chunks: Sequence[Rows]) -> Tensor:
         """Compute what the model's head reads for every row of `chunks`, in their order, (rows, width).
 
         The cache keeps the rows' keys and values.
@@ -105,12 +108,12 @@ class PagedCache:
         """Zero positions `start` to `end` of one sequence, for example of guesses that gave nothing finite."""
         self._pool[:, [self._slot(block_table, position) for position in range(start, end)]] = 0
 
-    def run(self, model: GPT, step: "Step") -> Tensor:
+    def run(self, model: GPT | FlatGPT, step: "Step") -> Tensor:
         """Pass the rows of `step` through the model, and return (rows, width) in the step's order.
 
         On a GPU it waits for nothing.
         """
-        layers: list[KeyValueCache] = [_Layer(slots, blocks, step) for slots, blocks in self._layers]
+        layers = [_Layer(slots, blocks, step) for slots, blocks in self._layers]
         return model.hidden(step.tokens[:, None], start=step.positions, caches=layers)[:, 0]
 
     def prepare(self, chunks: Sequence[Rows]) -> "Step":
@@ -162,17 +165,19 @@ class PagedCache:
         tables = torch.tensor([(*table, *[table[0]] * (blocks - len(table))) for table in used], device=device)
         if self.kernel and count == 1:
             return Group(first, tables, 1, positions + 1, None)
-        last = positions.view(len(chunks), count, 1)
-        keys = torch.arange(blocks * self.block_size, device=device)
+        last = positions.view(len(chunks), 1, count, 1)
+        keys = self._places[: blocks * self.block_size]
         if self._window is None:
             hidden = keys > last
         else:
-            keys = keys + torch.tensor([[[span.start * self.block_size]] for span in seen], device=device)
+            keys = keys + torch.tensor([[[[span.start * self.block_size]]] for span in seen], device=device)
             hidden = (keys > last) | (keys <= last - self._window)
-        mask = torch.zeros(hidden.shape, dtype=self._pool.dtype, device=device).masked_fill_(hidden, -torch.inf)
+        mask = torch.where(hidden, *self._masked_or_not)
         if count > 1:  # each of a row's query heads that share a key head has the row's own mask
-            mask = mask.repeat_interleave(self._shared, 1)
-        return Group(first, tables, count, None, mask[:, None])
+            mask = mask.repeat_interleave(self._shared, 2)
+        room = self._pool.new_empty(tables.numel(), self._layers[0][1].shape[1])
+        keys, values = room.view(len(chunks), -1, *self._pool.shape[2:]).transpose(1, 3).unbind(2)
+        return Group(first, tables, count, None, mask, _Copies(tables.flatten(), room, keys, values))
 
 
 @dataclass(frozen=True)
@@ -196,10 +201,21 @@ class Group:
     count: int
     lengths: Tensor | None  # (chunks,): how many keys there are, where the kernel attends
     mask: Tensor | None  # (chunks, 1, queries, keys): 0 for the keys that a query may see, else −∞; where PyTorch does
+    copies: "_Copies | None" = None  # where PyTorch does
 
     @property
     def rows(self) -> slice:
         return slice(self.first, self.first + len(self.tables) * self.count)
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Room for the blocks of a group, side by side. Every layer of a step fills it anew."""
+
+    blocks: Tensor  # the blocks' numbers, chunk by chunk
+    room: Tensor  # (blocks, elements of a block)
+    keys: Tensor  # the same memory, (chunks, kv_heads, keys, head_dim)
+    values: Tensor
 
 
 def _groups(chunks: Sequence[Rows], blocks: Sequence[int], kernel: bool) -> list[list[int]]:
@@ -241,31 +257,35 @@ class _Layer:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
         """q (rows, heads, 1, head_dim), k and v (rows, kv_heads, 1, head_dim): each row is a sequence to the model."""
-        self.slots.index_copy_(0, self.step.slots, torch.cat((k, v), 1).view(-1, *self.slots.shape[1:]))
+        return self.attend_rows(q[:, :, 0], torch.cat((k, v), 1)[:, :, 0])[:, :, None]
+
+    def attend_rows(self, q: Tensor, k_and_v: Tensor) -> Tensor:
+        """As `RowCache.attend_rows`."""
+        self.slots.index_copy_(0, self.step.slots, k_and_v.view(-1, *self.slots.shape[1:]))
         if len(self.step.groups) == 1:
             return self._attended(q, self.step.groups[0])
         return torch.cat([self._attended(q[group.rows], group) for group in self.step.groups])
 
     def _attended(self, q: Tensor, group: Group) -> Tensor:
-        return self._by_kernel(q, group) if group.mask is None else self._by_copy(q, group)
+        return self._by_kernel(q, group) if group.copies is None else self._by_copy(q, group, group.copies)
 
-    def _by_copy(self, q: Tensor, group: Group) -> Tensor:
-        chunks, (_, _, kv_heads, head_dim) = len(group.tables), self.slots.shape
-        copied = self.blocks.index_select(0, group.tables.flatten()).view(chunks, -1, 2, kv_heads, head_dim)
-        keys, values = copied.transpose(1, 3).unbind(2)
+    def _by_copy(self, q: Tensor, group: Group, copies: _Copies) -> Tensor:
+        torch.index_select(self.blocks, 0, copies.blocks, out=copies.room)
+        chunks, kv_heads = copies.keys.shape[:2]
+        # To attention, query heads that share a key head are just more rows of that head.
         if group.count == 1:  # a step of decoding, whose operators cost more than what they compute
-            # To attention, query heads that share a key head are just more rows of that head.
-            q = q.view(chunks, kv_heads, -1, head_dim)
-            attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
-            return attended.reshape(chunks, -1, 1, head_dim)
-        q = q.view(chunks, group.count, kv_heads, -1, head_dim).transpose(1, 2).flatten(2, 3)
-        attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
-        attended = attended.view(chunks, kv_heads, group.count, -1, head_dim).transpose(1, 2)
-        return attended.reshape(chunks * group.count, -1, 1, head_dim)
+            heads = q.view(chunks, kv_heads, -1, q.shape[-1])
+            attended = functional.scaled_dot_product_attention(heads, copies.keys, copies.values, attn_mask=group.mask)
+            return attended.reshape(q.shape)
+        rows = q.view(chunks, group.count, kv_heads, -1, q.shape[-1]).transpose(1, 2)
+        attended = functional.scaled_dot_product_attention(
+            rows.flatten(2, 3), copies.keys, copies.values, attn_mask=group.mask
+        )
+        return attended.view(rows.shape).transpose(1, 2).reshape(q.shape)
 
     def _by_kernel(self, q: Tensor, group: Group) -> Tensor:
         from threeloops.inner.kernels.attention.paged_attention import paged_attention
 
         keys, values = self.slots.unbind(1)
         block_size = len(self.slots) // len(self.blocks)
-        return paged_attention(q[:, :, 0], keys, values, group.tables, group.lengths, block_size)[:, :, None]
+        return paged_attention(q, keys, values, group.tables, group.lengths, block_size)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from threeloops.models.gpt import GPT
-from threeloops.models.packed import packed
+from threeloops.product.decode.flat import flattened
 from threeloops.product.decode.graphs import DecodeGraphs
 from threeloops.product.decode.paged import PagedCache, Rows
 from threeloops.product.decode.sampling import Adjuster, choose, note_logprobs, note_prompt_logprobs
@@ -30,7 +30,7 @@ class ModelRunner:
         self, model: GPT, blocks: int, block_size: int, *, graphs: bool = False, grammars: Grammars | None = None
     ):
         weight = model.head.weight
-        self.model = packed(model)
+        self.model = flattened(model)
         self.cache = PagedCache(model.config, blocks, block_size, dtype=weight.dtype, device=weight.device)
         self._graphs = DecodeGraphs(model, self.cache) if graphs else None
         self._adjuster = Adjuster(grammars)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.models.packed import packed
+from threeloops.product.decode.flat import flattened
 from threeloops.product.decode.paged import PagedCache, Rows
 from threeloops.product.decode.runner import ModelRunner
 from threeloops.product.decode.sampling import choose, draw, probabilities, uniforms
@@ -117,7 +117,7 @@ class ModelDraft:
     """
 
     def __init__(self, model: GPT):
-        self._model = packed(model)
+        self._model = flattened(model)
 
     def join(self, config: GPTConfig, blocks: int, block_size: int) -> None:
         own, weight = self._model.config, self._model.head.weight

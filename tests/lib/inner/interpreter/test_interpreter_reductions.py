@@ -229,6 +229,8 @@ def test_a_sum_of_integers_wraps_around():
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
 def test_a_histogram_counts_in_32_bits_whatever_it_counts(dtype):
+    if dtype.itemsize < 4 and tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9):
+        pytest.skip("this Triton counts numbers of 32 bits only")
     x = torch.tensor([0] * 300 + [1] * 212).to(dtype)
     out = torch.zeros(4, dtype=torch.int32, device=DEVICE)
     histogram_of[(1,)](x.to(DEVICE), out, 310, N=512, BINS=4)

@@ -45,6 +45,7 @@ from threeloops.product.service.engine.messages import (
     frame,
 )
 from threeloops.product.text import ByteTokenizer, load_tokenizer
+from threeloops.resident import use_huge_pages
 
 __all__ = ["main"]
 
@@ -276,6 +277,7 @@ def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     Engine(runner, blocks, policy).run([warm_up])
     if warm_up.finish is Finish.ERROR:  # a version that answers nobody must not replace one that does
         raise ValueError(f"it cannot generate: {warm_up.error}")
+    use_huge_pages()
     return Engine(CountingExecutor(runner), blocks, policy), model
 
 

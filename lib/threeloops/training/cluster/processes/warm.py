@@ -30,8 +30,8 @@ from threeloops.training.cluster.programs.child import (
 from threeloops.training.cluster.programs.group import hide_from_compiler
 
 __all__ = [
-    "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank",
-    "kill", "main", "receive_exactly", "warm_up",
+    "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank", "kill",
+    "main", "receive_exactly", "warm_up",
 ]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
@@ -66,7 +66,6 @@ def warm_up(modules: Iterable[str]) -> None:
     used = list(modules)
     torch.ones(1).exp()  # torch notes now what the processor can do: behind the wall, a rank cannot read that
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
-    torch.zeros(1).half()  # torch reads the processor's features at its first conversion, from files that ranks lack
     if any(each.startswith(_COMPILING) for each in used):
         importlib.import_module("torch._dynamo")
     if any(each.startswith(_PARALLEL) for each in used):

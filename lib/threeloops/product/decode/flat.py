@@ -1,0 +1,161 @@
+"""A GPT's step of decoding as one flat loop of operators on this CPU, with the model's own weights.
+
+A step for a few sequences computes so little that everything around the arithmetic counts. A model of 10 million
+parameters has 25 products of matrices, which take about 1.2 ms. Calling modules and small operators took as long again.
+So this module runs the layers in one loop, calls no modules there, and changes tensors in place where it can.
+
+PyTorch passes float32 products to MKL. On AMD's processors MKL takes about twice as long as oneDNN. oneDNN reads a
+matrix in tiles, so each matrix is copied ("packed") into that order once. PyTorch's compiler does the same when it
+freezes a model. Packing has a second advantage: oneDNN gives a row the same bits no matter which rows are computed with
+it, and MKL does not. The price is memory, because the original weights are kept next to the packed copies. A product by
+oneDNN takes about 10 µs before it reads a weight, so the first two matrices of an MLP are packed as one.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from threeloops.models.gpt import GPT, Block, RMSNorm
+
+__all__ = ["FlatGPT", "RowCache", "flattened"]
+
+
+class RowCache(Protocol):
+    """The keys and values of one layer, for rows that may belong to different sequences."""
+
+    def attend_rows(self, q: Tensor, k_and_v: Tensor) -> Tensor:
+        """Keep the keys and values of the rows, and return what their queries attend to, (rows, heads, head_dim).
+
+        `q` is (rows, heads, head_dim). `k_and_v` is (rows, 2·kv_heads, head_dim): the keys, then the values.
+        """
+        ...
+
+
+def flattened(model: GPT) -> "GPT | FlatGPT":
+    """Return `model` as a `FlatGPT`, or `model` itself if it must run as it is.
+
+    It must if its weights are not float32 on an x86 CPU, if this PyTorch lacks oneDNN, or if a layer has hooks or is
+    not what `GPT` makes: quantized, split between ranks, or with fused kernels.
+    """
+    return FlatGPT(model) if _has_packed_products() and _is_plain(model) else model
+
+
+def _has_packed_products() -> bool:
+    operations = torch.ops.mkldnn
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512", "AMX")
+        and hasattr(operations, "_linear_pointwise")
+        and hasattr(operations, "_reorder_linear_weight")
+    )
+
+
+def _is_plain(model: GPT) -> bool:
+    """Tell whether every part is what `GPT` makes, and all weights can be packed and watched."""
+    with torch.device("meta"):
+        plain = GPT(model.config)
+    kinds, own_kinds = ({name: type(part) for name, part in each.named_modules()} for each in (plain, model))
+    names, own = (dict(each.named_parameters(remove_duplicate=False)) for each in (plain, model))
+    return (
+        model.config.kernels == "eager"
+        and kinds == own_kinds
+        and names.keys() == own.keys()
+        and not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+        # PyTorch counts no versions of a weight made under torch.inference_mode(), so a change would go unnoticed.
+        and all(w.device.type == "cpu" and w.dtype == torch.float32 and not w.is_inference() for w in own.values())
+    )
+
+
+class FlatGPT:
+    """Takes a model's place in front of a `PagedCache`, without gradients.
+
+    It reads the weights of the model, so it computes with what they hold at the time. It notices if a matrix is
+    replaced or changed in place, but not a change through `.data`.
+    """
+
+    def __init__(self, model: GPT):
+        self.config, self.head = model.config, _Product(model.head)
+        self._embedding, self._rotation, self._norm = model.embedding, model.rotation, _Norm(model.norm)
+        self._layers = [_Layer(block) for block in model.blocks]
+
+    def hidden(self, tokens: Tensor, *, start: Tensor, caches: Sequence[RowCache]) -> Tensor:
+        """What the head reads for `tokens`, (rows, 1), at positions `start`, (rows,): (rows, 1, width)."""
+        heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
+        shape, half, rotated = (-1, heads + 2 * kv_heads, head_dim), head_dim // 2, heads + kv_heads
+        cosines, sines = (values[:, 0] for values in self._rotation(start, 1))
+        x = self._embedding(tokens)[:, 0]
+        for layer, cache in zip(self._layers, caches, strict=True):
+            every_head = layer.qkv(layer.attention_norm(x)).view(shape)
+            q_and_k = every_head[:, :rotated]
+            if layer.head_norms is not None:
+                for norm, part in zip(layer.head_norms, q_and_k.split((heads, kv_heads), 1), strict=True):
+                    part.copy_(norm(part))
+            turned = q_and_k.roll(half, -1)
+            q_and_k.mul_(cosines).addcmul_(turned, sines)
+            attended = cache.attend_rows(every_head[:, :heads], every_head[:, heads:])
+            x = layer.output(attended.reshape(len(x), -1)).add_(x)
+            gate, up = layer.gate_and_up(layer.mlp_norm(x)).chunk(2, -1)
+            x = layer.down(functional.silu(gate).mul_(up)).add_(x)
+        return self._norm(x)[:, None]
+
+
+class _Layer:
+    """What one layer computes with."""
+
+    def __init__(self, block: Block):
+        attention, mlp = block.attention, block.mlp
+        self.attention_norm, self.mlp_norm = _Norm(block.attention_norm), _Norm(block.mlp_norm)
+        self.qkv, self.output = _Product(attention.qkv), _Product(attention.output)
+        self.gate_and_up, self.down = _Product(mlp.gate, mlp.up), _Product(mlp.down)
+        self.head_norms = None
+        if attention.query_norm is not None and attention.key_norm is not None:
+            self.head_norms = _Norm(attention.query_norm), _Norm(attention.key_norm)
+
+
+class _Product:
+    """Linear layers that read the same input, as one product with a packed copy of their weights.
+
+    A layer among several must not have a bias.
+    """
+
+    def __init__(self, *linears: nn.Linear):
+        self._owners = [linear._parameters for linear in linears]  # a replaced parameter is seen here
+        self._packed: Tensor | None = None
+        self._made_of: list[tuple[Tensor, int]] = []  # the weights that were packed, and their versions
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of the first layer."""
+        return self._owners[0]["weight"]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for owner, (weight, version) in zip(self._owners, self._made_of, strict=False):
+            if owner["weight"] is not weight or weight._version != version:
+                self._packed = None
+        if self._packed is None:
+            self._pack()
+        return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self._owners[0]["bias"], "none", [], "")
+
+    def _pack(self) -> None:
+        weights = [owner["weight"] for owner in self._owners]
+        # Without a batch size, oneDNN chooses a layout that suits any number of rows.
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights).detach(), None)
+        self._made_of = [(weight, weight._version) for weight in weights]
+
+
+class _Norm:
+    """RMSNorm in four operators: √n · x / √(‖x‖² + n·ε) · weight, for rows of n elements. PyTorch's takes nine."""
+
+    def __init__(self, norm: RMSNorm):
+        self._parameters = norm._parameters
+        size = norm.weight.numel()
+        self._root, self._zero = math.sqrt(size), torch.zeros(())
+        self._floor = torch.tensor(math.sqrt(size * norm.epsilon))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self._floor)
+        return torch.addcdiv(self._zero, x, length, value=self._root).mul_(self._parameters["weight"])
