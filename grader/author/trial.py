@@ -22,7 +22,7 @@ __all__ = ["Trial", "trials"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One submission: what it holds, how many answers that are tried, and what is not as it must be."""
+    """One submission: its contents, the number of answers that it tries, and its faults."""
 
     name: str
     answers: int
@@ -31,9 +31,9 @@ class Trial:
 
 def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
     """Release the lab, then grade its reference, the untouched and the half-done lab, and the answers of `right/` and
-    `wrong/`: one of each exercise per submission, because exercises do not depend on each other.
+    `wrong/`: one per exercise in each submission, because exercises do not depend on each other.
 
-    Raises LabError where the source breaks a rule; the message has all of them.
+    Raises LabError if the source breaks a rule. The message lists all broken rules.
     """
     require_sound(lab)
     release([lab])

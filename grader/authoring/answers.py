@@ -27,7 +27,7 @@ _ALIKE = 0.65
 
 @dataclass(frozen=True)
 class KnownWrong:
-    """What the first lines of `<exercise>__<what_is_wrong>.py` say, each a comment of a key and its value:
+    """The first lines of `<exercise>__<what_is_wrong>.py`, each a comment with a key and its value:
 
     - `# expect: ` words of the message that the answer must earn;
     - `# fails: values, edges`: the parts whose points it loses, left out if it loses all;
@@ -72,8 +72,8 @@ class KnownWrong:
 
 
 def _header(text: str) -> Iterator[tuple[str, str]]:
-    """The keys, and what looks like one, in the comments before the first line of code. Other comments are passed
-    over."""
+    """Return the keys, and words that look like keys, in the comments before the first line of code. Other comments are
+    skipped."""
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             return
@@ -95,9 +95,10 @@ class _Exercise:
 
 
 def right_faults(lab: Lab) -> Iterator[str]:
-    """Each is Python, belongs to an exercise, and defines what the tests of the exercise use.
+    """Check that each right answer is Python, belongs to an exercise, and defines the names that the tests of the
+    exercise use.
 
-    Unlike a wrong answer it is built in another way than the reference, so it may do without the reference's helpers.
+    Unlike a wrong answer, it is built differently from the reference, so it may do without the reference's helpers.
     """
     exercises = _exercises(lab)
     for path in _files(lab.right):
@@ -113,7 +114,8 @@ def right_faults(lab: Lab) -> Iterator[str]:
 
 
 def wrong_faults(lab: Lab) -> Iterator[str]:
-    """Each is Python, belongs to an exercise, defines what its cell does, and says which parts it fails and how."""
+    """Check that each wrong answer is Python, belongs to an exercise, defines the same names as its cell, and says
+    which parts it fails and how."""
     exercises = _exercises(lab)
     counted: Counter[str] = Counter()
     for path in _files(lab.wrong):
@@ -157,7 +159,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _named(path: Path) -> str:
-    """The exercise that a file's name says; "" where it says none."""
+    """Return the exercise that a file's name says, or "" if it says none."""
     exercise, _, what = path.stem.partition("__")
     return exercise if what and path.suffix == ".py" else ""
 
