@@ -77,8 +77,8 @@ def _fail(message: str) -> NoReturn:
 
 
 def command(function: Callable[..., None], app: typer.Typer = _app, **settings: object) -> Callable[..., None]:
-    """Register a command whose faults, and the machine's, end it with one sentence and exit code 2. `settings` are
-    those of its click context."""
+    """Register a command. Its faults, and the machine's, end it with one sentence and exit code 2. `settings` are the
+    settings of its click context."""
 
     @functools.wraps(function)
     def guarded(*args: object, **kwargs: object) -> None:
@@ -108,7 +108,7 @@ def command(function: Callable[..., None], app: typer.Typer = _app, **settings: 
 
 
 def _chosen(names: list[str] | None) -> list[Lab]:
-    """The labs that an author or instructor means; all of them where none is named."""
+    """Return the labs that an author or instructor means, or all of them if none is named."""
     from grader.machine.installed import require_solutions
 
     labs = [find_lab(n) for n in names] if names else all_labs()
@@ -179,10 +179,10 @@ def grade(
     html: Annotated[Path | None, typer.Option(help="Write the class as one page: points, and why.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a table of the scores to this file.")] = None,
 ) -> None:
-    """Grade a class through the wall. A run that was cut off goes on where it stopped.
+    """Grade a class through the wall. An interrupted run continues where it stopped.
 
-    Exits 0 when everybody earned full points, 1 when somebody fell short or could not be graded, 2 when the command
-    or the machine is at fault: then nobody's points were changed, and what was graded before is kept.
+    Exits 0 when every student earned full points, 1 when a student fell short or could not be graded, and 2 when the
+    command or the machine is at fault. Then all points stay as they were, and finished grades are kept.
     """
     from grader.course import grade_command
 
@@ -226,8 +226,8 @@ def mutants(
 ) -> None:
     """Put small faults into the reference answers, one at a time, and see which ones the tests notice. For authors.
 
-    Exits 0 when 99% of the mutants are caught, and 90% by visible tests alone; what no test can notice is listed with a
-    reason in the lab's equivalent_mutants.json and not counted.
+    Exits 0 when 99% of the mutants are caught, and 90% by visible tests alone. Mutants that no test can notice are
+    listed with a reason in the lab's equivalent_mutants.json and not counted.
     """
     from threeloops.files import replace_text
 
@@ -259,7 +259,7 @@ def course(
 ) -> None:
     """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does).
 
-    A lab is passed over while nothing that it depends on has changed since it last went well; --fresh runs all.
+    Skips unchanged labs that passed last time. --fresh runs all labs.
     """
     from grader.course.course import labs_at_a_time, run_course
     from grader.course.course_report import write
@@ -297,9 +297,10 @@ def evidence(
     budget: Annotated[float, typer.Option(min=30, help="Seconds that this call may take.")] = 525,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and check what they name.")] = False,
 ) -> None:
-    """Measure what this machine can measure and write it as JSON. Installs nothing; a missing GPU is SKIPPED.
+    """Run all measurements that this machine supports and write them as JSON. Installs nothing. A missing GPU is
+    SKIPPED.
 
-    Faults come first, then numbers, then the record. A call ends within its budget, and the next one goes on.
+    Faults come first, then numbers, then the record. A call ends within its budget, and the next one continues.
     """
     from grader.evidence.collect import collect
     from grader.evidence.collect import dry_run as rehearse

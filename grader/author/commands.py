@@ -16,7 +16,7 @@ _console = Console()
 
 
 def new(lab: Annotated[str, typer.Argument(help="Number and name of the new lab: 20_my_lab.")]) -> None:
-    """Begin a lab: a source with one exercise, three wrong answers and another right one, which passes as it is."""
+    """Begin a lab: a source with one exercise, three wrong answers and another right one. It passes unchanged."""
     from grader.author.new_lab import begin
 
     made = begin(lab)

@@ -18,7 +18,8 @@ def begin(slug: str, root: Path | None = None) -> Lab:
     """Write `solutions/NN_name/`, whole or not at all.
 
     Raises:
-        LabError: `slug` is no name of a lab, or its number, name or folder is taken; or the other labs have no sources.
+        LabError: `slug` is not a valid name of a lab, its number, name or folder is taken, or the other labs have no
+            sources.
     """
     root = root or course_root()
     if not _NAME.fullmatch(slug):

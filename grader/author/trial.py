@@ -32,7 +32,7 @@ def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
     """Release the lab, then grade its reference, the untouched and the half-done lab, and its other right answers
     and its wrong ones: one of each exercise per submission, because exercises do not depend on each other.
 
-    Raises LabError where the source breaks a rule; the message has all of them.
+    Raises LabError if the source breaks a rule. The message lists all broken rules.
     """
     require_sound(lab)
     release([lab])

@@ -26,7 +26,7 @@ _PICTURE = re.compile(r"""!\[[^\]]*\]\(\s*<?([^)>\s]+)|<img\b[^>]*?\bsrc\s*=\s*[
 
 
 def data_files(lab: Lab) -> dict[str, Path]:
-    """The files to release below the lab's folder: relative name → path. Empty if the lab has no data.
+    """Return the files to release below the lab's folder: relative name → path. It is empty if the lab has no data.
 
     Raises:
         LabError: a file that the manifest does not list, one that is missing, changed, linked, or without a source.
@@ -42,7 +42,7 @@ def data_files(lab: Lab) -> dict[str, Path]:
 def missing_pictures(lab: Lab, text: str) -> Iterator[str]:
     """Return the pictures of a prose cell that the released lab would lack, and what to do about each.
 
-    Release takes along what `data/` holds and attaches one picture, which the cell tagged `opening` draws.
+    Release copies the contents of `data/` and attaches one picture, which the cell tagged `opening` draws.
     """
     for found in _PICTURE.finditer(text):
         address = found[1] or found[2]

@@ -35,19 +35,20 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 OPENING = "opening"
 """The tag of the cell that draws the picture in the title."""
 GOES_ON = "raises-exception"
-"""Jupyter's own tag, which release gives to answers: what a cell raises is shown, and the cells after it are run."""
+"""Jupyter's own tag, which release gives to answers. The exception of such a cell is shown, and the cells after it
+still run."""
 _PICTURE = f"{OPENING}.png"
 _HEADER = re.compile(r".*?^# ---\s*?$.*?^# ---\s*?$\n?", re.DOTALL | re.MULTILINE)
 _FOLDER = re.compile(r"(\d\d)_([a-z0-9_]+)")
 
 
 class LabError(Exception):
-    """The course, a lab or a class cannot be used as it is; the message says why and what to do."""
+    """The course, a lab or a class cannot be used as it is. The message says why and what to do."""
 
 
 def course_root() -> Path:
-    """The repository or bundle: `$THREELOOPS_ROOT`, else the one that the working directory lies in, else the one that
-    this package lies in. Absolute: grading changes directories.
+    """Return the repository or bundle: `$THREELOOPS_ROOT`, else the one that the working directory lies in, else the
+    one that this package lies in. Absolute: grading changes directories.
 
     A package that was installed from a wheel lies in none: then it is the folder that the learner's `work/` lies in.
     """
@@ -55,11 +56,11 @@ def course_root() -> Path:
 
 
 def work_folder(starting: bool = False) -> Path:
-    """The folder of the learner's copies, the same for every command.
+    """Return the folder of the learner's copies, the same for every command.
 
     In a course it is `work/` at the course's top. Elsewhere it is the nearest `work/` with started labs, at or above
-    the working directory. If there is none, it is that of the course which this package lies in, if labs were started
-    there. Otherwise, and for a lab that is being started, it is `work/` of the working directory.
+    the working directory. If there is none, it is `work/` of the course that contains this package, if labs were
+    started there. Otherwise, and for a lab that is being started, it is `work/` of the working directory.
     """
     if course := _course_around():
         return course / _WORK
@@ -70,12 +71,12 @@ def work_folder(starting: bool = False) -> Path:
 
 
 def _own_course() -> Path | None:
-    """The repository or bundle that this package lies in; None if it was installed from a wheel."""
+    """Return the repository or bundle that this package lies in, or None if it was installed from a wheel."""
     return None if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
 
 
 def _course_around() -> Path | None:
-    """The course that `$THREELOOPS_ROOT` names or the working directory lies in.
+    """Return the course that `$THREELOOPS_ROOT` names or the working directory lies in.
 
     If courses lie in each other, the package's own comes first and then the outermost: a submission that looks like a
     course must not become the one that grades it.
@@ -90,14 +91,14 @@ def _course_around() -> Path | None:
 
 
 def _is_course(folder: Path) -> bool:
-    """A repository or bundle; False, too, where this user may not look."""
+    """Return whether this is a repository or bundle. Returns False also if this user may not look."""
     labs = os.path.isdir(folder / LABS) or os.path.isdir(folder / SOLUTIONS)
     return labs and os.path.isfile(folder / "nbgrader_config.py")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use in a graded run; a lab's header overrides single fields."""
+    """The resources that one submission may use in a graded run. A lab's header overrides single fields."""
 
     cell_seconds: float = 30.0
     test_seconds: float = 60.0
@@ -137,7 +138,7 @@ class Lab:
 
     @property
     def notebooks(self) -> list[Lab]:
-        """The core notebook, and the one of deep dives where there is one."""
+        """The core notebook, and the notebook of deep dives if there is one."""
         core, dives = replace(self, dives=False), replace(self, dives=True)
         return [core, dives] if dives.source.is_file() else [core]
 
@@ -195,11 +196,11 @@ class Lab:
         return self.copies / self.slug / f"{self.stem}.ipynb"
 
     def master(self) -> NotebookNode:
-        """The source as a notebook, solutions and hidden tests included; a fresh copy at every call."""
+        """Return the source as a notebook, solutions and hidden tests included. Each call returns a fresh copy."""
         return copy.deepcopy(self._converted())
 
     def answered(self, texts: Mapping[str, str]) -> NotebookNode:
-        """The master with the texts of some cells, by their ids, in place of its own."""
+        """Return the master with the texts of some cells, by their ids, in place of the original texts."""
         notebook = self.master()
         for cell in notebook.cells:
             cell.source = texts.get(cell.id, cell.source)
@@ -211,7 +212,7 @@ class Lab:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the header says of the lab; read without the cells, which takes a hundredth of the time."""
+        """The lab's settings in the header. It is read without the cells, which takes a hundredth of the time."""
         if self.has_answers:
             metadata = _header(self.source, self.source.stat().st_mtime_ns)
         else:
@@ -238,7 +239,8 @@ class Lab:
 
 
 def all_labs(root: Path | None = None) -> list[Lab]:
-    """Every lab that has a source, in the order of the course: of `root`, or of the one that the learner works in."""
+    """Return every lab that has a source, in the order of the course: of `root`, or of the one that the learner works
+    in."""
     elsewhere = None
     if root is None:
         root, copies = course_root(), work_folder()
@@ -264,7 +266,8 @@ def find_lab(name: str, root: Path | None = None) -> Lab:
 
 
 def _place(root: Path) -> Path:
-    """A bundle and a wheel have labs alone; anywhere else, also where nothing is yet, sources are what makes a lab."""
+    """Return whether a folder is the place of a lab. In a bundle or a wheel only labs count. Anywhere else, even if
+    nothing exists yet, a lab is made of sources."""
     labs = _released_labs(root)
     return labs if labs.is_dir() and not (root / SOLUTIONS).is_dir() else root / SOLUTIONS
 
@@ -275,10 +278,10 @@ def _released_labs(root: Path) -> Path:
 
 @cache
 def _convert(source: Path, _modified: int, drawn: int) -> NotebookNode:
-    """A py:percent source as a notebook without traces of the conversion.
+    """Convert a py:percent source into a notebook without traces of the conversion.
 
     Cell ids depend on content alone, so that an inserted paragraph changes no other id. The cell that shows
-    `attachment:opening.png` gets the picture, where it is `drawn`. Raises LabError where the header cannot be read.
+    `attachment:opening.png` gets the picture if it is `drawn`. Raises LabError if the header cannot be read.
     """
     if source.suffix == ".ipynb":
         import nbformat
@@ -301,14 +304,14 @@ def _convert(source: Path, _modified: int, drawn: int) -> NotebookNode:
 
 @cache
 def _header(source: Path, _modified: int) -> NotebookNode:
-    """The metadata in the header of a py:percent source. Raises LabError where it cannot be read."""
+    """Return the metadata in the header of a py:percent source. Raises LabError if it cannot be read."""
     text = source.read_text(encoding="utf-8")
     header = _HEADER.match(text)
     return _read(source, header[0] if header else text).metadata
 
 
 def _read(source: Path, text: str) -> NotebookNode:
-    """jupytext's notebook of a source's text. Raises LabError where the header cannot be read."""
+    """Return jupytext's notebook of a source's text. Raises LabError if the header cannot be read."""
     import jupytext  # slow, and not needed to name a lab
 
     try:
@@ -329,7 +332,7 @@ def _read(source: Path, text: str) -> NotebookNode:
 
 
 def text_id(cell: NotebookNode) -> str:
-    """The id of a cell without a grade_id: a hash of its text."""
+    """Return the id of a cell without a grade_id: a hash of its text."""
     return hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
 
 
@@ -340,7 +343,7 @@ def grade_id(cell: NotebookNode) -> str | None:
 
 
 def nested(data: Any, *keys: str) -> Any:
-    """The value below nested keys; None if something on the way is not a dict or lacks the key."""
+    """Return the value below nested keys, or None if something on the way is not a dict or lacks the key."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return data

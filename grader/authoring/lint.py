@@ -27,7 +27,7 @@ __all__ = ["lint", "require_sound"]
 _FULL_MARKS = 100
 _MOST_EXERCISES, _MOST_PARTS = 8, 4
 _IPYTHON = {"get_ipython", "display", "In", "Out", "_", "__", "___"}
-"""What a notebook's kernel defines besides Python's builtins."""
+"""The names that a notebook's kernel defines besides Python's builtins."""
 _LOOK_UP = ("globals", "locals", "vars", "user_ns")
 """Names that find others by their text."""
 _PLAIN_PYTHON = (*SETUPS, Kind.SOLUTION, Kind.TEST)
@@ -231,7 +231,7 @@ def _markers(source: _Source) -> Iterator[str]:
 
 
 def _setups(source: _Source) -> Iterator[str]:
-    """A setup cell runs whatever the answers are: Run All, grading and the cells below all need it."""
+    """Check that a setup cell runs with any answers, because Run All, grading and the cells below all need it."""
     answers = {name for cell in source.of(Kind.SOLUTION) for name in bound(cell.source, imports=False)}
     before: set[str] = set()
     of_oracles: set[str] = set()  # names that only tests and later oracles may use
@@ -250,9 +250,10 @@ def _setups(source: _Source) -> Iterator[str]:
 
 
 def _demos(source: _Source) -> Iterator[str]:
-    """A demo cell uses what cells above it define. One that uses an answer has to do without until it is written.
+    """Check that a demo cell uses only names that cells above it define. One that uses an answer must also work before
+    the answer is written.
 
-    A `try` in the cell is taken for that: to know it, each demonstration would have to be executed.
+    A `try` in the cell counts as proof, because real proof would need each demonstration to be executed.
     """
     answers = {name for cell in source.of(Kind.SOLUTION) for name in bound(cell.source, imports=False)}
     above = set(_IPYTHON)

@@ -25,8 +25,8 @@ class Kind(StrEnum):
 
 
 SETUPS = (Kind.SETUP, Kind.ORACLE)
-"""An oracle is a setup cell that graded runs execute on the grader's side alone, because it says what answers must
-give."""
+"""An oracle is a setup cell that graded runs execute on the grader's side alone, because it gives the expected results
+of the answers."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A solution cell and its test cells. `id` is the solution's grade_id: what `--only` and `wrong/` call it."""
+    """A solution cell and its test cells. `id` is the solution's grade_id, its name in `--only` and `wrong/`."""
 
     id: str
     parts: tuple[Part, ...]
@@ -54,7 +54,7 @@ class Exercise:
 
 
 def split_test_id(test: str) -> tuple[str, str]:
-    """The exercise and the part that a test's grade_id names: `softmax_test_edges` is ("softmax", "edges").
+    """Return the exercise and the part that a test's grade_id names: `softmax_test_edges` is ("softmax", "edges").
 
     The part of `softmax_test`, the only test of its exercise, is "".
     """
@@ -63,7 +63,7 @@ def split_test_id(test: str) -> tuple[str, str]:
 
 
 def test_title(test: str) -> str:
-    """What reports call a test: `softmax`, or `softmax (edges)`."""
+    """Return a test's name in reports: `softmax`, or `softmax (edges)`."""
     exercise, part = split_test_id(test)
     return f"{exercise} ({part.replace('_', ' ')})" if part else exercise
 
@@ -106,9 +106,9 @@ class Manifest:
 
 
 def manifest(lab: Lab, *, visible: bool = False) -> Manifest:
-    """The manifest of a lab, read from its source; read once for each version of the source.
+    """Return the manifest of a lab. It is read from the lab's source, once for each version of the source.
 
-    `visible` leaves out the hidden tests: what a student can check alone.
+    `visible` leaves out the hidden tests, and keeps those that a student can run alone.
     """
     return _manifest(lab, lab.source.stat().st_mtime_ns, visible)
 

@@ -9,20 +9,22 @@ from functools import lru_cache
 __all__ = ["bound", "imported_modules", "optimizes", "replays", "texts", "used"]
 
 _KEPT = 256
-"""Texts of which the names are remembered, more than a lab has: its rules ask for those of one cell many times."""
+"""The number of texts whose names are remembered, more than a lab has. The rules ask for the names of one cell many
+times."""
 _BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
 
 
 @lru_cache(_KEPT)
 def bound(source: str, *, imports: bool = True) -> frozenset[str]:
-    """Names that the text binds at its top level (`imports=False`: without the imported ones)."""
+    """Return the names that the text binds at its top level (`imports=False`: without the imported ones)."""
     top = symtable.symtable(source, "<cell>", "exec")
     return frozenset(s.get_name() for s in top.get_symbols() if s.is_assigned() or (imports and s.is_imported()))
 
 
 @lru_cache(_KEPT)
 def used(source: str) -> frozenset[str]:
-    """Names that the text needs from outside: it reads them and does not bind them, and they are not builtins."""
+    """Return the names that the text needs from outside: it reads them and does not bind them, and they are not
+    builtins."""
     top = symtable.symtable(source, "<cell>", "exec")
     read = frozenset(
         symbol.get_name()
@@ -45,7 +47,8 @@ def imported_modules(source: str) -> set[str]:
 
 
 def texts(source: str, *where: str) -> set[str]:
-    """Texts in the source, if it has one of the names or attributes `where`: it may look names up by their text."""
+    """Return the texts in the source, if it has one of the names or attributes `where`: it may look names up by their
+    text."""
     nodes = list(ast.walk(ast.parse(source)))
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
     named |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
@@ -54,12 +57,12 @@ def texts(source: str, *where: str) -> set[str]:
 
 
 def replays(source: str) -> bool:
-    """Whether a test cell judges kernels by replay."""
+    """Return whether a test cell judges kernels by replay."""
     return "replay" in used(source) or "threeloops.lab.checking.replay" in imported_modules(source)
 
 
 def optimizes(source: str) -> bool:
-    """Whether the text names `torch.optim`."""
+    """Return whether the text names `torch.optim`."""
     return "optim" in {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
 
 

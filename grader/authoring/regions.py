@@ -11,12 +11,12 @@ from typing import Literal
 __all__ = ["KINDS", "Kind", "NOT_SHOWN", "first_line", "regions", "unmarked", "without"]
 
 NOT_SHOWN = "[not shown: it may repeat the inputs of hidden tests]"
-"""Replaces what the student's side printed after a hidden test had begun."""
+"""The replacement for text that the student's side printed after a hidden test had begun."""
 
 Kind = Literal["SOLUTION", "HIDDEN TESTS"]
 KINDS: tuple[Kind, ...] = ("SOLUTION", "HIDDEN TESTS")
 _STUB = "# YOUR CODE HERE\nraise NotImplementedError()"
-"""What nbgrader's ClearSolutions leaves in a code cell."""
+"""The text that nbgrader's ClearSolutions leaves in a code cell."""
 
 
 def _lines(source: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
@@ -28,7 +28,7 @@ def _lines(source: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
 
 
 def regions(source: str, kind: Kind) -> list[str]:
-    """The texts between the markers, in order.
+    """Return the texts between the markers, in order.
 
     Raises:
         ValueError: a marker is unclosed, unopened, nested, or not a line of its own; the message names the line.
@@ -58,7 +58,7 @@ def regions(source: str, kind: Kind) -> list[str]:
 
 
 def first_line(source: str, kind: Kind) -> int | None:
-    """The line, from 1, of the first opening marker; None if there is none."""
+    """Return the line, from 1, of the first opening marker, or None if there is none."""
     return next((number for number, _, marker in _lines(source, kind) if marker == "BEGIN"), None)
 
 
@@ -68,7 +68,7 @@ def unmarked(source: str, kind: Kind) -> str:
 
 
 def without(source: str, kind: Kind) -> str:
-    """The text that students see: solution regions become nbgrader's stub, hidden tests vanish."""
+    """Return the text that students see: solution regions become nbgrader's stub, hidden tests vanish."""
     kept: list[str] = []
     inside = False
     for _, line, marker in _lines(source, kind):

@@ -92,7 +92,7 @@ def _folded_note(cells: list[NotebookNode], where: str) -> Iterator[str]:
 
 
 def _asterisks(cell: NotebookNode) -> Iterator[str]:
-    """Emphasis in a text that is shown as it is."""
+    """Find emphasis in a text that is shown unformatted."""
     if cell.cell_type != "code":
         return
     for name, call in _calls(cell.source, methods=True):
@@ -115,7 +115,7 @@ def _opening(cells: list[NotebookNode]) -> Iterator[str]:
 
 
 def _checks(cells: list[NotebookNode]) -> Iterator[str]:
-    """A check names its exercise and its part, and says what grading tries besides."""
+    """Require that a check names its exercise and its part, and says what grading tries besides."""
     for cell in cells:
         if kind_of(cell) is not Kind.TEST:
             continue
@@ -163,7 +163,8 @@ def _names(cell: NotebookNode) -> set[str]:
 
 @lru_cache(256)
 def _calls(source: str, methods: bool = False) -> tuple[tuple[str, ast.Call], ...]:
-    """The calls of plain names in a text, in order, and of `methods` too; none where it is not plain Python."""
+    """Return the calls of plain names in a text, in order, and of `methods` too. There are none if it is not plain
+    Python."""
     try:
         tree = ast.parse(source)
     except SyntaxError:

@@ -51,7 +51,8 @@ class _Stop(BaseException):
 
 
 class _SubmissionExporter(NotebookExporter):
-    """Takes a submission as it was read and rebuilt, and nbgrader's own copy of one as nbgrader does."""
+    """An exporter that takes a submission as it was read and rebuilt, and treats nbgrader's own copy of one as nbgrader
+    does."""
 
     def from_file(
         self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any
@@ -87,7 +88,7 @@ class _LeavesFiles(BaseConverter):
 class _GuardedAutograde(Autograde, _LeavesFiles):
     """Autograde that checks a submission before it copies it, and stops at a fault of the machine.
 
-    A run that stops leaves the gradebook as it was before that student, and ends with exit code 2.
+    A run that stops restores the gradebook's state from before that student, and ends with exit code 2.
     """
 
     notebooks: list[str]
@@ -113,7 +114,8 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             raise SystemExit(2) from stop
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
-        """Raises BadSubmission: nbgrader then goes on with the next student."""
+        """Check the submission before it is copied. Raises BadSubmission, after which nbgrader continues with the next
+        student."""
         if student_id in self.coursedir.student_id_exclude.split(","):
             return False
         self._at, self._is_new = (assignment_id, student_id), False
@@ -168,10 +170,10 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             raise
 
     def _rebuilt_notebook(self) -> NotebookNode:
-        """The submission in the master's shape; logs what was restored.
+        """Return the submission in the master's shape. Logs what was restored.
 
-        Every test cell carries an error until it is executed, so that one which never was (`--no-execute`, a crash of
-        the harness) scores 0; nbgrader alone would give it full marks.
+        Every test cell carries an error until it is executed, so a cell that was never executed (`--no-execute`, a
+        crash of the harness) scores 0. nbgrader alone would give it full marks.
         """
         for note in short_notes(self._rebuilt.notes):
             self.log.warning("%s: %s", self._at[1], note)
@@ -189,7 +191,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         self.notebooks = [path for path in self.notebooks if os.path.basename(path) == f"{lab}.ipynb"]
 
     def _forget_unfinished(self) -> None:
-        """Remove what a killed run left of a student: nbgrader would take the submission for graded."""
+        """Remove a killed run's files for a student, because nbgrader would take the submission for graded."""
         assignment_id, student_id = self._at
         folder = Path(self._format_dest(assignment_id, student_id))
         whole = self.coursedir.notebook_id == "*"
@@ -198,8 +200,8 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             rmtree(str(folder))
 
     def _forget_another(self) -> None:
-        """Remove the graded copy of a submission that another one has replaced, whatever its time: nbgrader takes only
-        one with a later time for another."""
+        """Remove the graded copy of a submission that another one has replaced, regardless of its time. nbgrader
+        recognises another submission only by a later time."""
         assignment_id, student_id = self._at
         source, graded = (Path(at(assignment_id, student_id)) for at in (self._format_source, self._format_dest))
         name = f"{assignment_id}.ipynb"
@@ -211,7 +213,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             rmtree(str(graded))
 
     def _undo(self) -> None:
-        """Remove what this run wrote for a submission that it did not finish; points of earlier runs stay."""
+        """Remove the files that this run wrote for an unfinished submission. Points of earlier runs stay."""
         folder = Path(self._format_dest(*self._at))
         with suppress(OSError):
             if folder.exists():

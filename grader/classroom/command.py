@@ -239,7 +239,7 @@ def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
 
 
 def _whole(lab: str) -> Lab:
-    """A lab that is graded with its hidden tests. Raises LabError in a bundle or a wheel, which lack them."""
+    """Return a lab that is graded with its hidden tests. Raises LabError in a bundle or a wheel, which lack them."""
     from grader.machine.installed import require_solutions
 
     target = find_lab(lab)
@@ -255,7 +255,7 @@ _OF_EXCHANGE = ("collect", "release_assignment", "release_feedback", "submit")
 
 
 def _nbgrader(*words: str) -> None:
-    """Run nbgrader's command in the course. Raises MachineFault, which shows what it said, if it fails."""
+    """Run nbgrader's command in the course. If it fails, raises MachineFault, which shows its output."""
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
         raise LabError(f"{root} is no course folder: it has no nbgrader_config.py; run this in a checkout or a bundle")

@@ -47,7 +47,7 @@ def enrol(book: Gradebook, students: list[Student]) -> list[str]:
 
 
 def apply_due_dates(book: Gradebook, settings: Settings) -> list[str]:
-    """Write the due dates; returns the labs with graded submissions, whose penalties are those of before."""
+    """Write the due dates. Returns the labs with graded submissions, whose penalties are still the old ones."""
     graded = []
     for slug in sorted(settings.due):
         try:
@@ -61,7 +61,7 @@ def apply_due_dates(book: Gradebook, settings: Settings) -> list[str]:
 
 
 def set_reflection_points(book: Gradebook, slug: str, points: float) -> None:
-    """Give the written reflection a maximum, for manual points in formgrader; 0 takes it away.
+    """Give the written reflection a maximum, for manual points in formgrader. 0 removes it.
 
     Raises LabError: the maximum is changed after submissions were graded, which would change what their points mean.
     """

@@ -59,7 +59,8 @@ class WalledExecute(Execute):
 
 
 class ReflectionPoints(NbGraderPreprocessor):
-    """Lets formgrader give manual points for the written reflection, where the gradebook has a maximum for it."""
+    """A plugin that lets formgrader give manual points for the written reflection, if the gradebook has a maximum for
+    it."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         given = resources["nbgrader"]

@@ -58,10 +58,10 @@ def run_course(
 ) -> CourseReport:
     """Run all steps for each lab; the executed notebooks go into `reports/executed`.
 
-    Unless it is to be `fresh`, a lab is passed over while nothing has changed since its last green run. `at_a_time`
-    labs run side by side, each in a process of its own. The sandbox is bubblewrap if it works, else none, and the
-    report says which. Faults are collected, not raised. `course_report.write` makes pages of the result. Raises
-    LabError where a source breaks a rule.
+    Unless the run is `fresh`, a lab is skipped if nothing has changed since its last green run. `at_a_time` labs run
+    side by side, each in a process of its own. The sandbox is bubblewrap if it works, else none, and the report says
+    which. Faults are collected, not raised. `course_report.write` makes pages of the result. Raises LabError if a
+    source breaks a rule.
     """
     started = time.perf_counter()
     release(labs)
@@ -82,7 +82,7 @@ def run_course(
 
 
 def labs_at_a_time() -> int:
-    """How many labs this machine's cores have room for: one for every two cores."""
+    """Return how many labs this machine's cores have room for: one for every two cores."""
     return max(1, len(os.sched_getaffinity(0)) // _CORES)
 
 
@@ -117,9 +117,10 @@ def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch
 
 
 def unsettled(lab: Lab, executed: Sequence[Executed]) -> list[str]:
-    """What is wrong with a lab's audits: each claim of the lab needs exactly one, and no other lab's claim has any.
+    """Return the faults of a lab's audits: each claim of the lab needs exactly one, and no other lab's claim has any.
 
-    Empty if a notebook failed: the audits after that cell are missing for a reason that is reported already.
+    There are none if a notebook failed, because the audits after that cell are missing for a reason that is reported
+    already.
     """
     if any(done.error for done in executed):
         return []
@@ -163,7 +164,7 @@ def _grade(lab: Lab, name: str, notebook: NotebookNode, sandbox: Sandbox, watch:
 
 
 def submissions(lab: Lab) -> dict[str, tuple[NotebookNode, float]]:
-    """The three submissions that every lab must tell apart, with the score that each must earn."""
+    """Return the three submissions that every lab must tell apart, with the score that each must earn."""
     trusted = manifest(lab)
     untouched, half_done = (nbformat.read(lab.released, as_version=4) for _ in range(2))
     first = trusted.exercises[: len(trusted.exercises) // 2]
@@ -178,7 +179,7 @@ def submissions(lab: Lab) -> dict[str, tuple[NotebookNode, float]]:
 
 
 def _device_name(device: str = "auto") -> str:
-    """`"cpu"` or `"cuda:<device name>"`: where the labs' measurements were made."""
+    """Return the device of the labs' measurements, `"cpu"` or `"cuda:<device name>"`."""
     import torch
 
     if device == "cpu" or not torch.cuda.is_available():

@@ -74,7 +74,7 @@ def _index_page(report: CourseReport) -> str:
 
 
 def junit(report: CourseReport) -> str:
-    """The report as JUnit XML: one suite per lab, one case per thing that must hold."""
+    """Return the report as JUnit XML: one suite per lab, one case per thing that must hold."""
     root = ElementTree.Element("testsuites")
     for outcome in report.labs:
         slug = outcome.lab.slug

@@ -42,7 +42,7 @@ class LabOutcome:
 
     lab: Lab
     executed: list[Executed]
-    """The core notebook, and the deep dives where there are any, as in `Lab.notebooks`."""
+    """The core notebook, and the deep dives if there are any, as in `Lab.notebooks`."""
     verified_on: str
     grades: dict[str, Record] = field(default_factory=dict)
     expected: dict[str, float] = field(default_factory=dict)
@@ -97,8 +97,8 @@ def execute_solution(
     """Execute a notebook of solutions in `folder`, with a copy of the lab's data beside it.
 
     Args:
-        device: "auto", "cpu" or "cuda"; the kernel sees it as `$THREELOOPS_DEVICE`.
-        folder: gets the executed notebook, even if a cell failed, and whatever the cells write.
+        device: "auto", "cpu" or "cuda". The kernel sees it as `$THREELOOPS_DEVICE`.
+        folder: gets the executed notebook, even if a cell failed, and all files that the cells write.
         on_cell: called with the number of a cell, from 1, and the number of cells before each cell.
         go_on: also execute the cells after one that failed.
     """
@@ -134,11 +134,11 @@ def execute_solution(
 
 
 def audits(notebook: NotebookNode) -> list[dict[str, Any]]:
-    """The verdicts that an executed notebook printed, in order."""
+    """Return the verdicts that an executed notebook printed, in order."""
     return [record for _, record in audited_cells(notebook)]
 
 
 def audited_cells(notebook: NotebookNode) -> list[tuple[str, dict[str, Any]]]:
-    """The same, each with the id of its cell."""
+    """Return the same verdicts, each with the id of its cell."""
     outputs = [(cell.get("id", ""), output) for cell in notebook.cells for output in cell.get("outputs", [])]
     return [(cell, output["data"][MIME]) for cell, output in outputs if MIME in output.get("data", {})]

@@ -29,11 +29,11 @@ _MAX_STEM_BYTES = 200
 def run(
     lab: Lab, folder: Path, *, jobs: int, only: str | None, sandbox: str, fresh: bool, console: Console
 ) -> ClassReport:
-    """Grade `folder`, print a line per student as it is done, then a table of the exercises.
+    """Grade `folder`. Prints a line for each student as soon as they are graded, then a table of the exercises.
 
     Raises:
         LabError, SandboxError, FileNotFoundError: before anybody was graded.
-        MachineFault: the machine or the course is at fault; finished records are kept.
+        MachineFault: the machine or the course is at fault. Finished records are kept.
     """
     trusted = manifest(lab)
     only = trusted.exercise(only).id if only is not None else None
@@ -128,7 +128,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _file_names(students: list[str]) -> list[str]:
-    """A readable file name per student, without suffix; they differ even on disks that ignore case and composition."""
+    """Return a readable file name per student, without suffix. They differ even on disks that ignore case and
+    composition."""
     names: dict[str, str] = {}
     for student in students:
         plain = "".join(c if unicodedata.category(c)[0] in "LMN" or c in "_-+@" else "_" for c in student)
@@ -142,7 +143,8 @@ def _file_names(students: list[str]) -> list[str]:
 
 
 def _class_page(report: ClassReport) -> str:
-    """The class as one self-contained page: a table of the points, then what failed and why, per student."""
+    """Return the class as one self-contained page: a table of the points, then each student's failures and their
+    reasons."""
     tests = [test_title(t.name) for t in report.records[0].tests]
     rows = [
         [

@@ -22,12 +22,13 @@ from grader.machine.provenance import sha256_of
 __all__ = ["keep", "kept", "state"]
 
 _TOOLS = ("bwrap", "g++", "gcc", "nginx", "prometheus", "redis-server", "sbatch", "slurmctld", "strace")
-"""Programs that labs and the grader use where they are there."""
+"""Programs that labs and the grader use if they are installed."""
 
 
 def state(lab: Lab, device: str, sandbox: str) -> str:
-    """A hash over all that a run of the lab depends on: the lab with its deep dives, data and picture, the library, the
-    grader, every installed package, Python, the device, the processor, the sandbox, and the programs that are there."""
+    """Return a hash over everything that a run of the lab depends on: the lab with its deep dives, data and picture,
+    the library, the grader, every installed package, Python, the device, the processor, the sandbox, and the programs
+    that are there."""
     packages = sorted(f"{each.name}=={each.version}" for each in distributions())
     machine = platform.platform(), read_cpu()[0]["name"], len(os.sched_getaffinity(0))
     tools = [shutil.which(name) for name in _TOOLS]
@@ -55,7 +56,7 @@ def keep(outcome: LabOutcome, folder: Path, at: str) -> None:
 
 
 def kept(lab: Lab, folder: Path, at: str) -> LabOutcome | None:
-    """The green run in `folder`, where it was made in the state `at` and its notebooks are as it left them."""
+    """Return the green run in `folder`, if it was made in the state `at` and its notebooks have not changed since."""
     try:
         found = json.loads(_record(folder).read_text(encoding="utf-8"))
         if (found["state"], found["notebooks"]) != (at, _hash(lab, folder)):

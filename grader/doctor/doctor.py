@@ -36,7 +36,7 @@ _ENVIRONMENT: dict[str, dict[str, str | None]] = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that the doctor found. `machine` is None where the probe itself failed."""
+    """Everything that the doctor found. `machine` is None if the probe itself failed."""
 
     findings: tuple[Finding, ...]
     versions: dict[str, str | None]
@@ -81,13 +81,13 @@ def diagnose(seconds: float = _SECONDS, ask: Callable[[str, float], Answer] | No
 
 
 def _ask_child(check: str, seconds: float) -> Answer:
-    """The answer of one check, run in a process of its own; `ok` is false also for a crash or a timeout."""
+    """Return the answer of one check, run in a process of its own. `ok` is false for a crash or a timeout, too."""
     done = run_child(["-m", "grader.doctor.preflight", check], seconds, changes=_ENVIRONMENT.get(check))
     return done.answer or {"ok": False, "error": done.why, "late": done.returncode is None}
 
 
 def _as_machine(record: dict[str, Any]) -> Machine:
-    """The probe's record, read back from JSON by hand: the doctor runs where only PyTorch's own packages are."""
+    """Return the probe's record, read back from JSON by hand: the doctor runs where only PyTorch's own packages are."""
     gpus = tuple(Gpu(**{**gpu, "capability": tuple(gpu["capability"])}) for gpu in record["gpus"])
     return Machine(**{**record, "gpus": gpus, "supported_archs": tuple(record["supported_archs"])})
 

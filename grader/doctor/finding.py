@@ -8,7 +8,7 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that works, is missing, or is there and fails; `next_step` is empty where nothing has to be done."""
+    """One thing that works, is missing, or is present and fails. `next_step` is empty if nothing has to be done."""
 
     name: str
     status: Literal["ok", "missing", "broken"]

@@ -35,7 +35,8 @@ def judge(
     free_bytes: int,
     origin: Origin,
 ) -> list[Finding]:
-    """One finding per check, the most important to a reader first. The steps fit what the course was installed from."""
+    """Return one finding per check, in the order of their importance to a reader. The steps fit the way in which the
+    course was installed."""
     install = how_to_install(origin)
     return [
         _platform(answers["machine"], machine, origin),
@@ -169,7 +170,7 @@ def _gpu(answer: Answer | None, machine: Machine | None, report: Report | None) 
 
 
 def _unsupported(machine: Machine) -> str:
-    """Which generations of GPUs the installed packages no longer support, in words."""
+    """Return which generations of GPUs the installed packages no longer support, in words."""
 
     def torch_runs(capability: tuple[int, int]) -> bool:
         if not machine.supported_archs:

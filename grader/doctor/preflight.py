@@ -36,15 +36,15 @@ class DoesNotWork(Exception):
 
 
 def machine() -> Answer:
-    """The record of this machine, for `threeloops.hardware.capability`. Creates no CUDA context."""
+    """Return the record of this machine, for `threeloops.hardware.capability`. Creates no CUDA context."""
     from threeloops.hardware.capability import probe
 
     return {"machine": asdict(probe())}
 
 
 def interpreter() -> Answer:
-    """Interpreted kernels of the library, and what the interpreter gets wrong. Like every lab, it installs the course's
-    repairs of Triton's interpreter. Needs TRITON_INTERPRET=1."""
+    """Try interpreted kernels of the library, and report wrong results of the interpreter. Like every lab, this
+    installs the course's repairs of Triton's interpreter. Needs TRITON_INTERPRET=1."""
     from threeloops.inner.interpreter import enable_without_gpu
 
     enable_without_gpu()  # before the kernels are imported: Triton decides then whether to interpret them
@@ -75,7 +75,7 @@ def _require_saxpy(device: str, which: str) -> None:
 
 
 def compiler() -> Answer:
-    """The library's saxpy kernel compiled for sm_90, which needs no GPU. Needs THREELOOPS_COMPILE_ONLY=1."""
+    """Check the library's saxpy kernel, compiled for sm_90, which needs no GPU. Needs THREELOOPS_COMPILE_ONLY=1."""
     import triton
     from threeloops.inner.kernels.rows.saxpy import saxpy_kernel
     from triton.backends.compiler import GPUTarget
@@ -94,7 +94,7 @@ def compiler() -> Answer:
 
 
 def cxx() -> Answer:
-    """A shared library with Python's and OpenMP's headers, like those that torch.compile builds on a CPU."""
+    """Build a shared library with Python's and OpenMP's headers, like those that torch.compile builds on a CPU."""
     from threeloops.hardware.probe import find_cxx
 
     name = find_cxx()
@@ -134,7 +134,8 @@ def ranks() -> Answer:
 
 
 def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None = None) -> Any:
-    """The sum over both ranks of (rank + 1) · [0, 1, 2, 3, 4]. Rank 0 opens the store and announces its port."""
+    """Compute the sum over both ranks of (rank + 1) · [0, 1, 2, 3, 4]. Rank 0 opens the store and announces its
+    port."""
     import torch
     import torch.distributed as dist
 
@@ -151,7 +152,7 @@ def _all_reduce(rank: int, port: int, announce: Callable[[int], object] | None =
 
 
 def sandbox() -> Answer:
-    """Whether bubblewrap starts here, and whether control groups can be made."""
+    """Return whether bubblewrap starts here, and whether control groups can be made."""
     from grader.sandbox import bwrap, cgroup
 
     installed = shutil.which("bwrap") is not None
@@ -159,14 +160,14 @@ def sandbox() -> Answer:
 
 
 def surroundings() -> Answer:
-    """The home folder, git, network, browser and memory."""
+    """Report the home folder, git, network, browser and memory."""
     from grader.doctor.surroundings import survey
 
     return survey()
 
 
 def gpu() -> Answer:
-    """The same kernel, compiled and launched on the current CUDA device."""
+    """Check the same kernel, compiled and launched on the current CUDA device."""
     import torch
 
     name = torch.cuda.get_device_name()

@@ -22,7 +22,7 @@ __all__ = ["judge_surroundings", "survey"]
 
 @dataclass(frozen=True)
 class _Cache:
-    """A folder that a program writes to: the variable that names it, else its place, and what is lost without it."""
+    """A folder that a program writes to: the variable that names it, else its place, and the loss without it."""
 
     program: str
     variable: str
@@ -31,7 +31,7 @@ class _Cache:
 
     @property
     def folder(self) -> Path:
-        """Raises RuntimeError where there is no home folder at all."""
+        """Return the folder. Raises RuntimeError if there is no home folder at all."""
         named = os.environ.get(self.variable)
         return Path(named).expanduser() if named else self.default()
 
@@ -49,7 +49,8 @@ _DEFAULT_ROUTE = "00000000"
 
 
 def survey() -> dict[str, Any]:
-    """The record that `judge_surroundings` reads; plain data, so that it crosses from the process that looks."""
+    """Return the record that `judge_surroundings` reads. It is plain data, so that it can leave the process that
+    looks."""
     return {
         "unwritable": [cache.program for cache in _CACHES if not _can_write(cache)],
         "record": _record(),
@@ -61,7 +62,7 @@ def survey() -> dict[str, Any]:
 
 
 def _record() -> str:
-    """The folder of the learner's record, as a person would type it; "" without a home folder."""
+    """Return the folder of the learner's record, as a person would type it, or "" without a home folder."""
     try:
         folder, mine = record_folder(), Path.home()
     except RuntimeError:
@@ -70,7 +71,7 @@ def _record() -> str:
 
 
 def _can_write(cache: _Cache) -> bool:
-    """Whether the folder, or the nearest one above it that is there, can be written. Makes nothing."""
+    """Return whether the folder, or the nearest one above it that is there, can be written. It makes nothing."""
     try:
         folder = cache.folder
         there = next(each for each in (folder, *folder.parents) if each.exists())
@@ -80,7 +81,7 @@ def _can_write(cache: _Cache) -> bool:
 
 
 def _has_default_route() -> bool | None:
-    """Whether the kernel knows a way out of this machine (Linux; None elsewhere)."""
+    """Return whether the kernel knows a way out of this machine (Linux; None elsewhere)."""
     try:
         routes = Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]
     except OSError:
@@ -89,7 +90,7 @@ def _has_default_route() -> bool | None:
 
 
 def _memory_bytes() -> int:
-    """The memory that processes here may use: the machine's, or less where a control group holds it."""
+    """Return the memory that processes here may use: the machine's, or less if a control group limits it."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
     except OSError:
@@ -99,7 +100,7 @@ def _memory_bytes() -> int:
 
 
 def judge_surroundings(seen: dict[str, Any], origin: Origin) -> list[Finding]:
-    """One finding for each part of the survey, with what to do where something is missing.
+    """Return one finding for each part of the survey, with the next step if something is missing.
 
     Only a checkout has newer releases in git and tests that need a browser.
     """

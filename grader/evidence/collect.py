@@ -43,7 +43,7 @@ _LEAST_SECONDS = 5.0
 _ERROR_SHARES = 8
 _MOST_AT_ONCE = 8
 _BYTES_EACH = 12 << 30
-"""GPU memory per part, where several run at the same time."""
+"""GPU memory per part, if several run at the same time."""
 _SOFTWARE = ("recorded", "commit", "modified", "sources_sha256", "versions")
 """The entries of a provenance that say which software measured, and when."""
 _ROWS = "unfinished"
@@ -54,9 +54,10 @@ _Status = Literal["ok", "SKIPPED", "failed"]
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The outcome of one part. `reason` is empty if the status is ok; the next call retries what is not `finished`.
+    """The outcome of one part. `reason` is empty if the status is ok. The next call retries a part that is not
+    `finished`.
 
-    `earlier` is the software that it was measured with, if that is not the software of the last call. Such an outcome
+    `earlier` is the software with which it was measured, if that is not the software of the last call. Such an outcome
     is kept until the part has run again, and it is not finished.
     """
 
@@ -71,7 +72,7 @@ class _Outcome:
 
 @dataclass
 class _Evidence:
-    """What is known of one device, from one call or several. `complete`: no part is left for another call."""
+    """The outcomes on one device, from one call or several. `complete`: no part is left for another call."""
 
     provenance: Provenance
     folder: Path
@@ -104,7 +105,7 @@ class _Evidence:
 
 
 class CannotCollect(Exception):
-    """There is no such device or part; the message says which there are."""
+    """There is no such device or part. The message lists the existing ones."""
 
 
 def collect(
@@ -113,8 +114,8 @@ def collect(
     """Collect evidence on `device` ("auto", "cpu" or "cuda") in a folder below `out`, for at most `budget` seconds.
 
     Runs the parts that no earlier call has finished, out of all of them or of those that `wanted` names by part or
-    group; where all are finished, they are run again. Returns the exit code: 0 nothing failed, 1 a part failed (the
-    others are written), 2 there is no such device or part.
+    group. If all are finished, they run again. Returns the exit code: 0 nothing failed, 1 a part failed (the others are
+    written), 2 there is no such device or part.
     """
     deadline = time.monotonic() + budget
     diagnosis = diagnose(seconds=min(_DOCTOR_SECONDS, budget))
@@ -155,7 +156,8 @@ def collect(
 
 
 def dry_run(device: str, out: Path, console: Console, wanted: Sequence[str] = ()) -> Literal[0, 1, 2]:
-    """Print the commands that `collect` would run where everything works, and check what they name.
+    """Print the commands that `collect` would run if everything works, and check that the modules and files in them
+    exist.
 
     Returns the exit code: 0 everything exists, 1 something is missing, 2 there is no such part.
     """
@@ -187,7 +189,8 @@ def _choose(diagnosis: Diagnosis, device: str) -> Provenance:
 
 
 def _resumed(about: Provenance, folder: Path) -> _Evidence:
-    """The outcomes of earlier calls on this device. Parts measured with other sources or packages must run again."""
+    """Return the outcomes of earlier calls on this device. Parts measured with other sources or packages must run
+    again."""
     fresh = _Evidence(about, folder)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or one in an older format: measure again
         found = json.loads(fresh.path.read_text(encoding="utf-8"))
@@ -221,7 +224,7 @@ def _plan(no_gpu: str, no_sandbox: str, device: Device, folder: Path) -> Iterato
 
 
 def _selected(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
-    """The parts whose name or group is `wanted`; all where nothing is named. Raises CannotCollect."""
+    """Return the parts whose name or group is `wanted`, or all if none is named. Raises CannotCollect."""
     for name in wanted:
         if not any(name in (part.name, part.group) for part in parts):
             known = ", ".join([*get_args(Group), *(part.name for part in parts)])
@@ -237,14 +240,15 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def _side_by_side(about: Provenance) -> int:
-    """How many parts may run at the same time: each needs two cores, and memory of the GPU."""
+    """Return how many parts may run at the same time: each needs two cores, and memory of the GPU."""
     cores = (os.cpu_count() or 1) // 2
     room = about.memory_bytes // _BYTES_EACH if about.device == "cuda" else _MOST_AT_ONCE
     return max(1, min(_MOST_AT_ONCE, cores, room))
 
 
 def _attempts(parts: Sequence[Part], deadline: float, at_once: int, about: str) -> Iterator[_Outcome]:
-    """The outcomes of these parts as they come; `about` says what their rows hold for, `deadline` is monotonic time."""
+    """Yield the outcomes of these parts as they finish. `about` says what their rows apply to, and `deadline` is
+    monotonic time."""
 
     def until_deadline(part: Part) -> _Outcome:
         return _attempt(part, deadline - time.monotonic())
@@ -261,7 +265,7 @@ def _attempts(parts: Sequence[Part], deadline: float, at_once: int, about: str) 
 
 
 def _attempt(part: Part, seconds_left: float) -> _Outcome:
-    """Run one part; whatever happens to it becomes its outcome."""
+    """Run one part. Anything that happens to it becomes its outcome."""
     if part.unavailable:
         return _Outcome(part.name, "SKIPPED", part.unavailable, 0.0)
     if seconds_left < _LEAST_SECONDS:
@@ -297,7 +301,7 @@ def _line(outcome: _Outcome) -> str:
 
 
 def _summarise(evidence: _Evidence, console: Console) -> None:
-    """The last lines, which say what failed to a reader who sees only the end of the output."""
+    """Print the last lines, which name the failures for a reader who sees only the end of the output."""
     good = sum(outcome.status == "ok" for outcome in evidence.outcomes)
     console.print(f"\n{good} of {len(evidence.outcomes)} parts are well on {evidence.provenance.verified_on}.")
     for outcome in evidence.failed:

@@ -26,7 +26,7 @@ _COLUMNS = ("Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
 
 
 def hardware_counters(no_gpu: str) -> Part:
-    """What the hardware counts for each kernel of `benchmarks.hardware_counters`, at unchanged clocks."""
+    """Collect the hardware counters of each kernel of `benchmarks.hardware_counters`, at unchanged clocks."""
 
     def run(seconds: float) -> dict[str, Any]:
         if (ncu := shutil.which("ncu")) is None:
@@ -45,7 +45,7 @@ def hardware_counters(no_gpu: str) -> Part:
 
 
 def _parse(printed: str) -> list[dict[str, str]]:
-    """The rows of ncu's CSV among whatever else was printed: one per kernel and metric."""
+    """Return the rows of ncu's CSV among other printed lines: one per kernel and metric."""
     lines = [line for line in printed.splitlines() if line.startswith('"')]
     rows = csv.DictReader(io.StringIO("\n".join(lines)))
     return [{name: row[name] for name in _COLUMNS} for row in rows if all(row.get(name) for name in _COLUMNS[:2])]

@@ -16,7 +16,7 @@ SELECTED, NOT_COLLECTED = "selected", "not collected"
 
 
 def gpu_tests(no_gpu: str, rows: Path) -> Part:
-    """The tests marked `gpu`, as pytest collects them. `no_gpu` says why they cannot run here."""
+    """Return the tests marked `gpu`, as pytest collects them. `no_gpu` says why they cannot run here."""
 
     def run(seconds: float) -> dict[str, Any]:
         require("pytest")
@@ -29,8 +29,8 @@ def gpu_tests(no_gpu: str, rows: Path) -> Part:
 
 
 def _judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
-    """The outcome of each test, from the rows of `benchmarks.pytest_rows`. Files that need a package which is not
-    installed are listed and fail nothing.
+    """Return the outcome of each test, from the rows of `benchmarks.pytest_rows`. Files that need a package which is
+    not installed are listed and fail nothing.
 
     Raises:
         Failed: a test failed or crashed its process, or a file could not be imported.
@@ -67,6 +67,6 @@ def _judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
 
 
 def _needs_absent_package(reason: str) -> bool:
-    """Whether a file could not be imported because a third-party package is not installed."""
+    """Return whether a file could not be imported because a third-party package is not installed."""
     missing = re.search(r"No module named '(\w+)", reason)
     return missing is not None and missing[1] not in _OURS and importlib.util.find_spec(missing[1]) is None

@@ -16,7 +16,8 @@ _PAPERMILLS_OWN = "papermill-error-cell-tag"
 
 
 def _main(name: str, device: str) -> None:
-    """`failed` lists the cells that raised, in the deep dives too; `error` says what else stopped it, if anything."""
+    """Run a lab and report it. `failed` lists the cells that raised, in the deep dives too. `error` says what else
+    stopped it, if anything."""
     failed, found, seconds, errors = [], [], 0.0, []
     for notebook in find_lab(name).notebooks:
         with tempfile.TemporaryDirectory() as folder:

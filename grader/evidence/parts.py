@@ -31,7 +31,7 @@ _rehearsal: ContextVar[list[list[str]] | None] = ContextVar("rehearsal", default
 
 
 class NotDone(Exception):
-    """A part did not succeed. `result` is what it found nevertheless; `again`: another call can get further."""
+    """A part did not succeed. `result` holds its results until then. `again` says that another call can get further."""
 
     status: Literal["SKIPPED", "failed"] = "failed"
 
@@ -91,7 +91,7 @@ def solution(slug: str, device: Device) -> Part:
 
 
 def benchmark(name: str, device: Device, folder: Path, unavailable: str = "", *, group: Group = "record") -> Part:
-    """A benchmark in its quick form; its JSON goes to `folder`. `unavailable` says why it cannot run here."""
+    """Run a benchmark in its quick form. Its JSON goes to `folder`. `unavailable` says why it cannot run here."""
 
     def run(seconds: float) -> dict[str, Any]:
         if name == "grading":
@@ -104,7 +104,7 @@ def benchmark(name: str, device: Device, folder: Path, unavailable: str = "", *,
 
 
 def kernel_errors(no_gpu: str, rows: Path, share: tuple[int, int]) -> Part:
-    """A share of all kernels against float64 on the GPU, beside torch; fails if one has too large an error."""
+    """Check a share of all kernels against float64 on the GPU, beside torch. Fails if one has too large an error."""
 
     def run(seconds: float) -> dict[str, Any]:
         found = _kernel_rows("kernel_error", rows, seconds, ["--share", *map(str, share)])
@@ -118,7 +118,7 @@ def kernel_errors(no_gpu: str, rows: Path, share: tuple[int, int]) -> Part:
 
 
 def kernel_times(no_gpu: str, rows: Path) -> Part:
-    """The time of every kernel, with its first shape, beside torch's and its other peers'."""
+    """Time every kernel, with its first shape, beside torch's and its other peers."""
 
     def run(seconds: float) -> dict[str, Any]:
         return {"rows": _kernel_rows("kernel_timing", rows, seconds, ["--quick"])}
@@ -127,7 +127,7 @@ def kernel_times(no_gpu: str, rows: Path) -> Part:
 
 
 def _kernel_rows(module: str, rows: Path, seconds: float, options: list[str]) -> list[Row]:
-    """The rows of `python -m benchmarks.MODULE` on the GPU, which continues from those that the file holds.
+    """Return the rows of `python -m benchmarks.MODULE` on the GPU, which continues from those that the file holds.
 
     Raises Failed or Unfinished with the rows that there are.
     """
@@ -144,7 +144,8 @@ def _kernel_rows(module: str, rows: Path, seconds: float, options: list[str]) ->
 
 
 def finish(done: Finished, result: Any = None, *, again: bool = False) -> None:
-    """Raises Unfinished if a child's time was up and Failed if it failed, with what it had found until then."""
+    """Check how a child ended. Raises Unfinished if its time was up and Failed if it failed, with its results until
+    then."""
     if done.returncode is None:
         raise Unfinished(done.why, result, again=again)
     if done.returncode:
@@ -175,7 +176,7 @@ def run_tidily(arguments: list[str], seconds: float, device: Device) -> Finished
 
 
 def require(*packages: str) -> None:
-    """Raises Skipped where a package is absent: evidence never installs anything."""
+    """Require a package. Raises Skipped if it is absent, because evidence never installs anything."""
     for package in packages:
         if installed_version(package) is None:
             raise Skipped(f"{package} is not installed")

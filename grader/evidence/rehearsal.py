@@ -19,14 +19,15 @@ __all__ = ["Rehearsed", "rehearse"]
 _OURS = ("benchmarks", "grader", "threeloops")
 _SECONDS = 60.0
 _WRITTEN = ("--rows", "--out")
-"""Options that name what a command writes."""
+"""Options that name the output of a command."""
 
 Rehearsed = tuple[str, list[str]]
-"""A line about a part or one of its commands, and what is wrong with it."""
+"""A line about a part or one of its commands, and its faults."""
 
 
 def rehearse(part: Part) -> Iterator[Rehearsed]:
-    """Each command that `part` would run, with what it names and is not there; or why the part would run none."""
+    """Yield each command that `part` would run, with the missing modules and files that it names, or the reason why the
+    part would run none."""
     if part.unavailable:
         yield f"{part.name}: skipped, {part.unavailable}", []
         return
@@ -42,7 +43,8 @@ def rehearse(part: Part) -> Iterator[Rehearsed]:
 
 
 def _missing(command: Sequence[str]) -> Iterator[str]:
-    """What a command names that is not there: modules after -m and -p, files of the project, and their imports."""
+    """Return the missing things that a command names: modules after -m and -p, files of the project, and their
+    imports."""
     files: set[Path] = set()
     for option, value in zip(command, command[1:], strict=False):
         if option == "-m" and value != "gpu" or option == "-p" and not value.startswith("no:"):
@@ -89,7 +91,7 @@ def _broken_imports(files: set[Path]) -> Iterator[str]:
 
 @cache
 def _source(module: str) -> Path | None:
-    """The file of a module, whose package is imported for that if it is not the project's."""
+    """Return the file of a module, whose package is imported for that if it is not the project's."""
     top, *rest = module.split(".")
     if top not in _OURS:
         try:
@@ -116,7 +118,7 @@ def _imports(path: Path) -> list[tuple[int, str, str]]:
 
 @cache
 def _bound(path: Path) -> set[str]:
-    """Names that a module binds at its top, also under `if` and `try`."""
+    """Return the names that a module binds at its top, also under `if` and `try`."""
     names: set[str] = set()
     todo: list[ast.AST] = [*ast.parse(path.read_text("utf-8")).body]
     while todo:

@@ -45,7 +45,7 @@ def append(path: Path, row: Row) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """All complete rows, in the order in which they were added; none if there is no file."""
+    """Return all complete rows, in the order in which they were added, or none if there is no file."""
     found: list[Row] = []
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -62,7 +62,7 @@ def note(path: Path, piece: str, state: str) -> None:
 
 
 def settled(path: Path) -> dict[str, bool]:
-    """The pieces that must not be begun again; true for those that ended."""
+    """Return the pieces that must not be begun again, with True for those that ended."""
     rows = [row for row in read(path) if _PIECE in row]
     ended = {row[_PIECE] for row in rows if row[_STATE] == ENDED}
     attempts = Counter(row[_PIECE] for row in rows if row[_STATE] == BEGUN)
@@ -70,7 +70,7 @@ def settled(path: Path) -> dict[str, bool]:
 
 
 def measured(path: Path) -> list[Row]:
-    """The rows of the latest attempt at each piece, including those of a piece that was cut off."""
+    """Return the rows of the latest attempt at each piece, including the rows of an interrupted piece."""
     found: dict[str, list[Row]] = {}
     at = ""
     for row in read(path):

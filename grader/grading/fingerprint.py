@@ -13,7 +13,8 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(lab: Lab, limits: Limits | None, *options: object) -> str:
-    """A hash over the grader's and the library's code, the lab's source and data, limits, packages and `options`.
+    """Return a hash over the grader's and the library's code, the lab's source and data, limits, packages and
+    `options`.
 
     `limits` overrides the lab's own. Takes about 30 ms: compute it once per run.
     """

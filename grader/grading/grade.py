@@ -35,8 +35,8 @@ papermill_engines.register("walled", WalledEngine)
 
 @dataclass(frozen=True)
 class Options:
-    """How to grade. `only` names an exercise; `visible` leaves out hidden tests and withholds nothing; `records` is the
-    folder where finished records are kept; `fresh` grades again what is kept there and replaces it."""
+    """The options of grading. `only` names an exercise. `visible` leaves out hidden tests and withholds nothing.
+    `records` is the folder of finished records. `fresh` grades again despite these records, and replaces them."""
 
     sandbox: Sandbox
     jobs: int = 1
@@ -109,13 +109,13 @@ def grade_class(
     options: Options,
     on_record: Callable[[Record, bool], None] = lambda record, resumed: None,
 ) -> ClassReport:
-    """Grade every submission below `folder`, `options.jobs` at a time; calls `on_record` for each as it is done.
+    """Grade every submission below `folder`, `options.jobs` at a time. Calls `on_record` for each as it is done.
 
-    A run that was cut off continues where it stopped: a submission is not executed again if its record was kept and
-    nothing that decides its points has changed since.
+    An interrupted run continues where it stopped: a submission is not executed again if its record was kept and nothing
+    that decides its points has changed since.
 
     Raises:
-        LabError, FileNotFoundError: before anybody was graded, as `submissions.find` does.
+        LabError, FileNotFoundError: raised before anybody is graded, as `submissions.find` does.
         MachineFault: the machine or the course is at fault. Finished records are kept.
         OSError: a record could not be written.
     """
@@ -140,7 +140,7 @@ def grade_class(
 def _grade_or_resume(
     submission: Submission, folder: Path, lab: Lab, options: Options, decides: str
 ) -> tuple[Record, Path | None, bool]:
-    """A submission's record, where to keep it (None: nowhere), and whether it came from there.
+    """Return a submission's record, where to keep it (None: nowhere), and whether it came from there.
 
     Raises a MachineFault that names the student at whom grading stopped.
     """
@@ -162,7 +162,7 @@ def _grade_or_resume(
 
 
 def _kept_at(student: str, content: bytes, lab: Lab, options: Options, decides: str) -> Path | None:
-    """Return where the record of exactly this submission, graded in exactly this way, is kept."""
+    """Return the path of the record of exactly this submission, graded in exactly this way."""
     if options.records is None:
         return None
     digest = hashlib.sha256(f"{decides}\0{student}\0".encode())

@@ -22,7 +22,8 @@ _PICTURES = (
 
 @dataclass
 class Allowance:
-    """What may still be kept, as cells use it up in the order in which they run; `notes` say what ran out."""
+    """The amount of output that may still be kept. Cells use it up in the order in which they run. `notes` say what ran
+    out."""
 
     pictures: int = _MAX_PICTURES
     text: int = _MAX_TEXT
@@ -30,7 +31,7 @@ class Allowance:
     notes: list[str] = field(default_factory=list)
 
     def spend(self, outcome: Outcome) -> Outcome:
-        """The outcome with as much of the student's output as is still left; the rest becomes a note."""
+        """Return the outcome with as much of the student's output as is still allowed. The rest becomes a note."""
         kept = outcome.shown[: self.displays]
         self.displays -= len(kept)
         shown = [self._display(output) for output in kept]

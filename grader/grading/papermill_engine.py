@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class WalledEngine(Engine):
     """papermill's engine interface to the wall.
 
-    Engine arguments: `lab` (a `Lab` or its name; else `$THREELOOPS_LAB`), `submission` (the notebook to execute instead
-    of the one that papermill read), `sandbox` ("auto", "bwrap" or "none"), `jobs` (simultaneous submissions, which
-    share the cores), `only` (an exercise), `visible` (leave out hidden tests and withhold nothing: a student's own
-    check), `limits`, `report` (a `scoring.Report` to fill), `on_test` (called with each verdict as it is known).
+    Engine arguments: `lab` (a `Lab` or its name, by default `$THREELOOPS_LAB`), `submission` (the notebook to execute
+    instead of the one that papermill read), `sandbox` ("auto", "bwrap" or "none"), `jobs` (simultaneous submissions,
+    which share the cores), `only` (an exercise), `visible` (leave out hidden tests and withhold nothing: a student's
+    own check), `limits`, `report` (a `scoring.Report` to fill), `on_test` (called with each verdict as it is known).
     """
 
     @classmethod

@@ -45,7 +45,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The record that `asdict` wrote. Raises ValueError for anything else."""
+        """Return the record that `asdict` wrote. Raises ValueError for anything else."""
         record = msgspec.convert(data, cls)
         if asdict(record) != data:
             raise ValueError("the record has other fields, too")
@@ -73,19 +73,20 @@ def to_json(value: Any) -> str:
 
 
 def _encodable(text: str) -> str:
-    """The text with lone surrogates, as in a file name that is not UTF-8, escaped; in JSON they read back the same."""
+    """Return the text with lone surrogates, as in a file name that is not UTF-8, escaped. In JSON they read back the
+    same."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def short_notes(notes: list[str]) -> list[str]:
-    """Each note once, and both their length and their number cut to what a person reads."""
+    """Return each note once, with their length and number limited to what a person reads."""
     short = [n if len(n) <= _MAX_NOTE else f"{n[:_MAX_NOTE]} [...]" for n in dict.fromkeys(notes)]
     left = len(short) - _MAX_NOTES
     return short if left <= 0 else [*short[:_MAX_NOTES], f"and {left} more notes"]
 
 
 def gradescope(record: Record, sandbox: str = "") -> dict[str, Any]:
-    """The record as Gradescope's results.json. `sandbox` is the class report's."""
+    """Return the record as Gradescope's results.json. `sandbox` is the class report's."""
     tests = [
         {"name": t.name, "score": t.score, "max_score": t.max_score, "output": t.output}
         | {"status": "passed" if t.score == t.max_score else "failed"}

@@ -20,16 +20,16 @@ __all__ = ["Redactor"]
 _MAX_MESSAGE = 300
 """Characters of a message from Python or a library, which may quote a value that the answer returned."""
 _FIRST_WORDS, _LAST_WORDS = 60, 140
-"""Characters that stay of a longer message: a traceback says at its end what happened."""
+"""The number of characters kept of a longer message. A traceback says at its end what happened."""
 _WORD = re.compile(r"\w+")
 
 
 @dataclass
 class Redactor:
-    """Follows one submission's cells in the order in which they run.
+    """A redactor, which follows one submission's cells in the order in which they run.
 
-    `known` are the words that students have in the lab, `hidden` those of its hidden tests. `begun` is true once a
-    hidden test has begun.
+    `known` are the words that students have in the lab, and `hidden` the words of its hidden tests. `begun` is true
+    once a hidden test has begun.
     """
 
     known: frozenset[str] = frozenset()
@@ -44,10 +44,10 @@ class Redactor:
         return cls(frozenset(_WORD.findall("\n".join(public))), frozenset(_WORD.findall("\n".join(hidden))))
 
     def redact(self, outcome: Outcome, hidden_from: int | None = None, *, of_lab: bool = True) -> Outcome:
-        """The outcome as its student may read it.
+        """Return the outcome in a form that its student may read.
 
-        `hidden_from` is the line where a test cell's hidden part starts. `of_lab` is false for the student's own cells,
-        which may be many: of their messages not even the first words are repeated.
+        `hidden_from` is the line where a test cell's hidden part starts. `of_lab` is false for the student's own cells.
+        There may be many of them, so not even the first words of their messages are repeated.
         """
         if hidden_from is not None and (outcome.ok or outcome.line is None or outcome.line > hidden_from):
             self.begun = True
@@ -67,7 +67,8 @@ class Redactor:
         return kept
 
     def _harmless(self, words: str) -> str:
-        """A message, or its beginning and end, with a dash for each number or hidden word that students do not know."""
+        """Return a message, or its beginning and end, with a dash for each number or hidden word that students do not
+        know."""
 
         def word(found: re.Match[str]) -> str:
             tells = found[0] in self.hidden or any(c.isdigit() for c in found[0])
@@ -79,6 +80,7 @@ class Redactor:
 
 
 def _nameable(error: str) -> str:
-    """The class of a student's exception if it is one of Python's own: any other name could itself tell something."""
+    """Return the class of a student's exception if it is one of Python's own: any other name could itself tell
+    something."""
     kind = getattr(builtins, error, None)
     return error if isinstance(kind, type) and issubclass(kind, Exception) else "Exception"

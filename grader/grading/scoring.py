@@ -34,7 +34,7 @@ OnTest = Callable[[Test], None]
 
 @dataclass
 class Report:
-    """What an engine run found; pass one as the engine argument `report` to receive it."""
+    """The results of an engine run. Pass one as the engine argument `report` to receive them."""
 
     tests: list[Test] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -121,7 +121,8 @@ def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = Non
 
 
 def outputs(outcome: Outcome, maximum: float, count: int, *, is_test: bool) -> list[NotebookNode]:
-    """What happened in a cell, as its outputs. The student's are text and pictures only: no script reaches a page."""
+    """Return a cell's outcome as notebook outputs. The student's outputs are text and pictures only, so no script
+    reaches a page."""
     found = []
     if text := outcome.printed + outcome.student_printed:
         # Never stderr: nbgrader reads any stderr text as a failed test.
@@ -140,7 +141,7 @@ def outputs(outcome: Outcome, maximum: float, count: int, *, is_test: bool) -> l
 
 
 def _points(outcome: Outcome, maximum: float) -> float:
-    """Points of a test cell: its own number where it computed one, within [0, maximum]; NaN counts as nothing."""
+    """Return the points of a test cell: its own number if it computed one, within [0, maximum]. NaN counts as 0."""
     if not outcome.ok:
         return 0.0
     if outcome.value is None:

@@ -103,7 +103,7 @@ class Session:
         return _lost(f"a setup cell failed after the submission's own code had run: {here.reason}", dead=True)
 
     def _ask(self, seconds: float, **request: Any) -> Outcome:
-        """Have the grader's half run a cell. Raises MachineFault where it fails and no submission can be the cause."""
+        """Have the grader's half run a cell. Raises MachineFault if it fails and no submission can be the cause."""
         assert self.connection is not None
         seconds = min(seconds, max(0.1, self.deadline - time.monotonic()))
         grader, started = self.connection.grader, time.monotonic()
@@ -135,7 +135,8 @@ class Session:
         outcome.message = f"the submission's process was lost: {why or late}"
 
     def _restart(self) -> None:
-        """Start fresh processes and run again what worked. A cell that kills them again is dropped from the history."""
+        """Start fresh processes and run the cells that worked again. A cell that kills them again is dropped from the
+        history."""
         while True:
             self._hang_up()
             if self.restarts_left == 0 or time.monotonic() > self.deadline:
@@ -154,7 +155,7 @@ class Session:
 
 
 def _exchanged(link: Link, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a request; of a half that was gone before the request came, how it ended."""
+    """Return the answer to a request. If the half was gone before the request arrived, return how it ended."""
     try:
         link.send(request)
     except LinkDead:
@@ -165,8 +166,8 @@ def _exchanged(link: Link, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _half_ended(how: str, seconds: float, *, own_code: bool) -> Outcome:
-    """What it means that the grader's half ended before it answered. `own_code`: code of the student's has run, so the
-    half may have crashed on what it read from their process."""
+    """Return the outcome of a cell if the grader's half ended before it answered. `own_code` says that student code has
+    run, so the half may have crashed on data from the student's process."""
     if how == _TIME_UP:
         return _lost(f"the test did not end within {seconds:g} s", dead=True)
     if how in _CRASHES and own_code:

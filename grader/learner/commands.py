@@ -45,7 +45,7 @@ def lab(
     name: Annotated[str, typer.Argument(metavar="[LAB]", help="Number or name of the lab.")] = "00",
     more: Annotated[list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Go to JupyterLab.")] = None,
 ) -> None:
-    """Open a lab in JupyterLab, in your own copy, which is made where there is none."""
+    """Open a lab in JupyterLab, in your own copy, which is made if there is none."""
     from grader.learner.open_lab import open_lab
     from grader.release import student_copies
 
@@ -60,10 +60,10 @@ def check(
     ],
     full: Annotated[bool, typer.Option("--full", help="Grade it: hidden tests too, through the wall.")] = False,
 ) -> None:
-    """Run your notebook's visible tests, as you would by hand, and say which exercises pass and what they are worth.
+    """Run your notebook's visible tests, as you would by hand, and print the exercises that pass and their points.
 
-    No sandbox and nothing withheld: it is your own code. With --full it is graded as a submission is, hidden tests
-    included.
+    There is no sandbox and nothing is withheld, because it is your own code. With --full it is graded like a
+    submission, hidden tests included.
     """
     from threeloops.lab.course import journal
 

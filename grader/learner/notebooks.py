@@ -12,10 +12,11 @@ __all__ = ["own_notebook"]
 
 
 def own_notebook(name: str) -> tuple[Path, NotebookNode, Lab]:
-    """The file, its content, and the lab that it says it is of.
+    """Return the file, its content, and the lab that it names.
 
     Raises:
-        LabError: it is a folder, is not there, is no notebook, or is of no lab of this course; each has its sentence.
+        LabError: it is a folder, does not exist, is not a notebook, or belongs to no lab of this course. Each case has
+            its own sentence.
     """
     path, meant = _path(name)
     if path.is_dir():
@@ -39,7 +40,7 @@ def own_notebook(name: str) -> tuple[Path, NotebookNode, Lab]:
 
 
 def _path(name: str) -> tuple[Path, Lab | None]:
-    """A file where one is named, or is there; else the learner's copy of the lab of that name."""
+    """Return the named file, if there is one, or else the learner's copy of the lab of that name."""
     path = Path(name)
     try:
         lab = find_lab(name)

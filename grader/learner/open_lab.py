@@ -16,8 +16,7 @@ __all__ = ["open_lab"]
 _SETTINGS = Path(__file__).resolve().parent / "jupyter"
 """Jupyter's configuration for learners: nbgrader's menus, sidebar and Validate button, and the news, are off.
 
-Its terminals are no login shells: those would set PATH anew and not find `threeloops`.
-"""
+Its terminals are not login shells, because those would reset PATH and not find `threeloops`."""
 
 
 def open_lab(lab: Lab, more: Sequence[str]) -> None:

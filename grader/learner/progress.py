@@ -19,7 +19,7 @@ class Standing:
     minutes: int
     started: bool
     next_exercise: str
-    """The first exercise with a check that has not passed; "" where all have."""
+    """The first exercise with a check that has not passed, or "" if all have passed."""
 
     @property
     def done(self) -> bool:
@@ -39,7 +39,7 @@ def standing(lab: Lab, passed: Collection[str]) -> Standing:
 
 
 def next_step(standings: Collection[Standing]) -> str:
-    """What to do next, in one sentence: go on with what was begun, else start the first lab that is left."""
+    """Return the next step in one sentence: continue a lab that was begun, else start the first remaining lab."""
     begun = [each for each in standings if each.started and not each.done]
     if begun:
         at = begun[0]
@@ -54,7 +54,7 @@ def next_step(standings: Collection[Standing]) -> str:
 
 
 def key(test: str) -> str:
-    """What the learner's record calls a test cell: `softmax_test_edges` is `softmax/edges`."""
+    """Return the key of a test cell in the learner's record: `softmax_test_edges` is `softmax/edges`."""
     exercise, part = split_test_id(test)
     return f"{exercise}/{part}" if part else exercise
 

@@ -15,12 +15,12 @@ __all__ = ["reset"]
 
 
 def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
-    """The lab, and the file with the answer that was there; None where the cell was as released already.
+    """Reset an answer. Returns the lab, and the file with the old answer, or None if the cell already was as released.
 
-    The answer is written before the notebook is touched, so that a run that is cut short loses nothing.
+    The answer is written before the notebook is touched, so an interrupted run loses nothing.
 
     Raises:
-        LabError: no started lab has this exercise, or several do; or the cell is not in the notebook any more.
+        LabError: no started lab has this exercise, several do, or the cell is no longer in the notebook.
     """
     chosen = _lab_of(exercise, lab)
     not_released = f"lab {chosen.slug} was released without {exercise}; run `threeloops release`"

@@ -18,13 +18,13 @@ import threeloops
 __all__ = ["CODE", "LIBRARY", "Finished", "changed_environment", "environment", "run_child"]
 
 CODE = Path(__file__).resolve().parents[2]
-"""The folder that holds `grader/`, `lib/` and `benchmarks/`; that of all packages, where a wheel was installed."""
+"""The folder that holds `grader/`, `lib/` and `benchmarks/`, or the folder of all packages if a wheel was installed."""
 LIBRARY = Path(threeloops.__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended. `returncode` is None where its time was up."""
+    """The way in which a child ended. `returncode` is None if its time was up."""
 
     returncode: int | None
     stdout: str
@@ -42,7 +42,7 @@ class Finished:
 
     @property
     def answer(self) -> dict[str, Any] | None:
-        """The JSON object in the last line that it printed; None where it failed or printed none."""
+        """The JSON object in the last line that it printed, or None if it failed or printed none."""
         try:
             found = json.loads(self.stdout.strip().splitlines()[-1]) if self.returncode == 0 else None
         except (ValueError, IndexError):
@@ -66,7 +66,7 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
 
 @contextmanager
 def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Change variables of this process, and with them what its children inherit, until the block ends."""
+    """Change environment variables of this process, and of the children that inherit them, until the block ends."""
     before = dict(os.environ)
     os.environ.update(changes)
     try:
@@ -77,9 +77,9 @@ def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_child(arguments: Sequence[str], seconds: float, *, changes: Mapping[str, str | None] | None = None) -> Finished:
-    """Run `python ARGUMENTS` for at most `seconds`; never raises for what the child does.
+    """Run `python ARGUMENTS` for at most `seconds`. Nothing that the child does makes it raise.
 
-    When the time is up, everything that it started is ended too, even Jupyter kernels, which leave its process group.
+    When the time is up, all processes that it started end too, even Jupyter kernels, which leave its process group.
     """
     started = time.perf_counter()
     process = subprocess.Popen(

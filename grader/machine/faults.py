@@ -23,12 +23,13 @@ class MachineFault(Exception):
 
 
 def is_machines(error: BaseException) -> bool:
-    """Whether an exception of the grader's own code is this machine's fault, not that of the values it was given."""
+    """Return whether an exception of the grader's own code is this machine's fault, and not the fault of its
+    arguments."""
     return _number(error) in _RESOURCES if isinstance(error, OSError) else isinstance(error, ImportError)
 
 
 def cause(error: BaseException) -> str:
-    """An exception as one sentence with a next step."""
+    """Return an exception as one sentence with a next step."""
     if isinstance(error, MemoryError):
         return f"this machine is out of memory: {NO_MEMORY}"
     if isinstance(error, OSError):
@@ -45,6 +46,7 @@ def cause(error: BaseException) -> str:
 
 
 def _number(error: OSError) -> int:
-    """The error's number, or 0. shutil.Error collects those of many files in its text: then the first of them."""
+    """Return the error's number, or 0. shutil.Error collects the errors of many files in its text, of which the first
+    counts."""
     named = re.search(r"\[Errno (\d+)\]", str(error))
     return error.errno or (int(named.group(1)) if named else 0)

@@ -51,7 +51,7 @@ def origin() -> Origin:
 
 
 def how_to_install(origin: Origin) -> str:
-    """The step that brings missing packages, for each origin."""
+    """Return the step that brings missing packages, for each origin."""
     return {
         "checkout": "run `make course`: it installs what requirements.txt pins",
         "bundle": "run `make lab`: it installs what requirements.txt pins",
@@ -60,7 +60,7 @@ def how_to_install(origin: Origin) -> str:
 
 
 def as_typed(message: str) -> str:
-    """The message with its `threeloops …` commands as this shell finds the program.
+    """Return the message with its `threeloops …` commands as this shell finds the program.
 
     `make lab` installs into .venv, which is on no PATH: there a reader has to type .venv/bin/threeloops.
     """
@@ -74,7 +74,7 @@ def as_typed(message: str) -> str:
 
 
 def require_solutions(labs: Sequence[Lab], otherwise: str = "") -> None:
-    """Refuse what cannot be done without answers and hidden tests; `otherwise` says what can be done instead.
+    """Refuse a command that needs answers and hidden tests if there are none. `otherwise` names the alternative.
 
     Raises:
         LabError: there is no lab, or one has no source here.
@@ -85,20 +85,20 @@ def require_solutions(labs: Sequence[Lab], otherwise: str = "") -> None:
 
 
 def requirements() -> list[Requirement]:
-    """Every package that the course names for this platform, in its order."""
+    """Return every package that the course names for this platform, in its order."""
     wanted = map(Specification, _project().dependencies)
     here = [each for each in wanted if each.marker is None or each.marker.evaluate()]
     return [Requirement(each.name, str(each.specifier), installed_version(each.name)) for each in here]
 
 
 def python_supported(version: str) -> tuple[str, bool]:
-    """The range of Python versions that the course accepts, and whether `version` is in it."""
+    """Return the range of Python versions that the course accepts, and whether `version` is in it."""
     allowed = _project().python
     return allowed, SpecifierSet(allowed).contains(version, prereleases=True)
 
 
 def closure(names: Iterable[str]) -> set[str]:
-    """The installed distributions among `names`, and all that they need on this machine, by normalised name."""
+    """Return the installed distributions among `names`, and all that they need on this machine, by normalised name."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:

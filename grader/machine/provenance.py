@@ -28,7 +28,7 @@ __all__ = ["Device", "Provenance", "anonymous", "provenance", "sha256_of"]
 Device = Literal["cpu", "cuda"]
 
 _SOURCES = ("lib", "grader", "solutions", "benchmarks")
-"""The folders whose text determines what was measured."""
+"""The folders whose text determines the measurements."""
 
 _RESULTS = ("benchmarks/evidence", "benchmarks/README.md", "benchmarks/GPU.md")
 """Files that measuring writes into those folders. They must not count as a change of the sources."""
@@ -115,7 +115,8 @@ def sha256_of(named: Iterable[tuple[str, Path]], *texts: str) -> str:
 
 
 def _commit(root: Path) -> tuple[str | None, bool | None]:
-    """The commit that is checked out and whether the sources differ from it; (None, None) without git or a checkout."""
+    """Return the commit that is checked out and whether the sources differ from it; (None, None) without git or a
+    checkout."""
 
     def git(*arguments: str) -> str:
         argv = ["git", "-C", str(root), *arguments]
@@ -129,7 +130,8 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
 
 
 def anonymous(value: Any) -> Any:
-    """A JSON value whose strings name neither this machine's host, user and paths nor the serial numbers of GPUs."""
+    """Return a JSON value whose strings name neither this machine's host, user and paths nor the serial numbers of
+    GPUs."""
     if isinstance(value, dict):
         return {anonymous(key): anonymous(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -142,7 +144,7 @@ def anonymous(value: Any) -> Any:
 
 
 def _private() -> list[tuple[str, str]]:
-    """Strings that tell where this runs, the longest first, and what to write instead of each."""
+    """Return the strings that tell where this runs, the longest first, and the replacement of each."""
     folders = {
         str(course_root()): "<course>",
         str(CODE): "<course>",

@@ -15,11 +15,11 @@ _Result = TypeVar("_Result")
 def side_by_side(
     run: Callable[..., _Result], jobs: Sequence[tuple[Any, ...]], watch: Callable[[Any], None], at_a_time: int
 ) -> Iterator[_Result]:
-    """`run(*job, watch)` of each job, in the order in which they end; in this process where only one runs at a time.
+    """Yield the result of `run(*job, watch)` for each job, in the order in which they end. If only one runs at a time,
+    it runs in this process.
 
-    Whatever a process passes to `watch` arrives here, one after the other. Each process has its share of the cores:
-    OpenMP's threads wait for each other by spinning, so that with more threads than cores all take several times as
-    long.
+    Values that a process passes to `watch` arrive here, one after the other. Each process has its share of the cores.
+    OpenMP's threads wait for each other by spinning, so with more threads than cores all take several times as long.
     """
     if at_a_time == 1 or len(jobs) < 2:
         yield from (run(*job, watch) for job in jobs)

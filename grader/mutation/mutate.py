@@ -76,14 +76,15 @@ _Change = tuple[str, _Path, ast.AST | None]
 
 
 def _changes(tree: ast.AST) -> Iterator[_Change]:
-    """Operator, where, and what stands there instead; None removes a statement."""
+    """Yield each change: the operator, the place, and the replacement. None removes a statement."""
     for node, path in _walk(tree, ()):
         for operator, changed in _faults(node):
             yield operator, path, changed
 
 
 def _walk(node: ast.AST, path: _Path) -> Iterator[tuple[ast.AST, _Path]]:
-    """Every node whose change would change what runs: no annotations, docstrings, decorators or messages of errors."""
+    """Yield every node whose change would change the program's behaviour: no annotations, docstrings, decorators or
+    error messages."""
     yield node, path
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_comment"):
@@ -164,7 +165,7 @@ def _call_faults(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _replace(tree: ast.AST, path: _Path, changed: ast.AST | None) -> ast.AST:
-    """Put `changed` at `path` in the tree, or `pass` for None; returns what stood there."""
+    """Put `changed` at `path` in the tree, or `pass` for None. Returns the old node."""
     parent = tree
     for name, index in path[:-1]:
         child = getattr(parent, name)

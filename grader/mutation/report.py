@@ -18,7 +18,7 @@ _DEAD, _VISIBLY = 0.99, 0.90
 
 
 def is_enough(verdicts: Sequence[Verdict]) -> bool:
-    """Whether enough of a lab's mutants die, and enough of them of visible tests."""
+    """Return whether enough of a lab's mutants die, and enough of them of visible tests."""
     counted = [v for v in verdicts if not v.equivalent]
     dead, visibly = (sum(bool(v.caught_by) and (v.visibly or not seen) for v in counted) for seen in (False, True))
     return dead >= _DEAD * len(counted) and visibly >= _VISIBLY * len(counted)

@@ -18,9 +18,10 @@ __all__ = ["Verdict", "run"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """`caught_by`: the tests that a mutant fails, by title; `visibly`: whether what students see of them suffices.
+    """The verdict on a mutant. `caught_by` are the titles of the tests that it fails. `visibly` says whether the
+    visible tests suffice.
 
-    `equivalent`: why no test can tell the mutant from the reference, where an author has said so.
+    `equivalent` is the reason why no test can tell the mutant from the reference, if an author has given one.
     """
 
     mutant: Mutant
@@ -34,9 +35,9 @@ class Verdict:
 
 
 def _equivalents(lab: Lab) -> dict[tuple[str, str], str]:
-    """What `equivalent_mutants.json` says of the lab: (exercise, fault) → the reason why no test can notice it.
+    """Read the lab's `equivalent_mutants.json`: (exercise, fault) → the reason why no test can notice it.
 
-    Raises LabError where the file cannot be read or gives no reason.
+    Raises LabError if the file cannot be read or gives no reason.
     """
     path = lab.folder / "equivalent_mutants.json"
     if not path.exists():
@@ -60,10 +61,11 @@ def run(
     jobs: int = 2,
     watch: Callable[[str, int, int], None] = lambda *_: None,
 ) -> list[Verdict]:
-    """Grade every mutant of the reference answers, of exercise `only` alone where one is named.
+    """Grade every mutant of the reference answers, or only those of exercise `only` if it is named.
 
-    Visible tests are tried first; what passes them meets the hidden ones. `watch` gets what is tried, and how many of
-    how many submissions are graded. Raises LabError where the lab's list of equivalent mutants names one there is not.
+    Visible tests are tried first. Mutants that pass them meet the hidden ones. `watch` gets the current tests, the
+    number of graded submissions, and their total. Raises LabError if the lab's list of equivalent mutants names one
+    that does not exist.
     """
     trusted = manifest(lab)
     known = _equivalents(lab)

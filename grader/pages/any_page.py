@@ -57,7 +57,7 @@ def _artists(figure: Figure) -> Iterator[Artist]:
 
 
 def _box_of(text: Text) -> Patch | None:
-    """The coloured box that the middle of a text lies in, the topmost if there are several."""
+    """Return the coloured box that the middle of a text lies in, the topmost if there are several."""
     if text.axes is None or not text.get_text() or not text.get_visible():
         return None
     extent = text.get_window_extent()
@@ -68,7 +68,7 @@ def _box_of(text: Text) -> Patch | None:
 
 
 def _mixed(colour: Any) -> tuple[float, float, float]:
-    """A translucent colour on `_BEHIND`, as an opaque one."""
+    """Return a translucent colour on `_BEHIND`, as an opaque one."""
     alpha = to_rgba(colour)[3]
     red, green, blue = (
         alpha * own + (1 - alpha) * behind for own, behind in zip(colour, to_rgb(_BEHIND), strict=False)

@@ -33,7 +33,7 @@ class Link:
 
 
 def anchored(body: str) -> str:
-    """The same HTML, in which every second-level heading has an id."""
+    """Return the same HTML, in which every second-level heading has an id."""
     taken = set(_ID.findall(body))
 
     def mark(found: re.Match[str]) -> str:
@@ -48,7 +48,7 @@ def anchored(body: str) -> str:
 
 
 def navigation(body: str, back: Sequence[Link]) -> str:
-    """Links to other pages, and to the sections of a page that is `anchored`; "" where there are neither."""
+    """Return links to other pages, and to the sections of a page that is `anchored`, or "" if there are neither."""
     sections = [
         f'<li><a href="#{found_id[1]}">{html.escape(_words(heading["text"]))}</a></li>'
         for heading in _HEADING.finditer(body)
@@ -62,5 +62,5 @@ def navigation(body: str, back: Sequence[Link]) -> str:
 
 
 def _words(text: str) -> str:
-    """A heading's words, without its markup and nbconvert's ¶."""
+    """Return a heading's words, without its markup and nbconvert's ¶."""
     return html.unescape(re.sub(r"<[^>]*>", "", _PILCROW.sub("", text))).strip()

@@ -109,12 +109,14 @@ def _dark_theme() -> str:
 
 
 def remote_references(page: str) -> list[str]:
-    """What a page would load from another machine; links that a reader must click are not among them."""
+    """Return the references that a page would load from another machine. They exclude links that a reader must
+    click."""
     return [m.group(0)[:120] for m in _LOADS.finditer(page)]
 
 
 def page(title: str, lead: str, *sections: str, style: str = "", back: Sequence[Link] = ()) -> str:
-    """A report page around finished HTML sections; `style` is CSS of its own, `back` are links to pages beside it."""
+    """Return a report page around finished HTML sections. `style` is CSS of its own, `back` are links to pages beside
+    it."""
     body = anchored("".join(sections))
     return (
         f"<!doctype html>\n<html lang='en'><head>{static_page()}<meta charset='utf-8'>"
@@ -136,7 +138,7 @@ class Cell:
     href: str = ""
 
     def html(self, label: str = "") -> str:
-        """`label` stands before the text where the header of the table is not shown."""
+        """Return the cell's HTML. `label` stands before the text if the header of the table is not shown."""
         text = html.escape(self.text)
         if self.href:
             text = f"<a href='{html.escape(self.href)}'>{text}</a>"
@@ -149,7 +151,7 @@ class Cell:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:
-    """An HTML table that scrolls if it is wider than the page; texts are escaped.
+    """Return an HTML table that scrolls if it is wider than the page. Texts are escaped.
 
     A phone shows each row as a list: its first cell as a title, then the others, each after its header.
     """

@@ -13,9 +13,10 @@ _FORMULA = re.compile(r"\s*'*\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV text. A text that could run as a formula gets one `'` in front; every other text reads back as it is.
+    """Return rows as CSV text. A text that could run as a formula gets one `'` in front. Every other text reads back
+    unchanged.
 
-    A text that is quoted already gets one more, so that removing one always gives the text. A single `-` is no formula.
+    A text that is already quoted gets one more, so removing one always gives the text. A single `-` is not a formula.
     """
     out = io.StringIO()
     csv.writer(out).writerows([[_shown(cell) for cell in row] for row in rows])

@@ -103,7 +103,7 @@ class _Renderer(IPythonRenderer):
 
 
 def _bounded(pattern: str) -> str:
-    """The pattern of a formula with a bound on its length, so that an opening without an end costs little."""
+    """Return the pattern of a formula with a bound on its length, so that an opening without an end costs little."""
     return pattern.replace(".*?", f".{{0,{_MAX_FORMULA}}}?").replace(".+?", f".{{1,{_MAX_FORMULA}}}?")
 
 

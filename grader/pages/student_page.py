@@ -16,7 +16,7 @@ __all__ = ["StudentPage", "TEMPLATES"]
 TEMPLATES = str(Path(__file__).parent / "templates")
 _SHOWN = ("text/plain", "image/png", "image/jpeg")
 _SAID = ("assignment_id", "notebook_id", "student", "first_name", "last_name", "notebook_path")
-"""What formgrader's template does not escape, although a student may have named the folder."""
+"""Fields that formgrader's template does not escape, although a student may have named the folder."""
 
 
 class StudentPage(NbGraderPreprocessor):

@@ -54,7 +54,7 @@ _MAX_PICTURE, _MAX_PIXELS = 2 << 20, 40_000_000
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _MAX_CHAIN = 100
 _MIN_QUOTE = 4
-"""Shorter words of a student's stay where a check quotes them, because they also occur inside other words."""
+"""The length below which a student's words stay if a check quotes them, because they also occur inside other words."""
 _GRACE_SECONDS = 5.0
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)]) | {ord(c): c for c in "\n\t"}
 
@@ -78,7 +78,7 @@ class _GraderHalf:
             seed = torch.manual_seed
 
             def forwarded(number: int) -> Any:
-                """A test's seed counts on both sides."""
+                """Seed both sides, because a test's seed counts on both."""
                 self.wall.seed = int(number)
                 return seed(number)
 
@@ -159,7 +159,7 @@ class _GraderHalf:
             self.oracles |= defined - self.wall.setup_names
 
     def _test(self, source: str, names: list[str]) -> float | None:
-        """Run a test cell in a namespace of its own; the value of its last line, where that is a number."""
+        """Run a test cell in a namespace of its own. Returns the value of its last line, if that is a number."""
         namespace = dict(self.main.__dict__)
         for name in sorted((used(source) & set(names)) - set(namespace)):
             with contextlib.suppress(KeyError):
@@ -214,7 +214,7 @@ def _without(message: str, words: list[str]) -> str:
 
 
 def _shown(text: object) -> list[dict[str, str]]:
-    """What the student's side says that a cell displayed: plain text and PNG pictures, nothing else."""
+    """Return the outputs that a cell displayed, according to the student's side: plain text and PNG pictures only."""
     try:
         outputs = json.loads(text) if type(text) is str else []
     except (ValueError, RecursionError):
@@ -242,12 +242,12 @@ def _encodable(text: str) -> str:
 
 
 def _line(message: str) -> str:
-    """A message without control characters, as a record may hold and a terminal may show it."""
+    """Return a message without control characters, as a record may hold and a terminal may show it."""
     return _encodable(message[:_MAX_MESSAGE]).translate(_CONTROL)
 
 
 def _main(fd: int, modules: list[str]) -> None:
-    """Fork one grader half for each pair of sockets that arrives. `modules` are what this lab's cells import."""
+    """Fork one grader half for each pair of sockets that arrives. `modules` are the imports of this lab's cells."""
     control = socket.socket(fileno=fd)
     import_all(modules)
     if torch := torch_if_imported():

@@ -21,7 +21,7 @@ from grader.transport.link import Link
 __all__ = ["RankProcesses"]
 
 _DESCRIPTORS = 2
-"""A rank has its socket, and the file for what it prints."""
+"""The descriptors of a rank: its socket, and the file for its output."""
 _MORE_THAN_PARENT = 8 << 20
 """Bytes that a fork may have made its own before its memory is measured."""
 
@@ -43,7 +43,7 @@ class RankProcesses:
         self._resident = ResidentMemory([])
 
     def answer(self, question: dict[str, Any], buffers: Sequence[bytearray]) -> dict[str, Any]:
-        """Do what the grader asks for. Raises KeyError if this is something else."""
+        """Answer a request of the grader. Raises KeyError if the request is unknown."""
         match question["op"]:
             case "start":
                 return {"confined": self._start(question["ranks"], bytes(buffers[0]))}

@@ -59,7 +59,7 @@ _MAX_SOCKETS = 1024
 def _main(fd: int, mode: str, modules: list[str]) -> None:
     """Fork one monitor for each request that arrives on the control socket, until its other end is closed.
 
-    `modules` are what this lab's setup cells import.
+    `modules` are the imports of this lab's setup cells.
     """
     control = socket.socket(fileno=fd)
     import_all(modules)  # never a module that the lab withholds, and never CUDA
@@ -265,7 +265,7 @@ def _sockets(pid: int) -> int:
 
 
 def _end_all(pid: int) -> None:
-    """Kill the submission and whatever it left: with namespaces the first kill ends them all."""
+    """Kill the submission and all processes that it left. With namespaces the first kill ends them all."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     while left := psutil.Process().children(recursive=True):

@@ -25,7 +25,7 @@ _MENDS: dict[Source, tuple[str, str]] = {
     "ranks": ("notebook", _COPY),
     "library": ("library", "Withhold the module that answers it"),
 }
-"""What an answer from each source is copied from, and how to mend the leak."""
+"""The origin of a copied answer for each source, and the way to mend the leak."""
 
 
 def _known_leaks(lab: Lab, source: Source) -> dict[str, float]:

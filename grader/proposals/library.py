@@ -27,7 +27,7 @@ class Module:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return what must exist to import it: its imports, and the packages that it lies in."""
+        """Return the modules that must exist to import it: its imports, and the packages that contain it."""
         return self.imports | {self.name.rsplit(".", up)[0] for up in range(1, self.name.count(".") + 1)}
 
     @property
@@ -161,7 +161,7 @@ _KINDS = {
 
 
 def _kinds(function: Function) -> dict[str, frozenset[str]]:
-    """Return what the annotation of each parameter allows. The empty set allows everything."""
+    """Return the types that the annotation of each parameter allows. The empty set allows everything."""
     given = function.args
     parts = (*given.posonlyargs, *given.args, *([given.vararg] if given.vararg else []), *given.kwonlyargs)
     return {each.arg: _allowed(each.annotation) for each in parts}
@@ -183,8 +183,8 @@ def _allowed(annotation: ast.expr | None) -> frozenset[str]:
 
 
 def _excludes(taken: frozenset[str], offered: frozenset[str]) -> bool:
-    """Tell whether a parameter takes nothing of what an argument may be. A class of the library and another class may
-    have the same attributes."""
+    """Tell whether a parameter allows none of an argument's possible types. A class of the library and another class
+    may have the same attributes."""
     if not taken or not offered or taken & offered:
         return False
     return bool(offered & _KINDS.keys())

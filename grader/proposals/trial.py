@@ -115,7 +115,7 @@ class Bench:
         self._open.close()
 
     def earned(self, exercise: Exercise, texts: Sequence[str]) -> Iterator[Outcome]:
-        """Yield, for each text, what it achieves as the answer to the exercise."""
+        """Yield the outcome of each text as the answer to the exercise."""
         done = 0
         while done < len(texts):
             for outcome in self._in_a_fork(exercise, texts[done:]):
@@ -210,7 +210,7 @@ class _Calls:
         self.returned = 0
 
     def counted(self, answer: Any) -> Any:
-        """Return a function that counts its calls. Anything else is returned as it is, and counts as one call."""
+        """Return a function that counts its calls. Anything else is returned unchanged, and counts as one call."""
         if not isinstance(answer, types.FunctionType):
             self.returned += 1
             return answer

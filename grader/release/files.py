@@ -21,7 +21,7 @@ def sha256(path: Path) -> str:
 
 
 def differences(made: Path, present: Path) -> dict[str, str]:
-    """Relative file names whose content differs between a folder as it should be and as it is."""
+    """Return the relative names of files whose content differs between the expected and the actual folder."""
     wanted, found = files_below(made), files_below(present)
     return {
         name: "is missing" if name not in found else "is not part of the release" if name not in wanted else "differs"

@@ -25,7 +25,7 @@ class _Secret:
     lines: list[str]
 
     def is_in(self, page: str, cell: str | None) -> bool:
-        """Whether these lines stand one after the other in what `_page` made of a text."""
+        """Return whether these lines follow one another in a result of `_page`."""
         if len(self.lines) == 1 and cell != self.cell:
             return False
         return _page(self.lines) in page
@@ -63,7 +63,8 @@ def _secrets(lab: Lab) -> Iterator[_Secret]:
 
 
 def _page(lines: list[str]) -> str:
-    """Lines as one text that holds those of another exactly where all of its lines are among them, in a row."""
+    """Return lines as one text. It contains another such text exactly if all lines of that text are among these lines,
+    in a row."""
     return "\n" + "".join(f"{line}\n" for line in lines)
 
 

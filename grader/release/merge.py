@@ -73,7 +73,7 @@ def _decide(
 def _own_cells_by_neighbour(
     before: dict[str, NotebookNode], mine: dict[str, NotebookNode], after: dict[str, NotebookNode], result: Merge
 ) -> dict[str | None, list[NotebookNode]]:
-    """The student's cells that `after` lacks, each under the key of the released cell that it follows."""
+    """Return the student's cells that `after` lacks, each under the key of the released cell that it follows."""
     successor = _successors(list(before), list(after))
     own: dict[str | None, list[NotebookNode]] = defaultdict(list)
     neighbour: str | None = None
@@ -114,7 +114,7 @@ def _text(cell: NotebookNode) -> tuple[str, str]:
 
 
 def _in_place_of(mine: NotebookNode, released: NotebookNode) -> NotebookNode:
-    """The student's text and outputs with the released cell's id and role."""
+    """Return the student's text and outputs with the released cell's id and role."""
     cell = copy.deepcopy(mine)
     cell.id = released.id
     cell.metadata = NotebookNode({**cell.metadata, **copy.deepcopy(released.metadata)})

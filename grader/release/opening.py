@@ -30,7 +30,7 @@ _LOOK = "without a background"
 
 
 def is_current(lab: Lab) -> bool:
-    """Whether the picture was drawn by the cells that the source has now, or the lab has none and needs none."""
+    """Return whether the picture was drawn by the cells that the source has now, or the lab has none and needs none."""
     cells = _cells(lab)
     if not cells:
         return not lab.opening.exists()
@@ -64,7 +64,7 @@ def draw(lab: Lab) -> None:
 
 
 def _cells(lab: Lab) -> list[str]:
-    """The setup cells above the opening cell, and that cell; empty where there is none."""
+    """Return the setup cells above the opening cell, and that cell, or nothing if there is none."""
     before: list[str] = []
     for cell in lab.master().cells:
         tags = cell.metadata.get("tags", [])
@@ -80,7 +80,7 @@ def _digest(cells: list[str]) -> str:
 
 
 def _with_digest(png: bytes, digest: str) -> bytes:
-    """The picture in 256 colours, which halves it, with the hash of what drew it."""
+    """Return the picture in 256 colours, which halves its size, with the hash of the cells that drew it."""
     said = PngImagePlugin.PngInfo()
     said.add_text(_TEXT, digest)
     small = io.BytesIO()

@@ -23,7 +23,7 @@ _MARK = "trusted"
 
 
 def read_notebook(path: Path, missing: str) -> NotebookNode:
-    """A notebook that may be anybody's. Its cells carry no mark of trust: nbformat drops one that a file holds.
+    """Read a notebook that may be anybody's. Its cells carry no mark of trust: nbformat drops one that a file holds.
 
     Raises:
         LabError: the file is missing, which `missing` explains, or it is not a notebook.
@@ -52,9 +52,10 @@ def read_notebook(path: Path, missing: str) -> NotebookNode:
 
 
 def read_own(path: Path, missing: str) -> NotebookNode:
-    """`read_notebook` for a learner's own copy: each code cell is marked with whether Jupyter has signed the notebook.
+    """Read a learner's own copy with `read_notebook`. Each code cell is marked with whether Jupyter has signed the
+    notebook.
 
-    The marks travel with the cells, so that `write_own` can tell the learner's outputs from those of a release.
+    The marks travel with the cells, so that `write_own` can tell the learner's outputs from the outputs of a release.
     """
     notebook = read_notebook(path, missing)
     signed = _ask_notary(lambda notary: notary.check_signature(notebook))
@@ -79,7 +80,8 @@ def write_own(path: Path, notebook: NotebookNode) -> None:
 
 
 def _ask_notary(question: Callable[[NotebookNotary], bool]) -> bool:
-    """An answer from Jupyter's database of signatures; False if it cannot be opened, and then nothing is trusted."""
+    """Return the answer of Jupyter's database of signatures, or False if it cannot be opened. Then nothing is
+    trusted."""
     try:
         notary = NotebookNotary()
         with contextlib.closing(notary.store):

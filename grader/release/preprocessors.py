@@ -51,14 +51,14 @@ class _SchemaOnce(BaseMetadataValidator):
 
 
 class _Validator(MetadataValidator, _SchemaOnce):
-    """nbgrader's rules for a notebook; where they ask for the schema of a cell, `_SchemaOnce` comes first."""
+    """nbgrader's rules for a notebook. If they ask for the schema of a cell, `_SchemaOnce` comes first."""
 
 
 class ForStudents(NbGraderPreprocessor):
-    """Keeps what students need in a notebook: the lab's name and minutes, a hash of the release, and cells without a
-    history.
+    """A preprocessor that keeps only what students need in a notebook: the lab's name and minutes, a hash of the
+    release, and cells without a history.
 
-    The cell that draws the opening picture is left out: its picture is attached to the title.
+    The cell that draws the opening picture is left out, because its picture is attached to the title.
     """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
@@ -76,7 +76,8 @@ class ForStudents(NbGraderPreprocessor):
 
 
 def _let_run_all_go_on(nb: NotebookNode) -> None:
-    """Tag what a wrong answer breaks: its own cell, and demonstrations that use it. JupyterLab goes on past them."""
+    """Tag the cells that a wrong answer breaks: its own, and demonstrations that use it. JupyterLab continues after
+    them."""
     answers = [cell for cell in nb.cells if kind_of(cell) is Kind.SOLUTION]
     names = {name for cell in answers for name in bound(cell.source, imports=False)}
     for cell in nb.cells:
@@ -92,7 +93,8 @@ def _names(cell: NotebookNode) -> frozenset[str]:
 
 
 def content_hash(notebook: NotebookNode) -> str:
-    """12 hex digits over what a person wrote in a notebook: texts, pictures, roles, tags; not outputs or ids."""
+    """Return 12 hex digits over the parts of a notebook that a person wrote: texts, pictures, roles and tags, but not
+    outputs or ids."""
     content = [
         [
             cell.cell_type,

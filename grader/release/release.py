@@ -34,7 +34,7 @@ from grader.release.preprocessors import ForStudents, content_hash
 __all__ = ["IGNORE", "PREPROCESSORS", "not_on_the_map", "release", "stale", "write_dives"]
 
 _GENERATED = "threeloops_generated"
-"""Key in a solution notebook's metadata: the hash of what was generated, which reveals a later edit."""
+"""The key in a solution notebook's metadata of the hash of the generated notebook, which reveals a later edit."""
 
 _README = "README.md"
 _TABLE = re.compile(
@@ -46,8 +46,8 @@ IGNORE = [
     "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", "wrong", "right", CHANGES, "__pycache__", ".*", "*.tmp",
     "feedback",
 ]  # fmt: skip
-"""What nbgrader must never copy to students: sources, wrong answers and other right ones hold the answers, and so do
-the mutants of an answer. The opening picture is attached to the notebook."""
+"""Files that nbgrader must never copy to students. Sources, wrong answers and other right ones hold the answers, and so
+do the mutants of an answer. The opening picture is attached to the notebook."""
 
 PREPROCESSORS = [
     "nbgrader.preprocessors.IncludeHeaderFooter",
@@ -70,7 +70,7 @@ in place of nbgrader's own check and ForStudents at the end."""
 def release(labs: Sequence[Lab]) -> list[Path]:
     """Generate `solutions/NN/NN.ipynb` and `labs/NN/` of each lab, and the pages about all labs.
 
-    Returns the released notebooks. No gradebook is read or made. All labs are built beside the old ones first and then
+    Returns the released notebooks. No gradebook is read or made. All labs are first built beside the old ones and then
     moved into place, so a fault in one leaves every lab as it was.
 
     Raises:
@@ -100,7 +100,8 @@ def release(labs: Sequence[Lab]) -> list[Path]:
 
 
 def stale(labs: Sequence[Lab]) -> list[str]:
-    """How `labs/` differs from what `solutions/` generates, one sentence per file; empty if it is current."""
+    """Return the differences between `labs/` and the labs that `solutions/` generates, one sentence per file, or none
+    if it is current."""
     with tempfile.TemporaryDirectory() as scratch:
         built = _build(labs, Path(scratch))
         found = [
@@ -133,7 +134,7 @@ def not_on_the_map(labs: Sequence[Lab]) -> list[str]:
 
 
 def _written(root: Path) -> dict[Path, str]:
-    """What is written about all labs of a course: glossary, the page of the course, the README's table."""
+    """Return the texts about all labs of a course: glossary, the page of the course, and the README's table."""
     minutes = {lab.slug: lab.minutes for lab in all_labs(root)}
     try:
         pages = {root / LABS / "glossary.md": glossary.page(), root / LABS / "course.md": outline.page(minutes)}
@@ -147,7 +148,7 @@ def _written(root: Path) -> dict[Path, str]:
 
 
 def _new_solution(lab: Lab) -> NotebookNode | None:
-    """The solution notebook to write; None if the one that is there, with any outputs, is of the same source.
+    """Return the solution notebook to write, or None if the one that is there, with any outputs, is of the same source.
 
     Raises:
         LabError: the one that is there holds an edit that its source does not, or cannot be read.
@@ -212,7 +213,7 @@ def _generate(slug: str, root: Path) -> None:
 
 
 def _exchange(new: Path, place: Path, old: Path) -> None:
-    """Move a folder into place; what was there goes to `old`, and comes back if the move fails."""
+    """Move a folder into place. The old folder goes to `old`, and comes back if the move fails."""
     if place.exists():
         place.rename(old)
     try:

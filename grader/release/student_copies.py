@@ -19,7 +19,7 @@ __all__ = ["Updated", "start", "update"]
 
 @dataclass
 class Updated:
-    """What `update` did. `backup` is None if the notebook did not change."""
+    """The result of `update`. `backup` is None if the notebook did not change."""
 
     notebook: Path
     merged: Merge
@@ -27,7 +27,7 @@ class Updated:
     data: list[str] = field(default_factory=list)
     kept_data: list[str] = field(default_factory=list)
     dives: "Updated | None" = None
-    """What it did to the notebook of deep dives, where there is one."""
+    """The result for the notebook of deep dives, if there is one."""
 
     @property
     def message(self) -> str:
@@ -46,9 +46,9 @@ class Updated:
 
 
 def start(lab: Lab) -> bool:
-    """Copy `labs/NN` to `work/NN`, and the release it was made from to `work/.base/`; False if there is a copy already.
+    """Copy `labs/NN` to `work/NN`, and its release to `work/.base/`. Returns False if there is a copy already.
 
-    Never overwrites a file: if the student removed only the notebook, what is missing is given back.
+    Never overwrites a file. If the student removed only the notebook, the missing files are restored.
 
     Raises:
         LabError: the lab has not been released.
@@ -73,9 +73,9 @@ def start(lab: Lab) -> bool:
 
 
 def update(lab: Lab) -> Updated:
-    """Merge the released lab into the student's copy; what they wrote is kept, and a backup is written beside it.
+    """Merge the released lab into the student's copy. Their own work is kept, and a backup is written beside it.
 
-    A run that is cut short leaves the old notebook or the new one, never half of one, and may be repeated.
+    An interrupted run leaves the old notebook or the new one, never half of one, and may be repeated.
 
     Raises:
         LabError: the lab was not started or not released, or the student's file is not a notebook. Nothing was touched.
@@ -103,7 +103,7 @@ def _update_notebook(lab: Lab) -> Updated:
 
 
 def _read_base(lab: Lab) -> NotebookNode:
-    """The release that the student's copy came from. Without it no cell counts as untouched, so all are kept."""
+    """Return the release that the student's copy came from. Without it no cell counts as untouched, so all are kept."""
     try:
         return read_notebook(_base(lab), "")
     except LabError:
@@ -146,7 +146,7 @@ def _data_hashes(lab: Lab) -> dict[str, str]:
 
 
 def _base(lab: Lab, suffix: str = ".ipynb") -> Path:
-    """The release that the student's copy was last brought up to."""
+    """Return the release that the student's copy was last brought up to."""
     return lab.copies / BASE / f"{lab.stem}{suffix}"
 
 

@@ -34,7 +34,7 @@ class SandboxError(MachineFault):
 
 
 def environment(home: str, scratch: str, library: str, packages: list[str]) -> dict[str, str]:
-    """The whole environment of the student's side; no variable of the grader's is passed on.
+    """Return the whole environment of the student's side. No variable of the grader's is passed on.
 
     `scratch` must be writable and this run's own: in a folder of another user's IPython cannot write, and leaves a new
     one in /tmp each time.
@@ -54,7 +54,7 @@ def environment(home: str, scratch: str, library: str, packages: list[str]) -> d
 
 
 def command(stage: Path, arguments: list[str]) -> list[str]:
-    """The bubblewrap command that runs `python ARGUMENTS` with `stage` as the only visible part of the course.
+    """Return the bubblewrap command that runs `python ARGUMENTS` with `stage` as the only visible part of the course.
 
     A user needs a user namespace to hold the capabilities that `confine` uses. Root gets none: each submission becomes
     a user of its own instead (see `confine`), so that the kernel counts its processes. Raises SandboxError.
@@ -100,12 +100,12 @@ def _hidden(binds: list[tuple[str, str]]) -> list[str]:
 
 
 def needs_user_switch() -> bool:
-    """Whether the harness runs as root, so that each submission must become another user."""
+    """Return whether the harness runs as root, so that each submission must become another user."""
     return os.geteuid() == 0
 
 
 def _interpreter() -> tuple[str, list[tuple[str, str]]]:
-    """The Python that runs inside, and the (source, target) pairs that must be bound for it."""
+    """Return the Python that runs inside, and the (source, target) pairs that must be bound for it."""
     base = Path(sys.base_prefix).resolve()
     if base.is_relative_to("/tmp"):
         raise SandboxError(f"the Python installation lies in {base}, and the sandbox has a /tmp of its own")
@@ -128,7 +128,7 @@ def _extra_site_folders() -> list[Path]:
 
 @functools.cache
 def why_not() -> str | None:
-    """Why bubblewrap does not work here, in one sentence; None where it does. Starts it once to find out."""
+    """Return why bubblewrap does not work here, in one sentence, or None if it works. Starts it once to find out."""
     try:
         argv = command(Path(__file__).parent, ["-c", "print('up')"])
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)

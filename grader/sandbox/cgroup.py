@@ -66,11 +66,11 @@ class Group:
         return ""
 
     def is_victim(self) -> bool:
-        """Whether the kernel ended processes of the group because the whole machine had no memory left."""
+        """Return whether the kernel ended processes of the group because the whole machine had no memory left."""
         return self._was_killed() and not self._met_its_limit()
 
     def _was_killed(self) -> bool:
-        """Whether the kernel took memory back by ending a process, for whatever shortage."""
+        """Return whether the kernel took memory back by ending a process, for any shortage."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         return self._count(name, "oom_kill") > 0
 
@@ -81,13 +81,13 @@ class Group:
         return self._count("memory.max_usage_in_bytes") >= (self.memory_mb - _HUGE_PAGE_MB) << 20
 
     def _count(self, name: str, key: str = "") -> int:
-        """A number that the kernel keeps for this group; 0 where it keeps none."""
+        """Return a number that the kernel keeps for this group, or 0 if it keeps none."""
         with suppress(OSError, KeyError, ValueError):
             return int(_pairs(self.folders[0] / name)[key] if key else (self.folders[0] / name).read_text())
         return 0
 
     def end(self) -> None:
-        """End every process of the group and remove it. A later run removes what cannot be removed in time."""
+        """End every process of the group and remove it. A later run removes a group that cannot be removed in time."""
         deadline = time.monotonic() + _END_SECONDS
         for folder in self.folders:
             while folder.exists() and time.monotonic() < deadline:
@@ -103,9 +103,9 @@ class Group:
 
 
 def make(limits: Limits, jobs: int) -> Group | None:
-    """A new group that holds one of `jobs` simultaneous submissions to `limits` and to its share of the cores.
+    """Make a new group that holds one of `jobs` simultaneous submissions to `limits` and to its share of the cores.
 
-    None where this process cannot make groups at all. Raises OSError where this one group is refused.
+    Returns None if this process cannot make groups at all. Raises OSError if this one group is refused.
     """
     return _create(_find(), limits, jobs) if why_not() is None else None
 
@@ -141,7 +141,7 @@ def _make_locked(folder: Path) -> int:
 
 
 def _settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
-    """The files of a group and what to write to them, in this order."""
+    """Return the files of a group and their contents, in the order of writing."""
     memory, processes = str(limits.memory_mb << 20), str(limits.processes)
     cores = max((os.cpu_count() or 1) / jobs, 1)
     quota = str(int(cores * _PERIOD_MICROSECONDS))
@@ -164,7 +164,8 @@ def _settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
 
 
 def why_not() -> str | None:
-    """Why no group can be made here, in one sentence; None where one can. Makes a group and moves a process into it."""
+    """Return why no group can be made here, in one sentence, or None if one can. Makes a group and moves a process into
+    it."""
     with _deciding:  # two simultaneous trials would get in each other's way
         return _why_not()
 
@@ -192,7 +193,7 @@ def _why_not() -> str | None:
 
 @functools.cache
 def _find() -> _Place:
-    """Find where this process may make groups. Raises NoGroups."""
+    """Find the place where this process may make groups. Raises NoGroups."""
     own = _own_groups()
     if set(_CONTROLLERS) <= own.keys():
         return _Place(1, tuple(own[name][1] for name in _CONTROLLERS))
@@ -243,7 +244,8 @@ def _sweep(place: _Place) -> None:
 
 
 def _own_groups() -> dict[str, tuple[Path, Path]]:
-    """The mount of a tree, and the group of this process in it, by controller; those of version 2 under ""."""
+    """Return the mount of a tree and the group of this process in it, by controller. Those of version 2 are under
+    ""."""
     found: dict[str, tuple[Path, Path]] = {}
     with suppress(OSError):
         lines = [line.split(":", 2) for line in (_PROC / "cgroup").read_text().splitlines()]

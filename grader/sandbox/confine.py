@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 HOME = "/home/student"
 
 ENDED_BY_ITSELF = "."
-"""What the monitor says where it had to end nothing. If it is gone without a word, the machine has ended it."""
+"""The monitor's message if it had to end nothing. If it is gone without a message, the machine has ended it."""
 
 UIDS = range(1 << 30, 1 << 31)
 """User numbers that no machine uses. Each submission gets one, because the kernel counts processes per user."""
@@ -53,13 +53,13 @@ def prctl(option: int, value: int = 0) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Enter new namespaces. Raises OSError where the kernel refuses."""
+    """Enter new namespaces. Raises OSError if the kernel refuses."""
     if _libc.unshare(flags):
         raise OSError(ctypes.get_errno(), "unshare")
 
 
 def enter(namespace: int, kind: int) -> None:
-    """Enter the namespace of this kind that a descriptor names. Raises OSError where the kernel refuses."""
+    """Enter the namespace of this kind that a descriptor names. Raises OSError if the kernel refuses."""
     if _libc.setns(namespace, kind):
         raise OSError(ctypes.get_errno(), "setns")
 
@@ -167,8 +167,8 @@ def _bound_socket_buffers() -> None:
 
 
 def _writable_proc() -> int:
-    """A descriptor of a /proc that no path leads to. The one that the submission sees is read-only: writing there a
-    process could make the kernel forget its largest memory (`clear_refs`)."""
+    """Return a descriptor of a /proc that no path leads to. The one that the submission sees is read-only: writing
+    there a process could make the kernel forget its largest memory (`clear_refs`)."""
     place = "/tmp/proc"
     os.mkdir(place)
     _mount("proc", place, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
@@ -180,7 +180,8 @@ def _writable_proc() -> int:
 
 
 def _drop_privileges(uid: int | None, writable_proc: int, is_rank: bool) -> None:
-    """Give up every capability, and root where the harness runs as root, for this process and all that it starts."""
+    """Give up every capability, and root if the harness runs as root, for this process and all processes that it
+    starts."""
     _empty_bounding_set()
     if uid is not None:
         os.setgroups([])

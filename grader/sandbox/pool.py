@@ -41,9 +41,9 @@ _END_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Connection:
-    """The two live processes of one submission: `grader` answers cells; closing `life` ends the student's side.
+    """The two live processes of one submission. `grader` answers cells. Closing `life` ends the student's side.
 
-    `group` limits the student's side; None where no control group can be made here.
+    `group` limits the student's side. It is None if no control group can be made here.
     """
 
     grader: Link
@@ -63,9 +63,10 @@ class Connection:
             self.group.end()
 
     def reason(self) -> str | None:
-        """Why the kernel or the monitor ended the submission: "" where neither did, None where the monitor is dead.
+        """Return why the kernel or the monitor ended the submission: "" if neither did, None if the monitor is dead.
 
-        Raises MachineFault where the machine had no memory left: the kernel ends submissions first, whoever used it up.
+        Raises MachineFault if the machine had no memory left, because the kernel ends submissions first, even if
+        another process used it up.
         """
         if self.group is not None and (exceeded := self.group.exceeded()):
             return exceeded
@@ -128,7 +129,7 @@ class Pool:
         self._processes.append(process)
 
     def _wait_until_ready(self) -> None:
-        """Raises SandboxError as soon as one of the two processes ends, and where one hangs."""
+        """Wait until both processes are ready. Raises SandboxError as soon as one of them ends, or if one hangs."""
         waiting = dict(zip(self._controls, ("student's", "grader's"), strict=True))
         deadline = time.monotonic() + _START_SECONDS
         while waiting:
@@ -145,8 +146,8 @@ class Pool:
     def connect(self, limits: Limits, jobs: int = 1) -> Connection:
         """Fork a fresh pair of processes for one of `jobs` simultaneous submissions.
 
-        Without a sandbox a submission can end the warm process that it was forked from; then both are started anew.
-        Raises SandboxError where that fails, too.
+        Without a sandbox a submission can end the warm process from which it was forked. Then both are started again.
+        Raises SandboxError if that fails, too.
         """
         try:
             return self._connect(limits, jobs)
@@ -206,8 +207,8 @@ class Pool:
 
 
 def _modules_of(lab: Lab) -> list[str]:
-    """The modules that the lab's setup cells import, torch where any cell does, REPLAY where tests replay kernels,
-    and COMPILER where some cell makes an optimizer."""
+    """Return the modules that the lab's setup cells import, torch if any cell imports it, REPLAY if tests replay
+    kernels, and COMPILER if some cell makes an optimizer."""
     trusted = manifest(lab)
     found: set[str] = set()
     for cell in trusted.master.cells:
@@ -233,7 +234,7 @@ _pools_lock = threading.Lock()
 
 
 def pool(lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> Pool:
-    """The pool of this process for one version of a lab; started at the first call, closed at exit."""
+    """Return the pool of this process for one version of a lab. It is started at the first call, and closed at exit."""
     key = (lab, lab.source.stat().st_mtime_ns, sandbox, withhold)
     with _pools_lock:
         if key not in _pools:
@@ -251,7 +252,8 @@ def close_pools() -> None:
 
 
 def choose(wanted: str) -> Sandbox:
-    """The sandbox to use for "auto", "bwrap" or "none". Auto never falls back to none: no sandbox must be a choice.
+    """Return the sandbox to use for "auto", "bwrap" or "none". Auto never falls back to none: no sandbox must be a
+    choice.
 
     Raises SandboxError where bubblewrap does not work and "none" was not asked for.
     """

@@ -83,7 +83,7 @@ _REFUSED_TO_KERNELS = {
     "truncate": (76, 45),
     "ftruncate": (77, 46),
 }
-"""What a process that only interprets an admitted kernel never needs, and one that was taken over would use."""
+"""System calls that a process which only interprets an admitted kernel never needs, but a hijacked one would use."""
 
 _REFUSED_TO_RANKS = {
     "flock": (73, 32),
@@ -98,8 +98,8 @@ _REFUSED_TO_RANKS = {
     "sysinfo": (99, 179),
     "syslog": (103, 116),
 }
-"""What would tell one rank what another does with a file that both can only read, such as a file of the library, or
-with the memory and the log of the machine."""
+"""System calls that would tell one rank what another does with a file that both can only read, such as a file of the
+library, or with the memory and the log of the machine."""
 
 _MMAP, _OPENAT, _SOCKET, _SOCKETPAIR, _SETSOCKOPT = (9, 222), (257, 56), (41, 198), (53, 199), (54, 208)
 _FCNTL, _FUTEX = (72, 25), (202, 98)
@@ -127,7 +127,7 @@ _Step = tuple[int, str, str, int]
 
 
 def _program(machine: str, *, kernels_only: bool = False, is_rank: bool = False) -> list[_Instruction]:
-    """The filter for one architecture. Raises KeyError for one whose system call numbers are not known here.
+    """Return the filter for one architecture. Raises KeyError for one whose system call numbers are not known here.
 
     `kernels_only` is for a process that interprets admitted kernels: no programs, sockets, signals or written files.
     `is_rank` is for a process that must not communicate with its like: no locks and no watches of files.
@@ -170,7 +170,7 @@ def _block(call: int, *steps: _Step) -> list[_Step]:
 
 
 def _assembled(blocks: list[list[_Step]]) -> list[_Instruction]:
-    """The blocks with their jumps as numbers, which count forward from the instruction after the jump."""
+    """Return the blocks with their jumps as numbers, which count forward from the instruction after the jump."""
     total = sum(map(len, blocks))
     ends = {"allow": total, "refuse": total + 1, "pretend": total + 2, "kill": total + 3}
     code: list[_Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE)]
@@ -185,9 +185,10 @@ def _assembled(blocks: list[list[_Step]]) -> list[_Instruction]:
 
 
 def install(*, kernels_only: bool = False, is_rank: bool = False) -> None:
-    """Apply the filter to this process and all that it starts; needs no_new_privs. No effect on other architectures.
+    """Apply the filter to this process and all processes that it starts. It needs no_new_privs, and has no effect on
+    other architectures.
 
-    Raises OSError where the kernel refuses the filter.
+    Raises OSError if the kernel refuses the filter.
     """
     machine = os.uname().machine
     if machine not in _AUDIT:

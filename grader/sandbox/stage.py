@@ -44,10 +44,10 @@ raise ImportError(
 
 
 def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
-    """Fill a new `folder` with what the student's side may see, and return it.
+    """Fill a new `folder` with the files that the student's side may see, and return it.
 
-    `withholds` are dotted names of library modules that hold answers; raises ValueError for one that does not exist, so
-    that nothing would be withheld. `data` is the lab's data folder, if it has one.
+    `withholds` are dotted names of library modules that hold answers. Raises ValueError for one that does not exist,
+    because nothing would be withheld. `data` is the lab's data folder, if it has one.
     """
     shutil.copytree(LIBRARY, folder / "threeloops", ignore=shutil.ignore_patterns("__pycache__"))
     for module in withholds:

@@ -26,23 +26,23 @@ __all__ = [
 ]
 
 COMPILER = "torch._dynamo"
-"""What the first optimizer of a process imports: 300 modules, in a second."""
+"""The module that the first optimizer of a process imports: 300 modules, in a second."""
 RANKS = "threeloops.training.cluster"
 """The module that setup cells import where tests run programs on ranks."""
 REPLAY = "threeloops.lab.checking.replay"
-"""The module that stands for "the lab's tests replay kernels" in the list of what to import."""
+"""The module that stands for "the lab's tests replay kernels" in the list of imports."""
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import what can be imported: for `from a import b` the list names `a.b`, a module or a name that package `a`
-    imports when it is first used. An import that fails here fails again, visibly, in its cell."""
+    """Import all modules that can be imported. For `from a import b` the list names `a.b`, a module or a name that
+    package `a` imports when it is first used. An import that fails here fails again, visibly, in its cell."""
     for module in modules:
         with suppress(Exception):
             pkgutil.resolve_name(module)
 
 
 def import_for_ranks(modules: Sequence[str]) -> None:
-    """What ranks may need whose programs use what these modules hold."""
+    """Import the modules that ranks may need if their programs use these modules."""
     from threeloops.training.cluster.processes.warm import warm_up
 
     warm_up(modules)
@@ -78,7 +78,7 @@ def compare_once() -> None:
 
 
 def execute_once() -> None:
-    """Replay one launch, so that those of submissions are forked with all that they import."""
+    """Replay one launch, so that submissions' replays are forked with all their imports."""
     from threeloops.inner.replay.server import warm_up
 
     warm_up()

@@ -29,7 +29,8 @@ _JOINERS = "\u200c\u200d"
 
 
 def student_name(folder: str) -> str:
-    """The student whose folder has this name: in composed Unicode (NFC), with escapes for unprintable characters."""
+    """Return the student whose folder has this name: in composed Unicode (NFC), with escapes for unprintable
+    characters."""
     composed = unicodedata.normalize("NFC", folder)
     return "".join(c if _is_printable(c) else c.encode("unicode_escape").decode() for c in composed)
 
@@ -58,7 +59,7 @@ def _why_no_student(name: str) -> str:
 
 
 def spelling(name: str) -> str:
-    """The visible part of a name: readers cannot tell two folders with one spelling apart."""
+    """Return the visible part of a name: readers cannot tell two folders with one spelling apart."""
     return "".join(c for c in unicodedata.normalize("NFC", name) if c not in _JOINERS)
 
 
@@ -116,10 +117,10 @@ def below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def require_timestamp(folder: Path) -> None:
-    """Check that nbgrader can read the time of a submission: it would end the whole run otherwise.
+    """Check that nbgrader can read the time of a submission. Otherwise it would end the whole run.
 
     Raises:
-        BadSubmission: the timestamp is not a time. A missing or an empty one is no fault.
+        BadSubmission: the timestamp is not a time. A missing or an empty one is not a fault.
         OSError: the machine cannot read files now.
     """
     text = b""

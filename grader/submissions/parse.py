@@ -19,7 +19,8 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?+)*+(?:"|\Z)|[\[{,]', re.DOTALL)
 
 
 def parse(content: bytes) -> NotebookNode:
-    """Notebook bytes as data, reduced to what grading reads (`essentials`); `rebuild` judges it against the lab.
+    """Parse notebook bytes into data, reduced to the parts that grading reads (`essentials`). `rebuild` judges it
+    against the lab.
 
     Raises:
         BadSubmission: too large, not JSON, not a JSON object, or too many cells.

@@ -30,7 +30,8 @@ class Submission:
 
 
 def find(folder: Path, lab: Lab) -> list[Submission]:
-    """Every student folder, in alphabetical order, including those without a notebook, so that nobody is forgotten.
+    """Return every student folder, in alphabetical order, including those without a notebook, so that nobody is
+    forgotten.
 
     Raises:
         FileNotFoundError: `folder` does not exist or holds no student.
@@ -54,12 +55,12 @@ def find(folder: Path, lab: Lab) -> list[Submission]:
 
 
 def read(submission: Submission, folder: Path) -> NotebookNode:
-    """The submitted notebook as plain data. Raises BadSubmission as `content` and `parse` do."""
+    """Return the submitted notebook as plain data. Raises BadSubmission as `content` and `parse` do."""
     return parse(content(submission, folder))
 
 
 def content(submission: Submission, folder: Path) -> bytes:
-    """The submitted file. Never opens a link, a pipe or a device, which could lead elsewhere or never end.
+    """Return the submitted file. Never opens a link, a pipe or a device, which could lead elsewhere or never end.
 
     Raises:
         BadSubmission: the file is missing, too large or unreadable; the name cannot be a student's; the folder holds a

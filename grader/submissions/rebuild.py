@@ -21,7 +21,7 @@ from grader.submissions.submitted import NotThisLab, essentials
 __all__ = ["Rebuilt", "rebuild"]
 
 _UNANSWERED = "YOUR ANSWER HERE"
-"""What nbgrader's ClearSolutions leaves of a written answer."""
+"""The text that nbgrader's ClearSolutions leaves in a written answer."""
 
 _OF_LAB = (Kind.TEST, *SETUPS)
 _MAX_FREE_CELLS = 200
@@ -33,7 +33,7 @@ _MAX_TEXT = 500_000
 
 @dataclass
 class Rebuilt:
-    """A submission in the master's shape, and what had to be restored."""
+    """A submission in the master's shape, and the list of restored parts."""
 
     notebook: NotebookNode
     notes: list[str]
@@ -41,10 +41,10 @@ class Rebuilt:
 
 
 def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
-    """The submission in the master's shape. Idempotent; the submission is not changed.
+    """Return the submission in the master's shape. It is idempotent, and does not change the submission.
 
     Raises:
-        NotThisLab: it holds no cell of this lab, or is no notebook at all.
+        NotThisLab: it holds no cell of this lab, or is not a notebook at all.
     """
     notebook = essentials(submission)
     if (cells := notebook.get("cells")) is None:
@@ -81,7 +81,7 @@ def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
 def _sort(
     cells: list[dict[str, Any]], trusted: Manifest
 ) -> tuple[dict[str, str], dict[str | None, list[NotebookNode]], list[str]]:
-    """The answers by name, the student's own cells by the name of the lab's cell before them, and notes."""
+    """Return the answers by name, the student's own cells by the name of the lab's cell before them, and notes."""
     masters = {c.id: c for c in trusted.master.cells}
     demos = {c.source.strip() for c in masters.values() if trusted.kinds[c.id] is Kind.DEMO}
     answers: dict[str, str] = {}
@@ -118,7 +118,7 @@ def _sort(
 
 
 def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNode) -> list[str]:
-    """Notes on what the submission changed in a cell that students may not change."""
+    """Note the submission's changes of a cell that students may not change."""
     notes = []
     if (given_type := cell.get("cell_type")) != master.cell_type:
         notes.append(f"{name}: its type was changed to {str(given_type)[:20]!r}; it counts as {master.cell_type}")
@@ -147,7 +147,7 @@ def _own_cell(cell: dict[str, Any], number: int, notes: list[str]) -> NotebookNo
 
 
 def _within(text: str, name: str, cell_type: str, notes: list[str]) -> str:
-    """The text of a student's cell; if it is too long, only a message that says so."""
+    """Return the text of a student's cell. If it is too long, return only a message that says so."""
     if len(text) <= _MAX_CELL_TEXT:
         return text
     said = (

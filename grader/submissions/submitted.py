@@ -13,7 +13,7 @@ _ROLE = ("grade", "grade_id", "locked", "points", "schema_version", "solution", 
 
 
 class BadSubmission(Exception):
-    """This student's file cannot be graded; the message says why and what to hand in instead."""
+    """This student's file cannot be graded. The message says why and what to hand in instead."""
 
 
 class NotThisLab(BadSubmission):
@@ -21,7 +21,7 @@ class NotThisLab(BadSubmission):
 
 
 def essentials(notebook: Any) -> dict[str, Any]:
-    """The text, type, id, tags and nbgrader metadata of each cell, and the lab's name.
+    """Return the text, type, id, tags and nbgrader metadata of each cell, and the lab's name.
 
     Raises:
         NotThisLab: more than MAX_CELLS cells.

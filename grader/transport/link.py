@@ -24,7 +24,7 @@ class WallError(BaseException):
 
 
 class LinkDead(BaseException):
-    """There is no answer from the other side, and there will be none."""
+    """There is no answer from the other side, and there will not be one."""
 
 
 class Link:
@@ -52,7 +52,7 @@ class Link:
             self._die(error)
 
     def receive(self) -> tuple[dict[str, Any], list[bytearray]]:
-        """The next frame.
+        """Return the next frame.
 
         Raises:
             LinkDead: the deadline passed, the other side ended, or it sent something that is not a frame.
@@ -65,7 +65,7 @@ class Link:
             self._die(error)
 
     def last_word(self) -> tuple[dict[str, Any], list[bytearray]] | None:
-        """What the other end had said before it hung up, where `send` has failed; None where it had said nothing."""
+        """Return the other end's last message before it hung up, after `send` has failed, or None if there was none."""
         try:
             return frames.receive(self.socket.fileno(), self.deadline, LIMITS)
         except FrameError:

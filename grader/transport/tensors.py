@@ -7,7 +7,7 @@ __all__ = ["is_module", "is_tensor", "torch_if_imported"]
 
 
 def torch_if_imported() -> Any:
-    """The module, or None where nothing has imported it yet: then no value here is a tensor."""
+    """Return the module, or None if nothing has imported it yet. Then no value here is a tensor."""
     return sys.modules.get("torch")
 
 
@@ -17,6 +17,6 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_module(value: Any) -> bool:
-    """Whether it is a `torch.nn.Module`."""
+    """Return whether it is a `torch.nn.Module`."""
     torch = torch_if_imported()
     return torch is not None and isinstance(value, torch.nn.Module)

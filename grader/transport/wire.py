@@ -37,7 +37,7 @@ _NUMPY_DTYPES = "float64 float32 float16 complex64 complex128 int64 int32 int16 
 _NUMPY = {name: np.dtype(name) for name in _NUMPY_DTYPES.split()}
 
 Buffers = list[Any]
-"""The bytearrays of one frame; None where a value has taken its own."""
+"""The bytearrays of one frame, with None in place of each that a value has taken."""
 
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 _Index = Annotated[int, Meta(ge=0)]
@@ -45,7 +45,7 @@ _Slice = tuple[int | None, int | None, int | None]
 
 
 class _Array(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """An array's elements are those of a buffer, without gaps."""
+    """An array. Its elements are the contents of a buffer, without gaps."""
 
     dtype: str
     shape: Annotated[tuple[_Index, ...], Meta(max_length=32)]
@@ -53,14 +53,14 @@ class _Array(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class _Tensor(_Array, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`stride` is None where the tensor itself has no gaps."""
+    """A tensor. `stride` is None if the tensor itself has no gaps."""
 
     grad: Any
     stride: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=32)] | None
 
 
 class Special(Protocol):
-    """How one side treats what is not plain data."""
+    """One side's treatment of values that are not plain data."""
 
     def encode_tensor(self, tensor: torch.Tensor) -> Any:
         """A JSON value that tells the other side about the tensor's place in autograd, or None."""
@@ -79,7 +79,7 @@ class Special(Protocol):
 
 
 def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) -> Any:
-    """The JSON form of `value`; array data is appended to `buffers`."""
+    """Return the JSON form of `value`. Array data is appended to `buffers`."""
     if depth > _MAX_DEPTH:
         raise WallError(f"a value nested more than {_MAX_DEPTH} deep cannot cross the wall")
     kind = type(value)
@@ -171,12 +171,12 @@ def _encode_record(value: Any, inner: Callable[[Any], Any], special: Special) ->
 
 
 def decode(tree: Any, buffers: Buffers, special: Special, depth: int = 0) -> Any:
-    """The value of a JSON form. Trusts nothing: every tag, index, shape and size is checked.
+    """Decode a JSON form into its value. It trusts nothing: every tag, index, shape and size is checked.
 
     Each buffer is taken out of `buffers` by the one value that names it, so that a short frame stays a small value.
 
     Raises:
-        WallError: the tree is not something `encode` writes, or what it describes does not fit into memory.
+        WallError: the tree is not something `encode` writes, or its value does not fit into memory.
     """
     try:
         return _decode(tree, buffers, special, depth)

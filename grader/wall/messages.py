@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Asks(Protocol):
-    """What proxies and gradients need of the connection through which they came."""
+    """The parts of a connection that the proxies and gradients which came through it need."""
 
     garbage: list[int]
     calls: int
@@ -53,7 +53,8 @@ class Asks(Protocol):
 
 @dataclass
 class Message:
-    """An encoded value, and what the answer needs: tensors that want gradients, arguments to restore."""
+    """An encoded value, and the values that the answer refers to: tensors that want gradients, and arguments to
+    restore."""
 
     tree: dict[str, Any] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
@@ -95,13 +96,14 @@ class StudentError(Exception):
 
 
 def from_loaded(module: Any, name: Any) -> Any:
-    """A name in a module that is loaded here. Not by `getattr`, with which some modules import more of themselves."""
+    """Look up a name in a module that is loaded here. It does not use `getattr`, because some modules then import more
+    of themselves."""
     loaded = sys.modules.get(module)
     return vars(loaded).get(name) if isinstance(loaded, types.ModuleType) else None
 
 
 def make_exception(kind: type[Exception], message: str) -> Exception | None:
-    """An exception of that class and text; None where the class cannot be made from a text alone."""
+    """Make an exception of that class and text. Returns None if the class cannot be made from a text alone."""
     for make in (lambda: kind(message), lambda: kind.__new__(kind, message)):
         with suppress(Exception):
             made = make()
@@ -111,7 +113,7 @@ def make_exception(kind: type[Exception], message: str) -> Exception | None:
 
 
 def quoting(words: str, error: BaseException) -> BaseException:
-    """The error, marked as one that repeats these words of the student's side, which may tell hidden inputs."""
+    """Return the error, marked as one that repeats these words of the student's side, which may tell hidden inputs."""
     error.__student_words__ = words  # type: ignore[attr-defined]
     return error
 

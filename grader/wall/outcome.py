@@ -7,10 +7,10 @@ __all__ = ["Outcome"]
 
 @dataclass
 class Outcome:
-    """What one cell did. `value` is a test's own number where its last line is one: partial credit.
+    """The outcome of one cell. `value` is a test's own number if its last line is one, for partial credit.
 
-    `fault`: the cell failed for a reason that is the machine's, so that it says nothing about the submission. `ended`:
-    the grader's half that ran the cell is gone, by this signal or exit code.
+    `fault` says that the machine made the cell fail, so the failure says nothing about the submission. `ended` says
+    that the grader's half that ran the cell is gone, by this signal or exit code.
     """
 
     ok: bool = False
@@ -20,7 +20,7 @@ class Outcome:
     quoted: str | None = None
     """The part of `message` that came from the student's side, which then chose `error` and `where` too; else None."""
     unquoted: str = ""
-    """`message` with a mark in the place of what is quoted."""
+    """The `message` with a mark in place of each quotation."""
     line: int | None = None
     """The last line of the test cell that had begun when the test failed."""
     where: str = ""

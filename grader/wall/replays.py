@@ -20,7 +20,7 @@ from grader.sandbox.confine import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, limit_
 __all__ = ["Replays", "confine"]
 
 _SECONDS = 30.0
-"""The most that one replay may take; less where the test's own time ends before."""
+"""The most seconds that one replay may take, or fewer if the test's own time ends before."""
 
 _RESERVE_SECONDS = 1.0
 
@@ -44,7 +44,8 @@ class Replays:
         self.socket = ours
 
     def ask(self, tree: dict[str, Any], buffers: Sequence[Any], left: float) -> tuple[dict[str, Any], list[Any]]:
-        """The answer to a question, within the `left` seconds of the test. Raises FrameError where it is gone."""
+        """Return the answer to a question, within the `left` seconds of the test. Raises FrameError if the other end is
+        gone."""
         seconds = max(0.1, min(_SECONDS, left - _RESERVE_SECONDS))
         return server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
 

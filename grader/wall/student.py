@@ -40,8 +40,8 @@ _SHOWN = ("text/plain", "image/png")
 
 
 def install_main_twin(kept: Mapping[str, Any] | None = None) -> None:
-    """Let pickles refer to what setup cells define by module and name: `lookup` finds it on either side, first among
-    what was `kept`."""
+    """Let pickles refer to the definitions of setup cells by module and name. `lookup` finds them on either side, first
+    among the `kept` ones."""
 
     def lookup(name: str) -> Any:
         return kept[name] if kept and name in kept else getattr(sys.modules["__main__"], name)
@@ -53,8 +53,9 @@ def install_main_twin(kept: Mapping[str, Any] | None = None) -> None:
 
 
 class _SetupNames(dict[str, Any]):
-    """What setup cells have bound, as it was then. A test that names a setup function gets the one in here, whose
-    globals are these names: an answer that binds the same names, by chance or by intent, does not change it."""
+    """The names that setup cells have bound, with their values at that time. A test that names a setup function gets
+    the one in here. Its globals are these names, so an answer that binds the same names, by chance or by intent, does
+    not change it."""
 
     def add(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """Take the names that a setup cell has bound."""
@@ -83,7 +84,7 @@ class _Tape:
 
 
 def make_shell() -> Any:
-    """A bare IPython shell: magics, `!command`, top-level await and rich display, without a Jupyter kernel."""
+    """Return a bare IPython shell: magics, `!command`, top-level await and rich display, without a Jupyter kernel."""
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import CapturingDisplayPublisher
     from IPython.core.interactiveshell import InteractiveShell
@@ -114,7 +115,8 @@ def make_shell() -> Any:
 
 
 class Output:
-    """What the student's code prints, descriptors 1 and 2 included, kept in the file `fd` and cut at `limit` bytes."""
+    """The output of the student's code, descriptors 1 and 2 included, kept in the file `fd` and cut at `limit`
+    bytes."""
 
     def __init__(self, fd: int, limit: int) -> None:
         self.fd, self.limit = fd, limit
@@ -125,7 +127,7 @@ class Output:
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", errors="replace", write_through=True))
 
     def take(self) -> str:
-        """What was printed since the last call."""
+        """Return the output since the last call."""
         size = os.fstat(self.fd).st_size
         if not size:
             return ""
@@ -184,7 +186,7 @@ class Server:
             self.link.send({"error": described(error), "printed": ""})
 
     def _add_state(self, reply: dict[str, Any], out: list[Buffer]) -> None:
-        """Add to the reply what the call left behind besides its value: gradients, changed arguments, a tape."""
+        """Add the effects of the call besides its value to the reply: gradients, changed arguments, a tape."""
         if self.leaves:
             leaves, self.leaves = self.leaves, []
             reply["leaf_grads"] = [encode(None if t.grad is None else t.grad.detach(), out, self) for t in leaves]
@@ -268,7 +270,8 @@ class Server:
         return type(value) in self.setup_types or type(value).__module__.startswith("threeloops.")
 
     def encode_object(self, value: Any, inner: Callable[[Any], Any]) -> Any:
-        """A tuple of a class of the student's is a tuple; all else stays here, and the grader gets a handle."""
+        """Encode a tuple of a class of the student's as a tuple. All other values stay here, and the grader gets a
+        handle."""
         if isinstance(value, tuple):
             return {"t": [inner(part) for part in tuple.__iter__(value)]}
         self.next_id += 1
@@ -327,7 +330,7 @@ class Server:
 
 
 def _state_of(value: Any) -> Any:
-    """What must be copied back of an argument that was changed in place."""
+    """Return the parts of an argument that must be copied back because it was changed in place."""
     if is_module(value):
         return {"state": dict(value.state_dict()), "grads": [p.grad for p in value.parameters()]}
     return value.detach() if is_tensor(value) else value

@@ -69,7 +69,7 @@ class Wall:
         self.functions: Functions
         self.folders: Folders
         self.words: list[str] = []
-        """What ranks said in this cell."""
+        """The error messages of ranks in this cell."""
         self._message = Message()
         self._nested = 0
 
@@ -89,7 +89,7 @@ class Wall:
         return self.call({"library": list(name)}, args, kwargs)
 
     def is_of_setup(self, function: Callable[..., Any]) -> bool:
-        """Whether a setup cell defines it, so that it exists on the student's side as well."""
+        """Return whether a setup cell defines it, so that it exists on the student's side as well."""
         return function.__name__ in self.setup_names
 
     def offer(self, function: Callable[..., Any], *, waits: bool) -> Function:
@@ -98,14 +98,14 @@ class Wall:
         return self.functions.offer(function, waits=waits)
 
     def replay(self, tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        """Have the kernels of the submitted cell, `answer`, executed where none of the student's processes reach."""
+        """Have the kernels of the submitted cell, `answer`, executed out of reach of the student's processes."""
         if self.replays is None:
             raise WallError("this lab replays kernels although none of its test cells names replay: release it again")
         return self.replays.ask(tree, buffers, self.seconds_left())
 
     @contextmanager
     def ranks(self, size: int, program: bytes, seconds: float) -> Iterator[ConfinedRanks]:
-        """Have the monitor run a pickled program on so many ranks, each in a sandbox of its own, and kill them in the
+        """Have the monitor run a pickled program on this many ranks, each in a sandbox of its own, and kill them in the
         end."""
         from grader.witness.ranks import ConfinedRanks  # imports torch
 
@@ -121,7 +121,7 @@ class Wall:
         return self._ask_monitor(op, **more)[0]
 
     def result(self, data: memoryview) -> Any:
-        """Decode what a rank has returned."""
+        """Decode the result of a rank."""
         from grader.witness.ranks import result_of
 
         return result_of(data, self.decode_record)
@@ -142,12 +142,13 @@ class Wall:
         return self._meter.receive()
 
     def note_words(self, error: BaseException) -> None:
-        """The error repeats what the student's side says, also where a test keeps its text and raises another one."""
+        """Note that the error repeats words of the student's side. They stay noted if a test keeps the text and raises
+        another error."""
         self.words.append(str(error))
         quoting(str(error), error)
 
     def seconds_left(self) -> float:
-        """How long the cell may still take."""
+        """Return how long the cell may still take."""
         return math.inf if self.link.deadline is None else max(0.1, self.link.deadline - time.monotonic())
 
     def pack(self, value: Any) -> Message:
@@ -162,11 +163,11 @@ class Wall:
         return message
 
     def request(self, head: dict[str, Any], message: Message | None = None) -> Any:
-        """One question and its answer; callbacks into the test are served in between.
+        """Send one question and return its answer. Callbacks into the test are served in between.
 
         Raises:
-            Exception: what the student's code raised, as its nearest builtin, torch, library or setup-defined class.
-            WallError: the answer is no plain value. LinkDead: there is none.
+            Exception: the student's code raised it, here as its nearest builtin, torch, library or setup-defined class.
+            WallError: the answer is not a plain value. LinkDead: there is none.
         """
         message = message or Message()
         if self.link.deadline is not None and time.monotonic() > self.link.deadline:
@@ -207,7 +208,7 @@ class Wall:
             self._nested -= 1
 
     def _accept(self, reply: Reply, buffers: list[bytearray], message: Message) -> Any:
-        """The value of a reply, with gradients attached and in-place arguments restored."""
+        """Return the value of a reply, with gradients attached and in-place arguments restored."""
         value = decode(reply.value, buffers, self)
         try:
             leaf_grads = [decode(g, buffers, self) for g in reply.leaf_grads]
@@ -226,7 +227,7 @@ class Wall:
         return value
 
     def _exception(self, error: ErrorReply) -> BaseException:
-        """The student's exception as the nearest class that exists here; never a class of the student's."""
+        """Return the student's exception as the nearest class that exists here, never as a class of the student's."""
         message, names = error.message[:_MAX_MESSAGE], error.classes[:_MAX_CLASSES]
         if "grader.transport.link.WallError" in names:
             return WallError(message)
@@ -306,7 +307,8 @@ class Wall:
         return Tracked(tensor, grad)
 
     def decode_record(self, module: Any, name: Any, fields: Any) -> Any:
-        """A dataclass, enum member or named tuple whose class exists here, filled without running student code."""
+        """Return a dataclass, enum member or named tuple whose class exists here, filled without running student
+        code."""
         if module == "__main__":
             kind = self.main.__dict__.get(name) if name in self.setup_names else None
         else:

@@ -79,7 +79,7 @@ class Folders:
 
 
 class SandboxFolder:
-    """A folder of the sandbox. `path` is what the student's process calls it, and means nothing here."""
+    """A folder of the sandbox. `path` is its path in the student's process, and means nothing here."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.descriptor, self.path = descriptor, path
@@ -112,7 +112,7 @@ class SandboxFolder:
             return None
 
     def shared(self, name: str, size: int) -> mmap.mmap:
-        """Make a file of `size` bytes and map it, so that both sides see what the other changes in it."""
+        """Make a file of `size` bytes and map it, so that each side sees the other's changes."""
         with self._parent(name) as (parent, last):
             file = self._write(parent, last, bytes(size), keep=True)
             try:

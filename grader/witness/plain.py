@@ -40,7 +40,7 @@ class Plain:
 
 
 class _Result(Plain):
-    """Records may pass, too. The grader's side accepts those of its own classes."""
+    """A result, which may also hold records. The grader's side accepts records of its own classes."""
 
     def encode_record(self, value: Any) -> bool:
         return True
@@ -55,6 +55,6 @@ PLAIN = Plain()
 
 
 def to_bytes(value: Any) -> bytes:
-    """Encode what a rank returns, for `Wall.result`."""
+    """Encode the result of a rank, for `Wall.result`."""
     buffers: list[Buffer] = []
     return frames.to_bytes({"value": encode(value, buffers, _Result())}, buffers, LIMITS)

@@ -70,7 +70,7 @@ class _Results(Plain):
 
 
 def result_of(data: memoryview, record: Callable[[Any, Any, Any], Any]) -> Any:
-    """Decode what a rank has returned. `record` makes a record from its module, name and fields.
+    """Decode the result of a rank. `record` makes a record from its module, name and fields.
 
     Raises WallError if this is not plain data.
     """

@@ -29,7 +29,8 @@ _PATIENCE = 600.0
 
 
 class GuardedCollect(ExchangeCollect):
-    """What cannot be collected is named and left where it is; all others are collected. Ends with an error then."""
+    """A collector that collects every valid submission. It names each other one, leaves it in its place, and ends with
+    an error."""
 
     def init_src(self) -> None:
         self._refused: list[str] = []
@@ -37,7 +38,7 @@ class GuardedCollect(ExchangeCollect):
         self.src_records: list[dict[str, Any]] = [record for record in self.src_records if record["username"]]
 
     def _path_to_record(self, path: str) -> dict[str, Any]:
-        """The record of a folder; nobody's, of one that cannot be a submission."""
+        """Return the record of a folder, without a user if it cannot be a submission."""
         name = os.path.basename(path)
         record: dict[str, Any] = {"filename": name, "username": "", "timestamp": datetime.min}
         with self._naming(name):
@@ -110,7 +111,7 @@ class GuardedCollect(ExchangeCollect):
 
     @contextmanager
     def _naming(self, folder: str) -> Iterator[None]:
-        """What is wrong with a folder is no reason to leave the others there."""
+        """Report a fault of one folder, and let the others be collected."""
         try:
             yield
         except (BadSubmission, OSError) as error:
@@ -120,7 +121,8 @@ class GuardedCollect(ExchangeCollect):
 
 
 def _read_name(folder: str, assignment: str) -> tuple[str, datetime]:
-    """The student and the time in `student+assignment+time+random`. Raises BadSubmission if it is another name."""
+    """Return the student and the time in `student+assignment+time+random`. Raises BadSubmission if it is another
+    name."""
     student, _, rest = folder.rpartition(f"+{assignment}+")
     try:
         handed_in = utc(rest.rpartition("+")[0] or rest)

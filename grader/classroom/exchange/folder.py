@@ -10,7 +10,7 @@ __all__ = ["exchange_of", "is_open_to_all", "require_exchange", "shared"]
 
 
 def exchange_of(root: Path) -> Path:
-    """The exchange of the course in `root`: a department names a folder that its students can write to."""
+    """Return the exchange of the course in `root`: a department names a folder that its students can write to."""
     return Path(os.environ.get("THREELOOPS_EXCHANGE", root / "exchange"))
 
 
@@ -26,10 +26,11 @@ def require_exchange(root: Path) -> None:
 
 
 def shared(exchange: Path) -> None:
-    """Make the folder where it is missing, and let nobody remove or rename what others have in it.
+    """Make the folder if it is missing, and let nobody remove or rename other users' files in it.
 
-    nbgrader opens it to everybody (0777), so that a student could put a folder of his own in the place of the course's
-    and collect what others hand in. One that cannot be made is no fault here: most commands need no exchange.
+    nbgrader opens it to everybody (0777), so a student could put a folder of his own in the place of the course's
+    folder and collect other students' submissions. It is not a fault if the folder cannot be made, because most
+    commands need no exchange.
     """
     try:
         exchange.mkdir(parents=True, exist_ok=True)
@@ -41,7 +42,7 @@ def shared(exchange: Path) -> None:
 
 
 def is_open_to_all(folder: Path) -> bool:
-    """Whether every user of the machine can list the folder and open what lies in it."""
+    """Return whether every user of the machine can list the folder and open its files."""
     found = folder.resolve()
     above = all(each.stat().st_mode & stat.S_IXOTH for each in found.parents)
     return above and found.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH) == stat.S_IROTH | stat.S_IXOTH

@@ -11,9 +11,9 @@ _OFFSET = re.compile(r"(?P<time>\S+ [0-9:.]+) ?(?P<sign>[+-])(?P<hours>\d\d):?(?
 
 
 def utc(text: str) -> datetime:
-    """A time as nbgrader writes it, in UTC and without a zone; nbgrader takes the offset +0100 for 100 seconds.
+    """Return a time in nbgrader's form, in UTC and without a zone. nbgrader takes the offset +0100 for 100 seconds.
 
-    Raises ValueError or OverflowError if it is no time.
+    Raises ValueError or OverflowError if it is not a time.
     """
     time: datetime
     if not (found := _OFFSET.fullmatch(text.strip())):

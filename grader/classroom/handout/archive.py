@@ -31,7 +31,7 @@ def write_zip(path: Path, files: Mapping[str, Path | bytes], executable: tuple[s
 
 
 def _date(content: bytes) -> tuple[int, int, int, int, int, int]:
-    """A date in the past that only this content has, in the zip format's steps of two seconds.
+    """Return a date in the past that only this content has, in the zip format's steps of two seconds.
 
     With one date for all, a file that was replaced by another of its size would still run from the `.pyc` of the old
     one, which Python knows by date and size. A date in the future would make `make` warn.
@@ -43,10 +43,10 @@ def _date(content: bytes) -> tuple[int, int, int, int, int, int]:
 
 
 def members(stream: Path | BinaryIO, most_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file of a zip that comes from outside; nothing is unpacked to the disk.
+    """Yield the name and content of each file of a zip that comes from outside. Nothing is unpacked to the disk.
 
     Raises:
-        BadSubmission: it is no zip file, is damaged or encrypted, or a member unpacks to more than `most_bytes`.
+        BadSubmission: it is not a zip file, is damaged or encrypted, or a member unpacks to more than `most_bytes`.
     """
     try:
         with zipfile.ZipFile(stream) as archive:

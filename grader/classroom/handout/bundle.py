@@ -11,7 +11,7 @@ from grader.release.leaks import leaks
 __all__ = ["course_files", "write_bundle"]
 
 _COURSE = ("lib/threeloops", "grader", "scripts")
-"""Folders that a course needs to run; each is taken whole, without what Python compiled."""
+"""Folders that a course needs to run. Each is taken whole, without Python's compiled files."""
 _FILES = ("AGENTS.md", "LICENSE", "Makefile", "nbgrader_config.py", "pyproject.toml", "environment.yml")
 _TOP = "three_loops"
 
@@ -40,7 +40,7 @@ and `threeloops start {number:02d}` in place of `make lab`; then open `work/{slu
 
 
 def course_files(root: Path) -> dict[str, Path | bytes]:
-    """The library, the harness and the pins, by their names below `root`."""
+    """Return the library, the harness and the pins, by their names below `root`."""
     names = [name for name in _FILES if (root / name).is_file()]
     names += [path.name for path in root.glob("requirements*.txt") if "peers" not in path.name]
     for folder in _COURSE:
@@ -50,8 +50,8 @@ def course_files(root: Path) -> dict[str, Path | bytes]:
 
 
 def write_bundle(path: Path, labs: Sequence[Lab]) -> None:
-    """Write the bundle with `labs`, the last of which the README names. The library is whole: later labs use what
-    earlier ones let students write, so it holds implementations of its own, as the public repository does.
+    """Write the bundle with `labs`, the last of which the README names. The library is complete. Later labs use code
+    that students write in earlier ones, so the library holds its own implementations, as the public repository does.
 
     Raises LabError: a lab was not released, or its release holds an answer.
     """

@@ -19,7 +19,7 @@ from grader.submissions.submitted import BadSubmission
 __all__ = ["Download", "read_download", "store"]
 
 _MOST_BYTES = 33 << 20
-"""Just more than grading reads, so that grading refuses what is larger, with its own words."""
+"""Just more than grading reads, so that grading refuses a larger file with its own message."""
 
 _MOODLE = re.compile(r"(?P<name>[^/]+?)_\d+_assignsubmission_file")
 _CANVAS = re.compile(r"(?P<name>[^/_]+)_(?:LATE_)?(?P<id>\d+)_\d+_")
@@ -34,9 +34,9 @@ class Download:
 
 
 def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download:
-    """Read a folder or a zip file. Nothing is written, and a fault in one student's file is no other's.
+    """Read a folder or a zip file. Nothing is written, and a fault in one student's file does not affect the others.
 
-    Raises LabError: there is no such file, or as a whole it cannot be read.
+    Raises LabError: there is no such file, or it cannot be read as a whole.
     """
     found = Download()
     try:

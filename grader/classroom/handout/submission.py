@@ -12,7 +12,7 @@ __all__ = ["write_submission"]
 
 
 def write_submission(lab: Lab) -> Path:
-    """Write `work/<lab>.zip`, which holds the notebook alone; returns its path. An earlier one is replaced.
+    """Write `work/<lab>.zip`, which holds the notebook alone. Returns its path. An earlier one is replaced.
 
     Raises LabError: there is no copy of the lab, or grading could not read it.
     """

@@ -50,7 +50,7 @@ class Student:
 
 
 def read_roster(path: Path) -> list[Student]:
-    """The students of a CSV file, separated by commas, semicolons or tabs, with or without a byte-order mark.
+    """Return the students of a CSV file, separated by commas, semicolons or tabs, with or without a byte-order mark.
 
     Two equal rows are one student.
 
@@ -90,7 +90,7 @@ def read_roster(path: Path) -> list[Student]:
 
 
 def _table(path: Path) -> list[tuple[int, list[str]]]:
-    """The rows, each with the line on which it ends."""
+    """Return the rows, each with the line on which it ends."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise LabError(f"{path} has {path.stat().st_size:,} bytes, a roster at most {_MAX_BYTES:,}")

@@ -44,7 +44,8 @@ class LatePolicy:
                 raise LabError(f"the late policy's {name} is {value:g}, expected 0 or more")
 
     def changed(self, **given: float | None) -> "LatePolicy":
-        """This policy with those of its fields that are not None; `closes_days` of infinity: it never does."""
+        """Return this policy, changed in the fields that are not None. With a `closes_days` of infinity it never
+        closes."""
         new: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if new.get("closes_days") == math.inf:
             new["closes_days"] = None
@@ -80,7 +81,7 @@ class Settings:
     reflection_points: float = 0.0
 
     def due_date(self, slug: str) -> datetime | None:
-        """The due date in UTC without a time zone, which is how nbgrader's gradebook keeps it."""
+        """Return the due date in UTC without a time zone, which is how nbgrader's gradebook keeps it."""
         return datetime.fromisoformat(self.due[slug]).replace(tzinfo=None) if slug in self.due else None
 
     def with_released(self, slug: str) -> "Settings":
@@ -111,7 +112,7 @@ def parse_due(text: str, zone: str) -> tuple[str, str]:
 
 
 def load(root: Path | None = None) -> Settings:
-    """The settings of the class; the defaults where there are none. Raises LabError if the file is damaged."""
+    """Return the settings of the class, or the defaults if there are none. Raises LabError if the file is damaged."""
     path = class_folder(root) / "settings.json"
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -48,8 +48,8 @@ def _plain(value: Any) -> str | float:
 
 
 def _score(gradebook: Gradebook, assignment: str, student: str) -> tuple[Any, ...]:
-    """The timestamp, raw score, penalty and score. Nothing handed in counts 0, as in nbgrader; what was handed in and
-    not graded has no score."""
+    """Return the timestamp, raw score, penalty and score. A missing submission counts 0, as in nbgrader. One that was
+    handed in but not graded has no score."""
     try:
         submission = gradebook.find_submission(assignment, student)
     except MissingEntry:

@@ -30,7 +30,7 @@ class _PartResult:
 
 
 def _part_results(lab: Lab, rows: Sequence[Row]) -> list[_PartResult]:
-    """The parts, hardest first; none if nobody is graded."""
+    """Return the parts, hardest first, or none if nobody is graded."""
     graded = [row for row in rows if row.status == "graded"]
     if not graded:
         return []
@@ -44,7 +44,7 @@ def _part_results(lab: Lab, rows: Sequence[Row]) -> list[_PartResult]:
 
 
 def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> str:
-    """The report as one page without scripts; it names no student."""
+    """Return the report as one page without scripts. It names no student."""
     graded = [row.score for row in rows if row.status == "graded" and row.score is not None]
     parts = _part_results(lab, rows)
     late = sum(row.seconds_late > 0 for row in rows)
@@ -69,7 +69,7 @@ def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> st
 
 
 def _distribution(scores: Sequence[float], most: float) -> str:
-    """A bar per tenth of the points; the last one holds full points alone."""
+    """Draw a bar per tenth of the points. The last one holds full points alone."""
     counts = [0] * (_BANDS + 1)
     for score in scores:
         counts[min(_BANDS, int(score / most * _BANDS + 1e-9)) if most else _BANDS] += 1

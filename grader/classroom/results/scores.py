@@ -20,7 +20,7 @@ __all__ = ["Row", "class_scores"]
 class Row:
     """One student's lab. `status` is "missing" (nothing handed in: 0 points), "ungraded" (no score yet) or "graded".
 
-    `parts` has the points per test cell, `messages` what a test said that did not earn full points.
+    `parts` has the points per test cell, and `messages` the messages of the tests that did not earn full points.
     """
 
     student: Student
@@ -35,7 +35,7 @@ class Row:
 
 
 def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tuple[list[Row], list[str]]:
-    """A row per student of the roster, and the ids that handed in and are not on it.
+    """Return a row per student of the roster, and the ids that handed in and are not on it.
 
     Raises LabError: the gradebook does not know the lab.
     """
@@ -66,7 +66,8 @@ def _row(lab: Lab, student: Student, submission: SubmittedAssignment | None, mos
 
 
 def _messages(lab: Lab, student: str) -> dict[str, str]:
-    """The reason that each failed test gives in `autograded/`; none where that is missing or damaged."""
+    """Return the reason that each failed test gives in `autograded/`. There are none if that folder is missing or
+    damaged."""
     path = Path(lab.root, "autograded", student, lab.slug, f"{lab.slug}.ipynb")
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

@@ -12,7 +12,8 @@ _Table = list[list[str]]
 
 
 def _canvas(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
-    """An import needs Canvas's own number or the SIS id of a student; both come from the roster."""
+    """Return the gradebook for Canvas. An import needs Canvas's own number or the SIS id of a student, which both come
+    from the roster."""
     columns, most, points = _columns(lab, rows, exercises)
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
     table = [[*head, *columns], ["    Points Possible", "", "", "", "", *most]]
@@ -58,7 +59,8 @@ FORMATS: dict[str, Callable[[Lab, Sequence[Row], bool], _Table]] = {
 
 
 def _columns(lab: Lab, rows: Sequence[Row], exercises: bool) -> tuple[list[str], list[str], list[list[str]]]:
-    """Names, most points, and per row the scores of: the lab, each exercise, and what else carries points."""
+    """Return the names, maximum points, and each row's scores of the lab, each exercise, and other cells with
+    points."""
     trusted = manifest(lab)
     of_tests = {part.test for part in trusted.parts}
     names, most = [lab.slug], [_number(rows[0].max_score if rows else trusted.max_score)]
@@ -86,5 +88,5 @@ def _sum(row: Row, names: tuple[str, ...]) -> float | None:
 
 
 def _number(value: float | None) -> str:
-    """A score with at most two decimals; what has no score yet has an empty cell, which no import changes."""
+    """Return a score with at most two decimals. Without a score the cell is empty, so no import changes it."""
     return "" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")

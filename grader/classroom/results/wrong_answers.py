@@ -39,7 +39,8 @@ class Mistake:
 
 
 def common_mistakes(lab: Lab, rows: Sequence[Row], known: Signatures) -> list[Mistake]:
-    """The ways in which exercises failed, the commonest first. An untouched exercise is no answer, and is left out."""
+    """Return the ways in which exercises failed, the commonest first. An untouched exercise is not an answer, and is
+    left out."""
     found: dict[tuple[str, str], Mistake] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:

@@ -62,7 +62,7 @@ class Findings:
 def compare(lab: Lab, folder: Path, earlier: Iterable[Path] = ()) -> Findings:
     """Compare the answers of the submissions in `folder`, with each other and with those of `earlier` folders.
 
-    Pairs come in the order of the lab's exercises, the most alike first. Raises FileNotFoundError if a folder has no
+    Pairs are in the order of the lab's exercises, the most alike first. Raises FileNotFoundError if a folder has no
     submissions.
     """
     trusted, faults = manifest(lab), list[str]()

@@ -41,11 +41,12 @@ def classify(
     measured_seconds: float | None = None,
     launch_seconds: float = 0.0,
 ) -> Bound:
-    """What limits an operation that is run again and again: "compute", "memory" or "overhead".
+    """Return what limits an operation that runs repeatedly: "compute", "memory" or "overhead".
 
     The device is busy for `measured_seconds`, or for the time floor if that was not measured. Meanwhile the host needs
-    `launch_seconds` to issue the next operation. If that is longer, the device waits for the host and no faster kernel
-    would help: "overhead". Otherwise "compute" if flops / peak ≥ bytes / bandwidth, else "memory".
+    `launch_seconds` to issue the next operation. If that takes longer, the device waits for the host and no faster
+    kernel would help, so the limit is "overhead". Otherwise it is "compute" if flops / peak ≥ bytes / bandwidth, else
+    "memory".
     """
     roofline = Roofline(accelerator, dtype)
     busy = roofline.time_floor(work) if measured_seconds is None else measured_seconds
@@ -90,11 +91,12 @@ class Roofline:
         return min(self.peak_flops, intensity * self.bandwidth)
 
     def time_floor(self, work: Work) -> float:
-        """The fewest seconds for `work`: arithmetic and transfers overlap perfectly, so the longer one decides."""
+        """Return the fewest seconds for `work`: arithmetic and transfers overlap perfectly, so the longer one
+        decides."""
         return max(work.flops / self.peak_flops, work.bytes / self.bandwidth)
 
     def bound(self, work: Work) -> Literal["compute", "memory"]:
-        """Which roof limits `work`; at the ridge point "compute"."""
+        """Return which roof limits `work` ("compute" at the ridge point)."""
         return "compute" if work.flops / self.peak_flops >= work.bytes / self.bandwidth else "memory"
 
     def plot(self, ax: "Axes | None" = None, points: Mapping[str, Work | tuple[Work, float]] | None = None) -> "Axes":
@@ -179,11 +181,11 @@ def _along(ax: "Axes", start: tuple[float, float], end: tuple[float, float]) -> 
 def _label_clear_of(
     ax: "Axes", text: str, at: tuple[float, float], taken: list, dots: list, roofs: list, first_turn: float
 ):
-    """Put a label where it covers no label, point, roof or edge, as near to its point as possible.
+    """Place a label so that it covers no label, point, roof or edge, as near to its point as possible.
 
     `taken` are boxes, `dots` and `roofs` positions, in pixels. Positions around the point are tried from near to far,
-    starting at an angle of `first_turn` radians. Covering a piece of roof costs as much as being 6 points farther away;
-    other collisions are avoided at any distance. A label that had to move gets a thin line to its point. Returns the
+    starting at an angle of `first_turn` radians. Covering a piece of roof costs as much as being 6 points farther away.
+    Other collisions are avoided at any distance. A label that had to move gets a thin line to its point. Returns the
     box that the label covers.
     """
     frame = ax.get_window_extent()

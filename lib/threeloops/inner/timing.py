@@ -38,11 +38,12 @@ class MedianBand:
 
 
 def median_band(samples: int, confidence: float = _CONFIDENCE) -> MedianBand:
-    """The narrowest symmetric pair of ranks that holds the true median with at least `confidence`.
+    """Find the narrowest symmetric pair of ranks that holds the true median with at least `confidence`.
 
-    Each sample lies below the true median with probability 1/2, whatever the distribution. The number below it is thus
+    Each sample lies below the true median with probability 1/2, for any distribution. The number below it is thus
     binomial, and ranks (r, samples + 1 - r) miss it with probability 2·P(Binomial(samples, 1/2) ≤ r - 1). With fewer
-    than six samples even (fastest, slowest) misses it too often for 95%; that pair is returned with its true coverage.
+    than six samples even (fastest, slowest) misses it too often for 95%. That pair is then returned with its true
+    coverage.
 
     Raises ValueError for no samples or a confidence outside (0, 1).
     """
@@ -66,7 +67,7 @@ def median_band(samples: int, confidence: float = _CONFIDENCE) -> MedianBand:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A quotient of two medians, and a band around that of the true medians.
+    """A quotient of two medians, and a band around the quotient of the true medians.
 
     Each of the two bands misses with at most 5%, so this one holds with at least 90% (from six samples on each side).
     """
@@ -171,7 +172,7 @@ def benchmark(
 
 
 def _host_clock(call: Call) -> float:
-    """Seconds that `call` occupies this thread."""
+    """Return the seconds that `call` occupies this thread."""
     start = time.perf_counter_ns()
     result = call()
     stop = time.perf_counter_ns()
@@ -180,7 +181,7 @@ def _host_clock(call: Call) -> float:
 
 
 def cuda_clock(call: Call) -> float:
-    """Seconds between two events on the device, before and after the work of `call`."""
+    """Return the seconds between two events on the device, before and after the work of `call`."""
     import torch
 
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -192,7 +193,7 @@ def cuda_clock(call: Call) -> float:
 
 
 def _launch_cover(device: str) -> Callable[[float], None] | None:
-    """A function that keeps a GPU busy for longer than the host needs to issue a call; None for a CPU.
+    """Return a function that keeps a GPU busy for longer than the host needs to issue a call, or None for a CPU.
 
     It takes the seconds that the host needed to issue such a call before, and makes the device sleep three times as
     long: at least 1 ms, since the first launch after a pause is slow, and at most 50 ms, in case the call itself waits
@@ -213,7 +214,7 @@ def _launch_cover(device: str) -> Callable[[float], None] | None:
 
 
 def _clock_of(device: str) -> Clock:
-    """The clock that measures `device` ("cpu", "cuda" or "cuda:0"). Raises ValueError for others."""
+    """Return the clock that measures `device` ("cpu", "cuda" or "cuda:0"). Raises ValueError for others."""
     kind = device.partition(":")[0]
     if kind == "cpu":
         return _host_clock
@@ -224,7 +225,7 @@ def _clock_of(device: str) -> Clock:
 
 
 def _last_level_cache_bytes(device: str = "cpu") -> int:
-    """Bytes of the cache before memory: L2 on a GPU, usually L3 on a CPU."""
+    """Return the bytes of the cache before memory: L2 on a GPU, usually L3 on a CPU."""
     if device.startswith("cuda"):
         import torch
 
@@ -234,7 +235,8 @@ def _last_level_cache_bytes(device: str = "cpu") -> int:
 
 
 def _cache_flusher(device: str = "cpu") -> Callable[[], object]:
-    """A function that streams through a buffer twice as large as the last-level cache, evicting everything else."""
+    """Return a function that streams through a buffer twice as large as the last-level cache, evicting everything
+    else."""
     import torch
 
     buffer = torch.zeros(2 * _last_level_cache_bytes(device), dtype=torch.int8, device=device)

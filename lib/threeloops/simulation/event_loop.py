@@ -63,8 +63,8 @@ class _Timer(asyncio.TimerHandle):
 class VirtualTimeLoop(asyncio.BaseEventLoop):
     """An event loop whose `time()` starts at 0 s and moves only when nothing is ready, or in `busy`.
 
-    Functions in an executor run when a worker is free, one at a time, and finish as much later as their `busy` says;
-    the loop goes on meanwhile. An executor's workers are as many as its `max_workers`.
+    Functions in an executor run when a worker is free, one at a time, and take as long as their `busy` says. The loop
+    continues meanwhile. An executor has `max_workers` workers.
     """
 
     _scheduled: list[_Timer]
@@ -187,7 +187,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         super().close()
 
     def where(self) -> str:
-        """A line for each task that waits, and for each that has failed."""
+        """Return a line for each task that waits, and for each that has failed."""
         lines = [f"  {self._name(task)} waits{_line_of(task)}" for task in self._created(done=False)]
         for task in self._created(done=True):
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -195,7 +195,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         return "".join(f"\n{line}" for line in lines[:12]) + ("\n  …" if len(lines) > 12 else "")
 
     def _name(self, task: asyncio.Task[Any]) -> str:
-        """The name that it was given, or its number here; asyncio's own numbers go on from loop to loop."""
+        """Return the name that it was given, or its number here. Asyncio's own numbers go on from loop to loop."""
         name = task.get_name()
         return f"task {self._numbers[task]}" if name == "None" or re.fullmatch(r"Task-\d+", name) else name
 
@@ -204,7 +204,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         return sorted((task for task in self._numbers if task.done() == done), key=self._numbers.__getitem__)
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are no events of the operating system."""
+        """Do nothing, because the operating system has no events here."""
 
     def _write_to_self(self) -> None:
         """Nobody sleeps in `select`, so nobody has to be woken up."""
@@ -264,7 +264,7 @@ def busy(seconds: float) -> None:
 
 
 def now() -> float:
-    """Seconds of virtual time since `run` began."""
+    """Return the seconds of virtual time since `run` began."""
     return _loop().time()
 
 

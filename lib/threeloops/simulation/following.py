@@ -183,7 +183,7 @@ class _State:
 
 
 def start(core: int) -> None:
-    """Make a loop for the next program, on the core where the grader's loop runs."""
+    """Make a loop for the next program, on the core of the grader's loop."""
     end()
     _State.cores, _State.loop = keep_to(core), _FollowingLoop()
 
@@ -205,8 +205,8 @@ def call_now(
     args: list[Any],
     kwargs: dict[str, Any],
 ) -> list[Any]:
-    """Call a function of the student's at once. Returns the kind of its result, the result, the names of its
-    asynchronous methods, and what `go_on` returns."""
+    """Call one of the student's functions at once. Returns the kind of its result, the result, the names of its
+    asynchronous methods, and the result of `go_on`."""
     loop = _resumed(grader, moment, told)
     with alone():
         events._set_running_loop(loop)
@@ -253,7 +253,7 @@ def _where() -> str:
 
 
 def _resumed(grader: Callable[..., Any], moment: float, told: list[list[Any]]) -> _FollowingLoop:
-    """Return the loop at this moment, after it has heard what the grader's loop tells."""
+    """Return the loop at this moment, after it has received the messages of the grader's loop."""
     loop = _loop()
     loop.grader = grader
     loop.begin_turns(moment)

@@ -84,7 +84,7 @@ class Trace:
 
 
 def simulate(stages: Sequence[Stage], sample_bytes: Sequence[float], ahead: int | None = None) -> Trace:
-    """The trace of samples of these sizes.
+    """Return the trace of samples of these sizes.
 
     With `ahead`, sample i starts only when sample i − ahead − 1 has left the last stage: 0 is a loop that fetches a
     sample when it has finished with the one before. A sample starts in a stage when it has left the stage before and

@@ -142,7 +142,8 @@ def _bits(type_name: str) -> int:
 
 
 def kernel_needs(text: str) -> dict[str, int]:
-    """What LLVM says about a kernel: vector registers per lane including accumulation registers, spills, scratch bytes
-    per lane, and how many warps one SIMD holds with that many registers. Anything not printed is left out."""
+    """Return what LLVM reports about a kernel: vector registers per lane including accumulation registers, spills,
+    scratch bytes per lane, and how many warps one SIMD holds with that many registers. Anything not printed is left
+    out."""
     found = {name: re.findall(pattern, text) for name, pattern in _NEEDS.items()}
     return {name: max(map(int, numbers)) for name, numbers in found.items() if numbers}

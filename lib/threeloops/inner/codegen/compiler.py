@@ -34,7 +34,7 @@ __all__ = ["main"]
 
 
 class _Dtype(str):
-    """What Triton reads of a torch dtype."""
+    """The attributes of a torch dtype that Triton reads."""
 
     @property
     def itemsize(self) -> int:
@@ -48,7 +48,8 @@ class _Dtype(str):
 
 
 class _Tensor:
-    """What Triton reads of a tensor argument: its dtype, the alignment of its address and the size of its storage."""
+    """The attributes of a tensor argument that Triton reads: its dtype, the alignment of its address and the size of
+    its storage."""
 
     def __init__(self, dtype: str, alignment: int, storage_bytes: int) -> None:
         self.dtype, self.alignment, self.storage_bytes, self.shape = _Dtype(dtype), alignment, storage_bytes, [1]
@@ -79,7 +80,7 @@ class _Driver:
 
 
 def _argument(plain: Any) -> Any:
-    """The stand-in for a launch argument; numbers stay as they are."""
+    """Return the stand-in for a launch argument. Numbers stay as they are."""
     if not isinstance(plain, dict):
         return plain
     if "tensor" in plain:
@@ -113,7 +114,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def _compile_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Texts and metadata of one kernel for one target."""
+    """Return the texts and metadata of one kernel for one target."""
     from triton.runtime.driver import driver
 
     driver.set_active(_Driver(*request["target"]))
@@ -168,7 +169,8 @@ def _disassemble(compiled: Any) -> dict[str, str]:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """What went wrong and where: the innermost of the errors that Triton chains when one function calls another."""
+    """Return what went wrong and where, from the innermost of the errors that Triton chains when one function calls
+    another."""
     from triton.compiler.errors import CompilationError
 
     while isinstance(error, CompilationError) and isinstance(error.__cause__, CompilationError):

@@ -22,7 +22,7 @@ _COMPILER = ModuleProcess(
 
 
 def ask_compiler(request: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The answer of `compiler` to a request. Raises ProcessLost."""
+    """Return the answer of `compiler` to a request. Raises ProcessLost."""
     here = {"environment": _triton_environment(), "path": list(sys.path)}
     answer, _ = _COMPILER.ask({**request, **here}, seconds=seconds)
     if "failed" in answer:
@@ -36,8 +36,8 @@ def end_worker() -> None:
 
 
 def _triton_environment() -> dict[str, str]:
-    """The current TRITON_… variables. TRITON_CACHE_DIR is "" where no cache can be written: the compiler uses a folder
-    of its own."""
+    """Return the current TRITON_… variables. TRITON_CACHE_DIR is "" if no cache can be written. The compiler then uses
+    a folder of its own."""
     kept = {name: text for name, text in os.environ.items() if name.startswith("TRITON_")}
     kept.pop("TRITON_INTERPRET", None)
     if "TRITON_CACHE_DIR" not in kept:

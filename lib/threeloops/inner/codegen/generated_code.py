@@ -25,13 +25,13 @@ _HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Code(Counts):
-    """The machine code of a kernel for one target, and what can be read from it.
+    """The machine code of a kernel for one target, and the numbers read from it.
 
     `registers` are per thread, 32 bits each; on AMD, vector registers per lane including accumulation registers.
     `spilled_bytes` is local memory per thread, used for registers that do not fit and arrays indexed at run time; on
     AMD, four bytes per spilled vector register, or `scratch_bytes` if that is more. `shared_bytes` per program can be
-    at most `shared_limit`. `misfits` are the reasons why the target cannot run the kernel at all. `configuration` is
-    that of an autotuned kernel if all of them were compiled.
+    at most `shared_limit`. `misfits` are the reasons why the target cannot run the kernel at all. `configuration` is an
+    autotuned kernel's configuration, if all of them were compiled.
     """
 
     name: str
@@ -71,8 +71,8 @@ class Code(Counts):
         return max(self.stores, default=None)
 
     def report(self) -> str:
-        """A table to print. Global accesses read "4×128": four instructions of 128 bits per thread. Spills are in bytes
-        per thread. A kernel that cannot run on the target has the reasons below the table."""
+        """Return a table to print. Global accesses read "4×128": four instructions of 128 bits per thread. Spills are
+        in bytes per thread. A kernel that cannot run on the target has the reasons below the table."""
         stages = f", {self.options['num_stages']} stages" if self.tensor_core_instructions else ""
         cells = (
             f"{self.name}[{self.configuration}]" if self.configuration else self.name,

@@ -32,8 +32,8 @@ class CompileError(RuntimeError):
 
 
 def compile_launches(launches: Iterable[Launch], targets: Iterable[str], *, seconds: float = _SECONDS) -> list[Code]:
-    """The code of every launch for every target of `occupancy.COMPILATION_TARGETS`, launch by launch. Launches that
-    compile to the same code give it once per configuration.
+    """Return the code of every launch for every target of `occupancy.COMPILATION_TARGETS`, launch by launch. Launches
+    that compile to the same code give it once per configuration.
 
     Raises CompileError for the first that does not compile or takes more than `seconds`, ValueError for an unknown
     target. A kernel that compiles may still not fit into a target's shared memory: see `Code.fits`.
@@ -55,7 +55,7 @@ def compile_launches(launches: Iterable[Launch], targets: Iterable[str], *, seco
 
 
 def inspect(call: Callable[[], Any], target: str, *, configs: Configurations = "chosen") -> list[Code]:
-    """The code for `target`, one of `kernels.launching.TARGETS`, of every kernel that `call()` would launch.
+    """Return the code for `target`, one of `kernels.launching.TARGETS`, of every kernel that `call()` would launch.
 
     Launchers choose their configuration for that target. Nothing is executed, so tensors may be on the "meta" device,
     of any size. With `configs="all"` there is one Code for every configuration of an autotuned kernel that its

@@ -46,7 +46,8 @@ class UnsupportedValue(TypeError):
 
 
 def from_source(text: str, name: str, file: str = "<kernel>") -> KernelText:
-    """The kernel `name` of a file of source text, which imports what it uses and defines the kernel at its top level.
+    """Return the kernel `name` of a file of source text. The file imports everything that it uses, and defines the
+    kernel at its top level.
 
     The text is executed when it is compiled, so check untrusted text first. `dataclasses.replace(launch,
     kernel=from_source(…))` replaces the kernel of a recorded launch. Raises SyntaxError and LookupError.
@@ -58,7 +59,7 @@ def from_source(text: str, name: str, file: str = "<kernel>") -> KernelText:
 
 
 def portable(kernel: Any, constants: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Plain data for the worker: the kernel, and its constants (which may be functions too)."""
+    """Return plain data for the worker: the kernel, and its constants (which may be functions too)."""
     functions = _Functions()
     source: dict[str, Any]
     if isinstance(kernel, KernelText | KernelName):
@@ -127,7 +128,7 @@ class _Functions:
 
 
 def _undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:
-    """The kind of decorator, its options and the function, below autotuners and heuristics. Raises TypeError for
+    """Return the kind of decorator, its options and the function, below autotuners and heuristics. Raises TypeError for
     anything but a kernel."""
     innermost = kernel
     while hasattr(getattr(innermost, "fn", None), "fn"):
@@ -145,8 +146,8 @@ def _undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:
 
 
 def _definition(function: FunctionType) -> tuple[str, int]:
-    """The dedented text of a function from its `def` on, and the line where that begins in its file. Raises OSError,
-    naming the function, if its source is unknown (made by exec, or typed into a plain prompt)."""
+    """Return the dedented text of a function from its `def` on, and the line of its file where the text begins. Raises
+    OSError, naming the function, if its source is unknown (made by exec, or typed into a plain prompt)."""
     try:
         lines, first = inspect.getsourcelines(function)
     except OSError as error:
@@ -158,7 +159,7 @@ def _definition(function: FunctionType) -> tuple[str, int]:
 
 
 def _free_names(function: FunctionType, source: str) -> dict[str, Any]:
-    """Values of the names in a function's text that it does not define: globals and closure variables."""
+    """Return the values of the names in a function's text that it does not define: globals and closure variables."""
     code = function.__code__
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     closed = {}

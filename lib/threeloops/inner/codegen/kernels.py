@@ -12,7 +12,7 @@ __all__ = ["decorated", "locate", "rebuild", "value"]
 
 
 def value(plain: Any, functions: dict[int, Any]) -> Any:
-    """The inverse of `reference` in `kernel_source`."""
+    """Return the inverse of `reference` in `kernel_source`."""
     if not isinstance(plain, dict):
         return plain
     ((kind, content),) = plain.items()
@@ -57,7 +57,8 @@ def rebuild(functions: list[dict[str, Any]]) -> dict[int, Any]:
 
 
 def decorated(number: int, functions: list[dict[str, Any]], built: dict[int, Any]) -> Any:
-    """One function. Its defaults may be functions, which are built first; what its body calls is bound later."""
+    """Rebuild one function. Its defaults may be functions, which are built first; the functions that its body calls are
+    bound later."""
     if number in built:
         return built[number]
     each = functions[number]

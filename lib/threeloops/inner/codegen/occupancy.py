@@ -13,11 +13,12 @@ KB = 1024
 
 @dataclass(frozen=True)
 class Target:
-    """What a multiprocessor of one compilation target holds.
+    """The capacity of a multiprocessor of one compilation target.
 
-    Registers are 32 bits of one thread. They are allocated to whole warps in portions of `register_granularity` times
-    the warp size, from the file of one of `partitions` (schedulers, SIMDs); shared memory in portions of
-    `shared_granularity` bytes, including `shared_reserved` bytes per program. `source` is the vendor's document.
+    A register is 32 bits of one thread. Registers are allocated to whole warps in portions of `register_granularity`
+    times the warp size, from the file of one of `partitions` (schedulers, SIMDs). Shared memory is allocated in
+    portions of `shared_granularity` bytes, including `shared_reserved` bytes per program. `source` is the vendor's
+    document.
     """
 
     name: str
@@ -94,7 +95,7 @@ COMPILATION_TARGETS = {
 
 
 def compilation_target(name: str) -> Target:
-    """The target called `name` ("sm_90", "gfx942"). Raises ValueError listing all names."""
+    """Return the target called `name` ("sm_90", "gfx942"). Raises ValueError listing all names."""
     if name not in COMPILATION_TARGETS:
         raise ValueError(f"target = {name!r}: expected one of {', '.join(COMPILATION_TARGETS)}")
     return COMPILATION_TARGETS[name]
@@ -102,8 +103,8 @@ def compilation_target(name: str) -> Target:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Programs and warps resident on one multiprocessor at once. `limited_by` is what prevents more: "registers",
-    "shared memory", "tensor memory", "warps" or "programs"."""
+    """Programs and warps resident on one multiprocessor at once. `limited_by` names the limit that prevents more:
+    "registers", "shared memory", "tensor memory", "warps" or "programs"."""
 
     resident_programs: int
     resident_warps: int
@@ -128,11 +129,12 @@ def occupancy(
     tensor_memory_columns: int = 0,
     warps_by_registers: int | None = None,
 ) -> Occupancy:
-    """How many programs of `warps` warps, `registers` 32-bit registers per thread and `shared_bytes` are resident.
+    """Return how many programs of `warps` warps, `registers` 32-bit registers per thread and `shared_bytes` are
+    resident.
 
     Each resource alone admits some number of programs, possibly 0, and the smallest decides; of equal ones, the first
-    of warps, programs, registers, shared memory and tensor memory is named. `warps_by_registers`: the warps that fit
-    on one scheduler if the compiler has counted them itself, else None.
+    of warps, programs, registers, shared memory and tensor memory is named. `warps_by_registers`: the warps that fit on
+    one scheduler if the compiler has counted them itself, else None.
     """
     if warps < 1:
         raise ValueError(f"warps = {warps}: expected at least 1 per program")

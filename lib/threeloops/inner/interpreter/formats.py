@@ -71,7 +71,7 @@ _ALL_BFLOAT16 = BF16.decode(np.arange(2**16, dtype=np.uint16))
 
 
 def _encode_bfloat16(bits: Array, *, toward_zero: bool) -> Array:
-    """The upper half of float32. A carry out of the mantissa correctly raises the exponent, up to infinity."""
+    """Return the upper half of float32. A carry out of the mantissa correctly raises the exponent, up to infinity."""
     upper = bits >> np.uint32(16)
     if not toward_zero:
         upper = (bits + ((upper & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
@@ -107,8 +107,9 @@ def _integers_to_odd_float64(values: Array) -> Array:
 
 @np.errstate(invalid="ignore")
 def multiply_add(x: Array, y: Array, z: Array) -> Array:
-    """x·y + z as float64 rounded to odd, for float32 or narrower operands: rounded to their format, it is the fused
-    result. A product of two float32 is exact in float64; Knuth's two-sum gives what the sum lost."""
+    """Return x·y + z as float64 rounded to odd, for float32 or narrower operands. Rounded to their format, it is the
+    fused result. A product of two float32 is exact in float64; Knuth's two-sum recovers the rounding error of the sum.
+    """
     product, addend = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
     total = product + addend
     # Only a midpoint between two narrower numbers would round wrongly, and that ends in 28 zeros.

@@ -52,14 +52,15 @@ _REPAIRS = (
     ("types", "threeloops.inner.interpreter.functions.types", "install"),
     ("launches", "threeloops.inner.interpreter.language", "install"),
 )
-"""What is repaired, in which module, and by which function."""
+"""The repairs: the part that is repaired, the module and the function that repairs it."""
 
 
 def enable_without_gpu() -> bool:
-    """Interpret Triton kernels where there is no GPU; returns whether kernels decorated from now on are interpreted.
+    """Interpret Triton kernels if there is no GPU. Returns whether kernels decorated from now on are interpreted.
 
     If `threeloops.hardware.device()` is "cpu" or TRITON_INTERPRET is set by hand, this sets it and repairs the
-    interpreter; on a GPU it changes nothing. Kernels decorated before stay as they are. Cheap, and may be repeated.
+    interpreter; on a GPU it changes nothing. Kernels that are already decorated stay unchanged. The call is cheap and
+    may be repeated.
     """
     if not interpreted():
         # The process that compiles sets this. Its GPU is hidden, and device() raises if a GPU is wanted but not seen.
@@ -71,7 +72,8 @@ def enable_without_gpu() -> bool:
 
 
 def interpreted() -> bool:
-    """Whether kernels decorated now are interpreted. Does not import Triton, whose own kernels would be decorated."""
+    """Return whether kernels decorated now are interpreted. Does not import Triton, whose own kernels would be
+    decorated."""
     knobs = sys.modules.get("triton.knobs")
     if knobs is not None:
         return bool(knobs.runtime.interpret)

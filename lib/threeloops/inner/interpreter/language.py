@@ -25,7 +25,8 @@ _implicit_cvt, _rewrite_kernel = interpreter._implicit_cvt, interpreter.Interpre
 
 
 class Replacements:
-    """The interpreter's versions of what `tl`, `tl.core` and `tl.tensor` hold, found once and installed by each launch.
+    """The interpreter's versions of the contents of `tl`, `tl.core` and `tl.tensor`, found once and installed by each
+    launch.
 
     Triton searches its modules for them at every launch and every call of a device function such as `tl.sum`, which
     takes about half the time of a softmax program.
@@ -65,7 +66,8 @@ class Replacements:
 
 
 def _direct(replacement: Any) -> Any:
-    """A replacement without the two calls, of Triton's interpreter and of its decorator, that hand on `_semantic`."""
+    """Return a replacement without the two calls, of Triton's interpreter and of its decorator, that hand on
+    `_semantic`."""
     member = (getattr(replacement, "__kwdefaults__", None) or {}).get("member")
     implementation = getattr(member, "__wrapped__", None)
     if implementation is None:
@@ -79,7 +81,7 @@ def _direct(replacement: Any) -> Any:
 
 
 def _argument(arg: Any) -> Any:
-    """A launch's argument as the compiled kernel gets it: a float is a float32, a bool is one bit."""
+    """Return a launch's argument as the compiled kernel gets it: a float is a float32, a bool is one bit."""
     if isinstance(arg, bool):
         return scalar(arg, tl.int1)
     return scalar(arg, tl.float32) if isinstance(arg, float) else _implicit_cvt(arg)
@@ -91,7 +93,8 @@ class _Nested:
 
 
 def index(self: Any) -> int:
-    """A tensor as a loop bound. triton 3.6 converts an array of one element, which numpy 2.4 no longer allows."""
+    """Return a tensor as a loop bound. triton 3.6 converts an array of one element, which numpy 2.4 no longer
+    allows."""
     number_made()
     return int(self.handle.data.squeeze())
 
@@ -105,8 +108,8 @@ _one_launch = threading.RLock()
 
 
 def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
-    """A launch. Masked lanes compute inf − inf and 0 / 0 as on a GPU, where nobody warns. An integer argument that is 1
-    becomes a constant."""
+    """Launch a kernel. Masked lanes compute inf − inf and 0 / 0 without a warning, as on a GPU. An integer argument
+    that is 1 becomes a constant."""
     names, defaults = self.arg_names, self.fn.__defaults__ or ()
     given = dict(zip(reversed(names), reversed(defaults), strict=False)) | dict(zip(names, args, strict=False)) | kwargs
     ones = [name for name in self.fn.specialized if type(given.get(name)) is int and given[name] == 1]
@@ -116,7 +119,8 @@ def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _rewrite(self: Any) -> FunctionType:
-    """A kernel's function, rewritten. `specialized`: the parameters that a compiled kernel takes for constants at 1."""
+    """Return a kernel's function, rewritten. `specialized` are the parameters that a compiled kernel takes for
+    constants if they are 1."""
     function = _rewrite_kernel(self)
     if "specialized" not in vars(self):
         excluded = self.kwargs.get("do_not_specialize") or ()

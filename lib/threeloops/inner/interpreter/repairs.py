@@ -28,7 +28,7 @@ Handle = Any
 
 
 def format_of(handle: Handle) -> Format | None:
-    """The format of a handle that holds bit patterns; None if NumPy has the type itself."""
+    """Return the format of a handle that holds bit patterns, or None if NumPy has the type itself."""
     data = handle.data
     if data.dtype.kind != "u" or data.dtype.itemsize > 2:
         return None
@@ -36,13 +36,13 @@ def format_of(handle: Handle) -> Format | None:
 
 
 def values_of(handle: Handle) -> np.ndarray:
-    """The numbers that a handle holds: float32 for bfloat16 and fp8, else its data unchanged."""
+    """Return the numbers that a handle holds: float32 for bfloat16 and fp8, else its data unchanged."""
     format = format_of(handle)
     return handle.data if format is None else format.decode(handle.data)
 
 
 def stored(values: np.ndarray, dtype: tl.dtype) -> Handle:
-    """A handle of `dtype` (a scalar type) that holds `values`, rounded to it."""
+    """Return a handle of `dtype` (a scalar type) that holds `values`, rounded to it."""
     format = FORMATS.get(dtype.name)
     if format is not None:
         return TensorHandle(format.encode(values), dtype)
@@ -68,7 +68,8 @@ def _to_integer(src: Handle, dtype: tl.dtype) -> Handle:
 
 
 def _as_mask(mask: Handle) -> Handle:
-    """A handle of numbers as one of truths; descriptors of Triton 3.7 give arrays of truths, which stay."""
+    """Return a handle of numbers as a handle of truth values. Descriptors of Triton 3.7 give arrays of truth values,
+    which stay."""
     if isinstance(mask, np.ndarray) or mask.data.dtype == np.bool_:
         return mask
     return TensorHandle(mask.data.astype(np.bool_), tl.int1)
@@ -106,7 +107,7 @@ class _Polls:
 
 
 def _missing_atomic(op: Any, val: Handle) -> Callable[..., np.ndarray] | None:
-    """The function of an atomic operation that Triton's interpreter cannot do; None if it can."""
+    """Return the function of an atomic operation that Triton's interpreter cannot do, or None if it can."""
     if op == ir.ATOMIC_OP.FADD:
         return np.add if format_of(val) is BF16 else None
     if val.dtype.scalar.is_floating():
@@ -180,12 +181,14 @@ class _RepairedBuilder(InterpreterBuilder):
         return stored(np.array([value], dtype=np.float64), tl.bfloat16)
 
     def create_erf(self, arg: Handle) -> Handle:
-        """All elements at once, in float64 like math.erf, which Triton's interpreter calls for every single element."""
+        """Compute all elements at once, in float64 like math.erf, which Triton's interpreter calls for every single
+        element."""
         values = torch.erf(torch.from_numpy(np.array(arg.data, dtype=np.float64))).numpy()
         return TensorHandle(values.astype(arg.data.dtype), arg.dtype.scalar)
 
     def create_minnumf(self, lhs: Handle, rhs: Handle) -> Handle:
-        """The number if the other operand is NaN, as in `min.f32`; tl.minimum has propagate_nan for anything else."""
+        """Return the number if the other operand is NaN, as in `min.f32`. tl.minimum has propagate_nan for anything
+        else."""
         return self.binary_op(lhs, rhs, np.fmin)
 
     def create_maxnumf(self, lhs: Handle, rhs: Handle) -> Handle:
@@ -235,8 +238,8 @@ class _RepairedBuilder(InterpreterBuilder):
         )
 
     def create_masked_load(self, ptrs: Handle, mask: Handle, *rest: Any, **options: Any) -> Handle:
-        """A mask of integers, such as `(rows < n) & (chunk == 0)` with a Python number `chunk`: Triton 3.9 refuses it
-        in the interpreter alone."""
+        """Load under a mask of integers as well, such as `(rows < n) & (chunk == 0)` with a Python number `chunk`. Only
+        the interpreter of Triton 3.9 refuses such a mask."""
         loaded = InterpreterBuilder.create_masked_load(self, ptrs, _as_mask(mask), *rest, **options)
         _polls.read(ptrs, loaded)
         return loaded

@@ -10,9 +10,9 @@ _TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 class Transformer(ast.NodeTransformer):
-    """Rewrite a kernel to behave as if compiled: numbers become tensors where they do then (if assigned, as the index
-    of a loop, chosen by a tensor), `and` and `or` return booleans, and a loop keeps the types of variables, and leaves
-    its index and what a step adds without a value."""
+    """Rewrite a kernel to behave as if compiled. Numbers become tensors if they would in a compiled kernel (if
+    assigned, as the index of a loop, chosen by a tensor). `and` and `or` return booleans. A loop keeps the types of
+    variables. After the loop, its index and the variables first assigned in a step have no value."""
 
     _loops = 0
     """How many loops surround the statement that is visited, unrolled ones left out."""
@@ -71,7 +71,8 @@ class Transformer(ast.NodeTransformer):
         return ast.copy_location(ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, []), node)
 
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
-        """A branch on a tensor keeps types as a loop does. What only one side adds has no value after it."""
+        """Keep types in a branch on a tensor, as in a loop. A variable that only one side adds has no value after the
+        branch."""
         then, otherwise = _names_assigned(node.body), _names_assigned(node.orelse)
         self.generic_visit(node)
         types = f"threeloops_types_{node.lineno}_{node.col_offset}"
@@ -98,7 +99,7 @@ class Transformer(ast.NodeTransformer):
         return self._refuse(node) if self._loops else node
 
     def _refuse(self, node: ast.stmt | ast.expr) -> ast.AST:
-        """Raise where the node is executed: what a constant leaves out is not compiled."""
+        """Raise when the node is executed, because code that a constant leaves out is not compiled."""
         what, instead = _NOT_COMPILED[type(node)]
         call = ast.Call(ast.Name("threeloops_refused", ast.Load()), [ast.Constant(what), ast.Constant(instead)], [])
         return ast.copy_location(ast.Expr(call) if isinstance(node, ast.stmt) else call, node)
@@ -110,7 +111,7 @@ class Transformer(ast.NodeTransformer):
         return node if _TRITON >= (3, 8) else self._refuse(node)
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        """A comprehension of a tuple compiles, but none of a range."""
+        """Refuse a comprehension of a range, because only one of a tuple compiles."""
         self.generic_visit(node)
         return self._refuse(node) if "range(" in ast.unparse(node.generators[0].iter) else node
 
@@ -132,8 +133,8 @@ class Transformer(ast.NodeTransformer):
         return self._keeping_types(node)
 
     def _keeping_types(self, node: ast.For | ast.While) -> list[ast.stmt]:
-        """A compiled loop carries the variables that have a value before it, and each keeps its type. What a step
-        assigns besides has no value after the step."""
+        """Keep the types of a loop's variables. A compiled loop carries the variables that have a value before it, and
+        each keeps its type. Other variables that a step assigns have no value after the step."""
         names, types = _names_assigned(node.body), f"threeloops_types_{node.lineno}"
         self._loops += 1
         self._inside(node)
@@ -166,7 +167,7 @@ _NOT_COMPILED: dict[type, tuple[str, str]] = {
     ast.ListComp: ("a comprehension of a range", "write a loop with tl.static_range"),
     ast.Compare: ("a chain of comparisons", "join two comparisons with `and` or &"),
 }
-"""Syntax that the compiler refuses: its name, and what to write instead."""
+"""Syntax that the compiler refuses: its name, and its replacement."""
 
 
 def _statements(code: str, place: ast.stmt) -> list[ast.stmt]:

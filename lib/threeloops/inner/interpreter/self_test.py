@@ -16,7 +16,8 @@ __all__ = [
 
 
 def wrong_answers() -> dict[str, str]:
-    """Try the interpreter as it stands, in less than a second: what it gets wrong, and the wrong result."""
+    """Try the current interpreter, in less than a second. Returns each probe that it gets wrong, and the wrong
+    result."""
     wrong = {}
     for what, probe in _PROBES.items():
         try:
@@ -85,7 +86,7 @@ def load_block(x, out):
 
 
 def _differs(actual: torch.Tensor, expected: torch.Tensor) -> str:
-    """What is wrong, in words; empty if nothing is."""
+    """Describe the difference in words, or return "" if there is none."""
     actual, expected = actual.double(), expected.double()
     if torch.equal(actual, expected):
         return ""
@@ -165,4 +166,4 @@ _PROBES = {
     "tl.atomic_add on bfloat16": _bf16_atomics,
     "bfloat16 through tl.make_tensor_descriptor": _bf16_descriptors,
 }
-"""What is tried, and the function that tries it and says what is wrong."""
+"""The probes: a name, and the function that tries it and describes what is wrong."""

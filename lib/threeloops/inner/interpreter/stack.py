@@ -12,7 +12,7 @@ _MACHINERY = ("interpreter", "launches", "meter")
 
 
 def kernel_frame() -> FrameType | None:
-    """The innermost frame that belongs neither to Triton nor to this library's machinery."""
+    """Return the innermost frame that belongs neither to Triton nor to this library's machinery."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _internal(frame.f_code.co_filename):
         frame = frame.f_back
@@ -20,7 +20,7 @@ def kernel_frame() -> FrameType | None:
 
 
 def kernel_line() -> str:
-    """A place for a message: `line 9 of softmax_kernel`."""
+    """Return a place for a message: `line 9 of softmax_kernel`."""
     frame = kernel_frame()
     return f"line {frame.f_lineno} of {frame.f_code.co_name}" if frame else "an unknown line"
 

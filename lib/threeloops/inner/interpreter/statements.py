@@ -115,7 +115,7 @@ def _condition(value: Any) -> Any:
 
 
 def _holds(value: Any) -> bool:
-    """Whether an assertion holds, which is one about all elements of a tile."""
+    """Return whether an assertion holds for all elements of a tile."""
     return bool(value.handle.data.all()) if isinstance(value, tl.core.tensor) else bool(value)
 
 
@@ -174,4 +174,4 @@ NAMES: dict[str, Any] = {
     "threeloops_condition": _condition,
     "threeloops_holds": _holds,
 }
-"""What a rewritten kernel may call."""
+"""The names that a rewritten kernel may call."""

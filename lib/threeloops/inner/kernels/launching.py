@@ -49,10 +49,10 @@ class Configuration:
 
 
 def target() -> str:
-    """The target that launchers choose their configuration for: one of TARGETS.
+    """Return the target for which launchers choose their configuration, one of TARGETS.
 
-    The one that `compiling_for` named; else the nearest of TARGETS that the current GPU can run; else, in the
-    interpreter, sm_90, so that traffic metered on a laptop is that of the configuration for the H100.
+    This is the target that `compiling_for` named, or else the nearest of TARGETS that the current GPU can run. In the
+    interpreter it is sm_90, so traffic metered on a laptop belongs to the configuration for the H100.
     """
     return _forced.get() or _of_this_machine()
 
@@ -94,7 +94,8 @@ def _published_multiprocessors(name: str) -> int:
 
 
 LOG2_E = math.log2(math.e)
-"""The hardware computes powers of two: exp(x) = exp2(x · log2(e)), where the factor is folded into the scale."""
+"""The factor for exponentials. The hardware computes powers of two: exp(x) = exp2(x · log2(e)), and the factor is
+folded into the scale."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +142,10 @@ def require_dtypes(dtypes: Sequence[torch.dtype], **tensors: torch.Tensor | None
 
 
 def require_one_device(**tensors: torch.Tensor | None) -> None:
-    """All given tensors lie on one device where this process can run kernels.
+    """Check that all given tensors lie on one device where this process can run kernels.
 
-    That is the CPU if kernels are interpreted, else the current GPU, where Triton launches whatever the arguments.
-    "meta" tensors pass, since a recorded launch may have them.
+    That is the CPU if kernels are interpreted, else the current GPU, where Triton launches kernels regardless of the
+    arguments' device. "meta" tensors pass, since a recorded launch may have them.
     """
     first, device = _require_same("device", "is on", "move", tensors)
     if device.type == "cpu" and not interpreter.interpreted():
@@ -160,7 +161,8 @@ def require_one_device(**tensors: torch.Tensor | None) -> None:
 
 
 def _require_same(quantity: str, verb: str, step: str, tensors: Mapping[str, torch.Tensor | None]) -> tuple[str, Any]:
-    """The name of the first given tensor and its `quantity`, "dtype" or "device", which is that of all the others."""
+    """Return the name of the first given tensor and its `quantity`, "dtype" or "device". All others must have the
+    same."""
     (first, expected), *others = [(name, getattr(each, quantity)) for name, each in tensors.items() if each is not None]
     for name, value in others:
         if value != expected:
@@ -181,13 +183,15 @@ def require_dimensions(name: str, tensor: torch.Tensor, dimensions: str) -> None
 
 
 def require_shape(name: str, tensor: torch.Tensor | None, shape: Sequence[int], meaning: str) -> None:
-    """A given `tensor` has exactly this shape. `meaning` says where it comes from: "(columns,) of x"."""
+    """Check that a given `tensor` has exactly this shape. `meaning` says where the shape comes from: "(columns,) of
+    x"."""
     if tensor is not None and tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(shape)}, {meaning}; reshape it")
 
 
 def require_columns(name: str, tensor: torch.Tensor) -> int:
-    """The length of the last dimension. Zero rows are an empty result; zero columns have no maximum and no mean."""
+    """Return the length of the last dimension. Zero rows are an empty result; zero columns have no maximum and no
+    mean."""
     if tensor.ndim == 0:
         raise ValueError(f"{name} has no dimensions: expected at least one, a row; use {name}.reshape(1)")
     if tensor.shape[-1] == 0:
@@ -206,7 +210,8 @@ def require_head_dim(head_dim: int, allowed: Sequence[int]) -> None:
 
 
 def require_divides(name: str, part: int, whole_name: str, whole: int) -> None:
-    """`part` is positive and divides `whole`: key-value heads and query heads, groups and what they group."""
+    """Check that `part` is positive and divides `whole`, such as key-value heads and query heads, or groups and their
+    elements."""
     if part < 1 or whole % part:
         raise ValueError(f"{name} = {part}: expected a positive divisor of {whole_name} = {whole}")
 

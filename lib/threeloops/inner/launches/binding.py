@@ -32,7 +32,8 @@ TRITON_TO_TORCH = {
 
 @dataclass(frozen=True)
 class Signature:
-    """The place where a kernel's function is defined, and its parameters. `constexprs` are annotated tl.constexpr."""
+    """The place where a kernel's function is defined, and its parameters. `constexprs` are the parameters annotated
+    tl.constexpr."""
 
     name: str
     module: str
@@ -103,7 +104,7 @@ def signature_of(function: FunctionType) -> Signature:
 
 
 def _definition_line(function: FunctionType) -> int:
-    """The line of `def`, below the decorators."""
+    """Return the line of `def`, below the decorators."""
     first = function.__code__.co_firstlineno
     try:
         lines, first = inspect.getsourcelines(function)
@@ -114,7 +115,8 @@ def _definition_line(function: FunctionType) -> int:
 
 @cache
 def _known_options() -> frozenset[str]:
-    """What a launch accepts besides the kernel's arguments: the options of every compiler backend of Triton."""
+    """Return the arguments that a launch accepts besides the kernel's own: the options of every compiler backend of
+    Triton."""
     from triton.backends import backends
 
     names = {"debug", "instrumentation_mode", "warmup"}
@@ -145,7 +147,7 @@ class Storages:
 
 
 def describe(call: Call, kernel: Any, storages: Storages) -> Launch:
-    """The Launch of a call. Raises TypeError naming any argument that a compiled kernel would not take."""
+    """Return the Launch of a call. Raises TypeError naming any argument that a compiled kernel would not take."""
     signature = call.signature
     arguments: dict[str, Argument] = {}
     constants: dict[str, Any] = {}
@@ -216,7 +218,7 @@ def _is_jit_function(value: Any) -> bool:
 
 
 def _unwrapped(value: Any) -> Any:
-    """The value of a tl.constexpr, in tuples too."""
+    """Return the value of a tl.constexpr, in tuples too."""
     if _is_constexpr(value):
         return _unwrapped(value.value)
     return tuple(map(_unwrapped, value)) if type(value) is tuple else value

@@ -84,7 +84,7 @@ class Launch:
 
     @property
     def title(self) -> str:
-        """The name, with the configuration where that matters."""
+        """The name, with the configuration if it matters."""
         return f"{self.name}[{self.configuration}]" if self.configuration else self.name
 
     @property
@@ -92,7 +92,8 @@ class Launch:
         return math.prod(self.grid)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for strict JSON, without `kernel` and what follows it. Raises TypeError for other constants."""
+        """Return plain data for strict JSON, without `kernel` and the fields after it. Raises TypeError for other
+        constants."""
         parts = {
             part: {name: _to_plain(f"{self.name}, {name}", value) for name, value in getattr(self, part).items()}
             for part in ("arguments", "constants", "options")
@@ -102,7 +103,7 @@ class Launch:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Launch":
-        """The inverse of `to_dict`, but jit functions come back as FunctionName."""
+        """Return the inverse of `to_dict`, but jit functions come back as FunctionName."""
         parts = {
             part: {name: _from_plain(value) for name, value in plain[part].items()}
             for part in ("arguments", "constants", "options")
@@ -142,7 +143,7 @@ def _from_plain(plain: Any) -> Any:
 
 
 def is_dtype(value: Any) -> bool:
-    """Whether this is one of Triton's dtypes; works without importing Triton."""
+    """Return whether this is one of Triton's dtypes, without importing Triton."""
     return type(value).__name__ == "dtype" and type(value).__module__.startswith("triton.")
 
 

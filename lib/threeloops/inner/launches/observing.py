@@ -119,7 +119,7 @@ class _Hooks:
             undo.callback(setattr, owner, name, original)
 
     def concerned(self) -> tuple[_Listener, ...]:
-        """The listeners to call now: all, or those from the innermost block that executes nothing."""
+        """Return the listeners to call now: all, or those from the innermost block that executes nothing."""
         dry = [i for i, listener in enumerate(self.listeners) if not listener.execute]
         return self.listeners[dry[-1] :] if dry else self.listeners
 

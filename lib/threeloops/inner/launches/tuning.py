@@ -21,9 +21,9 @@ BENCHMARKING = ContextVar("benchmarking", default=False)
 
 @dataclass(frozen=True)
 class _Trial:
-    """The configuration of an autotuned kernel that runs. `chosen`: it is the autotuner's own choice. `rehearsal`: it
-    runs only to find out what `accumulates`, the arguments that are not as they would be if the autotuner had compared
-    nothing."""
+    """The configuration of an autotuned kernel that runs. `chosen` says that it is the autotuner's own choice.
+    `rehearsal` says that it runs only to find out what `accumulates`: the arguments that differ from their values had
+    the autotuner compared nothing."""
 
     configuration: str
     chosen: bool = False
@@ -107,7 +107,7 @@ class EveryConfiguration:
         return [each for name, value in given.items() for each in _tensors_in(name, value)]
 
     def _contents(self) -> dict[int, Any]:
-        """A copy of every storage among the arguments, by address."""
+        """Return a copy of every storage among the arguments, by address."""
         with _unseen():
             return {address: flat.clone() for address, flat in self._flat().items()}
 
@@ -138,7 +138,7 @@ class EveryConfiguration:
 
 
 def _unseen() -> Any:
-    """Hide what happens to memory that will be put back from those who watch torch's operations."""
+    """Hide changes of memory that will be undone from modes that watch torch's operations."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
@@ -155,7 +155,7 @@ def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(configuration: Any) -> str:
-    """Text such as `BLOCK=64, num_warps=4, num_stages=3`."""
+    """Return text such as `BLOCK=64, num_warps=4, num_stages=3`."""
     options = configuration.all_kwargs()
     if options.get("num_ctas") == 1:
         del options["num_ctas"]

@@ -51,7 +51,7 @@ def chase_kernel(ring, place, loads):
 
 
 class NotMeasurable(RuntimeError):
-    """This machine cannot chase pointers fast enough; the message says what is missing."""
+    """This machine cannot chase pointers fast enough. The message says what is missing."""
 
 
 def ring(lines: int, line_elements: int, seed: int) -> NDArray[np.int64]:
@@ -80,22 +80,23 @@ def _zeros_in_small_pages(elements: int) -> NDArray[np.int64]:
 
 
 def latency(working_set_bytes: int, on: str | None = None, seed: int = 0, repeats: int = 5) -> list[float]:
-    """Seconds that a dependent load takes in a working set of so many bytes, one sample per repeat.
+    """Measure the seconds of a dependent load in a working set of this many bytes, one sample per repeat.
 
     Each sample continues where the one before it stopped. If all started at line 0, none would leave the first part of
     a long ring, and a cache that holds this part would pass for memory. A warm-up lap of up to 2²⁰ lines comes first.
-    On a GPU the time of an empty chase is subtracted. Raises NotMeasurable where there is neither a GPU nor a C
-    compiler, since an interpreted loop is slower than any memory.
+    On a GPU the time of an empty chase is subtracted. Raises NotMeasurable if there is neither a GPU nor a C compiler,
+    since an interpreted loop is slower than any memory.
     """
     on = on or device()
     return latency_of_spread(max(working_set_bytes // _LINE_BYTES[on], 1), 1, on, seed, repeats)
 
 
 def latency_of_spread(lines: int, spacing: int, on: str | None = None, seed: int = 0, repeats: int = 5) -> list[float]:
-    """`latency` for so many lines, one in every `spacing`: more pages for as many lines, which a TLB may not hold.
+    """Measure `latency` for this many lines, one in every `spacing`. The same number of lines then needs more pages,
+    which a TLB may not hold.
 
     With spacing 64 on a CPU, each line lies in a 4 KiB page of its own, and translating its address costs time as well.
-    But addresses a power of two apart also share a few sets of every cache; spacing 65 spreads them over all sets.
+    But addresses a power of two apart also share a few sets of every cache. Spacing 65 spreads them over all sets.
     """
     on = on or device()
     following = ring(lines, spacing * _LINE_BYTES[on] // 8, seed)

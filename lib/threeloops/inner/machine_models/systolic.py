@@ -19,7 +19,7 @@ __all__ = ["Simulation", "Tile", "Tiling", "cycles", "output_stationary", "tile"
 
 @dataclass(frozen=True)
 class Simulation:
-    """What an array did. `occupancy` is true where an element multiplied."""
+    """The activity of an array. `occupancy` is true where an element multiplied."""
 
     product: Float[np.ndarray, "m n"]  # noqa: F722
     occupancy: Bool[np.ndarray, "cycles rows columns"]  # noqa: F722

@@ -28,7 +28,7 @@ _Addresses = NDArray[np.int64]
 
 
 def sectors(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
-    """How many 32-byte sectors of global memory one request touches.
+    """Return how many 32-byte sectors of global memory one request touches.
 
     Args:
         addresses: byte address of each active lane, at most 32, each a multiple of `bytes_per_lane`.
@@ -39,7 +39,8 @@ def sectors(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
 
 
 def wavefronts(addresses: ArrayLike, bytes_per_lane: int = 4) -> int:
-    """How many rounds one request to shared memory takes; 1 is free of conflicts for accesses of up to 4 bytes.
+    """Return how many rounds one request to shared memory takes. 1 means free of conflicts for accesses of up to 4
+    bytes.
 
     The least for 8 bytes per lane is 2, and 4 for 16 bytes: a round delivers at most 32 banks of 4 bytes.
     """
@@ -70,7 +71,7 @@ def _checked(addresses: ArrayLike, bytes_per_lane: int) -> _Addresses:
 
 @dataclass
 class Counts:
-    """What one warp asked of the memories so far."""
+    """The requests of one warp to the memories so far."""
 
     global_requests: int = 0
     global_sectors: int = 0
@@ -98,7 +99,8 @@ def swizzled(row: NDArray, column: NDArray) -> NDArray:
 
 
 def triton_swizzle(vec: int, per_phase: int, max_phase: int, columns: int) -> Placement:
-    """The placement of Triton's `#ttg.swizzled_shared<{vec, perPhase, maxPhase}>` for rows of `columns` elements.
+    """Return the placement of Triton's `#ttg.swizzled_shared<{vec, perPhase, maxPhase}>` for rows of `columns`
+    elements.
 
     Groups of `vec` columns are exchanged by XOR with the row's phase, (row // per_phase) % max_phase.
     """

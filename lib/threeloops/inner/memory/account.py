@@ -15,14 +15,15 @@ _MOST_PLACES = 400
 
 
 def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":
-    """The account of one training step; `policies` are the other fields of `Step`: dtype, optimizer, masters, …"""
+    """Return the account of one training step; `policies` are the other fields of `Step`: dtype, optimizer, masters,
+    …"""
     return Account(Step(model, batch, sequence, **policies))
 
 
 class Account:
-    """What a step holds, by kind, and when it holds the most; every number in bytes.
+    """The memory that a step holds, by kind, and the moment at which it holds the most. Every number is in bytes.
 
-    `layer` is what one layer keeps for its backward pass, by tensor.
+    `layer` is the memory that one layer keeps for its backward pass, by tensor.
     """
 
     def __init__(self, step: Step):
@@ -103,7 +104,7 @@ def draw_timeline(axes: Any, timeline: Timeline) -> None:
 
 
 def _highest(live: list[int]) -> list[int]:
-    """The places of the most live bytes, one in each of at most `_MOST_PLACES` parts, and both ends."""
+    """Return the places of the most live bytes, one in each of at most `_MOST_PLACES` parts, and both ends."""
     if not live:
         return []
     each = -(-len(live) // _MOST_PLACES)
@@ -112,5 +113,6 @@ def _highest(live: list[int]) -> list[int]:
 
 
 def _label(kind: str, visible: bool) -> str:
-    """The legend lists every kind except a grey one that is too small to see: matplotlib omits labels with "_"."""
+    """Return the label of a kind. The legend lists every kind except a grey one that is too small to see, because
+    matplotlib omits labels with "_"."""
     return kind if visible or kind not in ("buffer", "input") else f"_{kind}"

@@ -29,7 +29,7 @@ def free(*names: str) -> list[Move]:
 
 
 def saved_by_norm(step: Step, name: str) -> Saved:
-    """What RMSNorm keeps beyond its input, and its output, which the product behind it keeps."""
+    """Return the tensors that RMSNorm keeps beyond its input, and its output, which the following product keeps."""
     row = step.tokens * step.model.width * step.wide
     kept = {f"{name} 1/rms": step.tokens * (step.wide if step.decomposed_norm else 4)}
     if step.decomposed_norm:
@@ -40,9 +40,9 @@ def saved_by_norm(step: Step, name: str) -> Saved:
 
 
 def saved_by_layer(step: Step) -> Saved:
-    """Bytes by tensor of what one layer keeps until its backward pass.
+    """Return the bytes of each tensor that one layer keeps until its backward pass.
 
-    With "input" among them or, in 16 bits on a CPU, a norm's float32 copy of it instead.
+    "input" is among them or, in 16 bits on a CPU, a norm's float32 copy of it instead.
     """
     model, element = step.model, step.element
     width, keys, _ = model.qkv_widths

@@ -55,7 +55,7 @@ def segment_peak(layers: int, layers_per_segment: int, input_bytes: float, layer
 
 
 def best_segment(layers: int, input_bytes: float, layer_bytes: float) -> int:
-    """The divisor of `layers` with the lowest peak; of equals the smallest."""
+    """Return the divisor of `layers` with the lowest peak. Of equal ones it is the smallest."""
     return min(divisors(layers), key=lambda k: segment_peak(layers, k, input_bytes, layer_bytes))
 
 
@@ -86,8 +86,8 @@ class Segments(nn.ModuleList):
     """The same layers under the same names, but iterating over them with gradients enabled gives segments.
 
     `model.blocks = Segments(model.blocks, 4)` changes how the course GPT trains, but not its parameters or state dict.
-    Indices, slices, and iteration without gradients give the layers themselves. `keep`: operators whose results are
-    kept, such as MATRIX_PRODUCTS. Raises ValueError where the segments do not divide the layers.
+    Indices, slices, and iteration without gradients give the layers themselves. `keep` are the operators whose results
+    are kept, such as MATRIX_PRODUCTS. Raises ValueError if the segments do not divide the layers.
     """
 
     def __init__(self, layers: nn.ModuleList, layers_per_segment: int, keep: frozenset = frozenset()):

@@ -46,13 +46,13 @@ class Model(Protocol):
 class Step:
     """One training step of a model.
 
-    dtype: of parameters, gradients and activations. masters: the optimizer keeps float32 copies of the parameters, and
-    its states in float32; gradients stay in `dtype`, as in the published 16 bytes per parameter
+    dtype: the dtype of parameters, gradients and activations. masters: the optimizer keeps float32 copies of the
+    parameters, and its states in float32. Gradients stay in `dtype`, as in the published 16 bytes per parameter
     (`inner.precision.amp.MasterWeights`, which keeps gradients in float32, holds two more). layers_per_segment: keep
-    only the input of every so many layers and recompute the rest (None: keep all). attention: "flash" never holds
-    scores, "scores" keeps the probabilities of all heads. device: on a "cpu" PyTorch's RMSNorm runs as single
-    operators, which keep its normalised input, and the heads are copied side by side; on "cuda" neither (assumed, not
-    measured on a GPU yet).
+    only the input of each segment of this many layers and recompute the rest (None: keep all). attention: "flash" never
+    holds scores, "scores" keeps the probabilities of all heads. device: on a "cpu" PyTorch's RMSNorm runs as single
+    operators, which keep its normalised input, and the heads are copied side by side; on "cuda" it does neither
+    (assumed, not measured on a GPU yet).
 
     Raises ValueError naming the quantity that does not fit.
     """
@@ -101,7 +101,7 @@ class Step:
 
     @property
     def decomposed_norm(self) -> bool:
-        """Whether RMSNorm runs as single operators, each of which keeps what it needs."""
+        """Whether RMSNorm runs as single operators, each of which keeps its own inputs."""
         return self.device == "cpu" and not self.fused
 
     @property
@@ -122,7 +122,7 @@ class Step:
 
     @property
     def wide(self) -> int:
-        """Bytes of an element where the model computes in at least float32: norms, rotations, the loss."""
+        """Bytes of an element in the parts that the model computes in at least float32: norms, rotations, the loss."""
         return max(self.element, 4)
 
     @property

@@ -28,12 +28,12 @@ class _Ledger:
         self._open[module, name] = self.timeline.add(Storage(size, kind, name, module))
 
     def save(self, sizes: Mapping[str, int], module: str) -> None:
-        """Make what a forward pass saves for the backward pass."""
+        """Make the tensors that a forward pass saves for the backward pass."""
         for name, size in sizes.items():
             self.make(name, size, "activation", module)
 
     def follow(self, moves: Iterable[Move], module: str) -> None:
-        """Make, rename and free tensors; what is made is temporary, except gradients of weights."""
+        """Make, rename and free tensors. New tensors are temporary, except gradients of weights."""
         for name, size, becomes in moves:
             where = "" if name in _BETWEEN_MODULES else module
             if becomes:
@@ -45,7 +45,7 @@ class _Ledger:
 
 
 def predicted(step: Step) -> Timeline:
-    """The timeline of live storage of one training step."""
+    """Return the timeline of live storage of one training step."""
     model, ledger = step.model, _Ledger()
     for name, size, kind in (
         ("parameters", step.parameters, "parameter"),
@@ -104,7 +104,8 @@ def _head(ledger: _Ledger, step: Step) -> None:
 
 
 def _embedding(ledger: _Ledger, step: Step) -> None:
-    """A dense gradient of the whole table; where the head shares the table, the sum of both gradients is a third."""
+    """Make a dense gradient of the whole table. If the head shares the table, the sum of both gradients is a third
+    tensor."""
     table = step.model.vocabulary_size * step.model.width * step.element
     ledger.follow([Move("gradient of embedding", table), *free("d stream")], "embedding")
     if step.model.tied_embeddings:

@@ -12,7 +12,8 @@ from threeloops.units import readable_bytes
 __all__ = ["Change", "KINDS", "MemoryBudgetExceeded", "Storage", "Timeline"]
 
 KINDS = ("parameter", "master", "gradient", "state", "buffer", "input", "activation", "temporary")
-"""What a storage is for. An activation is made by a forward pass and freed later; a temporary is none of the others."""
+"""The purposes of a storage. An activation is made by a forward pass and freed later; A temporary is none of the
+others."""
 
 
 @dataclass
@@ -81,7 +82,8 @@ class Timeline:
         self.marks.append((len(self.changes), what))
 
     def alive(self, after: int | None = None) -> list[tuple[Storage, int]]:
-        """The storages alive after so many changes (by default at the peak) and their bytes, the largest first."""
+        """Return the storages alive after this many changes (by default at the peak) and their bytes, the largest
+        first."""
         held: Counter[int] = Counter()
         for change in self.changes[: self.peak_at if after is None else after]:
             held[change.storage] += change.bytes
@@ -89,7 +91,8 @@ class Timeline:
         return sorted(found, key=lambda pair: -pair[1])
 
     def by(self, attribute: str, after: int | None = None) -> dict[str, int]:
-        """Bytes alive after so many changes (by default at the peak) by "kind", "module", "operator" or "where"."""
+        """Return the bytes alive after this many changes (by default at the peak) by "kind", "module", "operator" or
+        "where"."""
         total: Counter[str] = Counter()
         for storage, size in self.alive(after):
             total[getattr(storage, attribute)] += size
@@ -98,7 +101,7 @@ class Timeline:
         return dict(total.most_common())
 
     def peak_of(self, *kinds: str) -> int:
-        """The most bytes that storages of these kinds held together at any moment."""
+        """Return the most bytes that storages of these kinds held together at any moment."""
         changes = (change.bytes for change in self.changes if self.storages[change.storage].kind in kinds)
         return max(accumulate(changes, initial=0))
 
@@ -111,7 +114,7 @@ class Timeline:
         }
 
     def report(self, largest: int = 8) -> str:
-        """The peak by kind, and the largest storages that were alive then."""
+        """Return the peak by kind, and the largest storages that were alive then."""
         kinds = ", ".join(f"{kind} {readable_bytes(size)}" for kind, size in self.by("kind").items())
         lines = [f"peak of live storage: {readable_bytes(self.peak_bytes)}", f"  {kinds}"]
         return "\n".join(lines + [storage.describe() for storage, _ in self.alive()[:largest]])
@@ -120,7 +123,7 @@ class Timeline:
 class MemoryBudgetExceeded(MemoryError):
     """An operator made a tensor that no longer fits the budget. `timeline` ends with that tensor.
 
-    The message names it, the bytes by kind, and the largest live tensors with where each was made.
+    The message names it, the bytes by kind, and the largest live tensors, each with the place that made it.
     """
 
     def __init__(self, budget_bytes: int, timeline: Timeline):

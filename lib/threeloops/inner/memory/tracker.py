@@ -82,7 +82,7 @@ class LiveStorage(TorchDispatchMode):
         self._end()
 
     def _begin(self) -> None:
-        """Count what exists already, and hook into the models and optimizers."""
+        """Count the tensors that exist already, and hook into the models and optimizers."""
         for model in self._models:
             for name, parameter in model.named_parameters():
                 self._see(parameter, "parameter", "the model", module=name)
@@ -195,7 +195,7 @@ class LiveStorage(TorchDispatchMode):
             names.append(self._modules[-1] if self._modules else "")
 
     def _module(self, node: Any) -> str:
-        """The running module; in a backward pass, the one whose forward pass made the autograd node."""
+        """Return the running module, or in a backward pass the one whose forward pass made the autograd node."""
         if self._phase != "backward" or node is None:
             return self._modules[-1] if self._modules else ""
         numbers, names = self._running
@@ -214,7 +214,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def _caller() -> str:
-    """The innermost line outside of PyTorch and this module, "file.py:12 function"."""
+    """Return the innermost line outside of PyTorch and this module, "file.py:12 function"."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLER):
         frame = frame.f_back

@@ -17,7 +17,7 @@ DENSE_UNITS = 1 << 26
 
 
 def rows(recording: Recording) -> np.ndarray:
-    """The accesses as int64, one per row, columns as in Access."""
+    """Return the accesses as int64, one per row, columns as in Access."""
     return np.array(recording.accesses, dtype=np.int64).reshape(-1, len(Access._fields))
 
 
@@ -82,7 +82,7 @@ def _count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int
 
 
 def distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int]], list[int]]:
-    """Each distinct (pattern, base) and how often it occurs. Much faster than np.unique over an axis."""
+    """Return each distinct (pattern, base) and how often it occurs. Much faster than np.unique over an axis."""
     order = np.lexsort((base, pattern))
     pattern, base = pattern[order], base[order]
     first = np.ones(len(pattern), bool)
@@ -93,7 +93,7 @@ def distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int
 
 
 def union(patterns: list[Pattern], table: np.ndarray) -> int:
-    """How many bytes of one storage these accesses touch, each counted once."""
+    """Return how many bytes of one storage these accesses touch, each counted once."""
     if not len(table):
         return 0
     stretches = Stretches.of(patterns, table[:, 2], table[:, 3], table[:, 4], exact=True)

@@ -102,8 +102,8 @@ def _find_conflicts(recorded: Recording, table: np.ndarray) -> None:
 
 
 def _conflicting(pattern: Pattern, raw: np.ndarray) -> tuple[int, int]:
-    """How many lanes share an address with a lane that stores another value, and the first such offset in order of
-    addresses. `raw`: the bytes, as `_raw_bytes` gives them."""
+    """Return how many lanes share an address with a lane that stores another value, and the first such offset in order
+    of addresses. `raw`: the bytes, as `_raw_bytes` gives them."""
     order = np.argsort(pattern.active, kind="stable")
     offsets, values = pattern.active[order], raw.reshape(pattern.itemsize, -1).T[order]
     begins = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 1))
@@ -169,7 +169,8 @@ def _find_races(recorded: Recording, table: np.ndarray) -> None:
 
 
 def _keep_apart(patterns: Sequence[Pattern], table: np.ndarray, stores: np.ndarray) -> bool:
-    """Whether the accesses to one storage evidently cannot race: what programs touch does not overlap."""
+    """Return whether the accesses to one storage evidently cannot race, because different programs touch different
+    bytes."""
     if (table[:, 4] == table[0, 4]).all():
         return True
     stored, others = (
@@ -241,7 +242,7 @@ class _StorageRaces:
                 self.note(kind, tile, self.stores[other], units * unit, same_values=False)
 
     def compare_stores(self, owner: np.ndarray, programs: np.ndarray, start: int) -> None:
-        """Replay the stores in the interpreter's order, byte by byte, with what each byte then holds."""
+        """Replay the stores in the interpreter's order, byte by byte, with the value that each byte then holds."""
         memory = np.zeros(len(owner), np.uint8)
         for number, tile in enumerate(self.stores):
             places = tile.pattern.places(tile.base - start)
@@ -262,12 +263,13 @@ class _StorageRaces:
         race.same_values &= same_values
 
     def ordered(self, earlier: _Tile, later: _Tile) -> bool:
-        """Whether atomics hand over from the program of one access to that of the other."""
+        """Return whether atomics hand over from the program of one access to the program of the other."""
         released = {place for row, places in self.locks(earlier.program) if row > earlier.last for place in places}
         return any(row < later.first and places & released for row, places in self.locks(later.program))
 
     def locks(self, program: int) -> list[tuple[int, set[tuple[int, int]]]]:
-        """(row, (storage, byte) of every lane) of a program's atomics that order what surrounds them."""
+        """Return (row, (storage, byte) of every lane) for each of a program's atomics that order the accesses around
+        them."""
         if self._locks is None:
             self._locks = {}
             for row in np.flatnonzero(self.table[:, 0] == ATOMIC).tolist():
@@ -290,7 +292,8 @@ def _partners(stored_by: np.ndarray, programs: np.ndarray, own: int) -> Iterator
 
 
 def _raw_bytes(pattern: Pattern, value: np.ndarray) -> np.ndarray:
-    """The bytes that a store writes, in the order of `Pattern.places`: first bytes of all lanes, then second ones, …"""
+    """Return the bytes that a store writes, in the order of `Pattern.places`: first bytes of all lanes, then second
+    ones, …"""
     value = np.broadcast_to(value.reshape(-1), pattern.relative.shape) if value.size == 1 else value.reshape(-1)
     if value.itemsize != pattern.itemsize:
         value = value.astype(f"i{pattern.itemsize}")

@@ -62,7 +62,7 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
 
 
 class _Replaced:
-    """Attributes of classes, modules and instances that are replaced for a while, and what they were."""
+    """Attributes of classes, modules and instances that are replaced for a while, and their original values."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
@@ -119,7 +119,7 @@ def _loading(recorded: Recording, original: Callable) -> Callable:
 
 
 def _idle(pointers: Any, mask: Any) -> np.ndarray | None:
-    """The lanes that a mask excludes, in the shape of the tile; None if it excludes none."""
+    """Return the lanes that a mask excludes, in the shape of the tile, or None if it excludes none."""
     active = array_of(mask)
     if active is None or active.all():
         return None

@@ -39,7 +39,7 @@ class _Stream:
 
 
 def _stream(recorded: Recording, table: np.ndarray, line_bytes: int, sector_bytes: int) -> _Stream:
-    """The lines that every access touches, in ascending order within an access."""
+    """Return the lines that every access touches, in ascending order within an access."""
     starts = _storage_starts(recorded)
     base = table[:, 3] + np.array([starts.get(argument, 0) for argument in range(max(starts) + 1)])[table[:, 1]]
     line, within = np.divmod(base, line_bytes)
@@ -87,7 +87,7 @@ def _lines_of(
 
 
 def _runs(ascending: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values of a sorted array, and how often each occurs."""
+    """Return the distinct values of a sorted array, and how often each occurs."""
     new = np.ones(len(ascending), bool)
     np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
     first = np.flatnonzero(new)
@@ -121,7 +121,8 @@ class L2:
 
     @classmethod
     def of(cls, device: str, *, ways: int = _DEFAULT_WAYS, programs_per_multiprocessor: int = 1) -> "L2":
-        """The last cache before memory of a device in the hardware table ("H100 SXM", "MI300X"). Raises LookupError."""
+        """Return the last cache before memory of a device in the hardware table ("H100 SXM", "MI300X"). Raises
+        LookupError."""
         chosen = accelerator(device)
         size = chosen.caches.l3_bytes or chosen.caches.l2_bytes
         if size is None or chosen.multiprocessors is None:
@@ -145,7 +146,7 @@ class L2:
 
 
 def model(recorded: Recording, table: np.ndarray, l2: L2) -> tuple[int, int]:
-    """Bytes that a launch loads from memory and stores to it."""
+    """Return the bytes that a launch loads from memory and stores to it."""
     if not len(table):
         return 0, 0
     order = _launch_order(table[:, 4], recorded.grid, l2.resident_programs)
@@ -154,7 +155,7 @@ def model(recorded: Recording, table: np.ndarray, l2: L2) -> tuple[int, int]:
 
 
 def _launch_order(programs: np.ndarray, grid: tuple[int, int, int], resident: int) -> np.ndarray:
-    """The order in which accesses reach the cache. `programs`: the program of each access, in the interpreter's
+    """Return the order in which accesses reach the cache. `programs`: the program of each access, in the interpreter's
     numbering; accesses of one program are in their own order."""
     rest, z = np.divmod(programs, grid[2])
     x, y = np.divmod(rest, grid[1])

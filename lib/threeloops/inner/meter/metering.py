@@ -56,7 +56,7 @@ never evicts. DRAM, modelled: what the L2 model below exchanges with memory. A s
 
 @dataclass
 class Metered:
-    """What `meter()` yields: one LaunchTraffic per launch, in the order in which they end."""
+    """The result of `meter()`: one LaunchTraffic per launch, in the order in which they end."""
 
     l2: L2 | None = None
     launches: list[LaunchTraffic] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Metered:
         return [finding for launch in self.launches for finding in launch.findings]
 
     def report(self) -> str:
-        """Text to print: tables of kernels and their arguments, the L2 model, findings."""
+        """Return the text to print: tables of kernels and their arguments, the L2 model, findings."""
         if not self.launches:
             return "no launch was metered"
         by_kernel: dict[str, list[LaunchTraffic]] = {}
@@ -113,23 +113,24 @@ def meter(
 ) -> Iterator[Metered]:
     """Count the kernel launches inside the block. Meters may be nested; each counts.
 
-    `l2`: a cache model, or the name of a device in the hardware table to take its size from; without one `dram_bytes`
-    is None. `arguments_only`: a pointer that a kernel loads from memory is out of bounds unless it points into an
-    argument; otherwise it is followed unchecked, for kernels that take a table of pointers.
+    `l2` is a cache model, or the name of a device in the hardware table whose L2 size is used. Without one,
+    `dram_bytes` is None. With `arguments_only`, a pointer that a kernel loads from memory is out of bounds unless it
+    points into an argument. Otherwise it is followed unchecked, for kernels that take a table of pointers.
 
-    `views`: what a kernel that gets a view, such as `pool[:10]` or `x[:, ::2]`, may access. With "storage" that is all
-    of the view's storage, because a GPU allows it and correct kernels do it: they step from one row of `x` to the next,
-    or read the left neighbour of `x[1:]`. With "strict" every access to an element that the view itself does not
-    address is reported. It is executed all the same, so results do not depend on `views`.
+    `views` says how much memory a kernel that gets a view, such as `pool[:10]` or `x[:, ::2]`, may access. With
+    "storage" it may access all of the view's storage, because a GPU allows it and correct kernels do it. For example,
+    they step from one row of `x` to the next, or read the left neighbour of `x[1:]`. With "strict" every access to an
+    element that the view itself does not address is reported. It is executed all the same, so results do not depend on
+    `views`.
 
-    `undefined_lanes`: follow the lanes that a masked load without `other` leaves undefined, and report every store,
-    atomic, address and branch that depends on one. Off by default, because a kernel with such lanes in all its programs
-    then takes about a fifth longer.
+    `undefined_lanes` follows the lanes that a masked load without `other` leaves undefined, and reports every store,
+    atomic, address and branch that depends on one. It is off by default, because a kernel with such lanes in all its
+    programs then takes about a fifth longer.
 
-    `configs`: with "all" an autotuned kernel is run and metered once for every configuration that its autotuner does
-    not prune, each from the same memory; the autotuner's own choice comes last, and its results stay. Each launch then
-    has a `configuration`, and an argument that comes out differently because the autotuner has run the kernel on it
-    before, as with an atomic addition without `reset_to_zero`, is reported as an accumulation.
+    With `configs="all"` an autotuned kernel is run and metered once for every configuration that its autotuner does not
+    prune, each from the same memory. The autotuner's own choice comes last, and its results stay. Each launch then has
+    a `configuration`, and an argument that comes out differently because the autotuner has run the kernel on it before,
+    as with an atomic addition without `reset_to_zero`, is reported as an accumulation.
 
     Raises LookupError for an unknown device, ValueError for another value of `views` or `configs`, and RuntimeError at
     a launch that is not interpreted.

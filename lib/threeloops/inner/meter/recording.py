@@ -63,24 +63,24 @@ class Access(NamedTuple):
 
 
 class _Tiles:
-    """Sizes of one launch's tiles in elements: `largest` of one tile, `most_held` of all that a program holds at once.
+    """Sizes of one launch's tiles in elements: `largest` is the largest tile, and `most_held` the most that a program
+    holds at once.
 
     Every value of an interpreted kernel (loaded, computed, constant, pointer or mask) is one of the interpreter's
     handles. A handle counts from its creation until the interpreter drops it, so a tile that the kernel still needs
-    counts under whatever name it is kept. A Python number made from a tensor, such as a loop bound, cannot be followed:
-    it counts as one element until the program ends. `made` and `dropped` replace the handle's `__post_init__` and
-    `__del__`.
+    counts under any name. A Python number made from a tensor, such as a loop bound, cannot be followed, so it counts as
+    one element until the program ends. `made` and `dropped` replace the handle's `__post_init__` and `__del__`.
     """
 
     def __init__(self) -> None:
         self.largest = 0
         self.most_held = 0
         self._held = [0]
-        """The state of the running program. It is a list, so that each handle can keep that of its own program."""
+        """The state of the running program. It is a list, so that each handle can keep the list of its own program."""
         self.paused = False
 
     def next_program(self) -> None:
-        """Forget what the previous program held, some of which Python may not have dropped yet."""
+        """Forget the tiles of the previous program, some of which Python may not have dropped yet."""
         self._held = [0]
 
     def made(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -118,8 +118,8 @@ def _sort_out(
     """Note the lanes in bounds, argument by argument, and report the others.
 
     Returns a real address for every lane (uint64) and which lanes may run (bool), both flat. Pointers that a kernel
-    loaded from memory are real already: they belong to the argument that they point into, or lead elsewhere, where no
-    bounds are known.
+    loaded from memory are real already. They belong to the argument that they point into, or they lead to other memory,
+    whose bounds are not known.
     """
     addresses = pattern.relative.view(np.uint64) + np.uint64(base)
     active = np.ones(len(addresses), bool) if pattern.mask is None else pattern.mask
@@ -176,13 +176,13 @@ def _misdirected(space: Space | None, addresses: np.ndarray, itemsize: int) -> s
 
 
 def elements_named(elements: np.ndarray, several: str) -> str:
-    """The text for one element or for the range of several, "elements {} … {}"."""
+    """Return the text for one element or for a range of them, "elements {} … {}"."""
     low, high = int(elements.min()), int(elements.max())
     return f"element {low:,}" if low == high else several.format(low, high)
 
 
 def array_of(mask: Any) -> np.ndarray | None:
-    """The values of a mask, which the interpreter passes as a handle, an array or None."""
+    """Return the values of a mask, which the interpreter passes as a handle, an array or None."""
     return mask if mask is None or isinstance(mask, np.ndarray) else mask.data
 
 
@@ -284,7 +284,7 @@ class Recording:
             self.undefined.stop()
 
     def check_defined(self, since: int, kind: int, mask: Any, pointers: Any, value: Any = None) -> None:
-        """Report undefined lanes that an access needs; `since`: where the list of accesses ended before it."""
+        """Report undefined lanes that an access needs. `since` is the end of the list of accesses before it."""
         active = array_of(mask)
         active = None if active is None else active.astype(bool, copy=False)
         for use, handle, lanes in (("value", value, active), ("address", pointers, active), ("mask", mask, None)):
@@ -330,7 +330,8 @@ class Recording:
             self.report(kind, "", self.site(), first, advice, unit, amount)
 
     def site(self) -> int:
-        """The number of the innermost source line that belongs to the kernel, not to Triton or to this library."""
+        """Return the number of the innermost source line that belongs to the kernel, not to Triton or to this
+        library."""
         frame = kernel_frame()
         place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
         return self.sites.setdefault(place, len(self.sites))

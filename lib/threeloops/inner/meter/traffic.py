@@ -58,7 +58,7 @@ class Flops:
         return counted
 
     def reducing(self, original: Callable) -> Callable:
-        """A replacement for `apply` of the interpreter's reductions and scans.
+        """Return a replacement for `apply` of the interpreter's reductions and scans.
 
         Combining two elements is 1 operation or, with a combine function of the kernel's own, as many as that executes
         per element, however often the interpreter calls it.
@@ -85,7 +85,7 @@ class Flops:
 
 @cache
 def _counted(builder: type) -> dict[str, tuple[str, Callable[..., int]]]:
-    """The builder's methods that compute: the kind of their operations, and how many a call does."""
+    """Return the builder's methods that compute: the kind of their operations, and how many a call does."""
 
     def elementwise(each: int) -> Callable[..., int]:
         return lambda result, *_: each * result.data.size
@@ -98,7 +98,7 @@ def _counted(builder: type) -> dict[str, tuple[str, Callable[..., int]]]:
 
 
 def _special(result: Any, library: str, path: str, symbol: str, *_: Any) -> int:
-    """A function of libdevice, unless it computes an integer or reads bits as another type."""
+    """Return a function of libdevice, unless it computes an integer or reads bits as another type."""
     return result.data.size * (result.dtype.is_floating() and "_as_" not in symbol)
 
 
@@ -107,14 +107,15 @@ def _dot(result: Any, a: Any, *_: Any) -> int:
 
 
 def _in_tf32(a: Any, b: Any, accumulator: Any, input_precision: Any, *_: Any) -> bool:
-    """Whether a GPU would round float32 operands to TF32; the interpreter multiplies them as they are."""
+    """Return whether a GPU would round float32 operands to TF32. The interpreter multiplies them as they are."""
     from triton._C.libtriton import ir
 
     return a.dtype.scalar.is_fp32() and input_precision == ir.INPUT_PRECISION.TF32
 
 
 def _dot_scaled(result: Any, a: Any, a_scale: Any, a_format: Any, *_: Any) -> int:
-    """A 4-bit operand holds two elements per byte, packed along either of its dimensions."""
+    """Count the FLOPs of a scaled product. A 4-bit operand holds two elements per byte, packed along either of its
+    dimensions."""
     return 2 * result.data.shape[-1] * a.data.size * (2 if "E2M1" in str(a_format).upper() else 1)
 
 
@@ -134,7 +135,7 @@ class _Probe:
 
 
 def _is_library(combine: Any) -> bool:
-    """Whether a combine function is one of Triton's own, which the interpreter knows by identity."""
+    """Return whether a combine function is one of Triton's own, which the interpreter knows by identity."""
     import triton.language as tl
 
     return getattr(tl.standard, getattr(combine.fn, "__name__", ""), None) is combine
@@ -162,15 +163,16 @@ class ArgumentTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Counts of one launch or of several.
+    """The counts of one launch or of several.
 
     Requested bytes are those that active lanes ask for. Unique bytes are their union over a launch, of loads and stores
-    separately: what a cache that never evicts within a launch would exchange with memory. `dram_bytes` is what the L2
-    model exchanges with memory, None without a model. An atomic operation reads and writes its bytes. A sector is 32
-    bytes, a request 32 consecutive lanes of an access along its contiguous axis. `flops`: by kind, see KINDS.
-    `tf32_flops`: those of "dot" whose float32 operands a GPU would round to TF32, `tl.dot`'s default precision.
+    separately. A cache that never evicts within a launch would exchange as many with memory. `dram_bytes` are the bytes
+    that the L2 model exchanges with memory, or None without a model. An atomic operation reads and writes its bytes. A
+    sector is 32 bytes, a request 32 consecutive lanes of an access along its contiguous axis. `flops` are counted by
+    kind (see KINDS). `tf32_flops` are the FLOPs of "dot" whose float32 operands a GPU would round to TF32, `tl.dot`'s
+    default precision.
 
-    `idle` programs are those that wrote nothing, however much they read.
+    `idle` programs wrote nothing, however much they read.
 
     `largest_tile` is the number of elements in the largest tile that a program loads or computes. `most_held` counts
     the elements of all tiles that one program holds at once, including pointers, masks and intermediate results that
@@ -223,14 +225,15 @@ class Traffic:
 
     @property
     def work(self) -> Work:
-        """The traffic for a roofline; its bytes are those of the L2 model, or else the unique ones."""
+        """Return the traffic for a roofline, with the bytes of the L2 model if there is one, or else the unique
+        bytes."""
         return Work(self.unique_bytes if self.dram_bytes is None else self.dram_bytes, self.total_flops)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchTraffic(Traffic):
-    """One launch: `name` of the kernel, where it is defined, the grid, and what is wrong with the launch. `title`: the
-    name, with the configuration of an autotuned kernel if all of them are metered."""
+    """One launch: the kernel's `name`, the place where it is defined, the grid, and the findings of the launch. `title`
+    is the name, with the configuration of an autotuned kernel if all of them are metered."""
 
     name: str
     title: str = ""
@@ -248,8 +251,8 @@ _SUMMED = (
 
 
 def together(launches: Sequence[Traffic]) -> Traffic:
-    """The sum. Arguments of one name are added up. Unique bytes are added up too, since each launch may read memory
-    again."""
+    """Return the sum. Arguments of one name are added up. Unique bytes are added up too, since each launch may read
+    memory again."""
     arguments: dict[str, ArgumentTraffic] = {}
     for launch in launches:
         for name, argument in launch.arguments.items():

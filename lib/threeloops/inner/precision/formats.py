@@ -47,13 +47,13 @@ _WIDEST_EXPONENT, _WIDEST_MANTISSA = 8, 23
 class FloatFormat:
     """A floating-point format with a sign bit.
 
-    `has_infinity`: the highest exponent holds infinity (mantissa 0) and NaN (any other), as in IEEE 754. Otherwise it
-    holds ordinary numbers, and only the code of all ones is NaN ("fn": finite, with NaN).
+    If `has_infinity`, the highest exponent holds infinity (mantissa 0) and NaN (any other), as in IEEE 754. Otherwise
+    it holds ordinary numbers, and only the code of all ones is NaN ("fn": finite, with NaN).
 
-    `overflow`: what infinities and numbers beyond `largest` become: "infinity", "saturate" (the largest finite number)
-    or "nan". The formats below follow torch 2.13's casts on a CPU: float16, bfloat16 and float8_e5m2 overflow to
-    infinity, float8_e4m3fn saturates. Up to torch 2.11 it became NaN (github.com/pytorch/pytorch/pull/178817), which is
-    `dataclasses.replace(FLOAT8_E4M3FN, overflow="nan")`.
+    `overflow` says what infinities and numbers beyond `largest` become: "infinity", "saturate" (the largest finite
+    number) or "nan". The formats below follow torch 2.13's casts on a CPU: float16, bfloat16 and float8_e5m2 overflow
+    to infinity, and float8_e4m3fn saturates. Up to torch 2.11 it became NaN (github.com/pytorch/pytorch/pull/178817).
+    That is `dataclasses.replace(FLOAT8_E4M3FN, overflow="nan")`.
 
     Raises ValueError naming the invalid field.
     """
@@ -153,7 +153,7 @@ class FloatFormat:
         return (codes | (np.signbit(exact).astype(np.int64) << (self.bits - 1))).astype(self.storage)
 
     def decode(self, codes: ArrayLike) -> NDArray[np.float64]:
-        """The exact values of codes of any shape. Raises TypeError unless they are integers, ValueError for one
+        """Return the exact values of codes of any shape. Raises TypeError unless they are integers, ValueError for one
         that does not fit in `bits` bits."""
         given = np.asarray(codes)
         if given.dtype.kind not in "iu":
@@ -182,17 +182,18 @@ class FloatFormat:
         return self.decode(self.encode(values, rounding, generator))
 
     def spacing(self, values: ArrayLike) -> NDArray[np.float64]:
-        """The distance between neighbouring numbers in the binade of each of the finite `values`."""
+        """Return the distance between neighbouring numbers in the binade of each of the finite `values`."""
         return np.ldexp(1.0, self._exponent(np.abs(np.asarray(values, np.float64))) - self.mantissa_bits)
 
     def magnitudes(self) -> NDArray[np.float64]:
-        """All finite numbers ≥ 0, indexed by their code. Raises ValueError for a format of more than 19 bits."""
+        """Return all finite numbers ≥ 0, indexed by their code. Raises ValueError for a format of more than 19 bits."""
         if self.bits > 19:
             raise ValueError(f"{self.name} has {self.bits} bits: expected at most 19; decode the codes you need")
         return self.decode(np.arange(self.largest_code + 1))
 
     def _exponent(self, magnitude: NDArray[np.float64]) -> NDArray[np.int32]:
-        """⌊log₂⌋, but at least that of the smallest normal number, whose spacing subnormal numbers share."""
+        """Return ⌊log₂⌋, but at least the exponent of the smallest normal number, whose spacing subnormal numbers
+        share."""
         exponent = np.frexp(magnitude)[1] - 1
         return np.where(magnitude > 0, np.maximum(exponent, self.smallest_exponent), self.smallest_exponent)
 

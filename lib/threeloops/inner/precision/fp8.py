@@ -52,7 +52,7 @@ class Recipe:
             raise ValueError(f"amax = {self.amax!r}: expected 'max' or 'most_recent'")
 
     def highest(self, format: FloatFormat) -> float:
-        """The float32 number that the largest magnitude is scaled to."""
+        """Return the float32 number that the largest magnitude is scaled to."""
         return float(np.float32(format.largest * 2.0**-self.margin))
 
 
@@ -65,7 +65,7 @@ class ScaleState:
 
 
 def after_tensor(state: ScaleState, amax: float, format: FloatFormat, recipe: Recipe) -> ScaleState:
-    """The state after a tensor whose largest magnitude, before scaling, was `amax`.
+    """Return the state after a tensor whose largest magnitude, before scaling, was `amax`.
 
     A history of zeros keeps the scale. So does an `amax` that is not finite, which is not remembered. (Transformer
     Engine remembers it and keeps the scale until it has left the window.)
@@ -119,10 +119,10 @@ def _cast(x: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> Tenso
 def _next_scale(
     scale: Tensor, history: Tensor, remembered: Tensor, amax: Tensor, highest: float, most_recent: bool
 ) -> _State:
-    """`after_tensor` on the device, without waiting for it.
+    """Compute `after_tensor` on the device, without waiting for it.
 
     `history` is a float32 ring buffer in which `remembered` amaxes were written so far, zero elsewhere. `highest` is
-    what the largest amax is scaled to.
+    the value to which the largest amax is scaled.
     """
     finite = amax.isfinite()
     here = torch.arange(len(history), device=history.device) == remembered % len(history)
@@ -134,7 +134,7 @@ def _next_scale(
 
 
 def _pass(x: Tensor, before: _Before, largest: float, dtype: torch.dtype) -> tuple[Tensor, _State, Tensor]:
-    """The values of x, the state that they were scaled with, and the amax of x."""
+    """Return the values of x, the state that they were scaled with, and the amax of x."""
     state = _next_scale(*before)
     return _cast(x, state[0], largest, dtype), state, x.abs().amax().float()
 
@@ -201,7 +201,7 @@ _TILE = 16
 
 
 def _multiplies_fp8(x: Tensor) -> bool:
-    """Whether the hardware under `x` has FP8 tensor cores."""
+    """Return whether the hardware under `x` has FP8 tensor cores."""
     return x.is_cuda and torch.cuda.get_device_capability(x.device) >= (8, 9)
 
 
@@ -260,7 +260,7 @@ class Fp8Linear(nn.Module):
 
     @classmethod
     def of(cls, linear: nn.Linear, recipe: Recipe | None = None) -> "Fp8Linear":
-        """The same layer in FP8: it shares the parameters of `linear`."""
+        """Return the same layer in FP8: it shares the parameters of `linear`."""
         made = cls(1, 1, bias=False, recipe=recipe).to(linear.weight.device)
         made.weight, made.bias = linear.weight, linear.bias
         return made

@@ -25,7 +25,7 @@ _UNSCALED = (torch.float32, torch.bfloat16, torch.float64)
 
 
 class ScaleUnderflow(FloatingPointError):
-    """Raised if so many steps in a row were skipped that no smaller scale is left to try."""
+    """So many steps in a row were skipped that no smaller scale is left to try."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ScalerState:
 
 
 def after_step(state: ScalerState, overflow: bool) -> ScalerState:
-    """The state after a step; `overflow` says whether its gradients held an infinity or NaN.
+    """Return the state after a step. `overflow` says whether its gradients held an infinity or NaN.
 
     A scale that would grow beyond float32 stays. Raises ScaleUnderflow where torch's scale would become zero, which
     turns all later gradients into NaN.
@@ -88,8 +88,8 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class StepReport:
-    """`scale` is the one that the gradients carried, `next_scale` that of the next loss; `infinite` and `nan` count
-    such elements in all gradients."""
+    """The scales and counts of one step. `scale` is the one that the gradients carried, `next_scale` the one of the
+    next loss. `infinite` and `nan` count such elements in all gradients."""
 
     skipped: bool
     scale: float
@@ -120,12 +120,12 @@ class LossScaler:
         return loss * loss.new_tensor(self.state.scale, dtype=torch.float32)
 
     def step(self, optimizer: Optimizer) -> StepReport:
-        """Divide the gradients by the scale, in place; let `optimizer` step if all are finite; update the scale.
+        """Divide the gradients by the scale in place, let `optimizer` step if all are finite, and update the scale.
 
-        torch looks for infinities before it divides; this looks afterwards, since dividing by a scale below 1 can make
-        one. Raises TypeError, before any gradient is touched, for dtypes and layouts that cannot be divided, such as
-        float16 (`MasterWeights` keeps float32 gradients); ValueError if there is no gradient; ScaleUnderflow as
-        `after_step`.
+        torch looks for infinities before it divides. This method looks afterwards, since dividing by a scale below 1
+        can make one. Raises TypeError, before any gradient is touched, for dtypes and layouts that cannot be divided,
+        such as float16 (`MasterWeights` keeps float32 gradients). Raises ValueError if there is no gradient, and
+        ScaleUnderflow as `after_step` does.
         """
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not gradients:
@@ -144,8 +144,8 @@ class LossScaler:
 
 
 def _stored_values(gradient: Tensor) -> Tensor:
-    """The elements of `gradient`, sharing its memory. A sparse one may store a row twice; summing the two is left to
-    the optimizer, as in torch's scaler. Raises TypeError for a dtype or layout that cannot be unscaled."""
+    """Return the elements of `gradient`, sharing its memory. A sparse one may store a row twice. Summing the two is
+    left to the optimizer, as in torch's scaler. Raises TypeError for a dtype or layout that cannot be unscaled."""
     if gradient.dtype not in _UNSCALED:
         dtype = str(gradient.dtype).removeprefix("torch.")
         raise TypeError(
@@ -158,7 +158,7 @@ def _stored_values(gradient: Tensor) -> Tensor:
 
 
 def _all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no element is infinite or NaN. The smallest and largest element of each tensor show both, so this reads
-    each tensor once and waits for the GPU once."""
+    """Return whether no element is infinite or NaN. The smallest and largest element of each tensor show both, so this
+    reads each tensor once and waits for the GPU once."""
     extremes = [extreme for each in tensors if each.numel() for extreme in torch.aminmax(each)]
     return not extremes or bool(torch.stack(extremes).isfinite().all())

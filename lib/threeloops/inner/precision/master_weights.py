@@ -63,7 +63,7 @@ class MasterWeights:
         self.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict:
-        """A copy of masters and optimizer state. The rounded 16-bit weights alone are not enough to resume."""
+        """Return a copy of masters and optimizer state. The rounded 16-bit weights alone are not enough to resume."""
         return {
             "masters": [m.detach().clone() for m in self.masters],
             "optimizer": deepcopy(self.optimizer.state_dict()),

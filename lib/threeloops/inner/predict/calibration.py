@@ -62,7 +62,7 @@ def calibrate(measurements: Sequence[tuple[Work, float]], accelerator: Accelerat
 
 
 def _least_squares(relative: np.ndarray) -> list[float]:
-    """The coefficients that bring relative · coefficients closest to 1."""
+    """Return the coefficients that bring relative · coefficients closest to 1."""
     # Columns differ by the size in bytes; equal scales keep the small one above the solver's cut-off.
     scale = np.abs(relative).max(axis=0)
     return (np.linalg.lstsq(relative / scale, np.ones(len(relative)), rcond=None)[0] / scale).tolist()

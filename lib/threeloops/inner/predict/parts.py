@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Demand:
-    """What a launch needs: bytes between memory and chip, FLOPs by unit."""
+    """The needs of a launch: bytes between memory and chip, and FLOPs by unit."""
 
     bytes: Interval
     matrix_flops: float
@@ -24,8 +24,9 @@ class Demand:
 
 
 def _effective_l2(accelerator: Accelerator) -> float | None:
-    """Half the L2. An A100 or H100 has two partitions, each of which caches what its own half of the multiprocessors
-    reads (NVIDIA A100 whitepaper, 2020), so data that both halves read is held twice. None: size unknown."""
+    """Return half the L2, or None if its size is unknown. An A100 or H100 has two partitions, each of which caches what
+    its own half of the multiprocessors reads (NVIDIA A100 whitepaper, 2020), so data that both halves read is held
+    twice."""
     return accelerator.caches.l2_bytes / 2 if accelerator.caches.l2_bytes else None
 
 
@@ -33,7 +34,8 @@ def demand_of(work: Work | Traffic, accelerator: Accelerator, code: Code | None,
     """Return the demand of a launch. There is no model of the L2, so in the worst case bytes that are read again come
     from memory again, unless all fit the L2.
 
-    Without `code`, the FLOPs of Work are assumed to be matrix products: the fastest units, so an optimistic choice.
+    Without `code`, the FLOPs of Work are assumed to be matrix products. They run on the fastest units, so this choice
+    is optimistic.
     """
     matrix = code is None or code.tensor_cores is not None
     if isinstance(work, Work):
@@ -55,7 +57,8 @@ def demand_of(work: Work | Traffic, accelerator: Accelerator, code: Code | None,
 
 
 def wave_factors(accelerator: Accelerator, code: Code | None, programs: int, how: list[str]) -> Interval:
-    """How much longer computing takes because programs are indivisible: the busiest multiprocessor's share ÷ the mean.
+    """Return how much longer computing takes because programs are indivisible: the busiest multiprocessor's share ÷ the
+    mean.
 
     At best a multiprocessor is as fast with one program as with all that it holds, so that its number of programs
     decides; at worst only a full one is fast, and the last wave of programs takes as long as the others.

@@ -23,8 +23,8 @@ Bound = Literal["memory", "compute", "start"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """A time between `low` and `high` seconds. The parts belong to `low`, where they overlap. `how` lists the
-    assumptions."""
+    """A time between `low` and `high` seconds. The parts belong to `low`, which assumes that they overlap. `how` lists
+    the assumptions."""
 
     low: float
     high: float
@@ -50,12 +50,13 @@ def predict(
     calibration: Calibration | None = None,
     programs: int | None = None,
 ) -> Prediction:
-    """Seconds that one launch takes on `accelerator`, with its matrix products in `dtype`.
+    """Predict the seconds of one launch on `accelerator`, with its matrix products in `dtype`.
 
-    `work`: the least that the launch must do (Work), or its metered traffic. `code`: compiled for this device's
-    generation; tells whether matrix units are used and how many programs are resident. `calibration`: what the device
-    was measured to do, in place of the rates on its data sheet. `programs`: their number, if the traffic does not tell.
-    Raises LookupError if the device's rate for `dtype` is not known, ValueError if it cannot run the code.
+    `work` is the least that the launch must do (Work), or its metered traffic. `code` is compiled for this device's
+    generation, and tells whether matrix units are used and how many programs are resident. `calibration` holds the
+    device's measured rates, which replace the rates on its data sheet. `programs` is their number, if the traffic does
+    not tell. Raises LookupError if the device's rate for `dtype` is not known, and ValueError if the device cannot run
+    the code.
     """
     _require_runs(code, accelerator)
     how: list[str] = []

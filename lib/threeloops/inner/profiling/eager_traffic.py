@@ -75,7 +75,7 @@ def eager_traffic() -> Iterator[list[Operation]]:
 
 
 def _unread(name: str, args: Sequence[Any], outputs: list[torch.Tensor]) -> int:
-    """Bytes of the arguments that the operator does not read."""
+    """Return the bytes of the arguments that the operator does not read."""
     if name in _FILLS:
         return _size(args[0])
     if name not in _PICKED_FROM:
@@ -91,6 +91,6 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _size(tensor: torch.Tensor) -> int:
-    """Bytes of the different elements: a dimension that is broadcast has stride 0 and is stored once."""
+    """Return the bytes of the different elements: a dimension that is broadcast has stride 0 and is stored once."""
     stored = (min(size, 1) if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return prod(stored) * tensor.element_size()

@@ -145,7 +145,7 @@ def _idle_between(work: Iterable[Event], minimum_us: float) -> list[tuple[Event,
 
 
 def _merge(intervals: Iterable[_Interval]) -> list[_Interval]:
-    """The union of intervals as disjoint intervals in ascending order."""
+    """Return the union of intervals as disjoint intervals in ascending order."""
     union: list[_Interval] = []
     for start, end in sorted(intervals):
         if union and start <= union[-1][1]:
@@ -156,7 +156,7 @@ def _merge(intervals: Iterable[_Interval]) -> list[_Interval]:
 
 
 def _longest_uncovered(start: float, end: float, union: list[_Interval]) -> _Interval:
-    """The longest part of [start, end] that the disjoint, ascending intervals of `union` leave free."""
+    """Return the longest part of [start, end] that the disjoint, ascending intervals of `union` leave free."""
     if end <= start:
         return start, start
     first = bisect_left(union, start, key=lambda interval: interval[1])

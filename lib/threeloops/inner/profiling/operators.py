@@ -17,11 +17,11 @@ Bound = Literal["compute", "memory", "overhead", "unknown"]
 
 @dataclass(frozen=True)
 class Operator:
-    """All calls of one operator that the program made, with everything that they called in turn.
+    """All calls of one operator that the program made, with all their callees.
 
     cpu_us: microseconds on the host, each counted for one operator only. device_us: microseconds of the kernels and
-    copies that it launched; 0 on a CPU. bytes: compulsory traffic, None where the trace does not tell. flops: of
-    matmuls, convolutions and attention.
+    copies that it launched, 0 on a CPU. bytes: compulsory traffic, or None if the trace does not tell. flops: the FLOPs
+    of matmuls, convolutions and attention.
     """
 
     name: str
@@ -33,7 +33,8 @@ class Operator:
 
 
 def operators(events: Sequence[Event], device: str) -> list[Operator]:
-    """The operators in the order of their first call, and by its own name each kernel that no call accounts for."""
+    """Return the operators in the order of their first call, and by its own name each kernel that no call accounts
+    for."""
     groups: dict[str, list[Operator]] = {}
     for call in _single_calls(events, device):
         groups.setdefault(call.name, []).append(call)
@@ -76,11 +77,11 @@ def _sum(calls: Sequence[Operator]) -> Operator:
 
 
 def bound(operator: Operator, accelerator: "Accelerator", dtype: object, dispatch_us: float | None = None) -> Bound:
-    """What limits `operator` on `accelerator`, by `threeloops.inner.roofline.classify`, per call.
+    """Return what limits `operator` on `accelerator`, per call, by `threeloops.inner.roofline.classify`.
 
     On a GPU (dispatch_us None) the host issues the operator in `cpu_us` while the device works for `device_us`. On a
-    CPU one thread does both: `dispatch_us` of each call go to issuing it, the rest is work. An operator without work
-    (a view) is "overhead"; one with unknown bytes is "unknown".
+    CPU one thread does both: `dispatch_us` of each call go to issuing it, and the rest is work. An operator without
+    work (a view) is "overhead". One with unknown bytes is "unknown".
     """
     from threeloops.inner.costs import Work
     from threeloops.inner.roofline import classify

@@ -25,11 +25,12 @@ class PeakMemory:
 
 
 def peak_memory(events: Sequence[Event], device: str, *, outside: str = "") -> PeakMemory:
-    """The first moment at which the most is held on "cpu" or "cuda"; 0 bytes when nothing was allocated.
+    """Find the first moment at which the most memory is held on "cpu" or "cuda". It is 0 bytes if nothing was
+    allocated.
 
     `outside` is a range around everything, left out of `within`. The allocator's own events, from which this is
-    computed, are exact and contain what no module hook sees: workspaces inside an operator, tensors saved for the
-    backward pass, and the moment at which each is freed.
+    computed, are exact and contain memory that no module hook sees: workspaces inside an operator, tensors saved for
+    the backward pass, and the moment at which each is freed.
     """
     held: dict[int, int] = {}
     current, peak, at_peak = 0, 0, None

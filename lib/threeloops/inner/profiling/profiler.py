@@ -48,7 +48,8 @@ class Profile:
         return self._ranked(operators(self.events, self.device), self._device_time)
 
     def top(self, k: int, by: str | None = None) -> tuple[Operator, ...]:
-        """The `k` operators with the most of `by`: "device_us" (default on a GPU), "cpu_us" (default on a CPU), …
+        """Return the `k` operators with the most of `by`: "device_us" (default on a GPU), "cpu_us" (default on a CPU),
+        …
 
         Raises ValueError for an unknown quantity or a negative `k`.
         """
@@ -66,10 +67,10 @@ class Profile:
     def classify(
         self, accelerator: "Accelerator", dtype: object = "fp32", *, dispatch_us: float | None = None
     ) -> dict[str, Bound]:
-        """What limits each operator on `accelerator`: see `operators.bound`.
+        """Return what limits each operator on `accelerator` (see `operators.bound`).
 
-        dispatch_us: for a CPU, host microseconds that a call costs before any work; by default what a call of the
-        cheapest operator of this profile took.
+        dispatch_us: for a CPU, host microseconds that a call costs before any work. The default is the time of a call
+        of this profile's cheapest operator.
         """
         if self.device == "cpu" and dispatch_us is None:
             dispatch_us = cheapest_call_us(self.operators)
@@ -93,7 +94,8 @@ class Profile:
 
     @classmethod
     def from_chrome(cls, trace: dict, device_name: str = "") -> "Profile":
-        """The profile in a Chrome trace of torch.profiler: of the profiled call if `profile` recorded it, else of all.
+        """Return the profile in a Chrome trace of torch.profiler. It covers the profiled call if `profile` recorded it,
+        else all.
 
         Raises ValueError when `trace` is not a Chrome trace, or has work that is not understood; see `from_chrome`.
         """
@@ -119,10 +121,10 @@ class Profile:
 
 
 def profile(fn: Callable, *inputs: object, device: str | None = None, warmup: int = 3) -> Profile:
-    """Record one call `fn(*inputs)` after `warmup` calls; `fn` may be a module or any function.
+    """Record one call `fn(*inputs)` after `warmup` calls. `fn` may be a module or any function.
 
-    device: "cpu" or "cuda", by default where the tensors of `inputs` and the parameters of `fn` are. On a GPU the
-    call counts until its last kernel has ended. Gradients are recorded as the caller's grad mode says.
+    device: "cpu" or "cuda", by default where the tensors of `inputs` and the parameters of `fn` are. On a GPU the call
+    counts until its last kernel has ended. Gradients are recorded if the caller's grad mode says so.
 
     Raises TypeError or ValueError naming the argument that is wrong.
     """
@@ -173,7 +175,7 @@ def _device_of(fn: Callable, inputs: tuple) -> str:
 
 @contextmanager
 def annotate(name: str) -> Iterator[None]:
-    """Mark a range of the program in the profile and, where there is CUDA, as an NVTX range for Nsight Systems."""
+    """Mark a range of the program in the profile and, if there is CUDA, as an NVTX range for Nsight Systems."""
     import torch
 
     with ExitStack() as ranges:
@@ -188,7 +190,7 @@ def annotate(name: str) -> Iterator[None]:
 def annotate_modules(model: "nn.Module") -> Iterator[None]:
     """Mark the forward pass of every named submodule of `model` ("layer1.0.conv2") while the context lasts.
 
-    Not for compiled models: hooks would change what is compiled.
+    Do not use it for compiled models, because hooks would change the compiled code.
     """
     import torch
 

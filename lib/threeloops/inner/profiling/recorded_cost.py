@@ -31,12 +31,12 @@ _LOOK_UP = {"aten::embedding", "aten::index", "aten::index_select", "aten::gathe
 
 
 def compulsory_bytes(call: Call, memory: Sequence[Event]) -> int | None:
-    """Bytes that `call` must at least read and write; None where the trace does not tell.
+    """Return the bytes that `call` must at least read and write, or None if the trace does not tell.
 
-    memory: `memory_events` of the device on which the operator works. What was allocated in the call and outlives it is
-    its output. An operator that allocates and changes nothing returned a view: 0 bytes. An in-place operator writes its
-    first argument. The trace does not tell for compiled graphs and autograd nodes, whose work is recorded in their
-    callees or not at all, nor without shapes or allocations.
+    memory: `memory_events` of the device on which the operator works. Memory that was allocated in the call and
+    outlives it is its output. An operator that allocates and changes nothing returned a view, which takes 0 bytes. An
+    in-place operator writes its first argument. The trace does not tell for compiled graphs and autograd nodes, whose
+    work is recorded in their callees or not at all. Nor does it tell without shapes or allocations.
     """
     name = call.name
     if "Input Dims" not in call.event.args or (call.children and not call.is_aten):
@@ -65,7 +65,8 @@ def compulsory_bytes(call: Call, memory: Sequence[Event]) -> int | None:
 
 
 def _input_bytes(event: Event) -> list[int]:
-    """Bytes of each tensor argument (0 for numbers); a dimension that is only repeated (stride 0) is read once."""
+    """Return the bytes of each tensor argument (0 for numbers). A dimension that is only repeated (stride 0) is read
+    once."""
     dims, types = event.args.get("Input Dims", []), event.args.get("Input type", [])
     strides = event.args.get("Input Strides", [[]] * len(dims))
     sizes = []
@@ -82,7 +83,7 @@ def _input_bytes(event: Event) -> list[int]:
 
 
 def _outliving_bytes(event: Event, memory: Sequence[Event]) -> int:
-    """Bytes allocated during `event`, on its thread, and still held when it ends."""
+    """Return the bytes allocated during `event`, on its thread, and still held when it ends."""
     first = bisect_left(memory, event.start_us, key=lambda change: change.start_us)
     last = bisect_right(memory, event.end_us, key=lambda change: change.start_us)
     held: dict[int, int] = {}
@@ -114,7 +115,7 @@ def flops(call: Call) -> int:
 
 
 def _matmul(left: int, right: int) -> Callable[[Event], int]:
-    """A product of the arguments numbered `left` (… m k) and `right` (… k n, or k)."""
+    """Return a product of the arguments numbered `left` (… m k) and `right` (… k n, or k)."""
 
     def count(event: Event) -> int:
         a, b = event.args["Input Dims"][left], event.args["Input Dims"][right]
@@ -142,7 +143,7 @@ def _convolution(event: Event) -> int | None:
 
 
 def _convolution_backward(event: Event) -> int:
-    """Each requested gradient, of input and of weight, costs one forward pass (groups included)."""
+    """Count one forward pass (groups included) for each requested gradient, of input and of weight."""
     gradient, x, weight = event.args["Input Dims"][:3]
     concrete = event.args["Concrete Inputs"]
     positions = x if concrete[7] == "True" else gradient

@@ -37,7 +37,7 @@ _NO_WORK = {
     "cuda_sync", "external_correlation", "forward_backward", "fwdbwd", "gpu_pm_counter", "gpu_user_annotation",
     "overhead",
 }  # fmt: skip
-"""Categories that stand for no work of their own: marks, and copies of what other events say."""
+"""Categories without work of their own: marks, and copies of other events."""
 
 _LEFT_OUT = {"Ev Idx", "Record function id", "finished", "Fwd thread id", "Sequence number", "Total Reserved"}
 """A third of the bytes of a trace, which nothing here and no viewer uses."""
@@ -50,9 +50,9 @@ _COMPILED_GRAPH = "CompiledFxGraph"
 
 @dataclass(frozen=True)
 class Event:
-    """Something between `start_us` and `end_us` (microseconds from the start of the trace) on one thread or stream.
+    """An activity between `start_us` and `end_us` (microseconds from the start of the trace) on one thread or stream.
 
-    category: one of CATEGORIES. args: what the recorder noted, under Kineto's names ("Input Dims", "correlation", …).
+    category: one of CATEGORIES. args: the recorder's notes, under Kineto's names ("Input Dims", "correlation", …).
     """
 
     name: str
@@ -79,7 +79,8 @@ class Event:
 
 
 def from_chrome(trace: dict) -> tuple[Event, ...]:
-    """The events of CATEGORIES in the order of their start, the first of them at 0. Calls of Python may begin before.
+    """Return the events of CATEGORIES in the order of their start, the first of them at 0. Calls of Python may begin
+    before.
 
     Raises ValueError when `trace` is not a Chrome trace, when an event is malformed, and for work that is not
     understood: of an unknown category, as other accelerators have, or kernels that were launched and not recorded.
@@ -168,7 +169,7 @@ def _are_numbers(values: list) -> bool:
 
 
 def to_chrome(events: Iterable[Event], device_name: str = "") -> dict:
-    """A Chrome trace of `events`, for chrome://tracing, ui.perfetto.dev and the TensorBoard plugin."""
+    """Return a Chrome trace of `events`, for chrome://tracing, ui.perfetto.dev and the TensorBoard plugin."""
     rows = []
     for event in events:
         row: dict[str, Any] = {"name": event.name, "cat": event.category, "pid": event.process, "tid": event.thread}
@@ -185,7 +186,7 @@ class Call:
     """An operator event and the operators that it called.
 
     owner: the call that its cost is reported for. The calls below an ATen operator (`aten::linear` calls `aten::addmm`)
-    belong to it; autograd nodes and compiled regions own only what no ATen operator below them does.
+    belong to it. Autograd nodes and compiled regions own only the work that no ATen operator below them does.
     """
 
     event: Event
@@ -241,7 +242,7 @@ class CallTree:
                 yield from root.walk()
 
     def at(self, thread: int | str, time_us: float) -> Call | None:
-        """The innermost call that `thread` was in at `time_us`, or None."""
+        """Return the innermost call that `thread` was in at `time_us`, or None."""
         found, calls = None, self.roots.get(thread, [])
         while calls:
             index = bisect_right(calls, time_us, key=lambda call: call.event.start_us) - 1
@@ -251,7 +252,7 @@ class CallTree:
         return found
 
     def during(self, thread: int | str, start_us: float, end_us: float) -> Call | None:
-        """The innermost call that `thread` was in for at least half of this time, or None."""
+        """Return the innermost call that `thread` was in for at least half of this time, or None."""
         found, calls = None, self.roots.get(thread, [])
         while calls:
             first = bisect_right(calls, start_us, key=lambda call: call.event.end_us)
@@ -268,7 +269,7 @@ class CallTree:
 
 
 def launches(events: Iterable[Event]) -> dict[int, Event]:
-    """The runtime call that launched each kernel or copy, by correlation number."""
+    """Return the runtime call that launched each kernel or copy, by correlation number."""
     return {event.correlation: event for event in events if event.category in LAUNCH and event.correlation != -1}
 
 
@@ -282,7 +283,8 @@ def is_python(event: Event) -> bool:
 
 
 def python_place(call: Call | None) -> str:
-    """A call of Python as "collate_fn, data.py:41", one of C with the function that made it; "" for none."""
+    """Return a call of Python as "collate_fn, data.py:41", and one of C with the function that made it, or "" for
+    none."""
     if call is None:
         return ""
     if match := re.fullmatch(r"(.*)\((\d+)\): (.*)", call.event.name):

@@ -47,7 +47,8 @@ _CAST = re.compile("cannot cast .* to (.*)", re.DOTALL)
 
 @dataclass
 class Execution:
-    """What a recording did. `torch_bytes`: read and written by torch's copies, sums and fills, beside the kernels."""
+    """The effects of a recording. `torch_bytes` are read and written by torch's copies, sums and fills, beside the
+    kernels."""
 
     outputs: Any
     traffic: Metered
@@ -155,7 +156,7 @@ class _Run:
         return value
 
     def _failure(self, kernel: str, error: BaseException) -> str:
-        """What a kernel's exception says, and on which line of the cell it arose."""
+        """Return what a kernel's exception says, and the line of the cell that raised it."""
         chain, line = [error], 0
         while (cause := chain[-1].__cause__) is not None:
             chain.append(cause)
@@ -238,7 +239,7 @@ def _require_busy(total: Traffic) -> None:
 
 
 def execute_compiled(recording: Recording, admitted: Admitted, inputs: Sequence[torch.Tensor]) -> Any:
-    """The outputs of a recording on the device of the inputs, its kernels compiled there; nothing is metered."""
+    """Return the outputs of a recording on the device of the inputs, its kernels compiled there. Nothing is metered."""
     return each_output(recording.outputs, _run(recording, admitted, inputs, None).output)
 
 

@@ -24,14 +24,14 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str = "cpu"
 
     def zeros(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments with zeros for values, on the device where the real ones lie."""
+        """Return the arguments with zeros for values, on the device of the real ones."""
         storages = [torch.zeros(size, dtype=torch.uint8, device=self.device) for size in self.sizes]
         args, kwargs = _unpack(self.arguments, [view(storages[each.storage], each) for each in self.views])
         return args, kwargs
 
 
 def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[torch.Tensor]]:
-    """The inputs of a call, and their storages as flat uint8 tensors.
+    """Return the inputs of a call, and their storages as flat uint8 tensors.
 
     Raises TypeError for an argument that is neither a tensor nor plain data, ValueError for one that is too large.
     """
@@ -69,7 +69,7 @@ def inputs_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, l
 
 
 def view(storage: torch.Tensor, strided: StridedView) -> torch.Tensor:
-    """The tensor that is this view of its storage, a flat tensor of any dtype. It shares the memory."""
+    """Return the tensor that is this view of its storage, a flat tensor of any dtype. It shares the memory."""
     dtype = getattr(torch, strided.dtype)
     if storage.dtype != dtype:
         storage = storage.view(torch.uint8)
@@ -78,7 +78,7 @@ def view(storage: torch.Tensor, strided: StridedView) -> torch.Tensor:
 
 
 def _pack(value: Any, tensor: Callable[[torch.Tensor], Any], depth: int = 0) -> Any:
-    """Plain data with tagged containers. Tensors become what `tensor` says."""
+    """Return plain data with tagged containers. Tensors are replaced by the result of `tensor`."""
     if isinstance(value, torch.Tensor):
         return tensor(value)
     if value is None or type(value) in (bool, int, float, str):

@@ -37,7 +37,7 @@ class _Storage:
 
 
 class Ledger:
-    """Steps and storages of one recording. A refusal stands, even if the launcher catches it and goes on."""
+    """The steps and storages of one recording. A refusal stands, even if the launcher catches it and continues."""
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         self.steps: list[Step] = []
@@ -55,7 +55,7 @@ class Ledger:
         raise RecordingRefused(self.refusal)
 
     def is_new(self, result: Any) -> bool:
-        """Whether an operation returned a tensor of its own that a recording can hold."""
+        """Return whether an operation returned a tensor of its own that a recording can hold."""
         plain = isinstance(result, torch.Tensor) and result.layout is torch.strided
         return plain and identity(result) not in self._storages and dtype_of(result) in BYTES
 
@@ -79,7 +79,7 @@ class Ledger:
             known.made_by = by
 
     def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        """`to.copy_(source)`. A single number from outside the call is what torch makes of `x[0] = 1.5`."""
+        """Note `to.copy_(source)`. torch turns `x[0] = 1.5` into a copy of a single number from outside the call."""
         known, maker = self._storages.get(identity(to)), self.maker(source)
         if known is None or known.made_by:
             return
@@ -112,12 +112,12 @@ class Ledger:
         self.steps.append(Count(self._view(to), 0 if start is None else start, 1 if step is None else step))
 
     def maker(self, tensor: torch.Tensor) -> str:
-        """What made a tensor that may not be used; empty for one that may be."""
+        """Return what made a tensor that may not be used, or "" for one that may be."""
         known = self._storages.get(identity(tensor))
         return FOREIGN if known is None else known.made_by
 
     def taint(self, tensor: torch.Tensor, made_by: str) -> None:
-        """Note that torch wrote into a tensor's storage what a kernel should have."""
+        """Note that torch wrote values into a tensor's storage that a kernel should have written."""
         known = self._storages.get(identity(tensor))
         if known is None:
             self._alive.append(tensor)
@@ -129,7 +129,8 @@ class Ledger:
         return identity(tensor) in self._storages
 
     def view(self, tensor: torch.Tensor, verb: str) -> StridedView:
-        """A tensor that the launcher returns or gives to a kernel."""
+        """Return the view of a tensor that the launcher returns or gives to a kernel. Refuses one that it may not
+        use."""
         maker = self.maker(tensor)
         if maker == FOREIGN:
             self.refuse(
@@ -157,7 +158,7 @@ def identity(tensor: torch.Tensor) -> int:
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """Tensors in nested lists, tuples and dicts, in order."""
+    """Return the tensors in nested lists, tuples and dicts, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, Mapping):

@@ -25,7 +25,7 @@ from threeloops.inner.replay.recordings.steps import Outputs, Recording, Recordi
 __all__ = ["Answer", "Message", "answer_from", "perform", "perform_compiled", "question"]
 
 _FILE = "cell"
-"""What tracebacks and findings call the text of a cell."""
+"""The name of a cell's text in tracebacks and findings."""
 
 Message = tuple[dict[str, Any], list[Any]]
 
@@ -38,7 +38,8 @@ class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer as it travels: `outputs` are views of the message's buffers, `launches` as `Launch.to_dict`."""
+    """An answer in transit. `outputs` are views of the message's buffers, and `launches` are in the form of
+    `Launch.to_dict`."""
 
     outputs: Outputs = None
     traffic: Metered = msgspec.field(default_factory=Metered)
@@ -50,7 +51,8 @@ class _Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What came back. `text`: the file of admitted kernels, for the compiler. `refused`: why there is no result."""
+    """The answer to a question. `text` is the file of admitted kernels, for the compiler. `refused` says why there is
+    no result."""
 
     outputs: Any
     traffic: Metered
@@ -63,18 +65,19 @@ class Answer:
 def question(
     cell: str, recording: Recording, inputs: Inputs, storages: Sequence[torch.Tensor], l2: L2 | str | None
 ) -> Message:
-    """Make the question what `recording`, which a launcher of `cell` made, computes on these inputs."""
+    """Ask what `recording`, which a launcher of `cell` made, computes on these inputs. Returns the question."""
     tree = msgspec.to_builtins(_Question(cell, recording, inputs, l2))
     return tree, [_bytes(storage) for storage in storages]
 
 
 def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
-    """Answer a question, in this process. Never raises for what the cell or the recording holds."""
+    """Answer a question, in this process. The contents of the cell or the recording never make it raise."""
     asked = msgspec.convert(tree, _Question)
     sizes, outputs = asked.inputs.sizes, list[Buffer]()
 
     def sent(tensor: torch.Tensor) -> StridedView:
-        """A view of a new buffer that holds the tensor without gaps, with its axes in the same order in memory."""
+        """Return a view of a new buffer that holds the tensor without gaps, with its axes in the same order in
+        memory."""
         dense = torch.empty_like(tensor, device="cpu").copy_(tensor)
         outputs.append(_bytes(dense.as_strided((dense.numel(),), (1,))))
         return StridedView.of(dense, len(outputs) - 1)
@@ -97,20 +100,20 @@ def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
 
 
 def perform_compiled(tree: dict[str, Any], storages: Sequence[torch.Tensor]) -> Any:
-    """The outputs of a question that was answered already, computed anew on the device of the inputs."""
+    """Compute the outputs of an already answered question again, on the device of the inputs."""
     asked = msgspec.convert(tree, _Question)
     return execute_compiled(asked.recording, _admitted(asked), [storage.clone() for storage in storages])
 
 
 def _admitted(asked: _Question) -> Admitted:
-    """The kernels of a question. Checks its recording."""
+    """Return the kernels of a question. Checks its recording."""
     admitted = admit(asked.cell, {step.kernel for step in asked.recording.launches}, _FILE)
     check(asked.recording, asked.inputs.sizes, admitted.kernels, given=asked.inputs.views)
     return admitted
 
 
 def answer_from(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Answer:
-    """The answer in a message. Raises an exception for a message that is not one."""
+    """Return the answer in a message. Raises an exception for a message that is not one."""
     reply = msgspec.convert(tree, _Reply)
 
     def received(output: StridedView) -> torch.Tensor:
@@ -127,7 +130,7 @@ def _bytes(flat: torch.Tensor) -> Buffer:
 
 
 def _storage(buffer: Buffer, size: int) -> torch.Tensor:
-    """A flat uint8 tensor of its own with these bytes, aligned as torch aligns."""
+    """Return a flat uint8 tensor of its own with these bytes, aligned as torch aligns."""
     flat = torch.empty(size, dtype=torch.uint8)
     if len(buffer) != size:
         raise ValueError(f"{len(buffer)} bytes for a storage of {size}")

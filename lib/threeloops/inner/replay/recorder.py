@@ -36,7 +36,7 @@ _ALLOCATIONS = {
     "aten::ones": 1, "aten::ones_like": 1, "aten::new_ones": 1,
     "aten::full": "fill_value", "aten::full_like": "fill_value", "aten::new_full": "fill_value",
 }  # fmt: skip
-"""What each leaves in the new tensor: nothing, a number, or the argument of that name."""
+"""The contents of the new tensor after each: none, a number, or the argument of that name."""
 
 _READS = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero", "aten::allclose")
 _METHODS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__dlpack__")
@@ -44,11 +44,11 @@ _WHY = "a launcher decides by shapes and dtypes alone, because it has to work be
 
 
 def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording:
-    """The recording of `launcher(*args, **kwargs)`. Storages are numbered in the order of the tensors in its arguments.
+    """Record `launcher(*args, **kwargs)`. Storages are numbered in the order of the tensors in its arguments.
 
     Raises:
         RecordingRefused: the launcher reads values, computes with torch, or returns anything but tensors of its own.
-        Exception: whatever the launcher raises.
+        Exception: the launcher raised it.
     """
     ledger = Ledger(tensors([args, kwargs]))
     with ExitStack() as stack:
@@ -62,7 +62,7 @@ def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def _outputs(ledger: Ledger, returned: Any) -> Any:
-    """What came back, as views."""
+    """Return the launcher's results, as views."""
     if isinstance(returned, torch.Tensor):
         return ledger.view(returned, "returns")
     if isinstance(returned, tuple | list):
@@ -190,7 +190,7 @@ def _word(func: Any) -> str:
 
 
 def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
-    """An operation's argument by name; None where it was not given."""
+    """Return an operation's argument by name, or None if it was not given."""
     if name in kwargs:
         return kwargs[name]
     names = [argument.name for argument in func._schema.arguments]
@@ -199,7 +199,7 @@ def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Tensors that the operation's schema says it writes."""
+    """Return the tensors that the operation's schema says it writes."""
     found = []
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

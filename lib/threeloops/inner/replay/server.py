@@ -42,7 +42,7 @@ def serve(requests: int, answers: int, confine: Callable[[], None] = lambda: Non
 
 
 def converse(requests: int, answers: int, tree: dict, buffers: Sequence[Buffer], seconds: float) -> tuple[dict, list]:
-    """The other end of `serve`: ask one question that may take so many seconds. Raises FrameError."""
+    """Ask one question that may take this many seconds, as the other end of `serve`. Raises FrameError."""
     deadline = time.monotonic() + seconds + _SPARE_SECONDS
     frames.send(requests, {**tree, "seconds": seconds}, buffers, deadline)
     return frames.receive(answers, deadline)
@@ -108,12 +108,12 @@ _SERVER = ModuleProcess(
 
 
 def ask(tree: dict[str, Any], buffers: Sequence[Buffer], seconds: float) -> tuple[dict[str, Any], list[Any]]:
-    """The answer to a question that may take so many seconds. Raises ProcessLost."""
+    """Return the answer to a question that may take this many seconds. Raises ProcessLost."""
     return _SERVER.ask({**tree, "seconds": seconds}, buffers, seconds + _SPARE_SECONDS)
 
 
 def warm_up() -> None:
-    """Import what an execution imports, and run one, so that a fork starts with all of it."""
+    """Import the modules that an execution needs, and run one, so that a fork starts with all of it."""
     from threeloops.inner import interpreter
 
     interpreter.enable_without_gpu()
@@ -140,7 +140,7 @@ def kernel(x, out, n, BLOCK: tl.constexpr):
 
 
 def record_once() -> None:
-    """What a student's process needs: Triton and the recorder, not the meter, which a lab may withhold."""
+    """Import what a student's process needs: Triton and the recorder, but not the meter, which a lab may withhold."""
     kernel = admit(_CELL).load().kernel
 
     def launcher(x: torch.Tensor) -> torch.Tensor:

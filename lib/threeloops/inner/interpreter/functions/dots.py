@@ -55,7 +55,7 @@ def _create_dot_scaled(
 
 
 def _unpacked(handle: _Handle, format: Any, axis: int) -> np.ndarray:
-    """The elements of an operand of tl.dot_scaled, as float32."""
+    """Return the elements of an operand of tl.dot_scaled, as float32."""
     if format != ir.ScaleDotElemTypeTY.E2M1:
         return values_of(handle).astype(np.float32, copy=False)
     packed = np.moveaxis(handle.data.astype(np.uint8), axis, -1)
@@ -64,7 +64,8 @@ def _unpacked(handle: _Handle, format: Any, axis: int) -> np.ndarray:
 
 
 def _along_k(scale: _Handle, k: int) -> np.ndarray:
-    """A float32 factor for each of the k elements, from biased exponents of two (255 is NaN) or from fp8 numbers."""
+    """Return a float32 factor for each of the k elements, from biased exponents of two (255 is NaN) or from fp8
+    numbers."""
     if format_of(scale) is not None:
         factors = values_of(scale)
     else:

@@ -41,7 +41,7 @@ def _round_half_away(x: _Array) -> _Array:
 
 
 def _bits(x: _Array) -> _Array:
-    """The binary digits of integers, as an axis of their own, the highest first."""
+    """Return the binary digits of integers, as an axis of their own, the highest first."""
     size = 8 * x.itemsize
     return (x.astype(f"u{x.itemsize}")[..., None] >> np.arange(size - 1, -1, -1, dtype=f"u{x.itemsize}")) & 1
 

@@ -22,7 +22,8 @@ _to_tensor = ReduceOps.to_tensor
 
 
 def _first_place_of(best: np.ufunc) -> Callable:
-    """A function like np.argmax that prefers every number to NaN. If there is only NaN, its place is the last."""
+    """Return a function like np.argmax that prefers every number to NaN. If there is only NaN, its place is the
+    last."""
 
     def place(values: _Array, axis: int | None, keepdims: bool) -> _Array:
         is_best = values == best.reduce(values, axis=axis, keepdims=True)
@@ -134,13 +135,13 @@ def _refuse_truth(self: Any) -> bool:
 
 
 def _library_name(combine_fn: Any) -> str:
-    """The name of a combine function in `triton.language.standard`; empty for any other function."""
+    """Return the name of a combine function in `triton.language.standard`, or "" for any other function."""
     name = getattr(combine_fn.fn, "__name__", "")
     return name if getattr(tl.standard, name, None) is combine_fn else ""
 
 
 def _rounds_each_step(input: tuple) -> bool:
-    """Whether compiled kernels round sums of this type at every addition, where NumPy does not."""
+    """Return whether compiled kernels round sums of this type at every addition, which NumPy does not do."""
     return input[0].dtype.is_floating() and input[0].dtype.primitive_bitwidth <= 16
 
 

@@ -16,7 +16,7 @@ _broadcast = TritonSemantic.broadcast_impl_value
 
 _Sizes = tuple[int, ...]
 _types: dict[tuple[str, int, _Sizes], dict[str, Any]] = {}
-"""What a block type holds, by element type, address space and shape. Triton changes nothing there afterwards."""
+"""The contents of a block type, by element type, address space and shape. Triton changes nothing in them afterwards."""
 _shapes: dict[_Sizes, Any] = {}
 """The shape that all types with these sizes share."""
 
@@ -47,7 +47,7 @@ def _make_tensor(self: Any, handle: Any, type: Any) -> None:
 
 
 def _broadcast_unless_alike(self: Any, lhs: Any, rhs: Any) -> Any:
-    """Two scalars, or two blocks of one shape, are what they should be."""
+    """Leave two scalars, or two blocks of one shape, as they are. Broadcast any others."""
     if getattr(lhs.type, "shape", None) is getattr(rhs.type, "shape", None):
         return lhs, rhs
     return _broadcast(self, lhs, rhs)

@@ -109,19 +109,19 @@ def flash_attention(
     block_m: int | None = None,
     block_n: int | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(q kᵀ · softmax_scale) v: (batch, heads, queries, head_dim), laid out in memory like q.
+    """Compute softmax(q kᵀ · softmax_scale) v: (batch, heads, queries, head_dim), laid out in memory like q.
 
-    k and v are (batch, kv_heads, keys, head_dim); heads is a multiple of kv_heads, and each key head serves as many
-    query heads in a row. fp16, bf16 or float32 (multiplied in full, without tensor cores); head_dim 16, 32, 64 or 128;
-    any lengths and strides. `softmax_scale`: 1/√head_dim unless given.
+    k and v are (batch, kv_heads, keys, head_dim); heads is a multiple of kv_heads, and each key head serves heads /
+    kv_heads consecutive query heads. fp16, bf16 or float32 (multiplied in full, without tensor cores); head_dim 16, 32,
+    64 or 128; any lengths and strides. `softmax_scale` is 1/√head_dim unless given.
 
-    `causal` aligns the last query with the last key: query i sees keys 0 … i + keys − queries. A row that sees nothing
-    gives zeros, and −∞ as its log-sum-exp. With `return_lse` the log-sum-exp is returned too: (batch, heads, queries),
-    float32, natural logarithm; it is needed to combine results over two parts of the keys. `block_m` and `block_n`
-    replace the shipped tile sizes.
+    `causal` aligns the last query with the last key: so query i sees keys 0 … i + keys − queries. A row that sees
+    nothing gives zeros, and −∞ as its log-sum-exp. With `return_lse` the log-sum-exp is returned too: (batch, heads,
+    queries), float32, natural logarithm; it is needed to combine results over two parts of the keys. `block_m` and
+    `block_n` replace the shipped tile sizes.
 
-    Differentiable, also through the log-sum-exp; torch.compile sees one operator. Raises ValueError for what it cannot
-    compute.
+    Differentiable, also through the log-sum-exp; torch.compile sees one operator. Raises ValueError for arguments that
+    it cannot compute.
     """
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     run = _forward_operator if torch.compiler.is_compiling() else FlashAttention.apply
@@ -206,7 +206,8 @@ _forward_operator.register_autograd(partial(_differentiate, run=backward_operato
 def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, softmax_scale: float | None = None
 ) -> torch.Tensor:
-    """The same in PyTorch, with the matrix of scores in memory; grouped heads share keys and values by broadcasting."""
+    """Compute the same in PyTorch, with the matrix of scores in memory. Grouped heads share keys and values by
+    broadcasting."""
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys = k.shape[1:3]

@@ -207,9 +207,9 @@ def backward(
     causal: bool,
     softmax_scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq, dk and dv, each laid out like its input, from the arguments and results of `flash_attention`.
+    """Compute dq, dk and dv, each laid out like its input, from the arguments and results of `flash_attention`.
 
-    `output_gradient` has the shape of the output; `lse_gradient` that of the log-sum-exp, or is None for zero.
+    `output_gradient` has the shape of the output. `lse_gradient` has the shape of the log-sum-exp, or is None for zero.
     """
     sizes = sizes_of(q, k, v, softmax_scale)
     q, k, v, output, output_gradient = rows_in_one_piece(q, k, v, output, output_gradient)

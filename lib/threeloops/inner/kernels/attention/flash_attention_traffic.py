@@ -9,11 +9,11 @@ _LSE_BYTES = 4
 
 
 def backward_cost(sizes: AttentionSizes, bytes_per_element: float = 2, *, causal: bool = False) -> Work:
-    """The least that the three backward kernels take, each reading what it needs once.
+    """Return the least work of the three backward kernels, if each reads its inputs once.
 
-    The first reads O, dO and the log-sum-exp and writes two numbers per row; each of the others reads Q, K, V, dO and
-    those two; dQ, dK and dV are written. FLOPs of a pair that attends: seven products of 2·head_dim, since both kernels
-    compute S and dP, and 5 in each of them for scale, softmax and its derivative.
+    The first reads O, dO and the log-sum-exp and writes two numbers per row. Each of the others reads Q, K, V, dO and
+    those two. dQ, dK and dV are written. FLOPs of a pair that attends are seven products of 2·head_dim, since both
+    kernels compute S and dP, and 5 in each of them for scale, softmax and its derivative.
     """
     elements = (7 * sizes.rows + 6 * sizes.kv_rows) * sizes.head_dim
     per_row = (1 + 2 + 2 + 2) * _LSE_BYTES

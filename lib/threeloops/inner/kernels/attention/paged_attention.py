@@ -125,15 +125,16 @@ def paged_attention(
     softmax_scale: float | None = None,
     splits: int | None = None,
 ) -> torch.Tensor:
-    """Each sequence's query over its keys, (sequences, heads, head_dim).
+    """Attend from each sequence's query to its keys. The result is (sequences, heads, head_dim).
 
     q is (sequences, heads, head_dim), keys and values (slots, kv_heads, head_dim) with any strides of slots and heads.
     Block b of `tables`, (sequences, blocks), holds slots b · block_size to (b + 1) · block_size − 1; a sequence has
-    `lengths` keys, (sequences,), at least 1, its query's own among them. What a table holds beyond them is not read.
-    fp16, bf16 or float32; head_dim 16, 32, 64 or 128. `softmax_scale`: 1/√head_dim unless given. `splits`: programs
-    that share a sequence's keys, chosen to fill the GPU unless given. Raises ValueError for what cannot be computed.
+    `lengths` keys, (sequences,), at least 1, its query's own among them. Later entries of a table are not read. fp16,
+    bf16 or float32; head_dim 16, 32, 64 or 128. `softmax_scale` is 1/√head_dim unless given. `splits` is the number of
+    programs that share a sequence's keys, chosen to fill the GPU unless given. Raises ValueError for arguments that
+    cannot be computed.
 
-    Lengths and tables are not looked at on the host: nothing waits for the GPU, and the call can be captured in a CUDA
+    The host does not look at lengths and tables, so nothing waits for the GPU, and the call can be captured in a CUDA
     graph.
     """
     sequences, heads, head_dim = _check(q, keys, values, tables, lengths)
@@ -179,7 +180,8 @@ def reference(
     lengths: torch.Tensor,
     block_size: int,
 ) -> torch.Tensor:
-    """The same in PyTorch: all blocks of the tables are copied side by side, and keys beyond the length are masked."""
+    """Compute the same in PyTorch: all blocks of the tables are copied side by side, and keys beyond the length are
+    masked."""
     slots = (tables[:, :, None] * block_size + torch.arange(block_size, device=tables.device)).flatten(1)
     k, v = keys[slots].transpose(1, 2), values[slots].transpose(1, 2)  # (sequences, kv_heads, keys, head_dim)
     visible = torch.arange(slots.shape[1], device=lengths.device) < lengths[:, None]
@@ -200,7 +202,7 @@ def cost(
     block_size: int = 16,
     bytes_per_index: int = 4,
 ) -> Work:
-    """The least for `tokens` keys in all: each key and value is read once for the heads that share it.
+    """Return the least work for `tokens` keys in all: each key and value is read once for the heads that share it.
 
     Queries are read and results written once, and so are the tables' used places (as many as if all sequences were
     equally long) and one length per sequence. FLOPs of a query and a key: 4·head_dim for the two products and 6 for

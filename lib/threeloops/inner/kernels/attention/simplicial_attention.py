@@ -108,14 +108,14 @@ def simplicial_attention(
     *,
     softmax_scale: float | None = None,
 ) -> torch.Tensor:
-    """2-simplicial attention: q (batch, heads, sequence, head_dim) → the same shape and dtype. Differentiable.
+    """Compute 2-simplicial attention: q (batch, heads, sequence, head_dim) → the same shape and dtype. Differentiable.
 
-    k1, k2, v1, v2: (batch, heads that divide those of q, sequence, head_dim); fp16, bf16 or float32; head_dim 32, 64 or
-    128. window1: how many of the latest positions, its own included, a query sees of k1 and v1; window2: of k2 and v2.
-    softmax_scale: 1/√head_dim by default. Inputs that are not contiguous are copied. In fp16, the products q·k2 times
-    the scale must stay below 65,504.
+    k1, k2, v1, v2: (batch, heads, sequence, head_dim), with a number of heads that divides q's; fp16, bf16 or float32;
+    head_dim 32, 64 or 128. window1: how many of the latest positions, its own included, a query sees of k1 and v1;
+    window2: of k2 and v2. softmax_scale: 1/√head_dim by default. Inputs that are not contiguous are copied. In fp16,
+    the products q·k2 times the scale must stay below 65,504.
 
-    Raises ValueError for what cannot be computed.
+    Raises ValueError for arguments that cannot be computed.
     """
     # The form is symmetric in the two keys. A tile's rows are pairs with the smaller window, so they cover all of it.
     if window2 > window1:
@@ -126,7 +126,8 @@ def simplicial_attention(
 
 
 def _forward(inputs: tuple[torch.Tensor, ...], problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, sequence), of contiguous inputs."""
+    """Return the output and each query's log-sum-exp to the base 2, float32 (batch, heads, sequence), of contiguous
+    inputs."""
     q = inputs[0]
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
     if not problem.is_empty:
@@ -151,7 +152,7 @@ def reference(
     *,
     softmax_scale: float | None = None,
 ) -> torch.Tensor:
-    """The same in PyTorch, with all sequence³ logits in memory and their softmax in float32 at least."""
+    """Compute the same in PyTorch, with all sequence³ logits in memory and their softmax in float32 at least."""
     length, head_dim = q.shape[-2:]
     k1, k2, v1, v2 = (each.repeat_interleave(q.shape[1] // k1.shape[1], dim=1) for each in (k1, k2, v1, v2))
     logits = torch.einsum("bhid,bhjd,bhkd->bhijk", q, k1, k2)
@@ -174,7 +175,8 @@ def _triples(length: int, window1: int, window2: int) -> int:
 
 
 def cost(problem: Problem) -> Work:
-    """The least that the forward pass takes: q, k1, k2, v1, v2 read once, the output and a float32 log-sum-exp written.
+    """Return the least work of the forward pass: q, k1, k2, v1, v2 read once, the output and a float32 log-sum-exp
+    written.
 
     FLOPs: 4·head_dim + 6 per triple, as attention has per pair; 3·head_dim per pair (i, k), for q ∘ k2 and for the
     product with v2 and its sum. In 16 bits that is about window1·window2/3 FLOPs per byte: never bound by memory.
@@ -187,10 +189,10 @@ def cost(problem: Problem) -> Work:
 
 
 def backward_cost(problem: Problem) -> Work:
-    """The least of the three backward kernels. Each reads q, k1, k2, v1, v2, grad_out and the log-sum-exp once, the
-    first also the output, the others the delta that it wrote; they write five gradients, some of them in float32 parts
-    that heads or chunks of offsets share. FLOPs of a triple: (6 + 8 + 8)·head_dim, and five per kernel for the
-    exponential and what surrounds it."""
+    """Return the least work of the three backward kernels. Each reads q, k1, k2, v1, v2, grad_out and the log-sum-exp
+    once, the first also reads the output, and the others read the delta that it wrote. They write five gradients, some
+    of them in float32 parts that heads or chunks of offsets share. FLOPs of a triple are (6 + 8 + 8)·head_dim, and five
+    per kernel for the exponential and the operations around it."""
     heads, length, head_dim, itemsize = problem.heads, problem.length, problem.head_dim, problem.dtype.itemsize
     read = 3 * (2 * heads + 4 * problem.kv_heads) + heads
     chunks, chunks2 = (problem.chunks(tiles) for tiles in (problem.shipped.grad_q, problem.shipped.grad_k2_v2))

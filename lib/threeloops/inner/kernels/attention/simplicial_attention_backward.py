@@ -43,10 +43,10 @@ def simplicial_grad_k1_v1_kernel(
     q, k1, k2, v1, v2, grad_out, lse, delta, grad_k1, grad_v1, length, window1, window2, scale,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dk1 and dv1 of BLOCK_KEYS keys, over all pairs of all queries that may see one of them.
+    """Compute dk1 and dv1 of BLOCK_KEYS keys, over all pairs of all queries that may see one of them.
 
-    Nothing is summed over the offsets of one query here, so a tile's rows may be any pairs: all are numbered, query by
-    query, and each tile takes the next ROWS of them, whatever the windows.
+    Nothing is summed over the offsets of one query here, so a tile's rows may be any pairs. All pairs are numbered,
+    query by query, and each tile takes the next ROWS of them, for any windows.
     """
     kv_head = tl.program_id(1).to(tl.int64)
     k2 += kv_head * length * HEAD_DIM
@@ -117,7 +117,8 @@ def simplicial_grad_q_kernel(
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, BLOCK_OFFSETS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """What one chunk of offsets adds to dq of BLOCK_POSITIONS queries; and their delta, for the two other kernels."""
+    """Compute the part of dq of BLOCK_POSITIONS queries that one chunk of offsets adds, and the queries' delta for the
+    two other kernels."""
     ROWS: tl.constexpr = BLOCK_POSITIONS * BLOCK_OFFSETS
     head = tl.program_id(1).to(tl.int64)
     chunk = tl.program_id(2)
@@ -161,8 +162,8 @@ def simplicial_grad_k2_v2_kernel(
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, BLOCK_OFFSETS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """What one head of q and one chunk of offsets add to dk2 and dv2 of BLOCK_POSITIONS positions k. The rows of k are
-    the queries k, k + 1, … that may see it."""
+    """Compute the parts of dk2 and dv2 of BLOCK_POSITIONS positions k that one head of q and one chunk of offsets add.
+    The rows of k are the queries k, k + 1, … that may see it."""
     ROWS: tl.constexpr = BLOCK_POSITIONS * BLOCK_OFFSETS
     head = tl.program_id(1).to(tl.int64)
     chunk = tl.program_id(2)
@@ -233,10 +234,11 @@ def simplicial_attention_backward(
 
 
 def _parts_of(like: torch.Tensor, chunks: int, group: int = 1) -> torch.Tensor:
-    """(chunks, batch, heads, group, sequence, head_dim), empty: what each program adds to a gradient that it shares.
+    """Return an empty tensor, (chunks, batch, heads, group, sequence, head_dim), for each program's part of a shared
+    gradient.
 
     A program that went through all chunks and heads itself would have to keep its sums in registers, and has none left.
-    Parts are float32; if there is only one, it is the gradient.
+    Parts are float32. If there is only one, it is the gradient.
     """
     batch, heads, length, head_dim = like.shape
     dtype = like.dtype if chunks * group == 1 else torch.float32

@@ -74,7 +74,7 @@ _FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes of one call: `heads` and `kv_heads` are those of the whole batch; windows no longer than the sequence."""
+    """The sizes of one call. `heads` and `kv_heads` count the whole batch. Windows are no longer than the sequence."""
 
     heads: int
     kv_heads: int
@@ -99,7 +99,8 @@ class Problem:
         return (_FLOAT32 if self.dtype == torch.float32 else _SHIPPED)[target()][self.head_dim]
 
     def offsets_per_tile(self, tiles: Tiles) -> int:
-        """How many of a query's offsets a tile covers: the smaller window rounded up to a power of two, if they fit."""
+        """Return how many of a query's offsets a tile covers: the smaller window rounded up to a power of two, if they
+        fit."""
         return min(triton.next_power_of_2(self.window2), tiles.rows)
 
     def chunks(self, tiles: Tiles) -> int:
@@ -107,7 +108,7 @@ class Problem:
         return triton.cdiv(self.window2, self.offsets_per_tile(tiles))
 
     def rows_that_are_pairs(self, tiles: Tiles) -> Configuration:
-        """A tile's rows divided between positions and, for each of them, the offsets of its pairs."""
+        """Return a tile's rows divided between positions and, for each of them, the offsets of its pairs."""
         offsets = self.offsets_per_tile(tiles)
         constants = {
             "GROUP": self.group,
@@ -129,7 +130,8 @@ def problem_of(
     window2: int,
     softmax_scale: float | None = None,
 ) -> Problem:
-    """The sizes of these arguments; window1 ≥ window2. Raises ValueError for what the kernels cannot compute."""
+    """Return the sizes of these arguments, with window1 ≥ window2. Raises ValueError for arguments that the kernels
+    cannot compute."""
     others = {"k1": k1, "k2": k2, "v1": v1, "v2": v2}
     launching.require_tensors(q=q, **others)
     for name, each in {"q": q, **others}.items():
@@ -169,7 +171,7 @@ def load_rows(matrix, rows, exists, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def hide(logits, queries, keys, window):
-    """−inf where a key is in the future of its query or has left the query's window."""
+    """Write −inf where a key is in the future of its query or has left the query's window."""
     return tl.where((keys <= queries) & (keys > queries - window), logits, float("-inf"))
 
 
@@ -189,7 +191,8 @@ def sum_rows(rows, QUERIES: tl.constexpr):
 
 @triton.jit
 def merge(maximum, total, output, row_maximum, row_total, row_output):
-    """Merge the softmax of each row into that of its query: maxima, sums and outputs not yet divided by them."""
+    """Merge the softmax of each row into that of its query: maxima, sums and the outputs, which are not yet divided by
+    the sums."""
     QUERIES: tl.constexpr = maximum.shape[0]
     ROWS: tl.constexpr = row_maximum.shape[0]
     new_maximum = tl.maximum(maximum, tl.max(tl.reshape(row_maximum, (QUERIES, ROWS // QUERIES)), 1))

@@ -58,9 +58,9 @@ class AttentionSizes:
 
 
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionSizes:
-    """The sizes of q (batch, heads, queries, head_dim) and k, v (batch, kv_heads, keys, head_dim).
+    """Return the sizes of q (batch, heads, queries, head_dim) and k, v (batch, kv_heads, keys, head_dim).
 
-    Raises ValueError for what the kernels cannot compute.
+    Raises ValueError for arguments that the kernels cannot compute.
     """
     launching.require_tensors(q=q, k=k, v=v)
     for name, each in (("q", q), ("k", k), ("v", v)):
@@ -80,8 +80,9 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) ->
 
 
 def rows_in_one_piece(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """These tensors, (…, sequence, head_dim), copied where the elements of a row do not lie side by side, or where rows
-    are so far apart that the offsets within a tile exceed 32 bits. All other strides are left to the kernels."""
+    """Return these tensors, (…, sequence, head_dim), each copied if the elements of a row do not lie side by side, or
+    if rows are so far apart that the offsets within a tile exceed 32 bits. All other strides are left to the kernels.
+    """
 
     def whole(tensor: torch.Tensor) -> bool:
         return tensor.stride(-1) == 1 and tensor.stride(-2) * LARGEST_BLOCK <= launching.LARGEST_INT32
@@ -95,7 +96,8 @@ def strides(*tensors: torch.Tensor) -> tuple[int, ...]:
 
 
 def least_forward(sizes: AttentionSizes, pairs: int, bytes_per_element: float) -> Work:
-    """The least that fused attention takes: Q, K, V read once, the output and 4 bytes of log-sum-exp per row written.
+    """Return the least work of fused attention: Q, K, V read once, the output and 4 bytes of log-sum-exp per row
+    written.
 
     `pairs` of query and key attend in each head. FLOPs of a pair: 4·head_dim for the two products and 6 for scale and
     softmax.
@@ -141,7 +143,8 @@ class AttentionNode(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Shipped:
-    """The tiles of the three kernels: the output; the gradient of q; those of k and v. Rows are always queries."""
+    """The tiles of the three kernels: for the output, for the gradient of q, and for those of k and v. Rows are always
+    queries."""
 
     forward: Tiles
     grad_q: Tiles
@@ -202,8 +205,8 @@ def visible_keys(first_query, queries, keys, BLOCK_M: tl.constexpr, CAUSAL: tl.c
 
 @triton.jit
 def heaviest_first(program, programs, CAUSAL: tl.constexpr):
-    """The tile that this program takes. Under a causal mask the last tile sees most keys; it starts first, so that
-    short ones fill the gaps at the end."""
+    """Return the tile that this program takes. Under a causal mask the last tile sees most keys. It starts first, so
+    that short ones fill the gaps at the end."""
     if CAUSAL:
         tile = programs - 1 - program
     else:

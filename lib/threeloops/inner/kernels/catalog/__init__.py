@@ -8,5 +8,5 @@ __all__ = ["Entry", "Shape", "catalog"]
 
 
 def catalog() -> tuple[Entry, ...]:
-    """All entries, in the order in which the labs meet them."""
+    """Return all entries, in the order in which the labs meet them."""
     return (*rows.entries(), *matrices.entries(), *attention.entries(), *sparse.entries())

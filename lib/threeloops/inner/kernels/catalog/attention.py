@@ -81,7 +81,8 @@ def with_gradients(
     peers: Mapping[str, Callable[..., torch.Tensor]],
     **shapes: tuple[Shape, ...],
 ) -> tuple[Entry, Entry]:
-    """An operation twice: forward, and forward with backward, whose first input is the gradient of the output."""
+    """Return an operation twice: forward, and forward with backward, whose first input is the gradient of the
+    output."""
 
     def inputs_with_gradient(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
         arguments = inputs(shape, dtype, device, seed)
@@ -132,7 +133,8 @@ def _sizes(shape: Shape) -> AttentionSizes:
 
 
 def _paged_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    """The first sequence's blocks come last, and so on: no two sequences of the pool lie in their own order."""
+    """Make inputs in which the first sequence's blocks come last, and so on, so no two sequences of the pool lie in
+    their own order."""
     sequences, block_size = shape["sequences"], shape["block_size"]
     blocks = -(-shape["length"] // block_size)
     pool = (sequences * blocks * block_size, shape["kv_heads"], shape["head_dim"])

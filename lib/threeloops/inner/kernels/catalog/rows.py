@@ -30,7 +30,7 @@ _MATRIX, _VECTOR = ("rows", "columns"), ("columns",)
 def _row_entry(
     name: str, launch: Any, reference: Any, inputs: Any, cost: Any, peer: Any, metered: Any = None, long: int = 8192
 ) -> Entry:
-    """An operation on (rows, columns), at the shapes that these operations share."""
+    """Return an operation on (rows, columns), at the shapes that these operations share."""
     matrices = shapes("rows", "columns")
     return Entry(
         name,

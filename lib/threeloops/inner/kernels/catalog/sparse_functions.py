@@ -29,8 +29,8 @@ def gradients_of(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[t
 def gathered_windows(
     q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor, window1: int, window2: int
 ) -> torch.Tensor:
-    """2-simplicial attention in PyTorch with length·window1·head_dim elements per head in memory instead of length³:
-    each query's windows are gathered, then two batched matrix products do what the kernel's tiles do."""
+    """Compute 2-simplicial attention in PyTorch with length·window1·head_dim elements per head in memory instead of
+    length³. It gathers each query's windows, then two batched matrix products do the work of the kernel's tiles."""
     repeats = q.shape[1] // k1.shape[1]
     k1, v1 = (_window(each.repeat_interleave(repeats, 1), window1) for each in (k1, v1))
     k2, v2 = (_window(each.repeat_interleave(repeats, 1), window2) for each in (k2, v2))

@@ -80,9 +80,10 @@ def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, ch
 
 
 def _described(name: str, matrix: torch.Tensor, block_rows: int, block_columns: int) -> tuple[TensorDescriptor, bool]:
-    """A descriptor of `matrix` for tiles of this size, and whether it describes the transpose, for contiguous columns.
+    """Return a descriptor of `matrix` for tiles of this size, and whether it describes the transpose, as it does for
+    contiguous columns.
 
-    A matrix with neither contiguous rows nor columns is copied. Raises ValueError for what is not aligned.
+    A matrix with neither contiguous rows nor columns is copied. Raises ValueError for a matrix that is not aligned.
     """
     transposed = matrix.stride(1) != 1 and matrix.stride(0) == 1
     if transposed:

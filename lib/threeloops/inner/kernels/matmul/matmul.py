@@ -84,10 +84,11 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, **options: Unpack[Options]) -> torch.Tensor:
-    """a @ b: (m, k) @ (k, n) → (m, n), or (batch, m, k) @ (batch, k, n) → (batch, m, n), in the dtype of a and b.
+    """Compute a @ b: (m, k) @ (k, n) → (m, n), or (batch, m, k) @ (batch, k, n) → (batch, m, n), in the dtype of a and
+    b.
 
-    fp16, bf16 or float32, summed in float32. Any strides: a transposed factor costs nothing. `options` choose tiles and
-    precision, see `Options`. Differentiable. Raises ValueError for what cannot be multiplied.
+    fp16, bf16 or float32, summed in float32. Any strides are allowed, so a transposed factor costs nothing. `options`
+    choose tiles and precision (see `Options`). Differentiable. Raises ValueError for tensors that cannot be multiplied.
     """
     return multiply(launch, a, b, True, True, **options)
 
@@ -104,7 +105,7 @@ def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, ch
 
 
 def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The same in PyTorch."""
+    """Compute the same in PyTorch."""
     return a @ b
 
 

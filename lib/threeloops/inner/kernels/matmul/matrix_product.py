@@ -17,9 +17,9 @@ _PRECISIONS = ("tf32", "ieee")
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments of every matrix product; what is missing or None is chosen.
+    """Keyword arguments of every matrix product. Those that are missing or None are chosen automatically.
 
-    `input_precision`, for float32: "tf32" or "ieee", by default as torch is set. Blocks are powers of two from 16 to
+    `input_precision`, for float32, is "tf32" or "ieee", by default torch's setting. Blocks are powers of two from 16 to
     256. `group_m` is the number of rows of tiles that are taken together, column by column; 1 is the plain order.
     """
 
@@ -51,9 +51,9 @@ _UNALIGNED = tiles_of(64, 128, 32, 8, 2)
 _TF32 = tiles_of(128, 128, 32, 8, 3)
 _TF32_UNALIGNED = tiles_of(64, 64, 32, 4, 2)
 _IEEE = tiles_of(128, 64, 16, 8, 2)
-"""Each compiles without spills and fits the target's shared memory. Rows that do not begin at multiples of 16 bytes are
-read element by element: every element needs an address, which leaves registers for small tiles only. Float32 without
-tensor cores is limited by its multiply-adds, whatever the tile."""
+"""Each tile compiles without spills and fits the target's shared memory. Rows that do not begin at multiples of 16
+bytes are read element by element. Every element needs an address, which leaves registers for small tiles only. Float32
+without tensor cores is limited by its multiply-adds, with any tile."""
 
 
 def _require_product(a: torch.Tensor, b: torch.Tensor, *, batched: bool) -> None:
@@ -96,7 +96,7 @@ def _input_precision_of(dtype: torch.dtype, asked: str | None) -> str:
 def choose(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, given: Mapping[str, int | None], large: bool
 ) -> Configuration:
-    """The shipped tiles for c = a @ b on the current target, with the caller's `given` blocks in their place.
+    """Return the shipped tiles for c = a @ b on the current target, with the caller's `given` blocks in their place.
 
     `large` tiles are taken only if there are enough of them for every multiprocessor.
     """
@@ -120,13 +120,14 @@ def choose(
 
 
 def _is_aligned(matrix: torch.Tensor) -> bool:
-    """Whether Triton can prove that 16-byte accesses are aligned: whether 16 divides addresses, sizes and strides."""
+    """Return whether Triton can prove that 16-byte accesses are aligned: whether 16 divides addresses, sizes and
+    strides."""
     numbers = (matrix.data_ptr(), *matrix.shape, *matrix.stride())
     return all(number == 1 or number % 16 == 0 for number in numbers)
 
 
 def tiles(c: torch.Tensor, configuration: Configuration) -> int:
-    """How many tiles all matrices of c have together."""
+    """Return how many tiles all matrices of c have together."""
     block_m, block_n = configuration.constants["BLOCK_M"], configuration.constants["BLOCK_N"]
     return c.shape[:-2].numel() * triton.cdiv(c.shape[-2], block_m) * triton.cdiv(c.shape[-1], block_n)
 

@@ -109,18 +109,19 @@ def qkv_projection(
     bias: torch.Tensor | None = None,
     rotary: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q (batch, heads, sequence, head_dim) and k, v (batch, kv_heads, sequence, head_dim), each contiguous, x's dtype.
+    """Compute q (batch, heads, sequence, head_dim) and k, v (batch, kv_heads, sequence, head_dim), each contiguous, in
+    x's dtype.
 
-    Differentiable in x, weight and bias; the backward pass is torch.matmul's two products.
+    Differentiable in x, weight and bias. The backward pass is torch.matmul's two products.
 
     Args:
-        x: (batch, sequence, width) of float16, bfloat16 or float32; what is not contiguous is copied first.
+        x: (batch, sequence, width) of float16, bfloat16 or float32. A tensor that is not contiguous is copied first.
         weight: ((heads + 2·kv_heads)·head_dim, width) of x's dtype, rows of all queries first, then keys, then values.
             head_dim is even.
         heads, kv_heads: kv_heads divides heads, which is its default.
         bias: one for each row of weight, of x's dtype.
-        rotary: cosines and sines, (sequence, head_dim / 2) float32 each, from `rotary_tables`: queries and
-            keys are rotated, dimension i with i + head_dim / 2.
+        rotary: cosines and sines, (sequence, head_dim / 2) float32 each, from `rotary_tables`: queries and keys are
+            rotated, dimension i with i + head_dim / 2.
 
     Sums are float32. A width that is a multiple of 16 is read 16 bytes at a time, others element by element.
     """

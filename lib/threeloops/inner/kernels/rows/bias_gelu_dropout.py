@@ -41,11 +41,11 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 @triton.jit
 def random_tile(seed, first_row, first_column, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """ROWS × COLUMNS random numbers r, 0 ≤ r < 2¹⁶ (int32), for the tile that begins there.
+    """Draw ROWS × COLUMNS random numbers r, 0 ≤ r < 2¹⁶ (int32), for the tile that begins at (first_row, first_column).
 
     A call of Philox yields eight of them: element (row, column) takes number column % 8 of the counter
-    row·⌈columns / 8⌉ + column // 8, whatever the tile. `first_column` is a multiple of 8; `first_row` is an int64,
-    since a counter may exceed 32 bits.
+    row·⌈columns / 8⌉ + column // 8, in any tile. `first_column` is a multiple of 8. `first_row` is an int64, since a
+    counter may exceed 32 bits.
     """
     eighth = first_column // 8 + tl.arange(0, COLUMNS // 8)[None, :]
     counter = (first_row + tl.arange(0, ROWS)[:, None]) * ((columns + 7) // 8) + eighth
@@ -55,9 +55,10 @@ def random_tile(seed, first_row, first_column, columns, ROWS: tl.constexpr, COLU
 
 
 def _philox(seed: int, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What `tl.randint4x(seed, counter)` gives: four int64 tensors of words, 0 ≤ word < 2³², of the counter's shape.
+    """Return the result of `tl.randint4x(seed, counter)`: four int64 tensors of words, 0 ≤ word < 2³², of the counter's
+    shape.
 
-    int64 products may wrap: the low word of a wrapped product is right, and so is the high word once the copies of its
+    int64 products may wrap. The low word of a wrapped product is right. So is the high word, once the copies of its
     sign are masked away.
     """
     words = [counter & _WORD, (counter >> 32) & _WORD, torch.zeros_like(counter), torch.zeros_like(counter)]
@@ -135,13 +136,15 @@ def bias_gelu_dropout_kernel(
 def bias_gelu_dropout(
     x: torch.Tensor, bias: torch.Tensor, p: float, *, seed: int = 0, approximate: str = "none"
 ) -> torch.Tensor:
-    """dropout(gelu(x + bias), p), computed in float32; differentiable in x and bias.
+    """Compute dropout(gelu(x + bias), p) in float32. Differentiable in x and bias.
 
     Args:
-        x: (..., columns) of float16, bfloat16 or float32. Rows may lie apart; a row whose elements do is copied first.
+        x: (..., columns) of float16, bfloat16 or float32. Rows may lie apart. A row whose elements lie apart is copied
+            first.
         bias: (columns,) of x's dtype.
-        p: probability of dropping an element, rounded to a multiple of 2⁻¹⁶; what is kept is scaled by 1 / (1 − p).
-        seed: of the mask, 0 ≤ seed < 2⁶³. The same seed draws the same mask, so give every call of a step its own.
+        p: probability of dropping an element, rounded to a multiple of 2⁻¹⁶. Kept elements are scaled by 1 / (1 − p).
+        seed: the seed of the mask, 0 ≤ seed < 2⁶³. The same seed draws the same mask, so give every call of a step its
+            own.
         approximate: "none" for the exact GELU (by erf), "tanh" for the approximation, as in torch.
 
     Returns a contiguous tensor of x's shape and dtype.
@@ -183,13 +186,14 @@ class _BiasGeluDropout(torch.autograd.Function):
 def reference(
     x: torch.Tensor, bias: torch.Tensor, p: float, *, seed: int = 0, approximate: str = "none"
 ) -> torch.Tensor:
-    """The same mask, drawn in PyTorch."""
+    """Return the same mask, drawn in PyTorch."""
     y = torch.nn.functional.gelu(x + bias, approximate=approximate)
     return torch.where(kept_mask(x, p, seed), y * kept_scale(p), 0.0)
 
 
 def kept_mask(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
-    """Which elements of x are kept, a bool tensor of its shape: what `random_tile` draws, in PyTorch, bit for bit."""
+    """Return which elements of x are kept, as a bool tensor of its shape. It is bit for bit the mask of `random_tile`,
+    in PyTorch."""
     columns = x.shape[-1]
     eighths = (columns + 7) // 8
     counter = torch.arange(x.numel() // columns * eighths, device=x.device).reshape(-1, eighths)
@@ -256,7 +260,7 @@ def bias_gelu_dropout_backward(
 
 
 def _threshold(p: float) -> int:
-    """A random number 0 ≤ r < 2¹⁶ is below this with probability p, up to rounding."""
+    """Return the threshold that a random number 0 ≤ r < 2¹⁶ is below with probability p, up to rounding."""
     return round(p * 2**16)
 
 

@@ -181,7 +181,8 @@ def require_targets(targets: torch.Tensor, label_smoothing: float, **rows: torch
 
 
 def count_kept(targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """How many rows are not ignored: a float32 scalar, on the device, where the kernel reads it."""
+    """Count the rows that are not ignored. The count is a float32 scalar on the device, because the kernel reads it
+    there."""
     return (targets != ignore_index).sum().to(torch.float32)
 
 
@@ -196,7 +197,7 @@ def losses_and_gradient(
     in_place: bool = False,
     gradient: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A float32 loss for each row, and the logits' gradient of their sum, or of their mean over `kept` rows."""
+    """Return a float32 loss for each row, and the logits' gradient of their sum, or of their mean over `kept` rows."""
     matrix = as_rows(logits)
     if in_place and gradient and matrix.stride() != logits.stride():
         raise ValueError(f"logits has strides {logits.stride()}: expected contiguous rows, since it is overwritten")

@@ -77,7 +77,7 @@ class _LayerNorm(torch.autograd.Function):
 def _layernorm_forward(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The output, and mean and 1 / √(var + ε) of each row in float32, which `layernorm_backward` takes."""
+    """Return the output, and mean and 1 / √(var + ε) of each row in float32, which `layernorm_backward` takes."""
     columns = tiles.require_vectors(x, weight=weight, bias=bias)
     matrix, weight, bias = tiles.as_rows(x), weight.contiguous(), bias.contiguous()
     rows = matrix.shape[0]
@@ -104,7 +104,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon
 
 
 def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """The least that LayerNorm costs, and two float32 per row, its mean and scale, for the backward pass."""
+    """Return the least work of LayerNorm, and two float32 per row, its mean and scale, for the backward pass."""
     return costs.layernorm(rows, columns, bytes_per_element) + Work(8 * rows, 0)
 
 
@@ -143,9 +143,10 @@ def layernorm_backward_kernel(
 def layernorm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x (its shape and dtype, contiguous), weight and bias, as `rmsnorm_backward` makes them.
+    """Compute the gradients of x (its shape and dtype, contiguous), weight and bias, in the same way as
+    `rmsnorm_backward`.
 
-    mean and scale, (rows,) float32 each, are what `_layernorm_forward` returns.
+    mean and scale, (rows,) float32 each, come from `_layernorm_forward`.
     """
     columns = tiles.require_gradient(dy, x, weight=weight, mean=mean, scale=scale)
     dy, matrix, weight = tiles.as_rows(dy), tiles.as_rows(x), weight.contiguous()

@@ -72,7 +72,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def _rmsnorm_forward(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output, and 1 / √(mean(x²) + ε) of each row in float32, which `rmsnorm_backward` takes."""
+    """Return the output, and 1 / √(mean(x²) + ε) of each row in float32, which `rmsnorm_backward` takes."""
     columns = tiles.require_vectors(x, weight=weight)
     matrix, weight = tiles.as_rows(x), weight.contiguous()
     rows = matrix.shape[0]
@@ -129,9 +129,10 @@ def rmsnorm_backward_kernel(
 def rmsnorm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of x (its shape and dtype, contiguous) and weight, summed in float32 and the same in every run.
+    """Compute the gradients of x (its shape and dtype, contiguous) and weight, summed in float32 and identical in every
+    run.
 
-    dy, the gradient of the output, has x's shape and dtype; scale, (rows,) float32, is what `_rmsnorm_forward` returns.
+    dy, the gradient of the output, has x's shape and dtype. scale, (rows,) float32, comes from `_rmsnorm_forward`.
     """
     columns = tiles.require_gradient(dy, x, weight=weight, scale=scale)
     dy, matrix, weight = tiles.as_rows(dy), tiles.as_rows(x), weight.contiguous()

@@ -31,16 +31,17 @@ def saxpy_kernel(a, x_ptr, y_ptr, out_ptr, elements, BLOCK: tl.constexpr):
 
 
 def _configuration(bytes_per_element: int) -> Configuration:
-    """The same on every target: 128 threads, each with 32 bytes of x and 32 of y."""
+    """Return the same configuration on every target: 128 threads, each with 32 bytes of x and 32 of y."""
     return Configuration({"BLOCK": 128 * _BYTES_PER_THREAD // bytes_per_element}, num_warps=4)
 
 
 def saxpy(a: float, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """a·x + y, computed in float32 and rounded once. No autograd operator.
+    """Compute a·x + y in float32 and round once. It is not an autograd operator.
 
     Args:
         a: a scalar.
-        x, y: two tensors of one shape and dtype (float16, bfloat16, float32). What is not contiguous is copied first.
+        x, y: two tensors of one shape and dtype (float16, bfloat16, float32). A tensor that is not contiguous is copied
+            first.
     """
     launching.require_tensors(x=x, y=y)
     launching.require_shape("y", y, x.shape, "the shape of x")

@@ -125,7 +125,7 @@ class _Softmax(torch.autograd.Function):
 
 
 def softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The gradient of the input, y·(dy − Σ y·dy), from the output y and its gradient dy. Shape of y."""
+    """Return the gradient of the input, y·(dy − Σ y·dy), from the output y and its gradient dy. Shape of y."""
     launching.require_tensors(dy=dy, y=y)
     launching.require_shape("dy", dy, y.shape, "the shape of y")
     columns = launching.require_columns("y", y)

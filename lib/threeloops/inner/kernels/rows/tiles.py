@@ -32,7 +32,7 @@ _TILE_ELEMENTS = 4096
 LONGEST_ROW = 16384
 """The longest row that one program holds in registers: 32 float32 values in each of 512 threads."""
 LONGEST_ROW_OF_TWO = 8192
-"""The same where it holds rows of two tensors and the sums of their columns."""
+"""The longest row of a program that holds rows of two tensors and the sums of their columns."""
 _LARGEST_STACK = 8
 
 _STAGED_BYTES = {"sm_80": 65536, "sm_90": 65536, "sm_100": 65536, "gfx942": 16384}
@@ -65,34 +65,36 @@ def row_tile_of_two(rows: int, columns: int, bytes_per_element: int) -> tuple[Co
 
 
 def tiles_per_program(rows: int, columns: int) -> int:
-    """How many tiles of rows each program takes in turn: a power of two up to 32 that leaves every multiprocessor
-    eight programs, about as many as it holds at once."""
+    """Return how many tiles of rows each program takes in turn. It is a power of two up to 32 that leaves every
+    multiprocessor eight programs, about as many as it holds at once."""
     tiles = rows // (row_tile(columns).constants["ROWS"] * 8 * multiprocessors())
     return min(32, 1 << (max(tiles, 1).bit_length() - 1))
 
 
 def _share_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
-    """(programs, tiles per program) where each program leaves a partial sum: at most two per multiprocessor."""
+    """Return (programs, tiles per program) for a kernel in which each program leaves a partial sum: at most two
+    programs per multiprocessor."""
     tiles = triton.cdiv(rows, rows_per_tile)
     each = triton.cdiv(tiles, min(tiles, 2 * multiprocessors()))
     return triton.cdiv(tiles, each), each
 
 
 def stack_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
-    """(stacks, tiles per stack) where a program takes one stack of tiles: many tiles, for few partial sums, but at most
-    LARGEST_STACK, a power of two, and none without a row."""
+    """Return (stacks, tiles per stack) for a kernel in which a program takes one stack of tiles. A stack has many
+    tiles, for few partial sums, but at most LARGEST_STACK, a power of two, and every tile has a row."""
     tiles = min(_LARGEST_STACK, triton.next_power_of_2(triton.cdiv(rows, rows_per_tile)))
     return triton.cdiv(rows, tiles * rows_per_tile), tiles
 
 
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """A (rows, columns) view in which the elements of a row are adjacent; a copy only where there is no such view."""
+    """Return a (rows, columns) view in which the elements of a row are adjacent, or a copy if there is no such view."""
     matrix = tensor.reshape(-1, tensor.shape[-1])
     return matrix if matrix.stride(1) == 1 or matrix.shape[1] == 1 else matrix.contiguous()
 
 
 def require_vectors(x: torch.Tensor, **vectors: torch.Tensor) -> int:
-    """The columns of x, if each vector has one number for each of them. Their common dtype may differ from x's."""
+    """Return the columns of x, if each vector has one number for each of them. Their common dtype may differ from
+    x's."""
     launching.require_tensors(x=x)
     launching.require_tensors(**vectors)
     launching.require_one_device(x=x, **vectors)
@@ -103,7 +105,7 @@ def require_vectors(x: torch.Tensor, **vectors: torch.Tensor) -> int:
 
 
 def require_gradient(dy: torch.Tensor, x: torch.Tensor, **others: torch.Tensor) -> int:
-    """The columns of x, if dy has the shape and dtype of x and all lie on one device."""
+    """Return the columns of x, if dy has the shape and dtype of x and all lie on one device."""
     launching.require_tensors(dy=dy, x=x)
     launching.require_one_device(x=x, **others)
     launching.require_shape("dy", dy, x.shape, "the shape of x")
@@ -136,7 +138,8 @@ def partial_sums(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def partial_sums_cost(programs: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """What partial sums add to a kernel: float32 written, and read by the next kernel, which writes the total."""
+    """Return the work that partial sums add to a kernel: float32 written, then read by the next kernel, which writes
+    the total."""
     return Work(columns * (2 * 4 * programs + bytes_per_element), columns * programs)
 
 

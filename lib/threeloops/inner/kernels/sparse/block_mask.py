@@ -64,7 +64,7 @@ class BlockMask:
         return blocks.tril() if self.causal else blocks
 
     def require_fits(self, sizes: AttentionSizes) -> None:
-        """Raises ValueError unless this mask is for so many queries, keys and heads."""
+        """Check that this mask is for this many queries, keys and heads. Raises ValueError if not."""
         blocks = tuple(self.blocks.shape)
         expected = cdiv(sizes.queries, self.block_size), cdiv(sizes.keys, self.block_size)
         if blocks[-2:] != expected or blocks[:-2] not in ((), (sizes.heads,)):

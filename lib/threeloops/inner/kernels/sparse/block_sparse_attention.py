@@ -79,17 +79,17 @@ def block_sparse_attention_kernel(
 def block_sparse_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, *, softmax_scale: float | None = None
 ) -> torch.Tensor:
-    """Attention of each block of queries to the blocks of keys that `mask` names: q (batch, heads, queries, head_dim) →
-    the same shape and dtype; 0 for queries that see no keys. Differentiable.
+    """Attend from each block of queries to the blocks of keys that `mask` names: q (batch, heads, queries, head_dim) →
+    the same shape and dtype. Queries that see no keys get 0. Differentiable.
 
     Args:
         q, k, v: fp16, bf16 or float32; head_dim 16, 32, 64 or 128. k and v, (batch, heads, keys, head_dim), may have
-            fewer heads, a divisor of q's. Any strides of batch, heads and sequence; a tensor whose rows are scattered
-            is copied.
+            fewer heads, a divisor of q's. Any strides of batch, heads and sequence are allowed. A tensor whose rows are
+            scattered is copied.
         mask: one for all heads, or one for each head of q. A causal one needs as many queries as keys.
         softmax_scale: 1/√head_dim by default.
 
-    Raises ValueError for what cannot be computed.
+    Raises ValueError for arguments that cannot be computed.
     """
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     sizes = sizes_of(q, k, v, scale)
@@ -100,7 +100,8 @@ def block_sparse_attention(
 def _forward(
     inputs: tuple[torch.Tensor, ...], mask: BlockMask, sizes: AttentionSizes, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, queries); −inf if it sees none."""
+    """Return the output and each query's log-sum-exp to the base 2, float32 (batch, heads, queries), or −inf if it sees
+    none."""
     q = inputs[0]
     output, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
     if sizes.rows:
@@ -117,7 +118,7 @@ def _forward(
 def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, *, softmax_scale: float | None = None
 ) -> torch.Tensor:
-    """The same in PyTorch, whose attention takes a mask of single positions."""
+    """Compute the same in PyTorch, whose attention takes a mask of single positions."""
     visible, sees_nothing = visible_positions(mask, q.shape[2], k.shape[2], q.device)
     return attend(q, k, v, visible, sees_nothing, softmax_scale=softmax_scale)
 
@@ -125,7 +126,8 @@ def reference(
 def visible_positions(
     mask: BlockMask, queries: int, keys: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which positions attend, (1, 1 or heads, queries, keys), and which queries attend to none: these see all here."""
+    """Return which positions attend, (1, 1 or heads, queries, keys), and which queries attend to none: these see all
+    here."""
     visible = mask.by_position(queries, keys).to(device)
     sees_nothing = ~visible.any(-1, keepdim=True)
     return visible | sees_nothing, sees_nothing

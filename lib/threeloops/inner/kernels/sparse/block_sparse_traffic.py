@@ -10,8 +10,9 @@ __all__ = ["backward_cost", "cost"]
 
 
 def cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: float = 2) -> Work:
-    """The least that the forward pass takes: q and the keys and values that any query sees read once, the output and a
-    float32 log-sum-exp written; without the mask's lists, 4 bytes per tile. FLOPs: 4·head_dim + 6 per visible pair."""
+    """Return the least work of the forward pass: q and the keys and values that any query sees read once, the output
+    and a float32 log-sum-exp written; without the mask's lists, 4 bytes per tile. FLOPs: 4·head_dim + 6 per visible
+    pair."""
     queries = sizes.heads * sizes.queries
     elements = 2 * (queries + _seen_keys(mask, sizes)) * sizes.head_dim
     per_batch = Work(elements * bytes_per_element + 4 * queries, (4 * sizes.head_dim + 6) * _visible_pairs(mask, sizes))
@@ -19,9 +20,10 @@ def cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: float = 2) -
 
 
 def backward_cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: float = 2) -> Work:
-    """The least of the two backward kernels. The first reads q, the output and its gradient, the keys and values that
-    are seen, the log-sum-exp, and writes dq and delta; the second reads k and v, and q, the gradient, the log-sum-exp
-    and delta of queries that see anything, and writes dk and dv. FLOPs of a pair: (6 + 8)·head_dim + 2·5."""
+    """Return the least work of the two backward kernels. The first reads q, the output and its gradient, the keys and
+    values that are seen, the log-sum-exp, and writes dq and delta; the second reads k and v, and q, the gradient, the
+    log-sum-exp and delta of queries that see anything, and writes dk and dv. FLOPs of a pair: (6 + 8)·head_dim + 2·5.
+    """
     queries, keys, seeing = sizes.heads * sizes.queries, sizes.kv_heads * sizes.keys, _seeing_queries(mask, sizes)
     elements = (4 * queries + 2 * _seen_keys(mask, sizes) + 4 * keys + 2 * seeing) * sizes.head_dim
     per_row = 4 * (2 * queries + 2 * seeing)
@@ -51,5 +53,5 @@ def _seeing_queries(mask: BlockMask, sizes: AttentionSizes) -> int:
 
 
 def _elements(length: int, block: int) -> torch.Tensor:
-    """How many positions each block of a sequence has; only the last may have fewer."""
+    """Return how many positions each block of a sequence has. Only the last may have fewer."""
     return torch.arange(0, length, block).neg().add(length).clamp(max=block)

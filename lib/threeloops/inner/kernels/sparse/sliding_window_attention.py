@@ -87,17 +87,17 @@ def sliding_window_attention(
     sinks: int = 0,
     softmax_scale: float | None = None,
 ) -> torch.Tensor:
-    """Causal attention to the `window` latest keys, a query's own included: q (batch, heads, sequence, head_dim) → the
-    same shape and dtype. Differentiable.
+    """Compute causal attention to the `window` latest keys, a query's own included: q (batch, heads, sequence,
+    head_dim) → the same shape and dtype. Differentiable.
 
     Args:
         q, k, v: fp16, bf16 or float32; head_dim 16, 32, 64 or 128. k and v may have fewer heads, a divisor of q's. Any
-            strides of batch, heads and sequence; a tensor whose rows are scattered is copied.
+            strides of batch, heads and sequence are allowed. A tensor whose rows are scattered is copied.
         window: at least 1.
         sinks: how many of the first keys stay visible to all later queries.
         softmax_scale: 1/√head_dim by default.
 
-    Raises ValueError for what cannot be computed.
+    Raises ValueError for arguments that cannot be computed.
     """
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     sizes = sizes_of(q, k, v, scale)
@@ -111,7 +111,7 @@ def sliding_window_attention(
 def _forward(
     inputs: tuple[torch.Tensor, ...], sizes: AttentionSizes, lengths: tuple[int, int, int], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output and each query's log-sum-exp to the base 2, float32 (batch, heads, sequence).
+    """Return the output and each query's log-sum-exp to the base 2, float32 (batch, heads, sequence).
 
     `lengths`: of the sequence, the window and the sinks.
     """
@@ -135,7 +135,7 @@ def reference(
     sinks: int = 0,
     softmax_scale: float | None = None,
 ) -> torch.Tensor:
-    """The same in PyTorch: its attention under a mask, which computes every score and hides most."""
+    """Compute the same in PyTorch: its attention under a mask, which computes every score and hides most."""
     position = torch.arange(q.shape[2], device=q.device)
     ago = position[:, None] - position[None, :]
     visible = (ago >= 0) & ((ago < window) | (position < sinks)[None, :])

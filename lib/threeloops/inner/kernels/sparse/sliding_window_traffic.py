@@ -16,15 +16,16 @@ def _visible_pairs(length: int, window: int, sinks: int = 0) -> int:
 
 
 def cost(sizes: AttentionSizes, window: int, bytes_per_element: float = 2, *, sinks: int = 0) -> Work:
-    """The least that the forward pass takes: `least_forward` of visible pairs only."""
+    """Return the least work of the forward pass: `least_forward` of visible pairs only."""
     require_positive(**asdict(sizes), window=window)
     return least_forward(sizes, _visible_pairs(sizes.queries, window, sinks), bytes_per_element)
 
 
 def backward_cost(sizes: AttentionSizes, window: int, bytes_per_element: float = 2, *, sinks: int = 0) -> Work:
-    """The least of the two backward kernels. The first reads q, k, v, the output, its gradient and the log-sum-exp and
-    writes dq and delta; the second reads q, k, v, the gradient, the log-sum-exp and delta and writes dk and dv. FLOPs
-    of a visible pair: (6 + 8)·head_dim, and five per kernel for the exponential and what surrounds it."""
+    """Return the least work of the two backward kernels. The first reads q, k, v, the output, its gradient and the
+    log-sum-exp and writes dq and delta. The second reads q, k, v, the gradient, the log-sum-exp and delta and writes dk
+    and dv. FLOPs of a visible pair are (6 + 8)·head_dim, and five per kernel for the exponential and the operations
+    around it."""
     require_positive(**asdict(sizes), window=window)
     elements = 6 * (sizes.rows + sizes.kv_rows) * sizes.head_dim
     pairs = sizes.batch * sizes.heads * _visible_pairs(sizes.queries, window, sinks)

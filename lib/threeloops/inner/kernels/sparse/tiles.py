@@ -57,7 +57,7 @@ _FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
 
 
 def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
-    """The tiles of the sparse kernels for the current target."""
+    """Return the tiles of the sparse kernels for the current target."""
     return (_FLOAT32 if dtype == torch.float32 else _SHIPPED)[target()][max(head_dim, 64)]
 
 
@@ -107,7 +107,7 @@ def take_tile(scores, scale, v_values, maximum, total, values):
 
 @triton.jit
 def finish(maximum, total, values):
-    """Output and log-sum-exp of each row; 0 and −inf where it has seen no key."""
+    """Return the output and log-sum-exp of each row, or 0 and −inf if it has seen no key."""
     sees_nothing = total == 0
     lse = tl.where(sees_nothing, float("-inf"), maximum + tl.log2(total))
     return values / tl.where(sees_nothing, 1.0, total)[:, None], lse

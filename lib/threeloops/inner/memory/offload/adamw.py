@@ -46,10 +46,10 @@ def chunks_of(sizes: Iterable[int], largest: int) -> list[Chunk]:
 class OffloadedAdamW:
     """AdamW over `parameters` with its state in a `store`.
 
-    Moments are float32. For parameters of a shorter format, `masters` also keeps float32 copies in the store; without
-    it all parameters must be float32. `buffers` = 2 fetches the next chunk while this one is updated; 1 does one thing
-    after another. Parameters must be contiguous and on one device. Raises ValueError or TypeError naming what does not
-    fit, StateFileError where a store holds another state.
+    Moments are float32. For parameters of a shorter format, `masters` also keeps float32 copies in the store. Without
+    it all parameters must be float32. `buffers` = 2 fetches the next chunk while this one is updated. 1 does one thing
+    after another. Parameters must be contiguous and on one device. Raises ValueError or TypeError naming the argument
+    that does not fit, and StateFileError if a store holds another state.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class OffloadedAdamW:
             )
 
     def _staged(self, number: int) -> dict[str, Tensor]:
-        """The part of a staging buffer that chunk `number` uses, by kind of state."""
+        """Return the part of a staging buffer that chunk `number` uses, by kind of state."""
         elements = self.chunks[number].elements
         return {kind: buffer[:elements] for kind, buffer in self._staging[number % len(self._staging)].items()}
 

@@ -19,7 +19,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 class Channel(Protocol):
     def submit(self, pairs: Pairs) -> Callable[[], None]:
-        """Queue copies. The returned function makes what follows it wait until they are done."""
+        """Queue copies. The returned function makes later work wait until they are done."""
         ...
 
     def close(self) -> None: ...

@@ -23,7 +23,7 @@ class Rates:
 
 
 def step_seconds(chunk_bytes: Sequence[float], rates: Rates, *, buffers: int = 2) -> float:
-    """Seconds of a step whose chunks have these sizes.
+    """Return the seconds of a step whose chunks have these sizes.
 
     One channel carries fetches and writes in the order in which they are queued; an update begins when its chunk has
     arrived and the previous update is done. One buffer takes the sum of everything, two or more take little more than

@@ -40,12 +40,12 @@ class Store(Protocol):
         ...
 
     def save(self, step: int) -> None:
-        """Save the present states as those of `step`, if this store outlives the program."""
+        """Save the present states as the states of `step`, if this store outlives the program."""
         ...
 
 
 class HostStore:
-    """Host memory, page-locked where there is a GPU, so that copies run beside its work."""
+    """Host memory, page-locked if there is a GPU, so that copies run beside its work."""
 
     def __init__(self) -> None:
         self.states: dict[str, Tensor] = {}
@@ -71,7 +71,8 @@ class FileStore:
         self._shapes: list[list[int]] = []
 
     def open(self, kinds: tuple[str, ...], shapes: Shapes) -> int:
-        """Raises StateFileError where the manifest lists other states or parameters, or does not match the files."""
+        """Open the files. Raises StateFileError if the manifest lists other states or parameters, or does not match the
+        files."""
         self.folder.mkdir(parents=True, exist_ok=True)
         manifest, elements = self._manifest(), _elements(shapes)
         self._shapes = [list(shape) for shape in shapes]

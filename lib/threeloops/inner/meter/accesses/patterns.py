@@ -44,7 +44,7 @@ class Pattern:
     _sectors: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def matches(self, shape: tuple[int, ...], relative: np.ndarray, mask: np.ndarray | None) -> bool:
-        """Whether these are the pattern's, if the size of its items and the number of active lanes are."""
+        """Return whether these are the pattern's, if the size of its items and the number of active lanes are."""
         if self.shape != shape or (mask is None) != (self.mask is None):
             return False
         return bool((mask is None or (mask == self.mask).all()) and (relative == self.offsets).all())
@@ -109,23 +109,23 @@ class Pattern:
             units[self.places(base, unit)] = value
 
     def look(self, units: np.ndarray, base: int, unit: int = 1) -> np.ndarray:
-        """The entries of `units` that this pattern touches, in no particular order."""
+        """Return the entries of `units` that this pattern touches, in no particular order."""
         if self.runs:
             return np.concatenate([units[(base + start) // unit : (base + end) // unit] for start, end in self.runs])
         return units[self.places(base, unit)]
 
     def places(self, base: int, unit: int = 1) -> np.ndarray:
-        """The numbers of the units that this pattern touches, of `unit` bytes, a power of two."""
+        """Return the numbers of the units that this pattern touches, of `unit` bytes, a power of two."""
         first = (self.active + base) >> (unit.bit_length() - 1)
         parts = self.itemsize // unit
         return first if parts == 1 else np.concatenate([first + part for part in range(parts)])
 
     def sectors(self, base: int) -> tuple[int, int]:
-        """(sectors, requests) of this pattern with its first lane at byte `base`.
+        """Return (sectors, requests) of this pattern with its first lane at byte `base`.
 
-        A request is REQUEST_LANES consecutive lanes with at least one active; it costs the distinct sectors that its
-        active lanes touch. Lanes are counted along the tile's contiguous axis first, where there is one, because that
-        is how Triton's coalescing pass assigns elements to threads, whether a tile is read by rows or by columns.
+        A request is REQUEST_LANES consecutive lanes with at least one active. It costs the distinct sectors that its
+        active lanes touch. Lanes are counted along the tile's contiguous axis first, if there is one, because that is
+        how Triton's coalescing pass assigns elements to threads, whether a tile is read by rows or by columns.
         """
         shift = base % SECTOR_BYTES
         if shift not in self._sectors:
@@ -189,7 +189,8 @@ class Patterns:
         self._known: dict[object, list[Pattern]] = {}
 
     def find(self, addresses: np.ndarray, mask: np.ndarray | None, itemsize: int, site: object) -> tuple[Pattern, int]:
-        """The pattern of these addresses (uint64, any shape; mask likewise) and the address of the first active lane.
+        """Return the pattern of these addresses (uint64, any shape; mask likewise) and the address of the first active
+        lane.
 
         `site` identifies the source line, which mostly repeats its latest pattern.
         """

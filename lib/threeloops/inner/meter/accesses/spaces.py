@@ -28,8 +28,8 @@ ELSEWHERE = "memory that is no argument"
 class Space:
     """The virtual addresses of one argument: its storage from `start` to `end` (exclusive), its element 0 at `first`.
 
-    Adding `shift` (mod 2⁶⁴) gives the real address. `storage`: ordinal of the storage; views of one storage share it.
-    `tensor`: the argument in host memory, None for memory that is no argument.
+    Adding `shift` (mod 2⁶⁴) gives the real address. `storage` is the ordinal of the storage, which views of one storage
+    share. `tensor` is the argument in host memory, or None for memory that is not an argument.
     """
 
     ordinal: int
@@ -50,7 +50,8 @@ class Space:
         return View(self.tensor)
 
     def strays(self, pattern: Pattern, base: int) -> np.ndarray:
-        """The elements outside the view that an access touches, counted from its pointer on, one per lane at fault."""
+        """Return the elements outside the view that an access touches, counted from its pointer on, one per lane at
+        fault."""
         start = base - (self.start - self.zero)
         fits = self.view.low <= start + pattern.low and start + pattern.high + pattern.itemsize <= self.view.high
         if fits and not self.view.skips:
@@ -60,7 +61,7 @@ class Space:
 
 
 def ordinal_of(address: Any) -> Any:
-    """The argument that an address (an int, or a uint64 array of them) belongs to; 0 for real addresses.
+    """Return the argument that an address (an int, or a uint64 array of them) belongs to, or 0 for real addresses.
 
     Addresses a little before a space still belong to it.
     """
@@ -91,16 +92,17 @@ class Spaces:
         return space
 
     def of(self, host: Any) -> Space | None:
-        """The space of a tensor that the interpreter made; None unless it is an argument."""
+        """Return the space of a tensor that the interpreter made, or None unless it is an argument."""
         return self._of_argument.get(id(unwrapped(host)))
 
     def elsewhere(self) -> Space:
-        """The space of real addresses: pointers that a kernel loaded from memory and that point into no argument."""
+        """Return the space of real addresses: pointers that a kernel loaded from memory and that point into no
+        argument."""
         return self.by_ordinal.setdefault(0, Space(0, ELSEWHERE, -1, 0, _HALF_SPACE, 0, np.uint64(0)))
 
 
 def unwrapped(tensor: Any) -> Any:
-    """The tensor behind `triton.reinterpret`."""
+    """Return the tensor behind `triton.reinterpret`."""
     return getattr(tensor, "base", tensor)
 
 

@@ -116,7 +116,7 @@ def _undefined_shifts(value: Any, amount: Any) -> tuple[np.ndarray, str]:
 
 def _undefined_conversions(value: Any, dtype: Any) -> tuple[np.ndarray, str]:
     """Find lanes whose number does not fit into the integer type. A GPU rounds it to the nearest fit, but the compiler
-    may leave out what depends on it. Lanes that a masked load left undefined are not reported."""
+    may leave out code that depends on it. Lanes that a masked load left undefined are not reported."""
     from threeloops.inner.interpreter.repairs import values_of
 
     numbers, bits, signed = values_of(value), dtype.scalar.primitive_bitwidth, dtype.scalar.is_int_signed()

@@ -15,9 +15,9 @@ FindingKind = Literal[
 class Finding:
     """One fault, reported once per source line and argument.
 
-    `launch`: name of the kernel, with its configuration if all are metered. `program`: (x, y, z) of the first program
-    at fault. `file` and `line`: the source line in the kernel. `message` says what happened, where, how often, and what
-    to do.
+    `launch` is the name of the kernel, with its configuration if all are metered. `program` is (x, y, z) of the first
+    program at fault. `file` and `line` are the source line in the kernel. `message` says what happened, where, how
+    often, and what to do.
     """
 
     kind: FindingKind
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass
 class Incident:
-    """All faults of one kind at one source line and argument: what was seen `first`, and how much of it in all."""
+    """All faults of one kind at one source line and argument: the one seen `first`, and the extent of all."""
 
     kind: FindingKind
     argument: str

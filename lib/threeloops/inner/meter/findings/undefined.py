@@ -45,7 +45,7 @@ _ELSEWHERE = (
     *("load", "store", "atomic", "descriptor", "tensor_pointer", "print", "assert", "assume", "barrier", "advance"),
     *("make_block_ptr", "make_tensor_descriptor"),
 )
-"""Parts of the names of operations with effects or without tiles: the meter's hooks deal with those of them that use
+"""Parts of the names of operations with effects or without tiles. The meter's hooks handle those of them that use
 lanes."""
 
 
@@ -67,7 +67,8 @@ class UndefinedLanes:
     def __init__(self, quietly: Callable[[], AbstractContextManager], on_branch: Callable[[int], None]) -> None:
         self._quietly, self._on_branch = quietly, on_branch
         self._replacements: list[tuple[Any, str, Any, Any]] = []
-        """Owner, name, what the owner itself had under that name, and what replaces it while lanes are followed."""
+        """The replacements while lanes are followed: owner, name, the owner's own attribute of that name, and its
+        replacement."""
         self._following = False
 
     def mark(self, value: Any, lanes: np.ndarray, site: int) -> None:
@@ -77,7 +78,7 @@ class UndefinedLanes:
             self._follow()
 
     def used(self, handle: Any, active: np.ndarray | None) -> tuple[int, int] | None:
-        """How many active lanes of a handle are undefined, and the site of the load; None if none are."""
+        """Return how many active lanes of a handle are undefined, and the site of the load, or None if none are."""
         undefined = getattr(handle, "undefined", None) if self._following else None
         if undefined is None:
             return None
@@ -197,7 +198,7 @@ def _chosen(condition: Any, *values: Any) -> np.ndarray:
 
 
 def _dot_lanes(a: Any, b: Any, accumulator: Any) -> list[np.ndarray]:
-    """An undefined element of `a` reaches a row of the product, and one of `b` a column."""
+    """Return the undefined lanes of a product. An undefined element of `a` reaches a row, and one of `b` a column."""
     lanes = []
     if a.undefined is not None:
         lanes.append(a.undefined.lanes.any(axis=-1, keepdims=True))
@@ -213,7 +214,7 @@ def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _handles(value: Any) -> list:
-    """The handles in a handle, a tensor, or a tuple or list of them."""
+    """Return the handles in a handle, a tensor, or a tuple or list of them."""
     if isinstance(value, (tuple, list)):
         return [handle for each in value for handle in _handles(each)]
     if hasattr(value, "handle"):
@@ -222,7 +223,7 @@ def _handles(value: Any) -> list:
 
 
 def _filled(value: Any, byte: int) -> Any:
-    """The same operand with other contents in its undefined lanes."""
+    """Return the same operand with other contents in its undefined lanes."""
     if isinstance(value, tuple):
         return tuple(_filled(each, byte) for each in value)
     if hasattr(value, "handle"):

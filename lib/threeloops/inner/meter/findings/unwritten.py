@@ -32,7 +32,7 @@ NAN_BYTE, _OTHER_BYTE = 0xFF, 0xA5
 
 
 class Unwritten:
-    """A watched storage. `flags`: one bool per byte, True where nothing has been written."""
+    """A watched storage. `flags` has one bool per byte, True for bytes that have not been written."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -47,7 +47,8 @@ class Unwritten:
         pattern.mark(self.flags, base, False)
 
     def read(self, pattern: Pattern, base: int, value: np.ndarray) -> np.ndarray:
-        """Offsets of the bytes that this access reads although nothing wrote them; `value` is what it found."""
+        """Return the offsets of the bytes that this access reads although nothing wrote them. `value` is the value that
+        it read."""
         if not pattern.look(self.flags, base).any():
             return np.empty(0, np.int64)
         active = (pattern.active + base)[:, None] + np.arange(pattern.itemsize)
@@ -105,7 +106,7 @@ class Watch(TorchDispatchMode):
         self.paused = False
 
     def of(self, storage: torch.UntypedStorage) -> Unwritten | None:
-        """The flags of a storage, if it is watched and holds bytes that nobody has written."""
+        """Return the flags of a storage, if it is watched and holds bytes that nobody has written."""
         unwritten = self.watched.get(storage._cdata)
         if unwritten is None:
             return None
@@ -116,7 +117,7 @@ class Watch(TorchDispatchMode):
         return None
 
     def flags(self) -> dict[int, np.ndarray]:
-        """A copy of all flags, for `put_back`."""
+        """Return a copy of all flags, for `put_back`."""
         return {key: unwritten.flags.copy() for key, unwritten in self.watched.items()}
 
     def put_back(self, flags: dict[int, np.ndarray]) -> None:

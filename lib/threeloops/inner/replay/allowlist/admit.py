@@ -35,7 +35,8 @@ _DROPPED = ("debug", "version", "repr", "launch_metadata")
 
 @dataclass(frozen=True)
 class Kernel:
-    """One admitted kernel: where the cell defines it, what it takes, what it uses of its cell."""
+    """One admitted kernel: the place where the cell defines it, its parameters, and the names of the cell that it
+    uses."""
 
     name: str
     line: int
@@ -53,7 +54,7 @@ class Admitted:
     file: str
 
     def load(self) -> ModuleType:
-        """A module made of this text alone; its kernels are interpreted or compiled as this process decides."""
+        """Return a module made of this text alone. Its kernels are interpreted or compiled as this process decides."""
         lines = self.text.splitlines(keepends=True)
         linecache.cache[self.file] = (len(self.text), None, lines, self.file)  # None as the time: not looked up on disk
         module = ModuleType("admitted")
@@ -63,15 +64,15 @@ class Admitted:
 
 
 def admit(cell: str, launched: Collection[str] | None = None, file: str = "cell.py") -> Admitted:
-    """Admit kernels of a cell: those named and whatever they call; without names, all of them.
+    """Admit kernels of a cell: the named ones and all that they call. Without names, admit all of them.
 
     Args:
-        cell: the whole text of the cell. Lines of IPython magic are passed over.
+        cell: the whole text of the cell. Lines of IPython magic are skipped.
         launched: names of the kernels that matter. A name that the cell does not define is left out of the result.
-        file: what tracebacks and findings call the cell.
+        file: the cell's name in tracebacks and findings.
 
     Raises:
-        NotAdmitted: a kernel holds more than arithmetic, or the text is no Python. The message names the line.
+        NotAdmitted: a kernel holds more than arithmetic, or the text is not Python. The message names the line.
     """
     try:
         with warnings.catch_warnings():
@@ -114,7 +115,8 @@ def _admit(tree: ast.Module, launched: Collection[str] | None, file: str) -> Adm
 
 
 class _Cell:
-    """What a cell defines for kernels: functions under triton.jit, constants, and other names for parts of Triton."""
+    """The definitions of a cell that kernels use: functions under triton.jit, constants, and other names for parts of
+    Triton."""
 
     def __init__(self, tree: ast.Module, bound: Counter[str]) -> None:
         found = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
@@ -140,7 +142,7 @@ class _Cell:
         return Kernel(node.name, node.lineno, tuple(each.arg for each in given), compile_time, frozenset(uses))
 
     def text(self, used: Collection[str]) -> str:
-        """A file with these kernels and constants, each on its line."""
+        """Return a file with these kernels and constants, each on its line."""
         functions = [node for name, node in self.functions.items() if name in used]
         statements: list[ast.stmt] = [*functions, *(c.written() for c in self.constants.values() if c.name in used)]
         lines = Lines()
@@ -153,11 +155,11 @@ class _Cell:
         return lines.text()
 
     def _called(self, decorator: ast.expr) -> str:
-        """The decorator's function by the name that Triton gives it."""
+        """Return the decorator's function by the name that Triton gives it."""
         return path_of(Canonical(self.aliases).visit(_function(decorator))) or ast.unparse(_function(decorator))
 
     def _jit(self, node: ast.FunctionDef) -> ast.expr | None:
-        """The decorator that makes a function a kernel."""
+        """Return the decorator that makes a function a kernel."""
         return next((each for each in node.decorator_list if self._called(each) in _JIT), None)
 
     def _check_decorators(self, node: ast.FunctionDef) -> None:
@@ -172,7 +174,7 @@ class _Cell:
         self._options(node)
 
     def _options(self, node: ast.FunctionDef) -> str:
-        """The arguments of `triton.jit` that matter to the compiler, as text. The others are never evaluated."""
+        """Return the arguments of `triton.jit` that matter to the compiler, as text. The others are never evaluated."""
         decorator = self._jit(node)
         if not isinstance(decorator, ast.Call):
             return ""
@@ -207,7 +209,7 @@ def _is_plain(node: ast.expr) -> bool:
 
 
 def _checked(text: str, kernels: dict[str, Kernel], constants: Collection[str]) -> str:
-    """Check the text itself against the rules once more, because it is what gets executed; returns it."""
+    """Check the text itself against the rules once more, because the text is executed. Returns it."""
     first, second, third, *body = ast.parse(text).body
     functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
     sound = "; ".join(map(ast.unparse, (first, second, third))) == PRELUDE and functions == set(kernels)

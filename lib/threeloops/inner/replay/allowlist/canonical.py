@@ -31,10 +31,10 @@ _ASSERTIONS = ("tl.static_assert", "tl.device_assert")
 
 
 class Canonical(ast.NodeTransformer):
-    """Rewrites one kernel in place, or one expression of the cell's top level.
+    """A rewriter of one kernel in place, or of one expression of the cell's top level.
 
     Args:
-        aliases: what names of the cell stand for, from `aliases_of`.
+        aliases: the meanings of the cell's names, from `aliases_of`.
         constants: names of the cell's constants.
         local: names that a kernel binds itself, and the cell's kernels. They hide all others.
     """
@@ -46,7 +46,7 @@ class Canonical(ast.NodeTransformer):
         self.compile_time: set[str] = set()
 
     def kernel(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """The kernel in its canonical form. Its decorators stay as they are."""
+        """Return the kernel in its canonical form. Its decorators stay as they are."""
         outside = Canonical(self.aliases)
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         for argument in given:
@@ -59,7 +59,7 @@ class Canonical(ast.NodeTransformer):
         return ast.fix_missing_locations(node)
 
     def annotation(self, node: ast.expr | None) -> ast.expr | None:
-        """The part of an annotation that Triton acts on: tl.constexpr or a type. None for anything else."""
+        """Return the part of an annotation that Triton acts on: tl.constexpr or a type, or None for anything else."""
         if node is None:
             return None
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -138,7 +138,7 @@ class Canonical(ast.NodeTransformer):
 
 
 def aliases_of(body: Sequence[ast.stmt], own: Collection[str]) -> dict[str, str]:
-    """What the names of a cell stand for, as paths: {"L": "tl", "load": "tl.load"}. `own` are its kernels.
+    """Return the meanings of a cell's names, as paths: {"L": "tl", "load": "tl.load"}. `own` are its kernels.
 
     A name counts if every statement that binds it at the top level gives it the same meaning.
     """
@@ -184,7 +184,8 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def bound_names(body: Collection[ast.AST]) -> Iterator[str]:
-    """Every name that module-level statements bind, once per binding; not what functions bind inside."""
+    """Return every name that module-level statements bind, once per binding, without names that functions bind
+    inside."""
     for statement in body:
         queue: list[ast.AST] = [statement]
         while queue:
@@ -216,7 +217,7 @@ def _parts_outside_comprehensions(node: ast.AST) -> list[ast.AST]:
 
 
 def path_of(node: ast.AST | None) -> str:
-    """A dotted name as text: "tl.math.exp". Empty for any other expression."""
+    """Return a dotted name as text: "tl.math.exp", or "" for any other expression."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -225,7 +226,7 @@ def path_of(node: ast.AST | None) -> str:
 
 
 def named(path: str, at: ast.AST) -> Any:
-    """The expression with this text, at the place of another."""
+    """Return the expression with this text, at the place of another."""
     node = ast.parse(path, mode="eval").body
     for part in ast.walk(node):
         if isinstance(part, ast.expr):
@@ -234,7 +235,7 @@ def named(path: str, at: ast.AST) -> Any:
 
 
 def _shortened(path: str) -> str:
-    """The path under which the rules know a name."""
+    """Return the path under which the rules know a name."""
     if path == "triton.language" or path.startswith("triton.language."):
         path = "tl" + path.removeprefix("triton.language")
     match path.split("."):
@@ -246,7 +247,8 @@ def _shortened(path: str) -> str:
 
 
 def _message(node: ast.expr) -> ast.expr:
-    """The message of an assertion, as a text: it may be put together by any expression, which is not executed."""
+    """Return the message of an assertion, as a text: it may be put together by any expression, which is not
+    executed."""
     return node if isinstance(node, ast.Constant) else ast.copy_location(ast.Constant(_template(node)), node)
 
 

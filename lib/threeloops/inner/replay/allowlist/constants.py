@@ -43,7 +43,7 @@ class Constant:
     line: int
 
     def written(self) -> ast.stmt:
-        """The statement that defines it, with the computed value in place of the expression."""
+        """Return the statement that defines it, with the computed value in place of the expression."""
         node = ast.parse(f"{self.name} = {self.text}").body[0]
         node.lineno = self.line
         return node
@@ -54,7 +54,8 @@ class _Dtype(str):
 
 
 def constants_of(body: Sequence[ast.stmt], bound: Mapping[str, int], aliases: Mapping[str, str]) -> dict[str, Constant]:
-    """The constants that top-level statements define, each perhaps made a tl.constexpr by a call or an annotation."""
+    """Return the constants that top-level statements define, each perhaps made a tl.constexpr by a call or an
+    annotation."""
     found: dict[str, Constant] = {}
     known: dict[str, Any] = {}
     for node in body:
@@ -79,7 +80,7 @@ def constants_of(body: Sequence[ast.stmt], bound: Mapping[str, int], aliases: Ma
 
 
 def _definitions(node: ast.stmt) -> list[tuple[str, ast.expr, bool]]:
-    """Each name that an assignment binds, its value, and whether an annotation makes it a tl.constexpr."""
+    """Return each name that an assignment binds, its value, and whether an annotation makes it a tl.constexpr."""
     match node:
         case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=ast.expr() as value):
             return [(name, value, "constexpr" in ast.unparse(kind))]
@@ -97,7 +98,8 @@ def _definitions(node: ast.stmt) -> list[tuple[str, ast.expr, bool]]:
 
 
 def _worth(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """The value of an expression of literals and constants: numbers, bools, None, a text, a dtype, math.log2(3.0).
+    """Return the value of an expression of literals and constants: numbers, bools, None, a text, a dtype,
+    math.log2(3.0).
 
     Raises ValueError for anything else.
     """
@@ -136,7 +138,7 @@ def _worth(node: ast.expr, known: Mapping[str, Any]) -> Any:
 
 
 def folded(node: ast.expr, known: Mapping[str, Any]) -> ast.expr:
-    """An expression of literals and known constants as the literal that it is worth; any other as it stands."""
+    """Return an expression of literals and known constants as a literal of its value, and any other unchanged."""
     try:
         text = _literal(_worth(node, known))
     except ValueError:
@@ -153,14 +155,14 @@ def _is_worth(node: ast.expr) -> bool:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Whether an expression holds its value itself: no name, no call, and no list, which somebody could change."""
+    """Return whether an expression holds its value itself: no name, no call, and no list, which could be changed."""
     kinds = (ast.Name, ast.Call, ast.List)
     dtype = path_of(node).startswith("tl.")
     return _is_worth(node) and (dtype or not any(isinstance(part, kinds) for part in ast.walk(node)))
 
 
 def is_written(node: ast.stmt, names: Collection[str]) -> bool:
-    """Whether a statement is one that `Constant.written` makes, for one of these names."""
+    """Return whether a statement is one that `Constant.written` makes, for one of these names."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in names:
             match value:
@@ -173,7 +175,7 @@ def is_written(node: ast.stmt, names: Collection[str]) -> bool:
 
 
 def _literal(value: Any) -> str:
-    """The source text of a constant's value. It calls nothing, so no name of the cell can change it."""
+    """Return the source text of a constant's value. It calls nothing, so no name of the cell can change it."""
     match value:
         case _Dtype():
             return f"tl.{value}"

@@ -71,7 +71,7 @@ _INSTEAD = {
 
 
 class NotAdmitted(Exception):
-    """A kernel that cannot be judged. The message names the construct, its line in the cell and what is allowed."""
+    """A kernel that cannot be judged. The message names the construct, its line in the cell and the allowed forms."""
 
     def __init__(self, line: int, what: str, allowed: str = _ALLOWED) -> None:
         self.line = line
@@ -79,8 +79,8 @@ class NotAdmitted(Exception):
 
 
 class Expressions:
-    """Checks expressions of one kernel. `kernels` and `constants` are names of its cell, `local` its own; `uses` are
-    those of the cell that it uses."""
+    """A checker of one kernel's expressions. `kernels` and `constants` are names of its cell, and `local` are its own.
+    `uses` are the names of the cell that it uses."""
 
     def __init__(self, function: ast.FunctionDef, kernels: Collection[str], constants: Collection[str]) -> None:
         self.function, self.kernels, self.constants = function, kernels, constants

@@ -19,7 +19,7 @@ class Rules(Expressions):
     """Checks one kernel: its signature and its statements."""
 
     def check(self) -> set[str]:
-        """The kernels and constants that it uses. Raises NotAdmitted."""
+        """Return the kernels and constants that it uses. Raises NotAdmitted."""
         self.own(self.function.name, self.function)
         if self.function.name == "range":
             self.refuse(self.function, "'range' as its own name", "Triton's loops need that name: choose another")

@@ -26,7 +26,7 @@ class Lines:
         return len(self.lines)
 
     def put(self, line: int, indent: int, text: str) -> None:
-        """Write at `line`, or after what it holds already. Raises ValueError for a line before the last one."""
+        """Write at `line`, after any text that it holds already. Raises ValueError for a line before the last one."""
         if line < self.last:
             raise ValueError(f"line {line} comes after line {self.last}")
         if line == self.last:

@@ -10,19 +10,19 @@ __all__ = ["is_dense", "rearranges", "repeats", "row_major", "without_axes", "wi
 
 
 def without_ones(view: StridedView) -> StridedView:
-    """The same elements without dimensions of size 1, whose strides mean nothing."""
+    """Return the same elements without dimensions of size 1, whose strides mean nothing."""
     return without_axes(view, [axis for axis, size in enumerate(view.shape) if size == 1])
 
 
 def without_axes(view: StridedView, axes: Sequence[int]) -> StridedView:
-    """The tensor at index 0 of these axes."""
+    """Return the tensor at index 0 of these axes."""
     kept = [axis for axis in range(len(view.shape)) if axis not in axes]
     shape, strides = tuple(view.shape[axis] for axis in kept), tuple(view.strides[axis] for axis in kept)
     return replace(view, shape=shape, strides=strides)
 
 
 def row_major(view: StridedView) -> StridedView:
-    """A tensor of this shape with contiguous strides."""
+    """Return a tensor of this shape with contiguous strides."""
     strides, step = [], 1
     for size in reversed(view.shape):
         strides.append(step)
@@ -31,11 +31,11 @@ def row_major(view: StridedView) -> StridedView:
 
 
 def rearranges(to: StridedView, source: StridedView) -> bool:
-    """Whether a copy changes the order in which elements follow one another in memory.
+    """Return whether a copy changes the order in which elements follow one another in memory.
 
     It keeps the order if each axis, from the target's innermost to its outermost, steps over everything that the axes
-    inside it reach, in the target and in the source alike. Comparing the strides alone is not enough: a skewed view
-    has descending strides and interleaved elements. An axis of stride 0 in the source repeats elements.
+    inside it reach, in the target and in the source alike. Comparing the strides alone is not enough: a skewed view has
+    descending strides and interleaved elements. An axis of stride 0 in the source repeats elements.
     """
     axes = [(t, s, n) for n, t, s in zip(to.shape, to.strides, source.strides, strict=True) if n > 1]
     written = read = 0
@@ -48,10 +48,10 @@ def rearranges(to: StridedView, source: StridedView) -> bool:
 
 
 def repeats(view: StridedView) -> bool:
-    """Whether it holds elements several times, or its axes interleave like those of a skewed view."""
+    """Return whether it holds elements several times, or its axes interleave like those of a skewed view."""
     return rearranges(view, view)
 
 
 def is_dense(view: StridedView) -> bool:
-    """Whether its elements fill one stretch of memory, in whatever order of the axes."""
+    """Return whether its elements fill one stretch of memory, in any order of the axes."""
     return not repeats(view) and view.reach - view.offset == view.elements

@@ -40,10 +40,11 @@ __all__ = ["Limits", "check"]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one recording may ask for.
+    """The most that one recording may ask for.
 
-    `fills`: results that a launcher remembered could be written down number by number. `copies`: so could a transpose,
-    row by row. `programs` counts those of all launches: the interpreter runs about a thousand per second.
+    `fills` is limited because a launcher could write remembered results number by number. `copies` is limited because
+    it could write a transpose row by row. `programs` counts the programs of all launches. The interpreter runs about a
+    thousand per second.
     """
 
     steps: int = 2000
@@ -67,12 +68,12 @@ def check(
     limits: Limits = _USUAL,
     given: Sequence[StridedView] = (),
 ) -> None:
-    """Check a recording that was decoded.
+    """Check a decoded recording.
 
     Args:
         inputs: bytes of each storage of the inputs.
-        kernels: the admitted ones.
-        given: the arguments as the test gave them, which a launcher may make contiguous.
+        kernels: the admitted kernels.
+        given: the test's arguments, which a launcher may make contiguous.
 
     Raises:
         RecordingRefused: it asks for more than the limits, reaches beyond a storage, or returns what no kernel wrote.
@@ -149,8 +150,9 @@ class _Reader:
         self._move(to, source, repeated=repeats(source) and not as_given, whole=whole)
 
     def _move(self, to: StridedView, source: StridedView, *, repeated: bool = False, whole: bool = False) -> None:
-        """Note that torch moves elements. Two moves that keep the order can rearrange together: copy a row twice, or
-        into the gaps of another, and pick from that. So what was put together is not taken apart again."""
+        """Note that torch moves elements. Two moves that each keep the order can together rearrange elements: copy a
+        row twice, or into the gaps of another, and pick from the result. So assembled tensors may not be taken apart
+        again."""
         self.copies += 1
         if self.copies > self.limits.copies:
             raise RecordingRefused(

@@ -109,11 +109,11 @@ Argument = StridedView | Descriptor | bool | int | float | None
 _Tensor = StridedView | None
 _Shallow = _Tensor | _Few[_Tensor | _Few[_Tensor]]
 Outputs = _Tensor | _Few[_Tensor | _Few[_Tensor | _Few[_Shallow]]]
-"""What the launcher returned: at most five tuples deep."""
+"""The results of the launcher, at most five tuples deep."""
 
 
 def each_output(outputs: Any, change: Callable[[Any], Any]) -> Any:
-    """The same tuples of outputs, each of them changed; None stays."""
+    """Return the same tuples of outputs, each of them changed. None stays."""
     if isinstance(outputs, tuple):
         return tuple(each_output(each, change) for each in outputs)
     return None if outputs is None else change(outputs)
@@ -178,7 +178,7 @@ class LaunchStep(_Part, frozen=True, tag="launch"):
                 raise ValueError(f"the option {name[:64]!r} = {value}: expected {OPTIONS}")
 
     def views(self) -> dict[str, StridedView]:
-        """Tensors among the arguments."""
+        """Return the tensors among the arguments."""
         tensors = {
             name: value.base if isinstance(value, Descriptor) else value for name, value in self.arguments.items()
         }
@@ -189,7 +189,7 @@ Step = Allocate | Fill | Count | Copy | Sum | LaunchStep
 
 
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The steps of a launcher and what it returned."""
+    """The steps of a launcher and its results."""
 
     steps: tuple[Step, ...]
     outputs: Outputs
@@ -199,12 +199,12 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [step for step in self.steps if isinstance(step, LaunchStep)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `decode` is the way back."""
+        """Return plain data. `decode` is the way back."""
         return msgspec.to_builtins(self)
 
 
 def decode(data: Any) -> Recording:
-    """The recording in plain data from an untrusted process. Its size is bounded by the frame that it came in.
+    """Return the recording in plain data from an untrusted process. Its size is bounded by the frame that it came in.
 
     Raises:
         RecordingRefused: it is not a recording; the message says which part is wrong, and where.
@@ -216,14 +216,14 @@ def decode(data: Any) -> Recording:
 
 
 def malformed(what: str) -> RecordingRefused:
-    """What to raise for a recording that no recorder writes."""
+    """Return the error for a recording that no recorder writes."""
     return RecordingRefused(
         f"was recorded in a form that cannot be read ({what}): nothing in its cell may patch the recording"
     )
 
 
 def dtype_of(tensor: torch.Tensor) -> Any:
-    """The name of its dtype: a `Dtype`, unless no recording can hold the tensor."""
+    """Return the name of its dtype: a `Dtype`, unless no recording can hold the tensor."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
