@@ -70,7 +70,8 @@ def _grade(trusted: Manifest, notebook: NotebookNode, sandbox: Sandbox) -> Recor
 
 
 def _faults(record: Record, lost: set[str], files: Mapping[str, Path]) -> Iterator[str]:
-    """Tests that gave points and should not have, or did not and should have, with the file of the answer if any."""
+    """Yield a fault for each test that gave points but should not have, or did not but should have, with the file of
+    the answer if any."""
     for test in record.tests:
         file = files.get(split_test_id(test.name)[0])
         where = f"{file.parent.name}/{file.name}: {test.name}" if file else test.name

@@ -41,7 +41,7 @@ class KnownWrong:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises ValueError naming the file and the line that says something else."""
+        """Read the first lines. Raises ValueError naming the file and the line if a line says something else."""
         said: dict[str, str] = {}
         for key, value in _header(path.read_text(encoding="utf-8")):
             if key not in _KEYS:
