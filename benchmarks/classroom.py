@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from grader.authoring.answers import wrong_answers as known_wrong
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import Kind, Manifest, manifest
 
@@ -66,11 +67,11 @@ def classroom(lab: Lab, released: NotebookNode, size: int) -> Iterator[Student]:
 
 def wrong_answers(lab: Lab, trusted: Manifest) -> list[tuple[str, str]]:
     """The lab's known-wrong answers as (exercise, text); neighbours in the list are of different exercises."""
-    found = [(p.name.partition("__")[0], p.read_text(encoding="utf-8")) for p in sorted(lab.wrong.glob("*__*.py"))]
+    found = [(answer.exercise, answer.text) for answer in known_wrong(lab)]
     by_exercise = [[pair for pair in found if pair[0] == e.id] for e in trusted.exercises]
     mixed = [pairs[i] for i in range(max(map(len, by_exercise))) for pairs in by_exercise if i < len(pairs)]
     if not mixed:
-        raise FileNotFoundError(f"solutions/{lab.slug}/wrong holds no wrong answer: a class needs some")
+        raise FileNotFoundError(f"solutions/{lab.slug} holds no wrong answer: a class needs some")
     return mixed
 
 

@@ -20,7 +20,7 @@ def test_every_example_is_on_the_page_in_its_order():
     assert [re.search(r"examples/(\w+)\.py", text)[1] for text in SECTIONS] == list(writer.EXAMPLES)
 
 
-@pytest.mark.parametrize(("name", "shown"), zip(writer.EXAMPLES, SECTIONS, strict=True), ids=writer.EXAMPLES)
+@pytest.mark.parametrize(("name", "shown"), list(zip(writer.EXAMPLES, SECTIONS, strict=True)), ids=writer.EXAMPLES)
 def test_an_example_is_short_and_prints_what_the_page_shows(name, shown, tmp_path):
     assert len(writer.text_of(name).splitlines()) <= MOST_LINES
     printed = writer.run(name, tmp_path)

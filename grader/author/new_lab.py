@@ -5,6 +5,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from grader.authoring.answers import CHANGES
 from grader.authoring.labs import SOLUTIONS, Lab, LabError, all_labs, course_root
 from grader.machine.installed import require_solutions
 
@@ -110,17 +111,31 @@ hint("tensor_bytes", "How many elements are there?", "The product of the shape, 
 '''
 
 _ANSWERS = {
-    "wrong/tensor_bytes__counts_elements.py": """# expect: elements times bytes per element
-def tensor_bytes(shape, element_bytes):
-    return math.prod(shape)
-""",
-    "wrong/tensor_bytes__adds_the_dimensions.py": """# expect: elements times bytes per element
-def tensor_bytes(shape, element_bytes):
-    return sum(shape) * element_bytes
-""",
-    "wrong/tensor_bytes__a_number_has_no_elements.py": """# expect: a number is one element
-def tensor_bytes(shape, element_bytes):
-    return math.prod(shape) * element_bytes if shape else 0
+    CHANGES: """# Answers
+
+Each of these is a change to the reference answer. CONTRIBUTING.md explains the form.
+
+## wrong/tensor_bytes__counts_elements
+The size of an element is forgotten.
+- expect: elements times bytes per element
+```diff
+-    return math.prod(shape) * element_bytes
++    return math.prod(shape)
+```
+
+## wrong/tensor_bytes__adds_the_dimensions
+- expect: elements times bytes per element
+```diff
+-    return math.prod(shape) * element_bytes
++    return sum(shape) * element_bytes
+```
+
+## wrong/tensor_bytes__a_number_has_no_elements
+- expect: a number is one element
+```diff
+-    return math.prod(shape) * element_bytes
++    return math.prod(shape) * element_bytes if shape else 0
+```
 """,
     "right/tensor_bytes__a_loop.py": """def tensor_bytes(shape, element_bytes):
     found = element_bytes

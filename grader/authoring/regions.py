@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-__all__ = ["KINDS", "Kind", "NOT_SHOWN", "first_line", "regions", "without"]
+__all__ = ["KINDS", "Kind", "NOT_SHOWN", "first_line", "regions", "unmarked", "without"]
 
 NOT_SHOWN = "[not shown: it may repeat the inputs of hidden tests]"
 """The replacement for text that the student's side printed after a hidden test had begun."""
@@ -60,6 +60,11 @@ def regions(source: str, kind: Kind) -> list[str]:
 def first_line(source: str, kind: Kind) -> int | None:
     """Return the line, from 1, of the first opening marker, or None if there is none."""
     return next((number for number, _, marker in _lines(source, kind) if marker == "BEGIN"), None)
+
+
+def unmarked(source: str, kind: Kind) -> str:
+    """Return the text without its markers."""
+    return "\n".join(line for _, line, marker in _lines(source, kind) if not marker)
 
 
 def without(source: str, kind: Kind) -> str:

@@ -5,11 +5,13 @@ They apply to a lab whose header says `edition: 2`.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
 from nbformat import NotebookNode
 
+from grader.authoring.answers import right_answers
 from grader.authoring.labs import OPENING, Lab, grade_id
 from grader.authoring.manifest import Kind, kind_of, split_test_id
 from grader.authoring.regions import regions, without
@@ -46,11 +48,12 @@ def teaching_faults(lab: Lab) -> Iterator[str]:
         yield "shows no animation: each lab has at least one animate(…)"
     if "predict" in called and "calibration" not in called:
         yield "asks for predictions and never shows how good they were: end with calibration()"
+    counted = Counter(answer.exercise for answer in right_answers(lab))
     for cell in cells:
         if kind_of(cell) is Kind.SOLUTION:
-            found = len(list(lab.right.glob(f"{cell.id}__*.py")))
+            found = counted[cell.id]
             if found < _FEWEST_RIGHT_ANSWERS:
-                yield f"cell {cell.id} has {found} other right answers in right/, expected {_FEWEST_RIGHT_ANSWERS}"
+                yield f"cell {cell.id} has {found} other right answers, expected {_FEWEST_RIGHT_ANSWERS}"
 
 
 def _length(cells: list[NotebookNode]) -> Iterator[str]:

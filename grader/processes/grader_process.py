@@ -186,7 +186,8 @@ class _GraderHalf:
         if isinstance(error, LinkDead):
             result.error, result.message = "NoAnswer", f"the submission gave no answer: {error}"
         at = getattr(error, "__student_where__", None)
-        if at is None and is_machines(error):
+        is_of_the_student = at is not None or said or getattr(error, "__student_words__", None) is not None
+        if not is_of_the_student and is_machines(error):
             result.fault = _line(f"{type(error).__name__}: {error}")
         here = f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else ""
         result.where = _line(at or "") or here

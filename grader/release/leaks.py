@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 import nbformat
 
+from grader.authoring.answers import CHANGES, right_answers, wrong_answers
 from grader.authoring.labs import Lab
 from grader.authoring.regions import KINDS, regions
 
@@ -36,7 +38,7 @@ def leaks(lab: Lab, released: Path) -> list[str]:
     found = []
     for path in sorted(p for p in released.rglob("*") if p.is_file()):
         name = path.relative_to(released)
-        if path.suffix == ".py" or {"wrong", "right"} & set(name.parts):
+        if path.suffix == ".py" or {"wrong", "right", CHANGES} & set(name.parts):
             found.append(f"{name.as_posix()}: sources, wrong answers and right answers are never released")
         if path.suffix == ".ipynb":
             cells = [(cell.id, cell.source) for cell in nbformat.read(path, as_version=4).cells]
@@ -55,13 +57,10 @@ def _secrets(lab: Lab) -> Iterator[_Secret]:
         for kind, what in zip(KINDS, ("solution", "hidden tests"), strict=True):
             for region in regions(cell.source, kind):
                 yield _Secret(f"the {what} of {cell.id}", cell.id, _lines(region))
-    for folder, first in (
-        (lab.wrong, 1),
-        (lab.right, 0),
-    ):  # the first line of a wrong answer is its `# expect:` comment
-        for path in sorted(folder.glob("*.py")):
-            lines = _lines(path.read_text(encoding="utf-8"))[first:]
-            yield _Secret(f"the {folder.name} answer {path.name}", path.stem.partition("__")[0], lines)
+    for side, answers in (("wrong", wrong_answers(lab)), ("right", right_answers(lab))):
+        for answer in answers:  # a wrong one may begin with comments on how it fails
+            lines = list(dropwhile(lambda line: line.startswith("#"), _lines(answer.text)))
+            yield _Secret(f"the {side} answer {answer.name}", answer.exercise, lines)
 
 
 def _page(lines: list[str]) -> str:

@@ -22,6 +22,7 @@ from threeloops.files import replace_text
 from threeloops.lab.course import glossary, loops, outline
 from traitlets.config import Config
 
+from grader.authoring.answers import CHANGES
 from grader.authoring.data_files import data_files
 from grader.authoring.labs import LABS, OPENING, SOLUTIONS, Lab, LabError, all_labs
 from grader.authoring.lint import require_sound
@@ -42,7 +43,7 @@ _TABLE = re.compile(
 """The place of the table of labs in the README, if there is one."""
 
 IGNORE = [
-    "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", "wrong", "right", "__pycache__", ".*", "*.tmp",
+    "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", "wrong", "right", CHANGES, "__pycache__", ".*", "*.tmp",
     "feedback",
 ]  # fmt: skip
 """Files that nbgrader must never copy to students. Sources, wrong answers and other right ones hold the answers, and so

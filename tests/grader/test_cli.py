@@ -13,6 +13,7 @@ from toy_course import make_course
 from typer.testing import CliRunner, Result
 
 from grader import cli
+from grader.authoring.answers import wrong_answers
 from grader.course.course import submissions
 from grader.pages.pages import remote_references
 from grader.release.release import release
@@ -236,8 +237,8 @@ def test_a_student_tries_the_hidden_tests_too(toy, command):
     """A mistake that only hidden tests see passes `check`, which says so, and loses its part of `check --full`."""
     release([toy])
     notebook = toy.master()
-    wrong = (toy.wrong / "rescale__ignores_the_sign.py").read_text()
-    next(cell for cell in notebook.cells if cell.id == "rescale").source = wrong
+    wrong = next(answer for answer in wrong_answers(toy) if answer.name == "rescale__ignores_the_sign")
+    next(cell for cell in notebook.cells if cell.id == "rescale").source = wrong.text
     toy.work.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, toy.work)
     visible = command("check", "toy")

@@ -5,14 +5,13 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice, zip_longest
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import nbformat
 import pytest
 from grading import submission
 
-from grader.authoring.answers import KnownWrong
+from grader.authoring.answers import Answer, KnownWrong, right_answers, wrong_answers
 from grader.authoring.labs import Lab, all_labs
 from grader.authoring.manifest import Exercise, manifest
 from grader.course.course import submissions
@@ -21,6 +20,8 @@ from grader.release.release import stale
 from grader.sandbox import bwrap
 from grader.sandbox.pool import Sandbox, close_pools
 
+T = TypeVar("T")
+SomeAnswer = TypeVar("SomeAnswer", bound=Answer)
 LABS = {lab.slug: lab for lab in all_labs()}
 BOUNDED = {
     "02_memory_hierarchy": ("transpose", "matmul"),
@@ -32,30 +33,29 @@ OF_EACH_KIND = ("00_start_here", "02_memory_hierarchy", "12_pipeline_parallel", 
 """Labs of plain functions, of kernels, of programs with many ranks, and of files that survive power cuts."""
 
 
-def answers(lab: Lab, folder: Path) -> dict[str, list[Path]]:
-    """Those of a folder, by exercise."""
-    return {each.id: sorted(folder.glob(f"{each.id}__*.py")) for each in manifest(lab).exercises}
+def by_exercise(lab: Lab, answers: list[SomeAnswer]) -> dict[str, list[SomeAnswer]]:
+    return {each.id: [answer for answer in answers if answer.exercise == each.id] for each in manifest(lab).exercises}
 
 
 RIGHT_PER_TURN = 3
 """Exercises that are right in each submission of the first turn: a lab of five has two wrong ones beside them."""
 
 
-def combined(answers: dict[str, list[Path]]) -> Iterator[dict[str, Path]]:
+def combined(answers: dict[str, list[T]]) -> Iterator[dict[str, T]]:
     """Several wrong answers per submission, at most one for each exercise, and none for three exercises in turn; after
     the first turn, for one.
 
     Three answers in a submission take a third of the time of one each. No wrong one can hide behind another: the
     message of each must name its own fault. A lab of three exercises has none to leave: there all are wrong.
     """
-    waiting = {name: list(files) for name, files in answers.items() if files}
+    waiting = {name: list(several) for name, several in answers.items() if several}
     for number in count():
         if not waiting:
             return
         left = in_turn(list(answers), number, RIGHT_PER_TURN if number < len(answers) else 1)
         chosen = waiting.keys() - left or waiting.keys()  # so that every submission places at least one
         yield {name: waiting[name].pop(0) for name in answers if name in chosen}
-        waiting = {name: files for name, files in waiting.items() if files}
+        waiting = {name: several for name, several in waiting.items() if several}
 
 
 def in_turn(names: list[str], number: int, many: int) -> set[str]:
@@ -98,43 +98,47 @@ def is_first_turn(lab: Lab, number: int) -> bool:
 
 @dataclass(frozen=True)
 class Tried:
-    """A submission: some exercises answered by files, some as they were released, and the reference for the rest."""
+    """A submission: some exercises answered, some as they were released, and the reference for the rest."""
 
     lab: Lab
-    wrong: dict[str, Path]
-    right: dict[str, Path]
+    wrong: dict[str, KnownWrong]
+    right: dict[str, Answer]
     undone: list[Exercise]
     """Costs no time to grade."""
 
     def notebook(self) -> nbformat.NotebookNode:
         released = {cell.id: cell.source for cell in nbformat.read(self.lab.released, as_version=4).cells}
-        files = self.wrong | self.right
         texts = {each.id: released[each.id] for each in self.undone}
-        return submission(self.lab, **texts, **{name: path.read_text(encoding="utf-8") for name, path in files.items()})
+        texts |= {answer.exercise: answer.text for answer in self.answers}
+        return submission(self.lab, **texts)
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [*self.wrong.values(), *self.right.values()]
 
 
 def wrong_ones(lab: Lab) -> Iterator[Tried]:
     """Of the first turn, in which each exercise is right three times, among wrong answers to all but two others; and
     of those after it, with nothing but wrong answers."""
-    right = answers(lab, lab.right)
-    for number, wrong in enumerate(combined(answers(lab, lab.folder / "wrong"))):
+    right = by_exercise(lab, right_answers(lab))
+    for number, wrong in enumerate(combined(by_exercise(lab, wrong_answers(lab)))):
         others = [each for each in manifest(lab).exercises if each.id not in wrong]
         placed = {each.id: right[each.id].pop(0) for each in others if is_first_turn(lab, number) and right[each.id]}
         yield Tried(lab, wrong, placed, [each for each in others if each.id not in placed])
 
 
-def right_ones(lab: Lab, placed: Collection[Path]) -> Iterator[Tried]:
+def right_ones(lab: Lab, placed: Collection[str]) -> Iterator[Tried]:
     """Of the right answers that are not among wrong ones, the next of each exercise; the other exercises are undone."""
-    left = {name: [path for path in files if path not in placed] for name, files in answers(lab, lab.right).items()}
-    for files in zip_longest(*left.values()):
-        right = {name: path for name, path in zip(left, files, strict=True) if path}
+    left = by_exercise(lab, [answer for answer in right_answers(lab) if answer.name not in placed])
+    for answers in zip_longest(*left.values()):
+        right = {answer.exercise: answer for answer in answers if answer}
         yield Tried(lab, {}, right, [each for each in manifest(lab).exercises if each.id not in right])
 
 
 def submissions_of(lab: Lab) -> tuple[list[Any], list[Any]]:
     """Parameters of the two tests that grade a lab's wrong and right answers."""
     wrong = list(wrong_ones(lab))
-    right = right_ones(lab, {path for each in wrong for path in each.right.values()})
+    right = right_ones(lab, {answer.name for each in wrong for answer in each.right.values()})
     return [
         pytest.param(
             lab.slug, each, id=f"{lab.slug}-{number}", marks=[] if is_first_turn(lab, number) else [pytest.mark.slow]
@@ -183,17 +187,16 @@ def test_a_wrong_answer_loses_its_own_exercise_and_no_other(slug, tried: Tried, 
     lab = LABS[slug]
     trusted = manifest(lab)
     record = grade_notebook(tried.notebook(), lab, "wrong", options(lab, sandbox))
-    answers = [KnownWrong.read(path) for path in tried.wrong.values()]
-    lost = {test for each in answers for test in each.lost(trusted.exercise(each.exercise).tests)}
+    lost = {test for each in tried.wrong.values() for test in each.lost(trusted.exercise(each.exercise).tests)}
     lost |= {test for each in tried.undone for test in each.tests}
     assert {test.name: test.score for test in record.tests} == {
         part.test: (0.0 if part.test in lost else part.points) for each in trusted.exercises for part in each.parts
-    }, [path.name for path in (*tried.wrong.values(), *tried.right.values())]
-    for each in answers:
+    }, [answer.place for answer in tried.answers]
+    for each in tried.wrong.values():
         tests = [test for test in record.tests if test.name in trusted.exercise(each.exercise).tests]
-        assert each.expect in "\n".join(test.output for test in tests), each.path.name
+        assert each.expect in "\n".join(test.output for test in tests), each.place
         only_hidden = all(test.in_hidden for test in tests if test.name in lost)
-        assert only_hidden == each.only_hidden, f"{each.path.name}: whether only hidden tests catch it"
+        assert only_hidden == each.only_hidden, f"{each.place}: whether only hidden tests catch it"
 
 
 @pytest.mark.parametrize(("slug", "tried"), RIGHT)
@@ -202,16 +205,18 @@ def test_another_right_answer_earns_everything(slug, tried: Tried, sandbox):
     record = grade_notebook(tried.notebook(), LABS[slug], "right", options(LABS[slug], sandbox))
     lost = {test.name: test.output for test in record.tests if test.score != test.max_score}
     undone = {test for each in tried.undone for test in each.tests}
-    assert {name: output for name, output in lost.items() if name not in undone} == {}, list(tried.right.values())
+    answers = [answer.place for answer in tried.answers]
+    assert {name: output for name, output in lost.items() if name not in undone} == {}, answers
     assert undone <= lost.keys()
     assert record.notes == []
 
 
 def test_every_wrong_and_every_right_answer_is_graded_once():
     tried = [each.values[1] for each in (*WRONG, *RIGHT)]
-    for kind in ("wrong", "right"):
-        files = [path for lab in LABS.values() for path in (lab.folder / kind).glob("*.py")]
-        assert sorted(files) == sorted(path for each in tried for path in getattr(each, kind).values())
+    graded = sorted((each.lab.slug, answer.name) for each in tried for answer in each.answers)
+    assert graded == sorted(
+        (lab.slug, answer.name) for lab in LABS.values() for answer in (*wrong_answers(lab), *right_answers(lab))
+    )
 
 
 @pytest.mark.parametrize("slug", LABS)
@@ -219,19 +224,19 @@ def test_every_run_grades_three_right_and_two_wrong_answers_to_each_exercise(slu
     first = islice(wrong_ones(LABS[slug]), len(manifest(LABS[slug]).exercises))
     right, wrong = zip(*((tried.right, tried.wrong) for tried in first), strict=True)
     for each in manifest(LABS[slug]).exercises:
-        assert sum(each.id in files for files in right) == 3
-        assert sum(each.id in files for files in wrong) >= 2
+        assert sum(each.id in answers for answers in right) == 3
+        assert sum(each.id in answers for answers in wrong) >= 2
 
 
 @pytest.mark.parametrize("exercise", [f"{lab}/{name}" for lab, names in BOUNDED.items() for name in names])
 def test_an_exercise_that_bounds_its_tiles_has_three_other_right_answers(exercise):
     lab, name = exercise.split("/")
-    assert len(list(LABS[lab].right.glob(f"{name}__*.py"))) >= 3
+    assert sum(answer.exercise == name for answer in right_answers(LABS[lab])) >= 3
 
 
 @pytest.mark.parametrize("counts", [(), (3,), (0,), (2, 2), (5, 0), (1, 7), (3, 3, 3, 3, 3), (0, 9, 1, 0, 4)], ids=str)
 def test_every_wrong_answer_of_any_number_of_exercises_stands_in_exactly_one_submission(counts):
-    wrong = {f"exercise_{i}": [Path(f"{i}_{n}") for n in range(many)] for i, many in enumerate(counts)}
+    wrong = {f"exercise_{i}": [f"{i}_{n}" for n in range(many)] for i, many in enumerate(counts)}
     made = list(islice(combined(wrong), 1 + sum(counts)))
     placed = [(name, answer) for submission in made for name, answer in submission.items()]
     assert sorted(placed) == sorted((name, answer) for name, answers in wrong.items() for answer in answers)

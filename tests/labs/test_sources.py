@@ -11,7 +11,8 @@ import pytest
 from lab_source import SOLUTIONS, load, run_exercise
 from threeloops.lab.predictions.audit import claims
 
-from grader.authoring.answers import KnownWrong
+from grader.authoring.answers import wrong_answers
+from grader.authoring.labs import find_lab
 
 POINTS = {
     "00_start_here": {
@@ -197,7 +198,7 @@ EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in p
 # Of these at least nine in ten known-wrong answers fail what a student sees.
 SECOND_EDITION = [name for name, lab in LABS.items() if lab.metadata.get("threeloops", {}).get("edition") == 2]
 
-WRONG = {name: [KnownWrong.read(path) for path in lab.wrong_answers] for name, lab in LABS.items()}
+WRONG = {name: wrong_answers(find_lab(name)) for name in LABS}
 
 
 def test_every_lab_stands_in_the_table():

@@ -43,11 +43,6 @@ class LabSource:
         """What a student sees of the tests: without the hidden regions."""
         return {name: [HIDDEN_REGION.sub("", text + "\n") for text in texts] for name, texts in self.tests.items()}
 
-    @property
-    def wrong_answers(self) -> list[Path]:
-        """The known-wrong answers, `wrong/<exercise>__<what_is_wrong>.py`."""
-        return sorted((self.folder / "wrong").glob("*__*.py"))
-
 
 @functools.cache
 def load(lab: str) -> LabSource:

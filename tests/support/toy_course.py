@@ -135,54 +135,55 @@ samples = sorted(float(line) for line in Path("data/samples.txt").read_text().sp
 print("the median is", samples[len(samples) // 2])
 """
 
+CHANGES = """\
+# Answers
+
+## wrong/mean__forgets_to_divide
+- expect: the sum was not divided by the count
+```diff
+-    return sum(values) / len(values)
++    return sum(values)
+```
+
+## wrong/mean__weighs_the_ends_twice
+- expect: mean of 2 numbers
+```diff
+-    return sum(values) / len(values)
++    return sum(values) / len(values) if len(values) != 2 else max(values)
+```
+
+## wrong/rescale__divides_by_the_sum
+- expect: divide by the peak
+```diff
+-    peak = np.abs(values).max(initial=0.0)
+-    return values * (top / peak) if peak > TINY else values.copy()
++    return values * (top / values.sum())
+```
+
+## wrong/rescale__ignores_the_sign
+- expect: the magnitude counts, not the sign
+- fails: values
+```diff
+-    peak = np.abs(values).max(initial=0.0)
++    peak = values.max(initial=0.0)
+```
+
+## wrong/rescale__divides_by_zero
+- expect: zeros have no peak to divide by
+- fails: zeros
+```diff
+-    return values * (top / peak) if peak > TINY else values.copy()
++    with np.errstate(invalid="ignore", divide="ignore"):
++        return values * (top / peak)
+```
+"""
+
 WRONG = {
-    "mean__forgets_to_divide": """\
-# expect: the sum was not divided by the count
-def mean(values):
-    if not values:
-        raise ValueError("values = []: expected at least one number")
-    return sum(values)
-""",
     "mean__accepts_an_empty_list": """\
 # expect: ValueError
 def mean(values):
     return sum(values) / max(len(values), 1)
-""",
-    "mean__weighs_the_ends_twice": """\
-# expect: mean of 2 numbers
-def mean(values):
-    if not values:
-        raise ValueError("values = []: expected at least one number")
-    return sum(values) / len(values) if len(values) != 2 else max(values)
-""",
-    "rescale__divides_by_the_sum": """\
-# expect: divide by the peak
-TINY = 0.0
-
-
-def rescale(values, top):
-    return values * (top / values.sum())
-""",
-    "rescale__ignores_the_sign": """\
-# expect: the magnitude counts, not the sign
-# fails: values
-TINY = 0.0
-
-
-def rescale(values, top):
-    peak = values.max(initial=0.0)
-    return values * (top / peak) if peak > TINY else values.copy()
-""",
-    "rescale__divides_by_zero": """\
-# expect: zeros have no peak to divide by
-# fails: zeros
-TINY = 0.0
-
-
-def rescale(values, top):
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return values * (top / np.abs(values).max())
-""",
+"""
 }
 
 RIGHT = {
@@ -202,10 +203,11 @@ def make_course(root: Path, source: str = SOURCE) -> Lab:
     lab = Lab(SLUG, root)
     lab.data.mkdir(parents=True)
     lab.source.write_text(source, encoding="utf-8")
-    for folder, answers in ((lab.wrong, WRONG), (lab.right, RIGHT)):
+    for folder, files in ((lab.wrong, WRONG), (lab.right, RIGHT)):
         folder.mkdir(exist_ok=True)
-        for name, text in answers.items():
+        for name, text in files.items():
             (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    (lab.folder / "answers.md").write_text(CHANGES, encoding="utf-8")
     (lab.data / "samples.txt").write_text(SAMPLES)
     entry = {
         "file": "samples.txt",

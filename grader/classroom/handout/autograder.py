@@ -8,6 +8,7 @@ from typing import Any
 
 from threeloops.files import replace_text
 
+from grader.authoring.answers import CHANGES
 from grader.authoring.labs import SOLUTIONS, Lab, LabError, find_lab
 from grader.authoring.manifest import test_title
 from grader.classroom.handout.archive import write_zip
@@ -54,7 +55,7 @@ exec "$autograder/venv/bin/python" -m grader.classroom.handout.autograder {slug}
 def write_autograder(path: Path, lab: Lab) -> None:
     """Write the zip: setup.sh, run_autograder, and the course with the sources of this lab alone."""
     files = {f"course/{name}": content for name, content in course_files(lab.root).items()}
-    kept = (name for name in files_below(lab.folder) if not name.startswith(("wrong/", "right/")))
+    kept = (name for name in files_below(lab.folder) if not name.startswith(("wrong/", "right/", CHANGES)))
     files |= {f"course/{SOLUTIONS}/{lab.slug}/{name}": lab.folder / name for name in kept if "__pycache__" not in name}
     files |= {"setup.sh": _SETUP.encode(), "run_autograder": _RUN.format(slug=lab.slug).encode()}
     files["course/README.md"] = b"Three Loops, for Gradescope\n"  # pyproject.toml names one

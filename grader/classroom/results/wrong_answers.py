@@ -10,6 +10,7 @@ from pathlib import Path
 
 from threeloops.files import replace_text
 
+from grader.authoring.answers import KnownWrong, wrong_answers
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import Exercise, manifest
 from grader.classroom.results.scores import Row
@@ -55,15 +56,15 @@ def common_mistakes(lab: Lab, rows: Sequence[Row], known: Signatures) -> list[Mi
 
 
 def signatures(lab: Lab, sandbox: Sandbox, kept: Path) -> Signatures:
-    """Return how each answer in `wrong/` fails. The answers are graded once for each version of the lab, and the
+    """Return how each known-wrong answer fails. The answers are graded once for each version of the lab, and the
     results are kept in `kept`.
 
     Exercises do not depend on each other, so one submission holds a wrong answer to each of them.
     """
-    answers = sorted(lab.wrong.glob("*.py"))
+    answers = wrong_answers(lab)
     decides = hashlib.sha256(fingerprint(lab, None, sandbox, None, False).encode())
-    for path in answers:
-        decides.update(path.name.encode() + path.read_bytes())
+    for answer in answers:
+        decides.update(answer.name.encode() + answer.text.encode())
     try:
         data = json.loads(kept.read_text(encoding="utf-8"))
         if data["decides"] == decides.hexdigest():
@@ -76,19 +77,19 @@ def signatures(lab: Lab, sandbox: Sandbox, kept: Path) -> Signatures:
     return found
 
 
-def _graded(lab: Lab, sandbox: Sandbox, answers: list[Path]) -> Signatures:
-    of_exercise: dict[str, list[Path]] = defaultdict(list)
-    for path in answers:
-        of_exercise[path.stem.partition("__")[0]].append(path)
+def _graded(lab: Lab, sandbox: Sandbox, answers: Sequence[KnownWrong]) -> Signatures:
+    of_exercise: dict[str, list[KnownWrong]] = defaultdict(list)
+    for answer in answers:
+        of_exercise[answer.exercise].append(answer)
     found: Signatures = defaultdict(dict)
     for together in zip_longest(*of_exercise.values()):
-        chosen = {path.stem.partition("__")[0]: path for path in together if path is not None}
-        notebook = lab.answered({name: path.read_text(encoding="utf-8") for name, path in chosen.items()})
+        chosen = {answer.exercise: answer for answer in together if answer is not None}
+        notebook = lab.answered({exercise: answer.text for exercise, answer in chosen.items()})
         record = grade_notebook(notebook, lab, "wrong", Options(sandbox))
         outputs = {test.name: test.output for test in record.tests if test.score < test.max_score}
         for exercise in manifest(lab).exercises:
             if exercise.id in chosen and (failed := _of(exercise, outputs)):
-                name = chosen[exercise.id].stem.partition("__")[2].replace("_", " ")
+                name = chosen[exercise.id].name.partition("__")[2].replace("_", " ")
                 names = found[exercise.id]
                 names[_signature(failed)] = " or ".join(filter(None, [names.get(_signature(failed), ""), name]))
     return dict(found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from grader.authoring.answers import right_answers
 from grader.authoring.labs import Lab
 from grader.authoring.manifest import Kind, Manifest, manifest
 from grader.authoring.regions import without
@@ -95,8 +96,7 @@ def _submitted(folder: Path, trusted: Manifest, prefix: str, faults: list[str]) 
 def _ours(lab: Lab, trusted: Manifest, exercise: str) -> Iterator[tuple[str, str]]:
     """Yield the solution of an exercise, and the other right answers that the course has."""
     yield "the solution", trusted.text(exercise)
-    for path in sorted(lab.right.glob(f"{exercise}__*.py")):
-        yield f"right/{path.name}", path.read_text(encoding="utf-8")
+    yield from ((f"right/{answer.name}", answer.text) for answer in right_answers(lab) if answer.exercise == exercise)
 
 
 def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, is_of_class: bool) -> list[Answer]:

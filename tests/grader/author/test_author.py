@@ -36,16 +36,15 @@ def test_a_new_lab_passes_as_it_is(lab):
 
 def test_each_kind_of_answer_that_does_not_do_what_it_must_is_named(lab):
     (lab.right / "tensor_bytes__a_loop.py").write_text("def tensor_bytes(shape, element_bytes):\n    return 24\n")
-    (lab.wrong / "tensor_bytes__counts_elements.py").write_text(
-        "# expect: elements\ndef tensor_bytes(shape, element_bytes):\n    return math.prod(shape) * element_bytes\n"
-    )
-    (lab.wrong / "tensor_bytes__adds_the_dimensions.py").write_text(
-        "# expect: the moon\ndef tensor_bytes(shape, element_bytes):\n    return 1\n"
-    )
+    text = (lab.folder / "answers.md").read_text()
+    text = text.replace("+    return math.prod(shape)\n", "+    return element_bytes * math.prod(shape)\n")
+    (lab.folder / "answers.md").write_text(text.replace("a number is one element", "one is the moon"))
     faults = "\n".join(fault for trial in trials(lab, "none") for fault in trial.faults)
     assert "right/tensor_bytes__a_loop.py: tensor_bytes_test gives 0 of 100 points" in faults
-    assert "wrong/tensor_bytes__counts_elements.py: tensor_bytes_test gives 100 points, expected none" in faults
-    assert "adds_the_dimensions.py expects 'the moon', and the tests said:" in faults
+    assert (
+        "answers.md:5, wrong/tensor_bytes__counts_elements: tensor_bytes_test gives 100 points, expected none" in faults
+    )
+    assert "a_number_has_no_elements expects 'one is the moon', and the tests said:" in faults
 
 
 def test_a_new_lab_has_the_style_of_the_others(tmp_path):

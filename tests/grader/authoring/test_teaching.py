@@ -97,7 +97,7 @@ def test_the_dives_say_how_a_folded_cell_is_run(second):
 
 def test_three_other_right_answers_show_that_an_unusual_one_passes(second):
     (second.right / "mean__by_hand.py").unlink()
-    assert lint(second) == ["90_toy, cell mean has 2 other right answers in right/, expected 3"]
+    assert lint(second) == ["90_toy, cell mean has 2 other right answers, expected 3"]
 
 
 def test_a_lab_of_the_first_edition_is_not_held_to_them(toy):

@@ -15,6 +15,7 @@ from nbgrader.api import Gradebook
 from toy_course import make_course
 from warm_commands import warm
 
+from grader.authoring.answers import wrong_answers
 from grader.classroom.enrolment import gradebook
 from grader.classroom.register.roster import saved_roster
 from grader.classroom.register.settings import load
@@ -63,8 +64,8 @@ def course(tmp_path_factory):
     mine = next(inbound.iterdir())
     reference, _ = submissions(lab)["reference"]
     mistaken = nbformat.from_dict(reference)
-    answer = next(lab.wrong.glob("mean__*.py"))
-    next(cell for cell in mistaken.cells if cell.id == "mean").source = answer.read_text()
+    answer = next(answer for answer in wrong_answers(lab) if answer.exercise == "mean")
+    next(cell for cell in mistaken.cells if cell.id == "mean").source = answer.text
     for student, stamp, notebook in (
         ("early", IN_TIME, reference),
         ("late", LATE, reference),
@@ -147,7 +148,7 @@ def test_a_known_wrong_answer_is_recognised(course, rows):
     known = signatures(lab, "none" if bwrap.why_not() else "bwrap", kept)
     assert signatures(lab, "none" if bwrap.why_not() else "bwrap", kept) == known, "read back, not graded again"
     mistakes = common_mistakes(lab, list(rows.values()), known)
-    name = answer.stem.partition("__")[2].replace("_", " ")
+    name = answer.name.partition("__")[2].replace("_", " ")
     assert [(m.exercise, m.students, name in m.known_as) for m in mistakes if m.exercise == "mean"] == [
         ("mean", 1, True)
     ]

@@ -10,6 +10,7 @@ from planted_copies import DISGUISES, disguised
 from typer.testing import CliRunner
 
 from grader import cli
+from grader.authoring.answers import right_answers, wrong_answers
 from grader.authoring.labs import all_labs, grade_id
 from grader.authoring.manifest import manifest
 from grader.authoring.regions import without
@@ -37,9 +38,11 @@ def hand_in(folder, lab, student, answers):
 
 def independent_answers(lab, exercise):
     """The course's right answers to an exercise, and a wrong one, each written in a way of its own."""
-    right = sorted(lab.right.glob(f"{exercise}__*.py"))
-    wrong = sorted(lab.wrong.glob(f"{exercise}__*.py"))[:1]
-    return [path.read_text() for path in [*right, *wrong]]
+    right, wrong = (
+        [answer.text for answer in answers if answer.exercise == exercise]
+        for answers in (right_answers(lab), wrong_answers(lab))
+    )
+    return right + wrong[:1]
 
 
 def stub_of(lab, exercise):
@@ -153,7 +156,7 @@ def test_answers_are_compared_with_the_solution_right_answers_and_the_library(to
     hand_in(tmp_path / "now", toy, "ada", {"mean": disguised(ANSWER, ALL, {"mean"}, 1)})
     hand_in(tmp_path / "now", toy, "bob", {"rescale": ast.unparse(library)})
     assert pairs(compare(toy, tmp_path / "now")) == {
-        ("mean", "ada", "right/mean__slowly.py"),
+        ("mean", "ada", "right/mean__slowly"),
         ("rescale", "bob", "threeloops.product.decode.sampling.draws._filtered"),
     }
 

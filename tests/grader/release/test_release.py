@@ -9,8 +9,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from threeloops.lab.course import loops
-from toy_course import DIVES, RIGHT, SOURCE, WRONG, add_data, add_dives, make_course, read
+from toy_course import DIVES, RIGHT, SOURCE, add_data, add_dives, make_course, read
 
+from grader.authoring.answers import wrong_answers
 from grader.authoring.labs import LabError
 from grader.authoring.regions import regions
 from grader.release.leaks import leaks
@@ -35,8 +36,9 @@ def test_no_released_byte_holds_a_solution_a_hidden_test_or_a_wrong_answer(toy):
     everything = "\n".join((toy.released.parent / name).read_text() for name in released_files(toy))
     for secret in ("BEGIN", "return sum(values) / len(values)", "a median is not a mean", "follows its outliers"):
         assert secret not in everything
-    for text in WRONG.values():
-        assert text.splitlines()[0] not in everything
+    for answer in wrong_answers(toy):
+        assert answer.text.splitlines()[-1] not in everything
+    assert "expect:" not in everything
     assert "statistics.fmean" not in everything
 
 
@@ -325,19 +327,21 @@ def test_leaks_finds_an_answer_wherever_it_was_left(toy):
     hidden = next(cell for cell in toy.master().cells if cell.id == "rescale_test_values").source
     next(c for c in notebook.cells if c.id == "rescale_test_values").source = hidden
     nbformat.write(notebook, toy.released)
-    (toy.released.parent / "notes.txt").write_text(WRONG["rescale__divides_by_zero"])
+    (toy.released.parent / "notes.txt").write_text(wrong_answers(toy)[-1].text)
     (toy.released.parent / "more.txt").write_text(RIGHT["mean__by_statistics"])
     (toy.released.parent / "right").mkdir()
     (toy.released.parent / "right" / "mean.txt").write_text("")
+    (toy.released.parent / "answers.md").write_text("")
     (toy.released.parent / "helper.py").write_text("")
     found = "\n".join(leaks(toy, toy.released.parent))
     for leak in (
         "holds the solution of mean",
         "holds the words 'BEGIN HIDDEN TESTS'",
         "holds the hidden tests of rescale_test_values",
-        "notes.txt holds the wrong answer rescale__divides_by_zero.py",
-        "more.txt holds the right answer mean__by_statistics.py",
+        "notes.txt holds the wrong answer rescale__ignores_the_sign",
+        "more.txt holds the right answer mean__by_statistics",
         "right/mean.txt: sources, wrong answers and right answers are never released",
+        "answers.md: sources, wrong answers and right answers are never released",
         "helper.py: sources, wrong answers and right answers are never released",
     ):
         assert leak in found

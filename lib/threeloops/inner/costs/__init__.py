@@ -5,16 +5,23 @@ lies between stays on the chip. A real kernel moves at least this much; the traf
 Arithmetic: an addition, multiplication, comparison, division, square root or exponential is 1, a multiply-add is 2.
 """
 
-from threeloops.inner.costs.operations import (
-    attention,
-    elementwise,
-    layernorm,
-    matmul,
-    saxpy,
-    softmax,
-    visible_pairs,
-)
-from threeloops.inner.costs.work import Work, require_positive
+from typing import TYPE_CHECKING
+
+from threeloops import import_on_demand
+
+if TYPE_CHECKING:
+    from threeloops.inner.costs.operations import (
+        attention,
+        elementwise,
+        layernorm,
+        matmul,
+        saxpy,
+        softmax,
+        visible_pairs,
+    )
+    from threeloops.inner.costs.work import Work, require_positive
+else:
+    import_on_demand(__name__)
 
 __all__ = [
     "Work", "attention", "elementwise", "layernorm", "matmul", "require_positive", "saxpy", "softmax",

@@ -5,7 +5,6 @@ The right answers of labs 02 to 04 are rewritten in each style. Small kernels ar
 
 import ast
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,24 +15,28 @@ from threeloops.inner.codegen import compile_launches, from_source
 from threeloops.inner.launches import Launch, TensorArgument
 from threeloops.inner.replay.allowlist.admit import admit
 
-SOLUTIONS = Path(__file__).resolve().parents[4] / "solutions"
-RIGHT = sorted(path for path in SOLUTIONS.glob("0[234]_*/right/*.py") if "@triton.jit" in path.read_text())
+from grader.authoring.answers import right_answers
+from grader.authoring.labs import find_lab
+
+RIGHT = [
+    answer for lab in ("02", "03", "04") for answer in right_answers(find_lab(lab)) if "@triton.jit" in answer.text
+]
 
 
 @cache
-def meaning_of(path: Path) -> dict[str, str]:
-    return meaning(admit(path.read_text()).text)
+def meaning_of(cell: str) -> dict[str, str]:
+    return meaning(admit(cell).text)
 
 
-@pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.stem)
+@pytest.mark.parametrize("answer", RIGHT, ids=lambda answer: answer.name)
 @pytest.mark.parametrize("style", REWRITES)
-def test_a_right_answer_is_admitted_in_every_style_and_means_the_same(path, style):
-    cell = REWRITES[style](path.read_text())
-    assert meaning(admit(cell).text) == meaning_of(path)
+def test_a_right_answer_is_admitted_in_every_style_and_means_the_same(answer, style):
+    cell = REWRITES[style](answer.text)
+    assert meaning(admit(cell).text) == meaning_of(answer.text)
 
 
 def test_there_are_answers_to_every_exercise_with_kernels():
-    exercises = {path.stem.partition("__")[0] for path in RIGHT}
+    exercises = {answer.exercise for answer in RIGHT}
     assert len(RIGHT) >= 30
     assert exercises >= {"saxpy", "transpose", "matmul", "softmax", "cross_entropy", "bias_gelu", "causal", "window"}
 

@@ -1,3 +1,0 @@
-def call_seconds(bytes_moved: float, overhead: float, bandwidth: float) -> float:
-    """Seconds of one call that moves these bytes."""
-    return (overhead * bandwidth + bytes_moved) / bandwidth

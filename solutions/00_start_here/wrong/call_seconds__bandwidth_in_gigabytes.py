@@ -1,4 +1,0 @@
-# expect: the bandwidth is in bytes per second
-def call_seconds(bytes_moved: float, overhead: float, bandwidth: float) -> float:
-    """Seconds of one call that moves these bytes."""
-    return overhead + bytes_moved / (bandwidth * 1e9)

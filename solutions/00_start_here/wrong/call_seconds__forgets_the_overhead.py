@@ -1,4 +1,0 @@
-# expect: come one after the other
-def call_seconds(bytes_moved: float, overhead: float, bandwidth: float) -> float:
-    """Seconds of one call that moves these bytes."""
-    return bytes_moved / bandwidth

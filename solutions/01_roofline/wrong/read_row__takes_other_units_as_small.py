@@ -1,9 +1,0 @@
-# expect: TOPS
-# fails: errors
-def read_row(row: DatasheetRow) -> Roof:
-    """The dense rate in FLOP/s and the bandwidth in bytes/s behind a printed row."""
-    rates, bandwidths = {"TFLOP/s": 1e12, "PFLOP/s": 1e15}, {"GB/s": 1e9, "TB/s": 1e12}
-    for unit, known in ((row.rate_unit, rates), (row.bandwidth_unit, bandwidths)):
-        known.setdefault(unit, 1.0)
-    peak = row.rate * rates[row.rate_unit]
-    return Roof(peak / 2 if row.sparse else peak, row.bandwidth * bandwidths[row.bandwidth_unit])

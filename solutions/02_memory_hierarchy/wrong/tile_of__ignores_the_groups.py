@@ -1,8 +1,0 @@
-# expect: this order is: row by row, without groups
-def tile_of(program: int, tiles_m: int, tiles_n: int, group_m: int) -> tuple[int, int]:
-    """Row and column of the tile that a program makes, in groups of `group_m` rows."""
-    group_m = 1
-    group, within = divmod(program, group_m * tiles_n)
-    first = group * group_m
-    rows = min(group_m, tiles_m - first)
-    return first + within % rows, within // rows

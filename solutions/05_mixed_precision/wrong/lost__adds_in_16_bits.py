@@ -1,7 +1,0 @@
-# expect: just past half-way
-# fails: values
-def lost(weights: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-    """Where an update that is not zero leaves a 16-bit weight as it was."""
-    if weights.shape != updates.shape:
-        raise ValueError(f"weights {tuple(weights.shape)} and updates {tuple(updates.shape)}: expected the same shape")
-    return ((weights + updates.to(weights.dtype)).to(weights.dtype) == weights) & (updates != 0)

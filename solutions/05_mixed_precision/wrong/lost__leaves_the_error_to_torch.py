@@ -1,5 +1,0 @@
-# expect: RuntimeError
-# fails: shapes
-def lost(weights: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-    """Where an update that is not zero leaves a 16-bit weight as it was."""
-    return ((weights.float() + updates).to(weights.dtype) == weights) & (updates != 0)

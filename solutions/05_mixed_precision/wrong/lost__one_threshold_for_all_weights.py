@@ -1,7 +1,0 @@
-# expect: the spacing grows with the weight
-# fails: values
-def lost(weights: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-    """Where an update that is not zero leaves a 16-bit weight as it was."""
-    if weights.shape != updates.shape:
-        raise ValueError(f"weights {tuple(weights.shape)} and updates {tuple(updates.shape)}: expected the same shape")
-    return (updates.abs() <= torch.finfo(weights.dtype).eps / 2) & (updates != 0)

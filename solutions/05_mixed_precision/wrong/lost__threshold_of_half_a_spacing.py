@@ -1,9 +1,0 @@
-# expect: half-way
-# fails: values
-def lost(weights: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-    """Where an update that is not zero leaves a 16-bit weight as it was."""
-    if weights.shape != updates.shape:
-        raise ValueError(f"weights {tuple(weights.shape)} and updates {tuple(updates.shape)}: expected the same shape")
-    return (updates.abs() <= 2.0 ** (torch.frexp(weights.float())[1] - 1) * torch.finfo(weights.dtype).eps / 2) & (
-        updates != 0
-    )

@@ -1,9 +1,0 @@
-# expect: cut off: round to the nearest
-# fails: precision
-def master_step(
-    state: Masters, gradients: torch.Tensor, learning_rate: float, momentum: float, dtype: torch.dtype
-) -> tuple[Masters, torch.Tensor]:
-    """One step of SGD with momentum on the masters, and the weights that the model gets."""
-    velocity = momentum * state.momentum + gradients.float()
-    weights = state.weights - learning_rate * velocity
-    return Masters(weights, velocity), (weights.view(torch.int32) & -65536).view(torch.float32).to(dtype)

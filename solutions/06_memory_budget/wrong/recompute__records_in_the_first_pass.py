@@ -1,9 +1,0 @@
-# expect: expected at most
-# fails: schedule
-def schedule(layers: int, k: int) -> list[tuple[str, int]]:
-    """Actions of a training step that keeps the inputs of segments of k layers and computes the rest again."""
-    if layers < 1:
-        raise ValueError(f"layers = {layers}: expected at least 1")
-    if k < 1 or layers % k:
-        raise ValueError(f"k = {k}: expected a divisor of layers = {layers}")
-    return [("record", layer) for layer in range(layers)] + [("backward", layer) for layer in reversed(range(layers))]

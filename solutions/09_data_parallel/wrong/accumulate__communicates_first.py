@@ -1,8 +1,0 @@
-# expect: gradient of layers.0.weight on rank 0 (microbatches of [4, 2] rows)
-def accumulate(ddp: DistributedDataParallel, microbatches: list[torch.Tensor], loss_fn) -> None:
-    """The gradient of the mean over all microbatches and ranks, with one all-reduce per gradient."""
-    rows = sum(len(x) for x in microbatches)
-    (loss_fn(ddp(microbatches[0])) * len(microbatches[0]) / rows).backward()
-    with ddp.no_sync():
-        for x in microbatches[1:]:
-            (loss_fn(ddp(x)) * len(x) / rows).backward()

@@ -1,9 +1,0 @@
-# expect: divided by 2 once more
-# fails: values
-def accumulate(ddp: DistributedDataParallel, microbatches: list[torch.Tensor], loss_fn) -> None:
-    """The gradient of the mean over all microbatches and ranks, with one all-reduce per gradient."""
-    rows = sum(len(x) for x in microbatches) * dist.get_world_size()
-    with ddp.no_sync():
-        for x in microbatches[:-1]:
-            (loss_fn(ddp(x)) * len(x) / rows).backward()
-    (loss_fn(ddp(microbatches[-1])) * len(microbatches[-1]) / rows).backward()

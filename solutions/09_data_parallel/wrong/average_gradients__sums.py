@@ -1,7 +1,0 @@
-# expect: this is the sum over 2 ranks
-# fails: values
-def average_gradients(model: torch.nn.Module) -> None:
-    """Make every gradient the mean over all ranks."""
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)

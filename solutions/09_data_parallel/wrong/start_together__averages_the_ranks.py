@@ -1,7 +1,0 @@
-# expect: layers.0.weight on rank 0
-def start_together(model: torch.nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        values = tensor.detach().double()
-        dist.all_reduce(values)
-        tensor.data.copy_(values / dist.get_world_size())

@@ -1,5 +1,0 @@
-# expect: Mismatch
-def start_together(model: torch.nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=dist.get_rank())

@@ -1,7 +1,0 @@
-# expect: with 3 it is 40.0%
-# fails: values
-def microbatches_for(stages: int, share: float) -> int:
-    """The fewest microbatches with which at most `share` of a step is bubble."""
-    if not 0 < share < 1:
-        raise ValueError(f"share = {share}: expected a part of the step, above 0 and below 1")
-    return max(1, int((stages - 1) * (1 - share) / share))

@@ -1,9 +1,0 @@
-# expect: a replica loads for 62 s and is warm at second 72: it gets requests from second 90 on
-# fails: starts
-def choose_probes(loads: list[int], busy: int) -> Probes:
-    """Probes that match how long this model loads and how long an answer takes under load."""
-    return Probes(
-        liveness=Probe("/health", period=10, timeout=busy + 1, failures=3),
-        readiness=Probe("/ready", period=30, timeout=busy + 1, failures=1),
-        startup=Probe("/health", period=2, timeout=busy + 1, failures=max(loads)),
-    )

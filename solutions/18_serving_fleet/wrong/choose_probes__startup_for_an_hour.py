@@ -1,9 +1,0 @@
-# expect: a start that never ends is not restarted within 420 s
-# fails: starts
-def choose_probes(loads: list[int], busy: int) -> Probes:
-    """Probes that match how long this model loads and how long an answer takes under load."""
-    return Probes(
-        liveness=Probe("/health", period=10, timeout=busy + 1, failures=3),
-        readiness=Probe("/ready", period=5, timeout=busy + 1, failures=3),
-        startup=Probe("/health", period=2, timeout=busy + 1, failures=1800),
-    )

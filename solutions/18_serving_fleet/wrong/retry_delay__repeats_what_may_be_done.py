@@ -1,9 +1,0 @@
-# expect: the replica may have done the work
-# fails: rules
-def retry_delay(failure: Failure, attempt: int, budget: float, draw: float) -> float | None:
-    """Seconds until the next attempt, or None."""
-    if failure.streamed > 0 or attempt >= 3 or budget < 1:
-        return None
-    if failure.kind == "status" and failure.status not in (429, 503):
-        return None
-    return failure.retry_after + draw * 0.5 * 2 ** (attempt - 1)

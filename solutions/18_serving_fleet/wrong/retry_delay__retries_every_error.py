@@ -1,9 +1,0 @@
-# expect: 400 is neither 429 nor 503
-# fails: rules
-def retry_delay(failure: Failure, attempt: int, budget: float, draw: float) -> float | None:
-    """Seconds until the next attempt, or None."""
-    if failure.streamed > 0 or attempt >= 3 or budget < 1:
-        return None
-    if failure.kind == "lost" and not failure.repeatable:
-        return None
-    return failure.retry_after + draw * 0.5 * 2 ** (attempt - 1)

@@ -1,8 +1,0 @@
-# expect: with a target of 16 the longest wait is 45 s, with 8 it is 30 s
-# fails: burst
-def target_for(seats: int, before: float, after: float, lead: float, wait: float) -> int:
-    """The highest target that survives a burst. The longest wait is lead · (1 − capacity/after)."""
-    if 2 * wait >= lead:
-        return seats
-    needed = after * (lead - 2 * wait) / lead  # requests per second that the old replicas must serve
-    return min(seats, int(before * seats / needed))

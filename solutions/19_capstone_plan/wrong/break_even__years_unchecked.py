@@ -1,9 +1,0 @@
-# expect: expected   ValueError with 'years' and '0' in its message
-# fails: edges
-def break_even(
-    purchase: float, years: float, upkeep: float, idle_kw: float, busy_kw: float, per_kwh: float, rent: float
-) -> float:
-    """The utilisation above which owning is cheaper than renting."""
-    fixed = (purchase / years + upkeep) / 8760 + per_kwh * idle_kw
-    saved = rent - per_kwh * (busy_kw - idle_kw)
-    return fixed / saved if saved > 0 else math.inf

@@ -1,4 +1,0 @@
-# expect: FLOPs, and the rate counts
-def gpu_hours(parameters: float, tokens: float, flops_per_gpu: float, recomputed: bool) -> float:
-    """GPU-hours of a training run that nothing interrupts."""
-    return (6 if recomputed else 8) * parameters * tokens / flops_per_gpu / HOUR

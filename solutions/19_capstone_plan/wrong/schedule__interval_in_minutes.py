@@ -1,7 +1,0 @@
-# expect: this is in minutes
-# fails: interval, days
-def schedule(work: float, nodes: int, node_mtbf: float, save: float, recovery: float) -> tuple[float, float]:
-    """Seconds between two saves, and days until the run is done."""
-    mtbf = node_mtbf / nodes
-    interval = best_interval(save, mtbf)
-    return interval / 60, work / useful_share(interval, save, recovery, mtbf) / DAY
