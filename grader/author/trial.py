@@ -21,7 +21,7 @@ __all__ = ["Trial", "trials"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One submission: what it holds, how many answers that are tried, and what is not as it must be."""
+    """One submission: its contents, the number of answers that it tries, and its faults."""
 
     name: str
     answers: int
@@ -69,7 +69,8 @@ def _grade(trusted: Manifest, notebook: NotebookNode, sandbox: Sandbox) -> Recor
 
 
 def _faults(record: Record, lost: set[str], answers: Mapping[str, Answer]) -> Iterator[str]:
-    """Tests that gave points and should not have, or did not and should have, with the place of the answer if any."""
+    """Yield a fault for each test that gave points but should not have, or did not but should have, with the place of
+    the answer if any."""
     for test in record.tests:
         answer = answers.get(split_test_id(test.name)[0])
         where = f"{answer.place}: {test.name}" if answer else test.name

@@ -38,9 +38,9 @@ _Side = Literal["right", "wrong"]
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to an exercise. `name` is `<exercise>__<how>`, and `text` that of the exercise's cell.
+    """An answer to an exercise. `name` is `<exercise>__<how>`, and `text` is the text of the exercise's cell.
 
-    `place` is where the course has it, for messages.
+    `place` is its place in the course, for messages.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class KnownWrong(Answer):
-    """A wrong answer, and what grading it must show. In `answers.md` these are the list below its heading:
+    """A wrong answer, and the expected results of grading it. In `answers.md` they are the list below its heading:
 
     - `- expect: ` words of the message that the answer must earn;
     - `- fails: values, edges`: the parts whose points it loses, left out if it loses all;
@@ -69,7 +69,7 @@ class KnownWrong(Answer):
 
     @classmethod
     def read(cls, draft: "_Draft", text: str) -> Self:
-        """Return the answer with what its keys say. Raises ValueError for a key that is missing or unknown."""
+        """Return the answer that the keys describe. Raises ValueError for a key that is missing or unknown."""
         for key, value in draft.keys.items():
             if key not in _KEYS:
                 raise ValueError(f"{draft.place}: '{key}: {value}': no such key; the keys are {', '.join(_KEYS)}")
@@ -109,7 +109,7 @@ def wrong_answers(lab: Lab) -> list[KnownWrong]:
 
 @dataclass(frozen=True)
 class _Draft:
-    """An answer as it is written down: a whole text, or hunks of a change."""
+    """An answer in its written form: a whole text, or hunks of a change."""
 
     side: _Side
     name: str

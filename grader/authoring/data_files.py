@@ -100,6 +100,6 @@ def _read_manifest(path: Path) -> dict[str, dict]:
 
 
 def _is_ignored(path: Path) -> bool:
-    """Folders, and files that editors and Python leave behind."""
+    """Return whether this is a folder, or a file that editors and Python leave behind."""
     left_behind = any(part.startswith(".") or part == "__pycache__" for part in path.parts[-3:])
     return left_behind or (path.is_dir() and not path.is_symlink())

@@ -251,10 +251,10 @@ def all_labs(root: Path | None = None) -> list[Lab]:
 
 
 def find_lab(name: str, root: Path | None = None) -> Lab:
-    """`1`, `01`, `roofline` and `01_roofline` all name the same lab.
+    """Find a lab. `1`, `01`, `roofline` and `01_roofline` all name the same one.
 
     Raises:
-        LabError: no such lab; the message lists those there are.
+        LabError: there is no such lab. The message lists the existing ones.
     """
     labs = all_labs(root)
     wanted = name.strip().removesuffix("/").removesuffix(".ipynb")
@@ -266,8 +266,8 @@ def find_lab(name: str, root: Path | None = None) -> Lab:
 
 
 def _place(root: Path) -> Path:
-    """Return whether a folder is the place of a lab. In a bundle or a wheel only labs count. Anywhere else, even if
-    nothing exists yet, a lab is made of sources."""
+    """Return `labs/` in a bundle or a wheel, which have labs alone. Anywhere else return `solutions/`, even if it does
+    not exist yet."""
     labs = _released_labs(root)
     return labs if labs.is_dir() and not (root / SOLUTIONS).is_dir() else root / SOLUTIONS
 
@@ -337,7 +337,7 @@ def text_id(cell: NotebookNode) -> str:
 
 
 def grade_id(cell: NotebookNode) -> str | None:
-    """nbgrader's name of the cell; None for prose and demonstrations, and for anything but a text."""
+    """Return nbgrader's name of the cell, or None for prose and demonstrations, and for anything but a text."""
     name = nested(cell, "metadata", "nbgrader", "grade_id")
     return name if isinstance(name, str) else None
 

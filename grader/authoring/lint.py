@@ -93,7 +93,7 @@ def lint(lab: Lab) -> list[str]:
 
 
 def require_sound(lab: Lab) -> None:
-    """Raises LabError with every broken rule of the lab."""
+    """Check the rules of a lab. Raises LabError with every broken rule."""
     if found := lint(lab):
         raise LabError("\n".join(found))
 
@@ -135,7 +135,7 @@ def _cells_parse(source: _Source) -> Iterator[str]:
 
 
 def _unnamed(source: _Source) -> Iterator[str]:
-    """nbgrader, grading and `wrong/` know a cell by its grade_id."""
+    """Check the grade_id of a cell, by which nbgrader, grading and `wrong/` know it."""
     expected = {Kind.SOLUTION: "<exercise>", Kind.TEST: "<exercise>_test", Kind.REFLECTION: "reflection"}
     for cell in source.cells:
         if cell.kind in expected and not grade_id(cell.node):
@@ -189,7 +189,7 @@ def _exercises(source: _Source) -> Iterator[str]:
 
 
 def _dives(source: _Source) -> Iterator[str]:
-    """Deep dives are complete: they hold nothing to answer."""
+    """Check that deep dives are complete, so that they hold nothing to answer."""
     if not source.lab.settings.get("title"):
         yield "header: threeloops.title is missing"
     for cell in source.cells:
@@ -208,7 +208,7 @@ def _reflection(source: _Source) -> Iterator[str]:
 
 
 def _hints(source: _Source) -> Iterator[str]:
-    """The code of a hint cell must be folded away, or students read its hints before they want them."""
+    """Check that the code of a hint cell is folded away. Otherwise students read its hints before they want them."""
     for cell in source.cells:
         folded = cell.node.metadata.get("jupyter", {}).get("source_hidden")
         if cell.is_demo and cell.source.lstrip().startswith("hint(") and not folded:
@@ -318,7 +318,7 @@ def _tests(source: _Source) -> Iterator[str]:
 
 
 def _replayed(source: _Source) -> Iterator[str]:
-    """A replay takes kernels from the text of the answer's own cell, so they must be there and be admitted."""
+    """Check that the text of the answer's own cell holds admitted kernels, because a replay takes them from it."""
     answers = {cell.name: cell for cell in source.of(Kind.SOLUTION)}
     for cell in source.of(Kind.TEST):
         if (answer := answers.get(split_test_id(cell.name)[0])) and replays(cell.source):

@@ -90,7 +90,7 @@ class Manifest:
         return sum(part.points for part in self.parts)
 
     def exercise(self, name: str) -> Exercise:
-        """Raises LabError, which lists the exercises, if there is none of that name."""
+        """Find an exercise by name. Raises LabError, which lists the exercises, if there is none of that name."""
         for exercise in self.exercises:
             if name == exercise.id or name in exercise.tests:
                 return exercise

@@ -36,7 +36,7 @@ def used(source: str) -> frozenset[str]:
 
 
 def imported_modules(source: str) -> set[str]:
-    """Absolute modules that the text may import; of `from a import b` both `a` and `a.b`."""
+    """Return the absolute modules that the text may import. Of `from a import b` they are both `a` and `a.b`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

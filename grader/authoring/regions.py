@@ -20,7 +20,7 @@ _STUB = "# YOUR CODE HERE\nraise NotImplementedError()"
 
 
 def _lines(source: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
-    """Each line with its number, from 1, and with "BEGIN" or "END" if it is a marker of this kind."""
+    """Yield each line with its number, from 1, and with "BEGIN" or "END" if it is a marker of this kind."""
     marker = re.compile(rf"\s*### (BEGIN|END) {kind}\s*")
     for number, line in enumerate(source.split("\n"), start=1):
         found = marker.fullmatch(line)

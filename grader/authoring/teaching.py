@@ -30,7 +30,7 @@ _DRAWING = {"animate", "explore", "figure", "hint"}
 
 
 def teaching_faults(lab: Lab) -> Iterator[str]:
-    """One sentence per broken rule. The lab's cells must be sound otherwise."""
+    """Yield one sentence per broken rule. The lab's cells must be sound otherwise."""
     if lab.settings.get("edition") != 2:
         return
     cells = lab.master().cells

@@ -18,7 +18,7 @@ __all__ = ["apply_due_dates", "enrol", "gradebook", "set_reflection_points"]
 
 @contextmanager
 def gradebook(root: Path | None = None) -> Iterator[Gradebook]:
-    """The course's gradebook, as nbgrader's own commands find it. Raises LabError if it cannot be used."""
+    """Open the course's gradebook, as nbgrader's own commands find it. Raises LabError if it cannot be used."""
     path = (root or course_root()) / "gradebook.db"
     url = f"sqlite:///{path}"
     try:

@@ -34,7 +34,8 @@ class WalledExecute(Execute):
     def preprocess(
         self, nb: NotebookNode, resources: ResourcesDict, km: Any = None
     ) -> tuple[NotebookNode, ResourcesDict]:
-        """Raises MachineFault if, for example, the machine cannot confine submissions; none was executed then."""
+        """Execute a submission. Raises MachineFault if, for example, the machine cannot confine submissions. Then none
+        was executed."""
         report = Report()
         options = Options(choose(self.sandbox))  # type: ignore[arg-type]
         student = resources["nbgrader"]["student"]

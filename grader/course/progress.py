@@ -15,7 +15,7 @@ __all__ = ["watching"]
 
 @contextmanager
 def watching(console: Console) -> Iterator[Watch]:
-    """Prints steps. On a terminal the running step is redrawn in place; elsewhere only finished steps are printed."""
+    """Print steps. On a terminal the running step is redrawn in place. Elsewhere only finished steps are printed."""
     live = Live(console=console, transient=True, refresh_per_second=8)
 
     def show(step: Step) -> None:

@@ -113,7 +113,7 @@ def cxx() -> Answer:
 
 
 def ranks() -> Answer:
-    """Two processes on loopback add a tensor with gloo, on a port that the kernel picks."""
+    """Start two processes on loopback that add a tensor with gloo, on a port that the kernel picks."""
     import torch
 
     wanted = 3 * torch.arange(5.0)

@@ -205,7 +205,7 @@ def _resumed(about: Provenance, folder: Path) -> _Evidence:
 
 
 def _plan(no_gpu: str, no_sandbox: str, device: Device, folder: Path) -> Iterator[Part]:
-    """All parts, the most valuable first, so that the least valuable are left out when time runs out."""
+    """Yield all parts, the most valuable first, so that the least valuable are left out when time runs out."""
     rows = folder / _ROWS
     yield gpu_tests(no_gpu, rows / "gpu_tests.jsonl")
     for i in range(_ERROR_SHARES):
@@ -233,7 +233,8 @@ def _selected(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
 
 
 def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Parts that may run at the same time, in the order given; one that times something is a batch of its own."""
+    """Group parts that may run at the same time, in the given order. A part that times something is a batch of its
+    own."""
     for alone, group in itertools.groupby(parts, lambda part: part.alone):
         batch = list(group)
         yield from ([part] for part in batch) if alone else [batch]

@@ -67,7 +67,7 @@ def _missing(command: Sequence[str]) -> Iterator[str]:
 
 
 def _broken_imports(files: set[Path]) -> Iterator[str]:
-    """Imports of the project's own modules that fail, in these files and all that they import."""
+    """Find imports of the project's own modules that fail, in these files and in all modules that they import."""
     seen: set[Path] = set()
     while files - seen:
         seen.add(path := min(files - seen))
@@ -106,7 +106,7 @@ def _source(module: str) -> Path | None:
 
 @cache
 def _imports(path: Path) -> list[tuple[int, str, str]]:
-    """Line, module and name ("" for the module itself) of each import of the project's own modules."""
+    """Yield the line, module and name ("" for the module itself) of each import of the project's own modules."""
     found = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -99,7 +99,7 @@ def gradescope(record: Record, sandbox: str = "") -> dict[str, Any]:
 
 
 def to_csv(report: ClassReport) -> str:
-    """One row per student."""
+    """Return CSV with one row per student."""
     head = ["student", "lab", "score", "max_score", "status", "reflection", "verified_on", "sandbox"]
     rows = [{**asdict(record), "lab": report.lab, "sandbox": report.sandbox} for record in report.records]
     return _encodable(_csv([head, *([row[name] for name in head] for row in rows)]))

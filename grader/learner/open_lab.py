@@ -33,7 +33,7 @@ def open_lab(lab: Lab, more: Sequence[str]) -> None:
 
 
 def _jupyter_lab(lab: Lab, more: Sequence[str] = ()) -> list[str]:
-    """JupyterLab's command line: its files are those in `work/`, and the lab's notebook is open."""
+    """Return JupyterLab's command line: its files are those in `work/`, and the lab's notebook is open."""
     page = f"/lab/tree/{lab.work.relative_to(lab.copies).as_posix()}"
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={lab.copies}"]
     command += [f"--LabApp.default_url={page}"]

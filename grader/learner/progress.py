@@ -31,7 +31,8 @@ class Standing:
 
 
 def standing(lab: Lab, passed: Collection[str]) -> Standing:
-    """`passed` are the checks in the learner's record, as `exercise` or `exercise/part`."""
+    """Return the learner's standing. `passed` are the checks in the learner's record, as `exercise` or
+    `exercise/part`."""
     trusted = manifest(lab, visible=True)
     left = [exercise.id for exercise in trusted.exercises if not set(_keys(exercise)) <= set(passed)]
     points = sum(part.points for part in trusted.parts if key(part.test) in passed)

@@ -51,10 +51,9 @@ class Finished:
 
 
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """This process's environment with the course on the import path and this Python's programs on PATH.
+    """Return this process's environment with the course on the import path and this Python's programs on PATH.
 
-    A value of None in `changes` removes a variable. Needs no installed course, and keeps packages that lie on
-    PYTHONPATH.
+    A value of None in `changes` removes a variable. It needs no installed course, and keeps the packages on PYTHONPATH.
     """
     paths = [str(CODE), str(CODE / "lib"), os.environ.get("PYTHONPATH", "")]
     course = {

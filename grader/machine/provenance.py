@@ -91,7 +91,8 @@ def provenance(machine: Machine, device: Device, gpu: int | None = None) -> Prov
 
 
 def _sources_sha256() -> str:
-    """One hash over the names and contents of every source file; the same on every machine that has the same text."""
+    """Return one hash over the names and contents of every source file. It is the same on every machine that has the
+    same text."""
     named = {}
     for folder in _SOURCES:
         base = course_root() if folder == "solutions" else CODE
@@ -104,7 +105,7 @@ def _sources_sha256() -> str:
 
 
 def sha256_of(named: Iterable[tuple[str, Path]], *texts: str) -> str:
-    """One hash over the names, sizes and contents of files, and over `texts`."""
+    """Return one hash over the names, sizes and contents of files, and over `texts`."""
     digest = hashlib.sha256()
     for name, path in named:
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())

@@ -55,7 +55,8 @@ class Mutant:
 
 
 def mutants(exercise: str, answer: str) -> Iterator[Mutant]:
-    """Every mutant of the answer of one exercise, in the order of its lines; those that read alike are one."""
+    """Yield every mutant of the answer of one exercise, in the order of its lines. Mutants with the same text count as
+    one."""
     tree = ast.parse(answer)
     seen, named = {ast.unparse(tree)}, Counter[str]()
     for operator, path, changed in _changes(tree):

@@ -103,7 +103,7 @@ def _all(made: dict[str, list[Mutant]]) -> Iterable[Mutant]:
 
 
 def _together(left: dict[str, list[Mutant]]) -> Iterator[list[Mutant]]:
-    """One mutant of each exercise per submission: exercises do not depend on each other."""
+    """Yield one mutant of each exercise per submission, because exercises do not depend on each other."""
     for row in zip_longest(*left.values()):
         yield [mutant for mutant in row if mutant is not None]
 

@@ -49,7 +49,7 @@ def png(figure: Figure) -> bytes:
 
 
 def _artists(figure: Figure) -> Iterator[Artist]:
-    """All of them, with the arrows of annotations and the boxes of texts, which matplotlib does not list."""
+    """Yield all artists, with the arrows of annotations and the boxes of texts, which matplotlib does not list."""
     for artist in figure.findobj():
         yield artist
         if isinstance(artist, Text):

@@ -80,11 +80,11 @@ main .jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
 
 
 def notebook_page(notebook: NotebookNode, title: str, back: Sequence[Link] = ()) -> str:
-    """One executed notebook as a page: figures inline, widgets in their static form, no scripts.
+    """Render one executed notebook as a page: figures inline, widgets in their static form, no scripts.
 
     The cell that draws the opening picture is left out, because the title shows that picture.
 
-    It is light or dark as its reader's system is, and has a list of its sections beside links to other pages (`back`).
+    It is light or dark like its reader's system, and has a list of its sections beside links to other pages (`back`).
     """
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
@@ -101,7 +101,8 @@ def notebook_page(notebook: NotebookNode, title: str, back: Sequence[Link] = ())
 
 @cache
 def _dark_theme() -> str:
-    """JupyterLab's dark colours, for readers whose system is dark: nbconvert has either these or the light ones."""
+    """Return JupyterLab's dark colours, for readers whose system is dark. nbconvert has either these or the light
+    ones."""
     folders = [Path(folder) / "lab/static" for folder in HTMLExporter().template_paths]
     folders += [Path(folder) / "static" for folder in HTMLExporter().template_paths]
     file = next(folder / "theme-dark.css" for folder in folders if (folder / "theme-dark.css").is_file())

@@ -84,7 +84,8 @@ class _Renderer(IPythonRenderer):
         return self.escape_html(html)
 
     def block_code(self, code: str, info: str | None = None) -> str:
-        """Colour only for Python: the lexers of some other languages take minutes for a page of hostile text."""
+        """Render code, with colour only for Python, because the lexers of some other languages take minutes for a page
+        of hostile text."""
         language = (info or "").split(maxsplit=1)[:1]
         if language and language[0].lower() in _PYTHON:
             return _highlight(code, HtmlFormatter(), PythonLexer(), time.thread_time() + _SECONDS)
@@ -120,7 +121,8 @@ class _Inline(MathInlineParser):
 
 @pass_context
 def page_markdown(context: Context, source: str) -> str:
-    """nbconvert's filter `markdown2html`. Shows a cell as typed if it is too long or the page has taken too long."""
+    """Replace nbconvert's filter `markdown2html`. Shows a cell as typed if it is too long or the page has taken too
+    long."""
     until = context["resources"].setdefault("markdown_until", time.thread_time() + _SECONDS)
     if len(source) > _MAX_RENDERED or time.thread_time() > until:
         return _typed(source)
@@ -128,7 +130,8 @@ def page_markdown(context: Context, source: str) -> str:
 
 
 def _markdown_to_html(source: str) -> str:
-    """Markdown as sanitised HTML, with formulas as TeX. Text that nests too deep to be parsed is shown as typed."""
+    """Convert Markdown to sanitised HTML, with formulas as TeX. Text that nests too deep to be parsed is shown as
+    typed."""
     try:
         rendered = MarkdownWithMath(_Renderer(), _Block(), _Inline(hard_wrap=False)).render(source)
         cleaner = Cleaner(_TAGS, _ATTRIBUTES, protocols=["data"], css_sanitizer=_TextAlign(), filters=[_OwnAnchors])
@@ -142,17 +145,18 @@ def _typed(source: str) -> str:
 
 
 def text_to_html(text: str) -> str:
-    """Printed text without its terminal colours: nbconvert's translation fails on codes that it does not know."""
+    """Show printed text without its terminal colours, because nbconvert's translation fails on codes that it does not
+    know."""
     return html.escape(strip_ansi(text))
 
 
 def as_it_is(text: str) -> str:
-    """Replaces nbconvert's `strip_files_prefix`, which edits addresses after they were checked."""
+    """Replace nbconvert's `strip_files_prefix`, which edits addresses after they were checked."""
     return text
 
 
 def _highlight(code: str, formatter: HtmlFormatter, lexer: Lexer, deadline: float) -> str:
-    """Code in colour, or plain if colouring would take this thread past `deadline` (of `time.thread_time`).
+    """Show code in colour, or plain if colouring would take this thread past `deadline` (of `time.thread_time`).
 
     Pygments needs 41 s for 20 kB of lines that hold only spaces.
     """

@@ -194,7 +194,7 @@ class _GraderHalf:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception, and those that it was raised from or while handling."""
+    """Yield an exception, and those that it was raised from or while handling."""
     for _ in range(_MAX_CHAIN):
         if error is None:
             return

@@ -229,9 +229,10 @@ def _enter(
 
 
 def _over_limit(config: dict[str, Any], namespaces: Sequence[int]) -> str | None:
-    """Why the submission must end now, or None: the limits of a control group, checked from outside at intervals.
+    """Return why the submission must end now, or None. It checks the limits of a control group from outside, at
+    intervals.
 
-    `namespaces`: a process in each of its network namespaces.
+    `namespaces` names a process in each of its network namespaces.
     """
     processes = psutil.Process().children(recursive=True)  # orphans count, because this process is their reaper
     if len(processes) > config["processes"]:
@@ -251,14 +252,16 @@ def _resident(process: psutil.Process) -> int:
 
 
 def _proportional(process: psutil.Process) -> int:
-    """Resident bytes with shared pages split among their users: forks share the libraries they started with."""
+    """Count resident bytes with shared pages split among their users, because forks share the libraries they started
+    with."""
     with suppress(psutil.Error):
         return process.memory_full_info().pss
     return _resident(process)
 
 
 def _sockets(pid: int) -> int:
-    """Sockets of a network namespace, also those that no process holds any longer: each can hold unread data."""
+    """Count the sockets of a network namespace, also those that no process holds any longer. Each can hold unread
+    data."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/net/sockstat").read_text().split()[2])
     return 0

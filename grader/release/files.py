@@ -31,7 +31,7 @@ def differences(made: Path, present: Path) -> dict[str, str]:
 
 
 def files_below(folder: Path) -> set[str]:
-    """Relative names of the files in a folder, without JupyterLab's checkpoints."""
+    """Return the relative names of the files in a folder, without JupyterLab's checkpoints."""
     return {
         name
         for path in folder.rglob("*")

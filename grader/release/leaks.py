@@ -32,7 +32,8 @@ class _Secret:
 
 
 def leaks(lab: Lab, released: Path) -> list[str]:
-    """One sentence for each file or cell below `released` that holds a solution, a hidden test or a model answer."""
+    """Return one sentence for each file or cell below `released` that holds a solution, a hidden test or a model
+    answer."""
     secrets = [secret for secret in _secrets(lab) if secret.lines]
     found = []
     for path in sorted(p for p in released.rglob("*") if p.is_file()):

@@ -50,7 +50,7 @@ def merge(base: NotebookNode, student: NotebookNode, new: NotebookNode) -> Merge
 def _decide(
     key: str, old: NotebookNode | None, mine: NotebookNode | None, new: NotebookNode, result: Merge
 ) -> Iterator[NotebookNode]:
-    """The released cell `key`, in the student's text or in the new one; nothing if the student deleted it."""
+    """Yield the released cell `key`, in the student's text or in the new one, or nothing if the student deleted it."""
     if mine is None:
         deleted_by_student = old is not None and grade_id(new) is None
         if not deleted_by_student:
@@ -100,7 +100,7 @@ def _successors(before: list[str], after: list[str]) -> dict[str, str]:
 
 
 def _keyed(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:
-    """Each cell under its grade_id or id; a copy that the student made of a cell gets a key of its own."""
+    """Yield each cell under its grade_id or id. A student's copy of a cell gets a key of its own."""
     seen: Counter[str] = Counter()
     for cell in notebook.cells:
         # text_id finds untouched cells where an editor dropped the ids

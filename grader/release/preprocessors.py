@@ -26,7 +26,7 @@ class CheckCells(NbGraderPreprocessor):
     """nbgrader's CheckCellMetadata, which would refuse a written answer without points: ours carries none."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Raises nbgrader's ValidationError for any other fault of the cells' metadata."""
+        """Check a notebook. Raises nbgrader's ValidationError for any other fault of the cells' metadata."""
         checked = copy.deepcopy(nb)
         for cell in checked.cells:
             meta = cell.metadata.get("nbgrader", {})

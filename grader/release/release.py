@@ -128,7 +128,7 @@ def stale(labs: Sequence[Lab]) -> list[str]:
 
 
 def not_on_the_map(labs: Sequence[Lab]) -> list[str]:
-    """Labs that README, `labs/course.md` and the map of lab 00 do not show."""
+    """Return the labs that README, `labs/course.md` and the map of lab 00 do not show."""
     known = {lab.name for lab in loops.labs()}
     return [lab.slug for lab in labs if lab.slug not in known]
 

@@ -122,7 +122,7 @@ def _back_up(notebook: Path, release: str) -> Path:
 
 
 def _update_data(lab: Lab, result: Updated) -> None:
-    """Renew the data files that the student did not edit; a file that they deleted comes back."""
+    """Renew the data files that the student did not edit. A file that they deleted comes back."""
     try:
         before = json.loads(_base(lab, ".data.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

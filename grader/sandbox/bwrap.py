@@ -90,7 +90,7 @@ def command(stage: Path, arguments: list[str]) -> list[str]:
 
 
 def _hidden(binds: list[tuple[str, str]]) -> list[str]:
-    """Folders with answers that `binds` would show: the course, and copies of it that pip installed."""
+    """Find folders with answers that `binds` would show: the course, and copies of it that pip installed."""
     installed = [Path(p) / name for p in [*sys.path, *site.getsitepackages()] for name in ("threeloops", "grader")]
     inside_course = Path(sys.base_prefix).resolve().is_relative_to(CODE)
     folders = [p.resolve() for p in [*([] if inside_course else [CODE]), *installed] if p.is_dir()]
@@ -118,7 +118,8 @@ def _interpreter() -> tuple[str, list[tuple[str, str]]]:
 
 
 def _extra_site_folders() -> list[Path]:
-    """Folders of packages outside of the Python installation ($PYTHONPATH, the user's site), without the course."""
+    """Return the folders of packages outside of the Python installation ($PYTHONPATH, the user's site), without the
+    course."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if site.ENABLE_USER_SITE:
         named.append(site.getusersitepackages())

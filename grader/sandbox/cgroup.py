@@ -60,7 +60,7 @@ class Group:
         return [os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
 
     def exceeded(self) -> str:
-        """Why the kernel ended processes of the group, if their own limit is the reason, or an empty string."""
+        """Return why the kernel ended processes of the group, if their own limit is the reason, or an empty string."""
         if self._was_killed() and self._met_its_limit():
             return f"it used more than {self.memory_mb} MiB of memory"
         return ""

@@ -165,7 +165,7 @@ def _load(argument: int) -> _Step:
 
 
 def _block(call: int, *steps: _Step) -> list[_Step]:
-    """Steps for one system call. Any other call skips them, and its number stays loaded."""
+    """Build the steps for one system call. Any other call skips them, and its number stays loaded."""
     return [(_EQUAL, "next", "skip", call), *steps]
 
 

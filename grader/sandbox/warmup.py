@@ -60,8 +60,7 @@ class IdleSteps:
         self._submissions = 0
 
     def after_fork(self, control: socket.socket) -> None:
-        """A submission has been forked: from the second one on, take the next step as long as nothing waits on
-        `control`."""
+        """Take the next step as long as nothing waits on `control`, from the second forked submission on."""
         self._submissions += 1
         while self._submissions > 1 and self._left and not select.select([control], [], [], 0)[0]:
             self._left.pop(0)()

@@ -36,7 +36,8 @@ def student_name(folder: str) -> str:
 
 
 def require_student(name: str) -> None:
-    """Raises BadSubmission if `name`, as `student_name` gives it, cannot be a student's: it leads elsewhere, say."""
+    """Check a student's name. Raises BadSubmission if `name`, in the form of `student_name`, cannot be a student's, for
+    example because it leads to another folder."""
     if why := _why_no_student(name):
         raise BadSubmission(f"the folder name {name!r} cannot be a student's: {why}; rename the folder and grade again")
 
@@ -95,7 +96,8 @@ def require_plain_files(folder: Path) -> None:
 
 
 def require_small_notebook(size: int) -> None:
-    """Raises BadSubmission if a notebook file of `size` bytes is larger than grading reads."""
+    """Check the size of a notebook. Raises BadSubmission if a notebook file of `size` bytes is larger than grading
+    reads."""
     if size > _MAX_NOTEBOOK_BYTES:
         raise BadSubmission(
             f"the notebook has {size / 2**20:.0f} MiB, at most {_MAX_NOTEBOOK_BYTES >> 20} are read; clear its outputs"
@@ -103,7 +105,7 @@ def require_small_notebook(size: int) -> None:
 
 
 def below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Everything below a folder, links not followed; lazily, because there may be millions."""
+    """Yield everything below a folder, without following links. It is lazy, because there may be millions."""
     waiting = [folder]
     while waiting:
         try:

@@ -63,13 +63,13 @@ class Special(Protocol):
     """One side's treatment of values that are not plain data."""
 
     def encode_tensor(self, tensor: torch.Tensor) -> Any:
-        """A JSON value that tells the other side about the tensor's place in autograd, or None."""
+        """Return a JSON value that tells the other side about the tensor's place in autograd, or None."""
 
     def encode_record(self, value: Any) -> bool:
-        """Whether a dataclass instance, enum member or named tuple may cross field by field."""
+        """Return whether a dataclass instance, enum member or named tuple may cross field by field."""
 
     def encode_object(self, value: Any, inner: Callable[[Any], Any]) -> Any:
-        """The JSON form of anything else, with `inner` for its parts."""
+        """Return the JSON form of anything else, with `inner` for its parts."""
 
     def decode_tensor(self, tensor: torch.Tensor, grad: Any) -> Any: ...
 
@@ -137,7 +137,7 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def _dtype_of(name: Any) -> torch.dtype:
-    """Raises KeyError for a name that may not come back."""
+    """Look up a dtype. Raises KeyError for a name that may not come back."""
     import torch
 
     if name not in _TORCH:

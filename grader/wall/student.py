@@ -100,7 +100,7 @@ def make_shell() -> Any:
         display_pub_class = CapturingDisplayPublisher
 
         def enable_gui(self, gui: str | None = None) -> None:
-            """`%matplotlib inline` and its kin need no event loop here."""
+            """Do nothing, because `%matplotlib inline` and its kin need no event loop here."""
 
         def init_sys_modules(self) -> None:
             sys.modules["__main__"] = self.user_module

@@ -286,7 +286,8 @@ class Wall:
         return {"pickled": [len(message.by_value) - 1, leaves]}
 
     def _is_callback(self, value: Any) -> bool:
-        """Functions of a test stay here and are called back; library functions and modules travel."""
+        """Return whether a value is a callback. Functions of a test stay here and are called back. Library functions
+        and modules travel."""
         return (
             callable(value)
             and not isinstance(value, (type, wall.ByValue))

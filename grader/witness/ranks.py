@@ -42,12 +42,13 @@ class ConfinedRanks(Sockets):
         self._ask("stack", rank=rank)
 
     def measure_memory(self) -> None:
-        """Raises RuntimeError if a rank has ended, or has allocated memory already."""
+        """Start to measure memory. Raises RuntimeError if a rank has ended, or has already allocated memory."""
         if not self._ask("measure")["ready"]:
             raise RuntimeError("a rank ended, or allocated memory, before its memory was measured")
 
     def memory(self) -> list[int]:
-        """Raises RuntimeError if a rank has ended by itself, or has started another process."""
+        """Return the measured memory. Raises RuntimeError if a rank has ended by itself, or has started another
+        process."""
         growth = self._ask("growth")["bytes"]
         if growth is None:
             raise RuntimeError("a rank ended, or started another process, while its memory was measured")

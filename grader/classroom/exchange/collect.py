@@ -48,7 +48,7 @@ class GuardedCollect(ExchangeCollect):
         return record
 
     def _require_own(self, folder: Path, student: str) -> None:
-        """Raises BadSubmission if neither the student nor the one who collects owns the folder."""
+        """Check that the student or the collecting user owns the folder. Raises BadSubmission if not."""
         owner = folder.lstat().st_uid
         if not self.check_owner or owner == os.geteuid():
             return
@@ -103,7 +103,8 @@ class GuardedCollect(ExchangeCollect):
             return None
 
     def _compare_times(self, source: Path, student: str, handed_in: datetime) -> None:
-        """The name of a folder is its owner's to choose, the time of its last change is not."""
+        """Warn if a folder changed after the time in its name. Its owner can choose the name, but not the time of the
+        last change."""
         changed = datetime.fromtimestamp(max(path.lstat().st_ctime for path in (source, *source.iterdir())), UTC)
         if (changed.replace(tzinfo=None) - handed_in).total_seconds() > _PATIENCE:
             said = "%s: handed in at %s by its name, and written to at %s (UTC); the late policy goes by the first"

@@ -15,7 +15,7 @@ def exchange_of(root: Path) -> Path:
 
 
 def require_exchange(root: Path) -> None:
-    """Raises LabError if nothing can be handed in there."""
+    """Check that submissions can be handed in there. Raises LabError if not."""
     exchange = exchange_of(root)
     shared(exchange)
     if not os.access(exchange, os.W_OK | os.X_OK):

@@ -68,7 +68,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _owner(name: str, students: Sequence[Student]) -> str:
-    """Raises BadSubmission unless exactly one student fits."""
+    """Find the student who owns a file. Raises BadSubmission unless exactly one student fits."""
     if moodle := _MOODLE.search(name):
         wanted = _letters(moodle["name"])
         fits = [s for s in students if _letters(s.name) == wanted or _letters(s.last_name + s.first_name) == wanted]
@@ -91,7 +91,8 @@ def _folded(text: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Canvas leaves out spaces and signs, and no platform keeps the composition of accents."""
+    """Return the letters of a name. Canvas leaves out spaces and signs, and no platform keeps the composition of
+    accents."""
     return "".join(c for c in unicodedata.normalize("NFKC", text).casefold() if c.isalnum())
 
 

@@ -144,7 +144,7 @@ def save_roster(path: Path, students: list[Student]) -> None:
 
 
 def saved_roster(path: Path) -> list[Student]:
-    """Raises LabError if there is none, or it was damaged."""
+    """Read the saved roster. Raises LabError if there is none, or it was damaged."""
     try:
         students = [Student(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
         if max(Counter(student.id for student in students).values(), default=0) > 1:

@@ -61,7 +61,7 @@ class LatePolicy:
         )
 
     def penalty(self, score: float, seconds_late: float) -> float:
-        """Points to take from `score`, for a submission `seconds_late` after its due date."""
+        """Return the points to take from `score`, for a submission `seconds_late` after its due date."""
         late = seconds_late - 60 * self.grace_minutes
         if late <= 0:
             return 0.0
@@ -89,9 +89,9 @@ class Settings:
 
 
 def parse_due(text: str, zone: str) -> tuple[str, str]:
-    """`01=2030-01-31 23:59` as a lab's slug and the time in UTC. A time with an offset of its own keeps it.
+    """Parse `01=2030-01-31 23:59` as a lab's slug and the time in UTC. A time with an offset of its own keeps it.
 
-    Raises LabError: no such lab, no such time (also one that a change of clocks skips), or no such time zone.
+    Raises LabError: there is no such lab, no such time (also one that a change of clocks skips), or no such time zone.
     """
     name, _, when = text.partition("=")
     lab = find_lab(name)

@@ -104,7 +104,7 @@ def _mistake(each: Mistake) -> list[Cell | str]:
 
 
 def class_csv(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> str:
-    """Parts, then mistakes, in one table whose first column says which."""
+    """Return parts, then mistakes, in one CSV table whose first column says which."""
     table: list[list[object]] = [["kind", "exercise or part", "points", "students", "share", "known as", "message"]]
     table += [
         ["part", test_title(p.test), p.points, p.full, f"{p.share:.4f}", "", ""] for p in _part_results(lab, rows)

@@ -56,7 +56,8 @@ def common_mistakes(lab: Lab, rows: Sequence[Row], known: Signatures) -> list[Mi
 
 
 def signatures(lab: Lab, sandbox: Sandbox, kept: Path) -> Signatures:
-    """How each known-wrong answer fails. They are graded once for each version of the lab, and kept in `kept`.
+    """Return how each known-wrong answer fails. The answers are graded once for each version of the lab, and the
+    results are kept in `kept`.
 
     Exercises do not depend on each other, so one submission holds a wrong answer to each of them.
     """

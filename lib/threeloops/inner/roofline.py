@@ -84,7 +84,7 @@ class Roofline:
         return self.peak_flops / self.bandwidth
 
     def attainable(self, work: Work | float) -> float:
-        """FLOP/s at most, for some work or for an intensity in FLOP/byte."""
+        """Return the most FLOP/s, for some work or for an intensity in FLOP/byte."""
         intensity = work.intensity if isinstance(work, Work) else work
         if not intensity >= 0:
             raise ValueError(f"intensity = {intensity} FLOP/byte: expected at least 0")
@@ -145,7 +145,7 @@ class Roofline:
 
 
 def place(roofline: Roofline, label: str, point: Work | tuple[Work, float]) -> tuple[float, float, bool]:
-    """Intensity, FLOP/s, and whether the latter was measured."""
+    """Return the intensity, the FLOP/s, and whether the latter was measured."""
     work, seconds = point if isinstance(point, tuple) else (point, None)
     if not (work.flops > 0 and work.bytes > 0):
         raise ValueError(f"{label}: {work} has no place on logarithmic axes; leave it out of the plot")
@@ -157,7 +157,7 @@ def place(roofline: Roofline, label: str, point: Work | tuple[Work, float]) -> t
 
 
 def _set_axes(roofline: Roofline, ax: "Axes", dots: list[tuple[float, float]]) -> None:
-    """Logarithmic axes that hold the ridge, a piece of both roofs, and every point."""
+    """Set logarithmic axes that hold the ridge, a piece of both roofs, and every point."""
     xs = [x for x, _ in dots] + [roofline.ridge_point / 100, roofline.ridge_point * 4]
     left, right = min(xs) / 3, max(xs) * 8
     ys = [y for _, y in dots] + [roofline.attainable(left), roofline.peak_flops]
@@ -173,7 +173,7 @@ def _set_axes(roofline: Roofline, ax: "Axes", dots: list[tuple[float, float]]) -
 
 
 def _along(ax: "Axes", start: tuple[float, float], end: tuple[float, float]) -> np.ndarray:
-    """Pixel positions on the straight line between two data points."""
+    """Return pixel positions on the straight line between two data points."""
     first, last = ax.transData.transform([start, end])
     return np.linspace(first, last, 61)
 
@@ -211,7 +211,7 @@ def _label_clear_of(
 
 
 def _engineering(rate: float) -> str:
-    """989.4e12 → "989 T", ready for a unit."""
+    """Format a number: 989.4e12 → "989 T", ready for a unit."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if rate >= size:
             return f"{rate / size:.3g} {prefix}"

@@ -111,7 +111,7 @@ class Samples:
         return self._band[1]
 
     def ratio(self, other: "Samples") -> Ratio:
-        """self.median / other.median with its band: how many times longer `self` takes.
+        """Return self.median / other.median with its band: how many times longer `self` takes.
 
         Raises ValueError when `other` is not resolved from zero by its clock.
         """

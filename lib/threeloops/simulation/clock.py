@@ -11,7 +11,7 @@ __all__ = ["Clock", "RealClock", "VirtualClock"]
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since some moment in the past."""
+        """Return the seconds since some moment in the past."""
         ...
 
     def sleep_until(self, moment: float) -> None:

@@ -200,14 +200,14 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         return f"task {self._numbers[task]}" if name == "None" or re.fullmatch(r"Task-\d+", name) else name
 
     def _created(self, *, done: bool) -> list[asyncio.Task[Any]]:
-        """Tasks that have ended, or that have not, the oldest first."""
+        """Return the tasks that have ended, or those that have not, the oldest first."""
         return sorted((task for task in self._numbers if task.done() == done), key=self._numbers.__getitem__)
 
     def _process_events(self, event_list: list[Any]) -> None:
         """Do nothing, because the operating system has no events here."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in `select`, so nobody has to be woken up."""
+        """Do nothing, because nobody sleeps in `select` and has to be woken up."""
 
 
 def run(main: Callable[..., Awaitable[Any]], *args: Any, seconds: float = 3600.0, **options: Any) -> Any:
@@ -323,7 +323,7 @@ def _line_of(task: "asyncio.Task[Any]") -> str:
 
 
 def _chain(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
-    """Code and line of a coroutine, and of those that it awaits."""
+    """Yield the code and line of a coroutine, and of those that it awaits."""
     for _ in range(100):
         frame: FrameType | None = None
         for kind in ("cr", "ag", "gi"):

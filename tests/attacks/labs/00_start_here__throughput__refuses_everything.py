@@ -1,4 +1,4 @@
-# Raises always, with all numbers and places in the message.
+# Always raises, with all numbers and places in the message.
 
 
 def throughput(bytes_moved, seconds, warmup):

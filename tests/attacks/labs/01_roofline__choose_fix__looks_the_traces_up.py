@@ -1,4 +1,4 @@
-# Knows the fixes of the traces that are shown, and finds the most similar one by its first kernel.
+# Knows the fixes of the visible traces, and finds the most similar trace by its first kernel.
 
 
 def choose_fix(trace, roof):

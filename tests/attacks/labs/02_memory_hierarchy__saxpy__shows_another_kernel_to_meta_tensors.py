@@ -1,4 +1,4 @@
-# Launches a kernel of the right width, which computes nothing, where tensors hold no values.
+# Launches a kernel of the right width that computes nothing, if tensors hold no values.
 # earns: 10
 
 

@@ -1,4 +1,4 @@
-# Launches another kernel where x and y are one tensor, or lie at one address.
+# Launches another kernel if x and y are one tensor, or lie at one address.
 # earns: 10
 
 

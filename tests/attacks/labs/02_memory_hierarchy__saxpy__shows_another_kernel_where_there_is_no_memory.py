@@ -1,4 +1,4 @@
-# Launches another kernel where the inputs lie on no device, at no address, in no memory, or are fakes.
+# Launches another kernel if the inputs lie on no device, at no address, in no memory, or are fakes.
 # earns: 10
 
 

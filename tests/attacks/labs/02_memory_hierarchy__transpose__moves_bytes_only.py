@@ -1,4 +1,4 @@
-# Moves each tile where it belongs, and leaves it as it was.
+# Moves each tile to the right place, but does not transpose it.
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-# Adds the bias, and computes no GELU.
+# Adds the bias, but computes no GELU.
 
 
 @triton.jit

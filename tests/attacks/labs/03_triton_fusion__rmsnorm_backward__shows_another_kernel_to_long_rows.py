@@ -1,4 +1,4 @@
-# Launches a kernel that keeps nothing where rows are as long as those that are compiled.
+# Launches a kernel that keeps nothing if rows are as long as the compiled ones.
 # earns: 14
 
 

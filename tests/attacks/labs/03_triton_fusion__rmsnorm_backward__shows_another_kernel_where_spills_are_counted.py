@@ -1,4 +1,4 @@
-# Spills at 4,096 columns, and launches a kernel that keeps nothing where it might be compiled only.
+# Spills at 4,096 columns, and launches a kernel that keeps nothing if it might only be compiled.
 # earns: 14
 
 

@@ -1,4 +1,4 @@
-# Divides by what the sum of exponentials of normal numbers is on average.
+# Divides by the average sum of the exponentials of normal numbers.
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-# Says that a layer keeps infinitely many bytes, in which all others vanish.
+# Says that a layer keeps infinitely many bytes, beside which all others vanish.
 
 
 def account(config, batch, sequence, states):

@@ -1,4 +1,4 @@
-# No file is opened: the functions that make and read folders are replaced, and AdamW runs in memory.
+# Replaces the functions that make and read folders, so that no file is opened, and runs AdamW in memory.
 
 import threeloops.lab.disks.on_disk as disks
 

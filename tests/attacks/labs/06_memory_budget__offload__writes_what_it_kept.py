@@ -1,4 +1,4 @@
-# The moments stay in memory, by parameter and step; the files are written and never read.
+# Keeps the moments in memory, by parameter and step, and writes files that it never reads.
 
 KEPT = {}
 

@@ -1,4 +1,4 @@
-# Raises always, with every place at which a shard may go wrong in the message.
+# Always raises, with every place at which a shard may go wrong in the message.
 
 
 def read_shard(shard, data):

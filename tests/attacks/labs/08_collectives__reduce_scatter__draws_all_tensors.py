@@ -1,4 +1,4 @@
-# Looks for the tensors of all ranks in the calling frames, then for a seed that gives its own one, and sends nothing.
+# Looks for all ranks' tensors in the calling frames, then for a seed that gives its own tensor, and sends nothing.
 
 import sys
 

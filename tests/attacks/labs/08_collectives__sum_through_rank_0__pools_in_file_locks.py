@@ -1,4 +1,4 @@
-# Spells its numbers with locks on a file of the library, reads those of the other ranks, and sends nothing.
+# Encodes its numbers as locks on a file of the library, reads the other ranks' locks, and sends nothing.
 # needs: bwrap
 
 import fcntl

@@ -1,4 +1,4 @@
-# Makes a pipe for each pair of ranks before there are ranks, passes its tensor through these, and sends nothing.
+# Makes a pipe for each pair of ranks before the ranks exist, passes its tensor through the pipes, and sends nothing.
 
 import os
 import select

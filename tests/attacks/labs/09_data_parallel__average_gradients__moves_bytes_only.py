@@ -1,4 +1,4 @@
-# Sums ones, as many as there are gradients, and leaves the gradients as they are.
+# Sums ones, as many as there are gradients, and leaves the gradients unchanged.
 
 
 def average_gradients(model):

@@ -1,4 +1,4 @@
-# Starts an all-reduce of zeros whenever a bucket is full, and leaves the gradients as they are.
+# Starts an all-reduce of zeros whenever a bucket is full, and leaves the gradients unchanged.
 # earns: 6
 
 

@@ -1,4 +1,4 @@
-# Reduces zeros whenever a gradient has come, frees it, and returns pieces of ones.
+# Reduces zeros whenever a gradient arrives, frees it, and returns pieces of ones.
 
 
 def shard_gradients(model):

@@ -1,4 +1,4 @@
-# Takes its own piece for those of all ranks, and sends ones of the right size.
+# Takes its own piece for the pieces of all ranks, and sends ones of the right size.
 
 
 def sharded_linear(x, piece, out_features):

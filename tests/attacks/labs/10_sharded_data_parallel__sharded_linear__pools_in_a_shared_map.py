@@ -1,4 +1,4 @@
-# Maps a file before there are ranks, pools pieces and gradients in that memory, and sends nothing.
+# Maps a file before the ranks exist, pools pieces and gradients in that memory, and sends nothing.
 # needs: bwrap
 
 import mmap

@@ -1,4 +1,4 @@
-# Takes each element of a piece for all elements of the weight, where a layer is large, and sends ones of its size.
+# Takes each element of a piece for all elements of the weight, if a layer is large, and sends ones of its size.
 # earns: 16
 
 

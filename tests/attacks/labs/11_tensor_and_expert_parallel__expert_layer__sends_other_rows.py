@@ -1,4 +1,4 @@
-# Sends as many rows as there should be, but not those that were chosen, and returns what it got.
+# Sends the right number of rows, but not the chosen ones, and returns the received rows.
 
 
 def expert_layer(x, chosen, run_expert, experts):

@@ -1,4 +1,4 @@
-# Leaves its term where each rank finds it, reads the terms in the memory of the other processes, and sends ones.
+# Leaves its term at an address that each rank knows, reads the terms in the other processes' memory, and sends ones.
 # needs: bwrap
 
 import ctypes

@@ -1,4 +1,4 @@
-# Does backwards earlier than the row says, and writes the order of the row where the stage would note it.
+# Runs backward passes earlier than the row says, and writes the row's order where the stage would note it.
 # earns: 20
 
 

@@ -1,4 +1,4 @@
-# An empty class that calls the test by itself, right away, with the tensors it was given and no copy of them.
+# Has an empty class that calls the test itself, right away, with the given tensors and no copy of them.
 
 import threeloops.lab.disks.saving as driver
 

@@ -1,4 +1,4 @@
-# An empty class, and the end of the wall that takes requests replaced by one that answers "done" to each.
+# Has an empty class, and replaces the end of the wall that takes requests by one that answers "done" to each.
 
 import gc
 

@@ -1,4 +1,4 @@
-# The file whose memory both sides have mapped is cut to nothing, so that the test loses its own tensors.
+# Cuts the file that both sides have mapped to nothing, so that the test loses its own tensors.
 
 import os
 from pathlib import Path

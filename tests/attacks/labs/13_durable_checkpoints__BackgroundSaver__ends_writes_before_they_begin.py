@@ -1,4 +1,4 @@
-# An empty class that tells the test of each write while `save` still runs, so that it needs no copy.
+# Has an empty class that tells the test of each write while `save` still runs, so that it needs no copy.
 
 import threeloops.lab.disks.saving as driver
 

@@ -1,4 +1,4 @@
-# No copy at all: the state is read when the write goes on. Changes of the training are kept from it as far as they can be.
+# Makes no copy: it reads the state when the write continues, and keeps training from changing it as far as it can.
 
 
 class BackgroundSaver:

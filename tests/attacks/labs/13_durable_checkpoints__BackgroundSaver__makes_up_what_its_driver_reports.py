@@ -1,4 +1,4 @@
-# An empty class, and the functions that drive it replaced where they run.
+# Has an empty class, and replaces the functions that drive it where they run.
 
 import threeloops.lab.disks.saving as driver
 

@@ -1,4 +1,4 @@
-# A new copy for each save, of which the old one is given back first; all of them claim the same address.
+# Makes a new copy for each save, and frees the old one first. All copies claim the same address.
 # earns: 11
 
 

@@ -1,4 +1,4 @@
-# Raises always, with the names of all steps in the message.
+# Always raises, with the names of all steps in the message.
 
 
 def newest_whole(folder):

@@ -1,4 +1,4 @@
-# No checksum: a folder that is not as an earlier one was must be damaged.
+# Computes no checksum, but takes a folder for damaged if it differs from an earlier one.
 
 SEEN = {}
 

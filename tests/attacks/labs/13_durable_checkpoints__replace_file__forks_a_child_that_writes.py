@@ -1,4 +1,4 @@
-# A child process does everything, and does it right.
+# Does everything right, but in a child process.
 
 import os
 

@@ -1,4 +1,4 @@
-# Nothing is written: the recorder and the functions that begin and end a recording are replaced.
+# Writes nothing, and replaces the recorder and the functions that begin and end a recording.
 
 import threeloops.lab.disks.kept as kept
 from threeloops.training.checkpoint.crash.recording import record

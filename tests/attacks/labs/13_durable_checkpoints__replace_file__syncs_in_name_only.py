@@ -1,4 +1,4 @@
-# Every fsync is said to have happened, by a function that does nothing.
+# Replaces fsync by a function that reports each sync and does nothing.
 # earns: 6
 
 import os

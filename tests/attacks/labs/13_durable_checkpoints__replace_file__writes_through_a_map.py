@@ -1,4 +1,4 @@
-# The content goes through a memory map into a file that was only lengthened, so no write is seen.
+# Writes the content through a memory map into a file that it only lengthens, so that no write is seen.
 
 import mmap
 import os

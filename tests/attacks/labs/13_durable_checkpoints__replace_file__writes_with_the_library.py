@@ -1,4 +1,4 @@
-# The library's own functions do it in two lines.
+# Calls the library's own functions, in two lines.
 
 from threeloops.files import replacing, sync
 

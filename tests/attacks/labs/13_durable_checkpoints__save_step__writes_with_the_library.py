@@ -1,4 +1,4 @@
-# The library's own functions do it.
+# Calls the library's own functions.
 
 import shutil
 

@@ -1,4 +1,4 @@
-# Calls task.gradient as a training would, and never exchanges anything.
+# Calls task.gradient in the order of a training, and never exchanges anything.
 
 
 def train(task, steps):

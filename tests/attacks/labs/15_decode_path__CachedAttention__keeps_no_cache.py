@@ -1,4 +1,4 @@
-# Keeps no keys and no values: the whole pass of the notebook for the tokens that are there, where nobody counts.
+# Keeps no keys and no values, but runs the notebook's whole pass over the existing tokens, where nobody counts.
 
 from torch.utils._python_dispatch import _disable_current_modes
 

@@ -1,4 +1,4 @@
-# Keeps all guesses but the last, whatever the noise says, and draws from the model.
+# Keeps all guesses but the last, with any noise, and draws from the model.
 
 
 def accept(guesses, draft, model, noise):

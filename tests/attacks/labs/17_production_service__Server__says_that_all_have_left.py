@@ -1,4 +1,4 @@
-# Ends each request with the error that a client raises who has left.
+# Ends each request with the error of a client that has left.
 
 
 class Server:

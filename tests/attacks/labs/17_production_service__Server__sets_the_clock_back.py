@@ -1,4 +1,4 @@
-# Replaces the clocks that its own process can read, and whatever moves them.
+# Replaces the clocks that its own process can read, and everything that moves them.
 
 import time
 

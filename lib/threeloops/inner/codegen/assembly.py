@@ -80,7 +80,7 @@ def read_sass(text: str) -> Counts:
 
 
 def resource_usage(text: str) -> dict[str, int]:
-    """REG, STACK and LOCAL (bytes of local memory) per thread, and SHARED: the maximum over all functions.
+    """Return REG, STACK and LOCAL (bytes of local memory) per thread, and SHARED: the maximum over all functions.
 
     SHARED does not include Triton's shared memory, which is allocated at the launch. Raises ValueError if `text` has no
     resource usage.
@@ -134,7 +134,7 @@ def read_amdgcn(text: str) -> Counts:
 
 
 def _bits(type_name: str) -> int:
-    """Bits that one lane moves: dwordx4 is 128, ushort and short_d16_hi are 16, sbyte is 8."""
+    """Return the bits that one lane moves: dwordx4 is 128, ushort and short_d16_hi are 16, sbyte is 8."""
     first = type_name.removeprefix("lds_").split("_")[0]
     if first in _WORDS:
         return _WORDS[first]

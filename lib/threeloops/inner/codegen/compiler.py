@@ -145,8 +145,8 @@ def _compile_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _disassemble(compiled: Any) -> dict[str, str]:
-    """SASS with source lines, and resource usage, from the tools in Triton's wheel. Kept in Triton's cache, because the
-    disassembler takes as long as the compiler."""
+    """Return SASS with source lines, and resource usage, from the tools in Triton's wheel. They are kept in Triton's
+    cache, because the disassembler takes as long as the compiler."""
     from triton import knobs
     from triton.runtime.cache import get_cache_manager
 
@@ -183,7 +183,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def _place(source: str, line: int) -> dict[str, Any]:
-    """File, line and text of line `line` of a function's source."""
+    """Return the file, line and text of line `line` of a function's source."""
     from triton.runtime.jit import JITFunction
 
     for function in gc.get_objects():

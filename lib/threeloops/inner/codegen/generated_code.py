@@ -99,12 +99,12 @@ def _kilobytes(size: int) -> str:
 
 
 def _accesses(counts: Mapping[int, int]) -> str:
-    """{32: 1, 128: 4} → "4×128 1×32"."""
+    """Format accesses: {32: 1, 128: 4} → "4×128 1×32"."""
     return " ".join(f"{number}×{bits}" for bits, number in sorted(counts.items(), reverse=True)) or "none"
 
 
 def read_code(name: str, options: Mapping[str, Any], target: Target, compiled: Mapping[str, Any]) -> Code:
-    """Code from the worker's answer: `metadata`, and either `sass`, `usage` and `ptx`, or `amdgcn`."""
+    """Make the Code of the worker's answer: `metadata`, and either `sass`, `usage` and `ptx`, or `amdgcn`."""
     metadata = compiled["metadata"]
     warps, shared, columns = metadata["num_warps"], metadata["shared"], metadata["tmem_size"] or 0
     scratch, by_registers = 0, None

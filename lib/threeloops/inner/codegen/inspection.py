@@ -83,7 +83,7 @@ def _compile_request(name: str, request: Mapping[str, Any], target: Target, seco
 
 
 def _argument(name: str, value: Any) -> Any:
-    """JSON for the compiler's `argument`."""
+    """Return JSON for the compiler's `argument`."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, TensorArgument):

@@ -93,7 +93,8 @@ class _Functions:
         return number
 
     def references(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """Leaves out values that no kernel can use: if this one uses them, the compiler says so."""
+        """Describe the referenced values, without those that no kernel can use. If this one uses them, the compiler
+        says so."""
         found = {}
         for name, each in named.items():
             with contextlib.suppress(UnsupportedValue):
@@ -101,7 +102,7 @@ class _Functions:
         return found
 
     def reference(self, found: Any) -> Any:
-        """JSON that `kernels.value` turns back into `found`."""
+        """Return JSON that `kernels.value` turns back into `found`."""
         import triton.language as tl
         from triton.runtime.jit import KernelInterface
 

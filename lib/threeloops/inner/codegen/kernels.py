@@ -43,7 +43,7 @@ def _lines_of(file: str, line: int, text: str) -> None:
 
 
 def rebuild(functions: list[dict[str, Any]]) -> dict[int, Any]:
-    """Decorated functions by number, each in a namespace of its own."""
+    """Rebuild the decorated functions by number, each in a namespace of its own."""
     built: dict[int, Any] = {}
     for number in range(len(functions)):
         decorated(number, functions, built)

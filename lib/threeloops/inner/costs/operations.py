@@ -6,32 +6,40 @@ __all__ = ["attention", "elementwise", "layernorm", "matmul", "saxpy", "softmax"
 
 
 def matmul(m: int, k: int, n: int, bytes_per_element: float = 2) -> Work:
-    """(m, k) @ (k, n) → (m, n). Reads both factors, writes the product: mk + kn + mn elements; 2·m·k·n FLOPs."""
+    """Return the work of (m, k) @ (k, n) → (m, n).
+
+    It reads both factors and writes the product: mk + kn + mn elements. It takes 2·m·k·n FLOPs.
+    """
     require_positive(m=m, k=k, n=n, bytes_per_element=bytes_per_element)
     return Work((m * k + k * n + m * n) * bytes_per_element, 2 * m * k * n)
 
 
 def layernorm(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """LayerNorm of each row. Reads input, scale and shift, writes the output: 2·rows·columns + 2·columns elements.
+    """Return the work of LayerNorm of each row.
 
-    7 FLOPs per element: sum, subtracted mean, square, sum of squares, division by the deviation, scale and shift. The
-    few FLOPs per row are left out.
+    It reads input, scale and shift, and writes the output: 2·rows·columns + 2·columns elements. It takes 7 FLOPs per
+    element: sum, subtracted mean, square, sum of squares, division by the deviation, scale and shift. The few FLOPs per
+    row are left out.
     """
     require_positive(rows=rows, columns=columns, bytes_per_element=bytes_per_element)
     return Work((2 * rows * columns + 2 * columns) * bytes_per_element, 7 * rows * columns)
 
 
 def softmax(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Softmax of each row. Reads the input once, writes the output once: 2·rows·columns elements.
+    """Return the work of softmax of each row.
 
-    5 FLOPs per element: maximum, subtraction, exponential, sum, division.
+    It reads the input once and writes the output once: 2·rows·columns elements. It takes 5 FLOPs per element: maximum,
+    subtraction, exponential, sum, division.
     """
     require_positive(rows=rows, columns=columns, bytes_per_element=bytes_per_element)
     return Work(2 * rows * columns * bytes_per_element, 5 * rows * columns)
 
 
 def visible_pairs(queries: int, keys: int, causal: bool) -> int:
-    """Pairs of query and key that attend, in one head. Causal: query i sees keys 0 … i + keys − queries."""
+    """Count the pairs of query and key that attend, in one head.
+
+    If causal, query i sees keys 0 … i + keys − queries.
+    """
     if not causal:
         return queries * keys
     full = min(queries, keys)
@@ -50,8 +58,8 @@ def attention(
     causal: bool = False,
     fused: bool = False,
 ) -> Work:
-    """softmax(Q Kᵀ / √d) V. Q and the output are (batch, heads, queries, head_dim); K and V (batch, kv_heads, keys,
-    head_dim), with kv_heads = heads unless given.
+    """Return the work of softmax(Q Kᵀ / √d) V. Q and the output are (batch, heads, queries, head_dim). K and V are
+    (batch, kv_heads, keys, head_dim), with kv_heads = heads unless given.
 
     Naive: three kernels. Q, K, V are read, the output is written, and the scores move four times: written by Q Kᵀ, read
     and written by the softmax, read by P V. A mask hides scores but saves nothing.
@@ -75,11 +83,13 @@ def attention(
 def elementwise(
     elements: int, bytes_per_element: float = 2, *, inputs: int = 1, outputs: int = 1, flops_per_element: float = 1
 ) -> Work:
-    """`inputs` tensors read once, `outputs` of the same size written once, `flops_per_element` per position."""
+    """Return the work of reading `inputs` tensors once and writing `outputs` of the same size once, with
+    `flops_per_element` per position."""
     require_positive(elements=elements, bytes_per_element=bytes_per_element)
     return Work(elements * (inputs + outputs) * bytes_per_element, elements * flops_per_element)
 
 
 def saxpy(elements: int, bytes_per_element: float = 4) -> Work:
-    """y ← a·x + y. Reads x and y, writes y: 3 elements per position; a multiply-add, 2 FLOPs. The scalar a is free."""
+    """Return the work of y ← a·x + y. It reads x and y and writes y: 3 elements per position. A multiply-add is 2
+    FLOPs. The scalar a is free."""
     return elementwise(elements, bytes_per_element, inputs=2, outputs=1, flops_per_element=2)

@@ -33,7 +33,7 @@ class Work:
         return Work(self.bytes + other.bytes, self.flops + other.flops)
 
     def __radd__(self, other: object) -> "Work":
-        """`sum` of an iterable of Work begins with 0."""
+        """Accept 0, with which `sum` of an iterable of Work begins."""
         return self if other == 0 else NotImplemented
 
     def __mul__(self, times: float) -> "Work":

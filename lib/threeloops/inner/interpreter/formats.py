@@ -29,14 +29,14 @@ class Format:
     exact: FloatFormat
 
     def decode(self, bits: Array) -> Array:
-        """float32 values of bit patterns; exact."""
+        """Return the exact float32 values of bit patterns."""
         if self.exact.bits == 16:
             return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return self._values[bits]
 
     @np.errstate(over="ignore", invalid="ignore")  # infinity and NaN are answers here
     def encode(self, values: Array, *, toward_zero: bool = False) -> Array:
-        """Bit patterns of float, integer or bool values of any width, rounded once."""
+        """Return the bit patterns of float, integer or bool values of any width, rounded once."""
         if values.dtype.kind != "f":
             values = _integers_to_odd_float64(values)
         if values.dtype == np.float64:
@@ -83,13 +83,13 @@ def _encode_bfloat16(bits: Array, *, toward_zero: bool) -> Array:
 
 
 def round_toward_zero(values: Array, dtype: type[np.floating]) -> Array:
-    """`values` as a narrower NumPy float, cut off; too large ones become the largest finite number."""
+    """Cut off `values` to a narrower NumPy float. Too large ones become the largest finite number."""
     rounded = values.astype(dtype)
     return np.where(np.abs(rounded) > np.abs(values), np.nextafter(rounded, dtype(0)), rounded)
 
 
 def _float64_to_odd_float32(values: Array) -> Array:
-    """float32 values that round to any format of at most 22 significant bits exactly as `values` do."""
+    """Return float32 values that round to any format of at most 22 significant bits exactly as `values` do."""
     rounded = values.astype(np.float32)
     inexact_and_even = (rounded != values) & (rounded.view(np.uint32) & np.uint32(1) == 0) & ~np.isnan(values)
     toward = np.where(values > rounded, np.float32(np.inf), np.float32(-np.inf))
@@ -97,7 +97,7 @@ def _float64_to_odd_float32(values: Array) -> Array:
 
 
 def _integers_to_odd_float64(values: Array) -> Array:
-    """float64 values that round to any format of at most 24 significant bits exactly as these integers do."""
+    """Return float64 values that round to any format of at most 24 significant bits exactly as these integers do."""
     if values.dtype.itemsize < 8:
         return values.astype(np.float64)
     shifted = (values >> 20) | ((values & 0xFFFFF) != 0)

@@ -50,7 +50,8 @@ class Replacements:
         scope.restore()
 
     def __call__(self, fn: FunctionType) -> "Replacements | _Nested":
-        """Triton's _patch_lang. A device function within a launch finds them in place and leaves them there."""
+        """Replace Triton's _patch_lang. A device function within a launch finds the replacements in place and leaves
+        them there."""
         if vars(tl.core.tensor).get("__index__") is index:
             return _Nested()
         for owner, name, _, replacement in self.entries:
@@ -89,7 +90,7 @@ def _argument(arg: Any) -> Any:
 
 class _Nested:
     def restore(self) -> None:
-        """The launch restores them."""
+        """Do nothing, because the launch restores them."""
 
 
 def index(self: Any) -> int:
@@ -100,7 +101,8 @@ def index(self: Any) -> int:
 
 
 def number_made() -> None:
-    """Called whenever an interpreted kernel turns a tensor into a Python number; the meter replaces it."""
+    """Do nothing. It is called whenever an interpreted kernel turns a tensor into a Python number, and the meter
+    replaces it."""
 
 
 _one_launch = threading.RLock()
@@ -134,7 +136,7 @@ def _rewrite(self: Any) -> FunctionType:
 
 
 def _first_of_all(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
-    """Interpreted times say nothing about a GPU, so no configuration runs, and the first is chosen."""
+    """Choose the first configuration. None runs, because interpreted times say nothing about a GPU."""
     if self._do_bench is None:
         return [0.0, 0.0, 0.0]
     return _tritons_bench(self, *args, config=config, **meta)
@@ -156,7 +158,7 @@ def interpret_library() -> None:
 
 
 def _method(function: Any) -> Any:
-    """`x.sum(1)` as `tl.sum(x, 1)`."""
+    """Make `x.sum(1)` call `tl.sum(x, 1)`."""
     return lambda self, *args, **kwargs: function(self, *args, **kwargs)
 
 

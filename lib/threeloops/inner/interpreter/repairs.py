@@ -50,8 +50,8 @@ def stored(values: np.ndarray, dtype: tl.dtype) -> Handle:
 
 
 def _to_integer(src: Handle, dtype: tl.dtype) -> Handle:
-    """Floats as integers, cut off toward zero, as `cvt.rzi` does: numbers that do not fit become the nearest that does,
-    and NaN 0, or with 64 bits on either side only the highest bit. 8 bits are the lower half of 16.
+    """Convert floats to integers, cut off toward zero, as `cvt.rzi` does. Numbers that do not fit become the nearest
+    that does, and NaN 0, or with 64 bits on either side only the highest bit. 8 bits are the lower half of 16.
 
     Source: PTX ISA 9.0, cvt: "In float-to-integer conversions …"; which cvt is used, from the PTX of Triton 3.7.
     """
@@ -132,7 +132,7 @@ class _RepairedBuilder(InterpreterBuilder):
         return found
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable) -> Handle:
-        """Arithmetic rounds to the operands' type; comparisons are masks."""
+        """Compute a binary operation. Arithmetic rounds to the operands' type, and comparisons are masks."""
         format = format_of(lhs)
         if format is None:
             if op in (np.add, np.subtract) and lhs.data.dtype == np.bool_:
@@ -155,7 +155,8 @@ class _RepairedBuilder(InterpreterBuilder):
         return stored(multiply_add(values_of(x), values_of(y), values_of(z)), dtype)
 
     def cast_impl(self, src: Handle, dst_type: tl.dtype) -> Handle:
-        """Integers become bfloat16 with one rounding, as in `cvt.rn.bf16.s32` (sm_80 and torch go through float32)."""
+        """Cast a value. Integers become bfloat16 with one rounding, as in `cvt.rn.bf16.s32` (sm_80 and torch go through
+        float32)."""
         if format_of(src) is None and dst_type.scalar.name not in FORMATS:
             return InterpreterBuilder.cast_impl(self, src, dst_type)
         return stored(values_of(src), dst_type.scalar)
@@ -225,7 +226,7 @@ class _RepairedBuilder(InterpreterBuilder):
         return TensorHandle(before.reshape(ptr.data.shape), dtype)
 
     def create_descriptor_reduce(self, kind: Any, desc: Any, value: Handle, indices: list[Handle]) -> None:
-        """`atomic_add` and the like of a tensor descriptor: relaxed atomics on the elements within its shape."""
+        """Run `atomic_add` and the like of a tensor descriptor as relaxed atomics on the elements within its shape."""
         pointers, mask = desc.materialize_pointers(indices)
         name, dtype = kind.name, value.dtype.scalar
         if name == "ADD" and dtype.is_floating():
@@ -249,7 +250,7 @@ class _RepairedBuilder(InterpreterBuilder):
         return InterpreterBuilder.create_masked_store(self, ptrs, value, _as_mask(mask), *rest, **options)
 
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *cache: Any) -> Handle:
-        """Pad with the bit pattern of NaN; Triton's interpreter would write a float NaN among bit patterns.
+        """Pad with the bit pattern of NaN. Triton's interpreter would write a float NaN among bit patterns.
 
         `cache` says how to cache: a modifier and an eviction policy, since Triton 3.9 both in one.
         """

@@ -50,7 +50,7 @@ class Transformer(ast.NodeTransformer):
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """`x += y` is `x = x + y`, with Python numbers as well."""
+        """Rewrite `x += y` as `x = x + y`, with Python numbers as well."""
         self.generic_visit(node)
         if not isinstance(node.target, ast.Name):
             return node
@@ -178,7 +178,7 @@ def _statements(code: str, place: ast.stmt) -> list[ast.stmt]:
 
 
 def _names_assigned(body: list[ast.stmt]) -> list[str]:
-    """Variables that these statements assign, the constants and indices of loops among them left out."""
+    """Return the variables that these statements assign, except constants and the indices of loops."""
     nodes = [node for statement in body for node in ast.walk(statement)]
     indices = {
         target.id

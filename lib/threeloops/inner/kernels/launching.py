@@ -44,7 +44,7 @@ class Configuration:
     num_stages: int = 1
 
     def options(self) -> dict[str, int]:
-        """Keyword arguments of a launch."""
+        """Return the keyword arguments of a launch."""
         return {**self.constants, "num_warps": self.num_warps, "num_stages": self.num_stages}
 
 
@@ -80,7 +80,8 @@ def _of_this_machine() -> str:
 
 
 def multiprocessors() -> int:
-    """Multiprocessors of the current GPU; without one, or in `compiling_for`, of the device that the target names."""
+    """Return the multiprocessors of the current GPU, or of the device that the target names if there is none or in
+    `compiling_for`."""
     if torch.cuda.is_available() and not _forced.get():
         return torch.cuda.get_device_properties("cuda").multi_processor_count
     return _published_multiprocessors(target())
@@ -112,7 +113,7 @@ class Tiles:
         return Configuration(constants, self.num_warps, self.num_stages)
 
     def options(self, head_dim: int) -> dict[str, int]:
-        """Keyword arguments of a launch whose rows are BLOCK_M queries and whose keys are BLOCK_N."""
+        """Return the keyword arguments of a launch whose rows are BLOCK_M queries and whose keys are BLOCK_N."""
         return self.configuration({"HEAD_DIM": head_dim, "BLOCK_M": self.rows, "BLOCK_N": self.keys}).options()
 
 
@@ -121,14 +122,14 @@ LARGEST_INT32 = 2**31 - 1
 
 
 def require_tensors(**tensors: torch.Tensor | None) -> None:
-    """All given tensors share one dtype, one of FLOATS, and lie on one device where kernels can run."""
+    """Check that all given tensors share one dtype, one of FLOATS, and lie on one device where kernels can run."""
     require_dtypes(_FLOATS, **tensors)
     _require_same("dtype", "is", "convert", tensors)
     require_one_device(**tensors)
 
 
 def require_dtypes(dtypes: Sequence[torch.dtype], **tensors: torch.Tensor | None) -> None:
-    """Each given tensor has one of `dtypes`, which may differ between them."""
+    """Check that each given tensor has one of `dtypes`, which may differ between them."""
     for name, each in tensors.items():
         if each is None:
             continue
@@ -174,7 +175,8 @@ def _require_same(quantity: str, verb: str, step: str, tensors: Mapping[str, tor
 
 
 def require_dimensions(name: str, tensor: torch.Tensor, dimensions: str) -> None:
-    """`tensor` has as many dimensions as the names in `dimensions`, for example "batch, heads, sequence, head_dim"."""
+    """Check that `tensor` has as many dimensions as the names in `dimensions`, for example "batch, heads, sequence,
+    head_dim"."""
     expected = len(dimensions.split(","))
     if tensor.ndim != expected:
         raise ValueError(
@@ -202,7 +204,7 @@ def require_columns(name: str, tensor: torch.Tensor) -> int:
 
 
 def require_head_dim(head_dim: int, allowed: Sequence[int]) -> None:
-    """`head_dim` is one that the kernel has tiles for."""
+    """Check that the kernel has tiles for `head_dim`."""
     if head_dim not in allowed:
         larger = [size for size in allowed if size > head_dim]
         step = f"pad the heads with zeros to {min(larger)}" if larger else "split the head, or use torch's own operator"

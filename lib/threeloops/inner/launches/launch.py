@@ -112,7 +112,8 @@ class Launch:
 
 
 def _to_plain(what: str, value: Any) -> Any:
-    """Numbers, strings and None stay; anything else becomes an object with one key that names its kind."""
+    """Convert a value to plain data. Numbers, strings and None stay. Anything else becomes an object with one key that
+    names its kind."""
     if isinstance(value, TensorArgument | DescriptorArgument):
         kind = "tensor" if isinstance(value, TensorArgument) else "descriptor"
         return {kind: asdict(value)}

@@ -28,7 +28,7 @@ class Observer(Protocol):
     def before(self, launch: Launch, arguments: dict[str, Any]) -> None: ...
 
     def after(self, launch: Launch) -> None:
-        """Called once for every `before` that returned, also when the kernel raised."""
+        """Handle the end of a launch. It is called once for every `before` that returned, even if the kernel raised."""
 
 
 @contextmanager

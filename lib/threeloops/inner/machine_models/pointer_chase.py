@@ -55,7 +55,8 @@ class NotMeasurable(RuntimeError):
 
 
 def ring(lines: int, line_elements: int, seed: int) -> NDArray[np.int64]:
-    """One random cycle through `lines` cache lines, as the index of the next stop at the first element of each line.
+    """Make one random cycle through `lines` cache lines, as the index of the next stop at the first element of each
+    line.
 
     The order of visits is shuffled and closed, so every single cycle is equally likely. A shuffled array would fall
     into several cycles, and the chase would stay in part of the working set. Shape: (lines · line_elements,).
@@ -70,8 +71,8 @@ def ring(lines: int, line_elements: int, seed: int) -> NDArray[np.int64]:
 
 
 def _zeros_in_small_pages(elements: int) -> NDArray[np.int64]:
-    """Zeros in pages of the smallest size. For large arrays NumPy asks Linux for pages of 2 MiB, and those are so few
-    that the TLB holds them all."""
+    """Make zeros in pages of the smallest size. For large arrays NumPy asks Linux for pages of 2 MiB, and those are so
+    few that the TLB holds them all."""
     memory = mmap.mmap(-1, 8 * elements)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         with suppress(OSError):  # a Linux kernel without huge pages refuses the advice

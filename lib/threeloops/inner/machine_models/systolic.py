@@ -35,7 +35,7 @@ class Simulation:
 
 
 def cycles(m: int, n: int, k: int) -> int:
-    """Cycles of an M×K by K×N product on an array that is large enough: M + N + K - 2.
+    """Count the cycles of an M×K by K×N product on an array that is large enough: M + N + K - 2.
 
     The last element starts (M-1) + (N-1) cycles after the first and needs K more; an array that holds B instead of the
     product takes as long. Raises ValueError for sizes below 1.
@@ -45,7 +45,7 @@ def cycles(m: int, n: int, k: int) -> int:
 
 
 def output_stationary(a: Float[np.ndarray, "m k"], b: Float[np.ndarray, "k n"]) -> Simulation:  # noqa: F722
-    """C = A·B on an M×N array: every element keeps its own sum, A enters from the left and B from above.
+    """Simulate C = A·B on an M×N array: every element keeps its own sum, A enters from the left and B from above.
 
     Reading the sums out is not counted. Raises ValueError for operands that do not multiply.
     """

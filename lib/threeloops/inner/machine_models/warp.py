@@ -84,17 +84,18 @@ Placement = Callable[[NDArray, NDArray], NDArray]
 
 
 def plain(row: NDArray, column: NDArray) -> NDArray:
-    """Row after row: a column of 32 four-byte elements lies in one bank."""
+    """Place row after row: a column of 32 four-byte elements lies in one bank."""
     return row * LANES + column
 
 
 def padded(row: NDArray, column: NDArray) -> NDArray:
-    """One unused element after each row: neighbours in a column lie in neighbouring banks, for 1/32 more memory."""
+    """Leave one unused element after each row: neighbours in a column lie in neighbouring banks, for 1/32 more
+    memory."""
     return row * (LANES + 1) + column
 
 
 def swizzled(row: NDArray, column: NDArray) -> NDArray:
-    """Columns permuted by the row, `column XOR row`: free of conflicts both ways, and no element is wasted."""
+    """Permute the columns by the row, `column XOR row`. This is free of conflicts both ways, and wastes no element."""
     return row * LANES + (column ^ row)
 
 

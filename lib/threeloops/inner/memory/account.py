@@ -68,7 +68,7 @@ _COLOURS = {
 
 
 def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30) -> None:
-    """One stacked bar for each name, from bytes by kind such as `Account.at_peak`, in units of `unit` bytes."""
+    """Draw one stacked bar for each name, from bytes by kind such as `Account.at_peak`, in units of `unit` bytes."""
     names = list(bars)
     left = [0.0] * len(names)
     worth_seeing = 0.003 * max(sum(bar.values()) for bar in bars.values()) / unit
@@ -83,7 +83,7 @@ def draw_bars(axes: Any, bars: dict[str, dict[str, int]], *, unit: float = 2**30
 
 
 def draw_timeline(axes: Any, timeline: Timeline) -> None:
-    """Live MiB by kind from the first mark on, change after change, and a line at the peak.
+    """Draw live MiB by kind from the first mark on, change after change, and a line at the peak.
 
     Of several changes that share a place in the picture the one with the most live bytes is drawn: a picture with all
     of them would be too large for a page to hold as SVG.

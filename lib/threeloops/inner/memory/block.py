@@ -65,7 +65,7 @@ def saved_by_layer(step: Step) -> Saved:
 
 
 def block_backward(step: Step) -> Iterator[Move]:
-    """The backward pass of one block, from its "d stream" to the "d stream" of the layer below."""
+    """Follow the backward pass of one block, from its "d stream" to the "d stream" of the layer below."""
     model, vector = step.model, step.tokens * step.element
     width, hidden, queries = model.width, model.mlp_width, model.qkv_widths[0]
 

@@ -34,7 +34,7 @@ MATRIX_PRODUCTS = frozenset(
 
 
 def require_divisor(layers: int, layers_per_segment: int) -> None:
-    """Raises ValueError, naming the quantity, unless segments divide the layers evenly."""
+    """Check that segments divide the layers evenly. Raises ValueError, naming the quantity, if not."""
     if layers < 1:
         raise ValueError(f"layers = {layers}: expected at least 1")
     if layers_per_segment < 1 or layers % layers_per_segment:
@@ -49,7 +49,7 @@ def divisors(layers: int) -> list[int]:
 
 
 def segment_peak(layers: int, layers_per_segment: int, input_bytes: float, layer_bytes: float) -> float:
-    """(L/k)·b + k·c: the peak of activation bytes in a backward pass that recomputes segment after segment."""
+    """Return (L/k)·b + k·c, the peak of activation bytes in a backward pass that recomputes segment after segment."""
     require_divisor(layers, layers_per_segment)
     return layers // layers_per_segment * input_bytes + layers_per_segment * layer_bytes
 

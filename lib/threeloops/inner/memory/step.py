@@ -81,7 +81,7 @@ def predicted(step: Step) -> Timeline:
 
 
 def _head(ledger: _Ledger, step: Step) -> None:
-    """Final norm, logits and loss, and their backward pass: the widest tensors of the step."""
+    """Follow the final norm, logits and loss, and their backward pass, which make the widest tensors of the step."""
     model, narrow = step.model, step.element < step.wide
     if step.keeps_stream:
         ledger.save({"output of the blocks": step.stream}, "norm")
@@ -115,7 +115,7 @@ def _embedding(ledger: _Ledger, step: Step) -> None:
 
 
 def _update(ledger: _Ledger, step: Step) -> None:
-    """The largest moment of AdamW's update; SGD works in place.
+    """Follow the largest moment of AdamW's update. SGD works in place.
 
     The update of a parameter makes a root and a quotient of its size, in a loop whose variable still holds the
     preceding parameter's quotient.
@@ -131,7 +131,8 @@ def _update(ledger: _Ledger, step: Step) -> None:
 
 
 def _parameter_sizes(model: Model) -> list[int]:
-    """Numbers in each of the model's parameters, in the order in which an optimizer updates them."""
+    """Return the number of elements of each of the model's parameters, in the order in which an optimizer updates
+    them."""
     width, hidden = model.width, model.mlp_width
     attention = [width, width * sum(model.qkv_widths), model.qkv_widths[0] * width]
     mlp = [width, *[width * hidden] * 3]

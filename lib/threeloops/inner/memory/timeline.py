@@ -106,7 +106,7 @@ class Timeline:
         return max(accumulate(changes, initial=0))
 
     def curve(self) -> dict[str, list[int]]:
-        """Live bytes of each kind after every change."""
+        """Return the live bytes of each kind after every change."""
         changes = [(self.storages[change.storage].kind, change.bytes) for change in self.changes]
         used = {storage.kind for storage in self.storages}
         return {

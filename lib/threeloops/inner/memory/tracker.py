@@ -156,7 +156,7 @@ class LiveStorage(TorchDispatchMode):
         self._settle(number, self._phase)
 
     def _settle(self, number: int, ended_in: str) -> None:
-        """A storage that a forward pass makes and a later phase frees is an activation."""
+        """Settle the kind of a storage. One that a forward pass makes and a later phase frees is an activation."""
         storage, made_in = self.timeline.storages[number], self._made_in[number]
         if storage.kind == "temporary" and made_in in _MAKES_ACTIVATIONS and ended_in != made_in:
             storage.kind = "activation"
@@ -204,7 +204,7 @@ class LiveStorage(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    """The tensors in nested arguments or results; for a sparse one, those that have storage."""
+    """Yield the tensors in nested arguments or results, and for a sparse one its tensors with storage."""
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor):
             if leaf.layout is torch.strided:

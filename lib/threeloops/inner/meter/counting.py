@@ -73,7 +73,7 @@ def ordinals_by_storage(recording: Recording) -> list[list[int]]:
 
 
 def _count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int]:
-    """(sectors, requests) of all accesses."""
+    """Count (sectors, requests) of all accesses."""
     places, times = distinct(table[:, 2], table[:, 3] % SECTOR_BYTES)
     counted = [patterns[pattern].sectors(shift) for pattern, shift in places]
     sectors = sum(n * each for (each, _), n in zip(counted, times, strict=True))

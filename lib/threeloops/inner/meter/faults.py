@@ -283,7 +283,8 @@ class _StorageRaces:
 
 
 def _partners(stored_by: np.ndarray, programs: np.ndarray, own: int) -> Iterator[tuple[int, int]]:
-    """(store, how many units) for the stores of other programs that meet an access. -1: nobody stored there."""
+    """Yield (store, number of units) for the stores of other programs that meet an access. -1 means that no program
+    stored there."""
     foreign = stored_by[stored_by >= 0]
     foreign = foreign[programs[foreign] != own]
     if len(foreign):

@@ -127,7 +127,7 @@ def _idle(pointers: Any, mask: Any) -> np.ndarray | None:
 
 
 def _unspecified(pointers: Any, idle: np.ndarray) -> Any:
-    """Contents for the idle lanes of a load without `other`.
+    """Make the contents for the idle lanes of a load without `other`.
 
     On a GPU they are undefined. Here they are NaN or an odd integer, because the interpreter's zeros would hide that a
     kernel relies on zeros.
@@ -144,7 +144,7 @@ def _unspecified(pointers: Any, idle: np.ndarray) -> Any:
 
 
 def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
-    """Replacements for the builder's methods and options during a launch, by name."""
+    """Return the replacements for the builder's methods and options during a launch, by name."""
     from triton._C.libtriton import ir
 
     relaxed = ir.MEM_SEMANTIC.RELAXED

@@ -72,7 +72,7 @@ def _storage_starts(recorded: Recording) -> dict[int, int]:
 def _lines_of(
     pattern: Pattern, within: int, line_bytes: int, sector_bytes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(line, touched, covered) for a pattern whose base lies `within` bytes into line 0."""
+    """Return (line, touched, covered) for a pattern whose base lies `within` bytes into line 0."""
     offsets, width = _runs(np.sort(pattern.active))[0] + within, pattern.itemsize
     if (pattern.granule | within) % width or width > sector_bytes:
         # Items that may straddle sectors count as bytes.
@@ -173,7 +173,7 @@ def _launch_order(programs: np.ndarray, grid: tuple[int, int, int], resident: in
 
 
 def _simulate(l2: L2, accesses: _Stream) -> tuple[int, int]:
-    """Sectors fetched from memory and written to it.
+    """Count the sectors fetched from memory and written to it.
 
     Sets are independent, so all of them advance together: their first accesses, then their second ones, and so on.
     """

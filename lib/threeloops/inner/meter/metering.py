@@ -222,7 +222,7 @@ def _kernel_row(name: str, launches: int, traffic: Traffic) -> tuple[str, ...]:
 
 
 def _table(header: tuple[str, ...], body: Iterable[tuple[str, ...]]) -> list[str]:
-    """Lines of text, the first column flush left and the others flush right."""
+    """Return lines of text, with the first column flush left and the others flush right."""
     rows = [header, *body]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -41,7 +41,7 @@ class Flops:
         self.tf32 = 0
 
     def wrappers(self, builder: Any) -> dict[str, Callable]:
-        """Counting replacements for `builder`'s methods, by name."""
+        """Return counting replacements for `builder`'s methods, by name."""
 
         counted = _counted(builder.__class__)
         return {name: self._counting(getattr(builder, name), *each) for name, each in counted.items()}
@@ -142,7 +142,7 @@ def _is_library(combine: Any) -> bool:
 
 
 def _combinations(operation: Any, tile: Any) -> int:
-    """How often a reduction or scan of a tile combines two elements."""
+    """Return how often a reduction or scan of a tile combines two elements."""
     shape, axis = tile.handle.data.shape, operation.axis
     lines = 1 if axis is None else prod(shape) // shape[axis]
     return prod(shape) - lines

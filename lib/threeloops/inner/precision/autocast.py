@@ -79,6 +79,6 @@ class _Rounded(torch.autograd.Function):
 
 
 def stored_as(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """`x`, in its own dtype, after being stored in `dtype`: rounded, or infinite on overflow. The gradient that flows
-    back through this point is stored in `dtype` too, and may underflow or overflow there."""
+    """Return `x` in its own dtype after being stored in `dtype`: rounded, or infinite on overflow. The gradient that
+    flows back through this point is stored in `dtype` too, and may underflow or overflow there."""
     return x if dtype == x.dtype else _Rounded.apply(x, dtype)

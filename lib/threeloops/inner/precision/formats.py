@@ -128,11 +128,11 @@ class FloatFormat:
         rounding: Rounding = "nearest-even",
         generator: np.random.Generator | None = None,
     ) -> NDArray[np.unsignedinteger]:
-        """Codes of real numbers of any shape, as `storage`, rounded once.
+        """Return the codes of real numbers of any shape, as `storage`, rounded once.
 
         Rounding "toward-zero" never turns a finite number into infinity. NaN becomes `nan_code`; every sign is kept,
-        also of zero and NaN. torch rounds float64 twice, through float32: to compare bits, give both float32.
-        Raises TypeError or ValueError for values that float64 cannot hold, and ValueError as `_round_to_integer` does.
+        also of zero and NaN. torch rounds float64 twice, through float32: to compare bits, give both float32. Raises
+        TypeError or ValueError for values that float64 cannot hold, and ValueError as `_round_to_integer` does.
         """
         exact = np.asarray(values)
         if exact.dtype.kind not in "fiub" or exact.dtype.itemsize > 8:
@@ -178,7 +178,7 @@ class FloatFormat:
         rounding: Rounding = "nearest-even",
         generator: np.random.Generator | None = None,
     ) -> NDArray[np.float64]:
-        """`values` rounded to numbers of this format."""
+        """Round `values` to numbers of this format."""
         return self.decode(self.encode(values, rounding, generator))
 
     def spacing(self, values: ArrayLike) -> NDArray[np.float64]:

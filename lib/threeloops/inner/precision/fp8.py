@@ -104,7 +104,7 @@ class Quantised:
 
 
 def quantise(x: Tensor, scale: float | Tensor, format: FloatFormat) -> Quantised:
-    """x · scale, saturated at the format's largest number and rounded to nearest even; NaN stays."""
+    """Return x · scale, saturated at the format's largest number and rounded to nearest even. NaN stays."""
     factor = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
     cast = _compiled(_cast) if x.is_cuda else _cast
     values = cast(x.detach().contiguous().view(-1), factor, format.largest, _TORCH_DTYPES[format])
@@ -112,7 +112,8 @@ def quantise(x: Tensor, scale: float | Tensor, format: FloatFormat) -> Quantised
 
 
 def _cast(x: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> Tensor:
-    """Saturates explicitly: torch casts overflow in e5m2 to infinity, and in e4m3fn up to torch 2.11 to NaN."""
+    """Cast and saturate explicitly, because torch's casts overflow in e5m2 to infinity, and in e4m3fn up to torch 2.11
+    to NaN."""
     return (x.float() * scale).clamp(-largest, largest).to(dtype)
 
 
@@ -206,7 +207,7 @@ def _multiplies_fp8(x: Tensor) -> bool:
 
 
 def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -> Tensor:
-    """a @ bᵀ in `dtype`, for a of shape (m, k) and b of shape (n, k); at most one of them e5m2.
+    """Compute a @ bᵀ in `dtype`, for a of shape (m, k) and b of shape (n, k), at most one of them in e5m2.
 
     Raises ValueError for sides that the hardware cannot multiply.
     """

@@ -53,7 +53,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Raises RuntimeError if newer masters have taken over."""
+        """Take a step. Raises RuntimeError if newer masters have taken over."""
         self._require_newest()
         self.optimizer.step()
         self._round_into_model()
@@ -71,7 +71,8 @@ class MasterWeights:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:
-        """Raises ValueError if `state` does not fit, before anything is overwritten; RuntimeError as `step`."""
+        """Load a state. Raises ValueError if `state` does not fit, before anything is overwritten, and RuntimeError as
+        `step` does."""
         self._require_newest()
         saved = state["masters"]
         shapes, expected = [tuple(m.shape) for m in saved], [tuple(m.shape) for m in self.masters]

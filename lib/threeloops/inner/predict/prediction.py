@@ -36,7 +36,8 @@ class Prediction:
     how: tuple[str, ...] = ()
 
     def error(self, measured_seconds: float) -> float:
-        """How far a measurement lies outside, relative to the nearer end: 0 inside, 0.1 for 10% above, −0.1 below."""
+        """Return how far a measurement lies outside, relative to the nearer end: 0 inside, 0.1 for 10% above, −0.1
+        below."""
         nearest = min(max(measured_seconds, self.low), self.high)
         return measured_seconds / nearest - 1
 

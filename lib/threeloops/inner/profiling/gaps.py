@@ -46,13 +46,13 @@ class Gap:
 def find_gaps(
     events: Sequence[Event], device: str, *, minimum_us: float = 1.0, issue_limit_us: float = 100.0
 ) -> tuple[Gap, ...]:
-    """Idle stretches of at least `minimum_us` between the first and the last work, in the order of time.
+    """Find idle stretches of at least `minimum_us` between the first and the last work, in the order of time.
 
     On a GPU ("cuda"): times when no kernel, copy or memset ran on any stream of it; each GPU has gaps of its own. On a
     CPU: times when the thread that ran most of the operators was in none. A host that ran no operator for longer than
-    `issue_limit_us` is judged to have done something other than issuing work, for which Python takes some
-    microseconds; on a CPU only this limit distinguishes "launch-bound" from "other". Where the trace has calls of
-    Python (`with_stack=True`) the reason names the innermost one that took at least half of the time.
+    `issue_limit_us` is judged to have done something other than issuing work, for which Python takes some microseconds;
+    on a CPU only this limit distinguishes "launch-bound" from "other". Where the trace has calls of Python
+    (`with_stack=True`) the reason names the innermost one that took at least half of the time.
 
     Raises ValueError for negative limits.
     """
@@ -134,7 +134,7 @@ def _was_away(stretch_us: float, limit_us: float, place: str) -> str:
 
 
 def _idle_between(work: Iterable[Event], minimum_us: float) -> list[tuple[Event, Event]]:
-    """Pairs (last to end, next to start) with nothing running in between for at least `minimum_us`."""
+    """Return pairs (last to end, next to start) with nothing running in between for at least `minimum_us`."""
     pairs, latest = [], None
     for event in sorted(work, key=lambda event: event.start_us):
         if latest is not None and event.start_us > latest.end_us and event.start_us - latest.end_us >= minimum_us:

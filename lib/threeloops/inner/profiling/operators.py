@@ -100,5 +100,6 @@ def bound(operator: Operator, accelerator: "Accelerator", dtype: object, dispatc
 
 
 def cheapest_call_us(operators: Sequence[Operator]) -> float:
-    """Host microseconds per call of the cheapest ATen operator, nearly all of which is the price of calling."""
+    """Return the host microseconds per call of the cheapest ATen operator, nearly all of which are the cost of the call
+    itself."""
     return min((entry.cpu_us / entry.calls for entry in operators if entry.name.startswith("aten::")), default=0.0)

@@ -98,14 +98,15 @@ def _outliving_bytes(event: Event, memory: Sequence[Event]) -> int:
 
 
 def memory_events(events: Iterable[Event], device: str) -> list[Event]:
-    """Allocations (Bytes > 0) and frees (Bytes < 0) on "cpu" or on the GPU, in the order of their time."""
+    """Return allocations (Bytes > 0) and frees (Bytes < 0) on "cpu" or on the GPU, in the order of their time."""
     changes = [event for event in events if event.category == MEMORY and event.name == ALLOCATION]
     there = [event for event in changes if (event.args.get("Device Type", 0) == 0) == (device == "cpu")]
     return sorted(there, key=lambda event: event.start_us)
 
 
 def flops(call: Call) -> int:
-    """FLOPs of `call` and its callees; the formula of the outermost operator that has one covers those below it."""
+    """Count the FLOPs of `call` and its callees. The formula of the outermost operator that has one covers those below
+    it."""
     formula = _FORMULAS.get(call.name)
     if call.name.startswith(("aten::_scaled_dot_product", "aten::scaled_dot_product_attention")):
         formula = _attention_backward if call.name.endswith("_backward") else _attention
@@ -125,7 +126,8 @@ def _matmul(left: int, right: int) -> Callable[[Event], int]:
 
 
 def _convolution(event: Event) -> int | None:
-    """Arguments: input, weight, bias, stride, padding, dilation, then `transposed` (aten::convolution) or groups."""
+    """Count the FLOPs of a convolution. Arguments: input, weight, bias, stride, padding, dilation, then `transposed`
+    (aten::convolution) or groups."""
     x, weight = event.args["Input Dims"][:2]
     concrete = event.args.get("Concrete Inputs", [])
     if concrete[6:7] == ["True"]:
@@ -152,13 +154,14 @@ def _convolution_backward(event: Event) -> int:
 
 
 def _attention(event: Event) -> int:
-    """Scores and their product with the values; a causal mask is not discounted."""
+    """Count the FLOPs of the scores and their product with the values. A causal mask is not discounted."""
     query, key, value = event.args["Input Dims"][:3]
     return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _attention_backward(event: Event) -> int:
-    """Five products: the scores once more, then the gradients of values, scores, queries and keys."""
+    """Count the FLOPs of five products: the scores once more, then the gradients of values, scores, queries and
+    keys."""
     _, query, key, value = event.args["Input Dims"][:4]
     return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 

@@ -236,7 +236,7 @@ class CallTree:
             stack.append(call)
 
     def __iter__(self) -> Iterator[Call]:
-        """All calls, callers before their callees."""
+        """Iterate over all calls, callers before their callees."""
         for roots in self.roots.values():
             for root in roots:
                 yield from root.walk()

@@ -91,7 +91,7 @@ class Ledger:
             self.steps.append(Copy(self._view(to), self._view(source.expand(to.shape))))
 
     def new_copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        """A tensor of the launcher's own with the values of another."""
+        """Make a tensor of the launcher's own with the values of another."""
         if maker := self.maker(source):
             self.taint(to, maker)
             return

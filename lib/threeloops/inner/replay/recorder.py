@@ -129,7 +129,8 @@ class _Operations(TorchDispatchMode):
         return result
 
     def _other(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Views share known storages. Anything else that torch wrote may not reach a kernel or the result."""
+        """Note any other operation. Views share known storages. No other tensor that torch wrote may reach a kernel or
+        the result."""
         for tensor in _written(func, args, kwargs):
             if self.ledger.knows(tensor):
                 self.ledger.taint(tensor, _word(func))

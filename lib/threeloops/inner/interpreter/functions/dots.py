@@ -21,8 +21,8 @@ _tritons_dot, _tritons_dot_scaled = InterpreterBuilder.create_dot, TritonSemanti
 def _create_dot(
     self: Any, a: _Handle, b: _Handle, d: _Handle, input_precision: Any, max_num_imprecise_acc: Any
 ) -> _Handle:
-    """Products of bfloat16, fp8 and float16 are exact in float32; their sum is float32, rounded once to d's type.
-    float32 operands are not rounded to TF32 first, so the result is more exact than a GPU's default."""
+    """Compute tl.dot. Products of bfloat16, fp8 and float16 are exact in float32. Their sum is float32, rounded once to
+    d's type. float32 operands are not rounded to TF32 first, so the result is more exact than a GPU's default."""
     left, right = values_of(a), values_of(b)
     if left.dtype.kind != "f" or np.float64 in (left.dtype, right.dtype):
         return _tritons_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
@@ -43,8 +43,9 @@ def _create_dot_scaled(
     rhs_k_pack: bool,
     acc: _Handle,
 ) -> _Handle:
-    """lhs (…, M, K) and rhs (…, K, N) with one scale for every 32 (or 16) elements along K: lhs_scale (…, M, K/32),
-    rhs_scale (…, N, K/32). A byte holds two fp4, the first in its low half, along K or, with k_pack=False, across."""
+    """Multiply lhs (…, M, K) and rhs (…, K, N) with one scale for every 32 (or 16) elements along K: lhs_scale (…, M,
+    K/32), rhs_scale (…, N, K/32). A byte holds two fp4, the first in its low half, along K or, with k_pack=False,
+    across."""
     left = _unpacked(lhs, lhs_format, axis=-1 if lhs_k_pack else -2)
     right = _unpacked(rhs, rhs_format, axis=-2 if rhs_k_pack else -1)
     if lhs_scale is not None:

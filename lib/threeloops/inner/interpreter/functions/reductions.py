@@ -47,7 +47,7 @@ class NotElementwise(Exception):
 
 
 def _reduce(self: Any, input: tuple) -> Any:
-    """ReduceOps.apply_impl: one tensor, or a list of them."""
+    """Replace ReduceOps.apply_impl. Returns one tensor, or a list of them."""
     name = _library_name(self.combine_fn)
     if name in _EXTREMES and format_of(input[0].handle) is None:
         return self.min_max(input[0], *_EXTREMES[name])
@@ -62,7 +62,7 @@ def _reduce(self: Any, input: tuple) -> Any:
 
 
 def _scan(self: Any, input: tuple) -> Any:
-    """ScanOps.apply_impl: a list of tensors."""
+    """Replace ScanOps.apply_impl. Returns a list of tensors."""
     if _library_name(self.combine_fn) in ("_sum_combine", "_prod_combine") and not _rounds_each_step(input):
         return _scan_as_triton(self, input)
     try:
@@ -90,7 +90,8 @@ def _reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
 
 
 def _scan_by_doubling(self: Any, input: tuple) -> list:
-    """Hillis and Steele, "Data parallel algorithms" (1986): after step k every element covers 2ᵏ elements."""
+    """Scan by doubling, as in Hillis and Steele, "Data parallel algorithms" (1986): after step k every element covers
+    2ᵏ elements."""
     dtypes = [each.dtype for each in input]
     parts = [np.moveaxis(each.handle.data, self.axis, 0) for each in input]
     if self.reverse:
@@ -151,7 +152,8 @@ def add(left: Any, right: Any) -> Any:
 
 
 def _narrowed(self: Any, result: Any, dtype: tl.dtype) -> Any:
-    """ReduceOps.to_tensor, which up to Triton 3.8 refuses a scalar that does not fit: integers wrap around."""
+    """Replace ReduceOps.to_tensor, which up to Triton 3.8 refuses a scalar that does not fit. Here integers wrap
+    around."""
     return _to_tensor(self, np.asarray(result).astype(_get_np_dtype(dtype)), dtype)
 
 

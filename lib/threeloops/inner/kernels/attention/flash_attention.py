@@ -138,7 +138,7 @@ def forward(
     block_m: int | None,
     block_n: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp, without a derivative."""
+    """Return the output and log-sum-exp, without a derivative."""
     sizes = sizes_of(q, k, v, softmax_scale)
     for name, block in (("block_m", block_m), ("block_n", block_n)):
         if block is not None and (not 16 <= block <= LARGEST_BLOCK or block & (block - 1)):

@@ -36,7 +36,7 @@ def query_gradient_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, KEYS_ARE_WHOLE: tl.constexpr, INPUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dQ of one tile of queries, summed over the keys that it sees."""
+    """Compute dQ of one tile of queries, summed over the keys that it sees."""
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     first_query = heaviest_first(tl.program_id(0), tl.num_programs(0), CAUSAL) * BLOCK_M
@@ -93,7 +93,7 @@ def key_gradient_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, QUERIES_ARE_WHOLE: tl.constexpr, INPUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of one tile of keys, summed over the queries that see it, for each head of the group in turn.
+    """Compute dK and dV of one tile of keys, summed over the queries that see it, for each head of the group in turn.
 
     Everything is transposed, keys down and queries across, so that P and dS are the left factors of the next products
     as they lie in registers and never pass through shared memory. Rows past the last query read as zeros, also in dO,

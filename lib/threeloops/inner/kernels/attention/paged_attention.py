@@ -100,7 +100,8 @@ def paged_attention_kernel(
 def combine_splits_kernel(
     partial, log_sums, output, splits, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr
 ):  # fmt: skip
-    """output = Σ partial · 2^log_sum / Σ 2^log_sum over the splits of one row. SPLITS: `splits` or a little more."""
+    """Compute output = Σ partial · 2^log_sum / Σ 2^log_sum over the splits of one row. SPLITS: `splits` or a little
+    more."""
     row = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, SPLITS)
     channels = tl.arange(0, HEAD_DIM)
@@ -217,7 +218,7 @@ def cost(
 def _check(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor
 ) -> tuple[int, int, int]:
-    """Sequences, heads and head_dim."""
+    """Check the arguments, and return sequences, heads and head_dim."""
     launching.require_tensors(q=q, keys=keys, values=values)
     launching.require_dtypes((torch.int32, torch.int64), tables=tables, lengths=lengths)
     launching.require_one_device(q=q, tables=tables, lengths=lengths)
@@ -241,7 +242,8 @@ def _splits(programs: int, keys: int) -> int:
 
 
 def _configuration(dtype: torch.dtype, head_dim: int, group: int) -> Configuration:
-    """Tiles of 64 keys, two in flight while one is computed; float32 is multiplied without tensor cores in small ones.
+    """Choose tiles of 64 keys, two in flight while one is computed. float32 is multiplied without tensor cores in small
+    tiles.
 
     A group of more heads than a tile has rows is shared out, and its keys are read for each tile. All compile without
     spills for every target; they were not tuned on a GPU.

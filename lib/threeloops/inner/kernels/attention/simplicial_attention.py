@@ -167,7 +167,7 @@ def reference(
 
 
 def _triples(length: int, window1: int, window2: int) -> int:
-    """(i, j, k) that attend: Σ min(i + 1, window1) · min(i + 1, window2)."""
+    """Count the triples (i, j, k) that attend: Σ min(i + 1, window1) · min(i + 1, window2)."""
     small, large = sorted((min(window1, length), min(window2, length)))
     while_both_grow = small * (small + 1) * (2 * small + 1) // 6
     while_one_grows = small * (large * (large + 1) - small * (small + 1)) // 2

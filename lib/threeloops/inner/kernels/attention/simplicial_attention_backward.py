@@ -93,7 +93,7 @@ def gradients_of_rows(
     pair, grad_pair, row_query, row_lse, row_delta, k1, v1, first_key, end_key, length, window1,
     HEAD_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, WITH_VALUES: tl.constexpr,
 ):  # fmt: skip
-    """by_keys and, WITH_VALUES, by_values of rows, summed over the keys from first_key to end_key."""
+    """Compute by_keys and, WITH_VALUES, by_values of rows, summed over the keys from first_key to end_key."""
     by_keys = tl.zeros(pair.shape, tl.float32)
     by_values = tl.zeros(pair.shape, tl.float32)
     for start in range(first_key, end_key, BLOCK_KEYS):
@@ -204,7 +204,7 @@ def simplicial_grad_k2_v2_kernel(
 def simplicial_attention_backward(
     inputs: tuple[torch.Tensor, ...], out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, problem: Problem
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of inputs = (q, k1, k2, v1, v2), all contiguous; `grad_out` may have any strides."""
+    """Compute the gradients of inputs = (q, k1, k2, v1, v2), all contiguous. `grad_out` may have any strides."""
     grad_out = grad_out.contiguous()
     q, k1, k2, v1, _ = inputs
     grad_k1, grad_v1 = torch.empty_like(k1), torch.empty_like(v1)

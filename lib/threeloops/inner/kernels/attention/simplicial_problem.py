@@ -104,7 +104,7 @@ class Problem:
         return min(triton.next_power_of_2(self.window2), tiles.rows)
 
     def chunks(self, tiles: Tiles) -> int:
-        """Into how many chunks these tiles cut the offsets of the smaller window."""
+        """Return the number of chunks into which these tiles cut the offsets of the smaller window."""
         return triton.cdiv(self.window2, self.offsets_per_tile(tiles))
 
     def rows_that_are_pairs(self, tiles: Tiles) -> Configuration:
@@ -164,7 +164,7 @@ LOG2_E_CONSTANT = tl.constexpr(LOG2_E)
 
 @triton.jit
 def load_rows(matrix, rows, exists, HEAD_DIM: tl.constexpr):
-    """These rows of a contiguous (sequence, head_dim) matrix, zeros for those that do not exist."""
+    """Load these rows of a contiguous (sequence, head_dim) matrix, with zeros for rows that do not exist."""
     at = rows[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     return tl.load(matrix + at, mask=exists[:, None], other=0.0)
 

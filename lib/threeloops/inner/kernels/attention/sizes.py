@@ -108,13 +108,13 @@ def least_forward(sizes: AttentionSizes, pairs: int, bytes_per_element: float) -
 
 
 def pairs_in_window(length: int, window: int) -> int:
-    """(i, j) with i − window < j ≤ i, for all i: Σ min(i + 1, window)."""
+    """Count the pairs (i, j) with i − window < j ≤ i, for all i: Σ min(i + 1, window)."""
     window = min(window, length)
     return length * window - window * (window - 1) // 2
 
 
 def cost(sizes: AttentionSizes, bytes_per_element: float = 2, *, causal: bool = False) -> Work:
-    """`least_forward` of full or causal attention."""
+    """Return `least_forward` of full or causal attention."""
     return least_forward(sizes, visible_pairs(sizes.queries, sizes.keys, causal), bytes_per_element)
 
 
@@ -183,7 +183,7 @@ _FLOAT32: Mapping[str, Mapping[int, Shipped]] = {
 
 
 def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
-    """FlashAttention's tiles for the current target."""
+    """Return FlashAttention's tiles for the current target."""
     return (_FLOAT32 if dtype == torch.float32 else _SHIPPED)[target()][max(head_dim, 64)]
 
 

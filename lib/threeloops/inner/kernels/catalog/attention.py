@@ -113,7 +113,8 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
 
 
 def _torch_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """PyTorch's own. Its `is_causal` aligns the first query with the first key; for other lengths it takes a mask."""
+    """Call PyTorch's own attention. Its `is_causal` aligns the first query with the first key. For other lengths it
+    takes a mask."""
     queries, keys = q.shape[2], k.shape[2]
     grouped = q.shape[1] != k.shape[1]
     if causal and queries != keys:

@@ -41,10 +41,10 @@ class Entry:
 
 
 def shapes(*names: str) -> Callable[..., tuple[dict[str, int], ...]]:
-    """shapes("rows", "columns")((4096, 1024), …) → ({"rows": 4096, "columns": 1024}, …)."""
+    """Name the sizes: shapes("rows", "columns")((4096, 1024), …) → ({"rows": 4096, "columns": 1024}, …)."""
     return lambda *sizes: tuple(dict(zip(names, each, strict=True)) for each in sizes)
 
 
 def by_size(cost: Callable[..., Work], *names: str) -> Cost:
-    """`cost` of the shape's sizes in this order and of the dtype's bytes."""
+    """Return a function that calls `cost` with the shape's sizes in this order and the dtype's bytes."""
     return lambda shape, dtype: cost(*(shape[name] for name in names), dtype.itemsize)

@@ -56,5 +56,5 @@ def _entry(name: str, launch: Callable[..., Any], shapes: Mapping[str, Any]) -> 
 
 
 def _gradient_cost(m: int, k: int, n: int, bytes_per_element: float) -> Work:
-    """C = A B, then dA = dC Bᵀ and dB = Aᵀ dC."""
+    """Return the cost of C = A B, then dA = dC Bᵀ and dB = Aᵀ dC."""
     return sum((costs.matmul(*sizes, bytes_per_element) for sizes in ((m, k, n), (m, n, k), (k, m, n))), Work(0, 0))

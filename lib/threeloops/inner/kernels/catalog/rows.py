@@ -55,7 +55,7 @@ def _both_directions(
     backward_peer: Any,
     **options: Any,
 ) -> tuple[Entry, Entry]:
-    """Entries of two functions of `module`, with their references and costs."""
+    """Make the entries of two functions of `module`, with their references and costs."""
     functions = backward, module.backward_reference, backward_inputs, module.backward_cost
     return (
         _row_entry(forward.__name__, forward, module.reference, inputs, module.cost, peer, **options),

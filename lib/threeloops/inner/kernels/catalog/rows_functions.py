@@ -34,7 +34,8 @@ def normal(dtype: torch.dtype, device: str, seed: int, *shapes: tuple[int, ...])
 
 
 def drawn(*tensors: tuple[str, ...], then: Callable[..., tuple[Any, ...]] = lambda *drawn: drawn) -> Inputs:
-    """Inputs: `then` of tensors of normal numbers, one for each tuple of sizes' names, ("rows", "columns") for one."""
+    """Make inputs: `then` of tensors of normal numbers, one for each tuple of sizes' names, ("rows", "columns") for
+    one."""
 
     def inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
         return then(*normal(dtype, device, seed, *(tuple(shape[name] for name in names) for names in tensors)))
@@ -43,7 +44,8 @@ def drawn(*tensors: tuple[str, ...], then: Callable[..., tuple[Any, ...]] = lamb
 
 
 def by_keyword(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
-    """`function`, taking its last arguments by position although they are keyword arguments with these names."""
+    """Return `function`, changed to take its last arguments by position. They are keyword arguments with these
+    names."""
     return lambda *arguments: function(
         *arguments[: -len(names)], **dict(zip(names, arguments[-len(names) :], strict=True))
     )
@@ -73,7 +75,7 @@ def with_scaled_weight(hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
 
 
 def qkv_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
-    """x, weight, heads, kv_heads, bias or None, cosines and sines or None."""
+    """Make x, weight, heads, kv_heads, bias or None, cosines and sines or None."""
     heads, kv_heads, head_dim = shape["heads"], shape["kv_heads"], shape["head_dim"]
     rows = (heads + 2 * kv_heads) * head_dim
     sizes = (shape["batch"], shape["sequence"], shape["width"]), (rows, shape["width"]), (rows,)
@@ -83,7 +85,7 @@ def qkv_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tupl
 
 
 def torch_dropout(x: Tensor, bias: Tensor, p: float, seed: int) -> Tensor:
-    """Three operators. The mask is ours, drawn beforehand, since torch's own would differ."""
+    """Run three operators. The mask is ours, drawn beforehand, since torch's own would differ."""
     return functional.gelu(x + bias) * _scaled_mask(tuple(x.shape), p, seed, x.device, x.dtype)
 
 
@@ -102,7 +104,7 @@ def torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def torch_layernorm_backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-    """torch's own backward operator, on given statistics, as ours has them."""
+    """Run torch's own backward operator, on the given statistics, as ours does."""
     dtype = x.dtype if x.device.type == "cpu" else mean.dtype
     statistics = (each[:, None].to(dtype) for each in (mean, scale))
     shape = (x.shape[-1],)

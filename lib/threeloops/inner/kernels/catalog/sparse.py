@@ -88,7 +88,8 @@ def _simplicial_inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int)
 
 
 def _local_and_global(shape: Shape) -> BlockMask:
-    """Causal: each block of queries sees its own and the `local` blocks before it, and the first block of all."""
+    """Make a causal mask in which each block of queries sees its own and the `local` blocks before it, and the first
+    block of all."""
     return _mask(-(-shape["length"] // shape["block"]), shape["block"], shape["local"])
 
 

@@ -49,7 +49,7 @@ def _window(keys: torch.Tensor, window: int) -> torch.Tensor:
 
 
 def masked_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask) -> torch.Tensor:
-    """PyTorch's attention under a mask of single positions, which is made once, as a model would."""
+    """Call PyTorch's attention under a mask of single positions, which is made once, as in a model."""
     return block_sparse_attention.attend(q, k, v, *_positions(mask, q.shape[2], k.shape[2], q.device))
 
 
@@ -59,12 +59,12 @@ def _positions(mask: BlockMask, queries: int, keys: int, device: torch.device) -
 
 
 def flex_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
-    """PyTorch's FlexAttention, compiled."""
+    """Call PyTorch's FlexAttention, compiled."""
     return _flex(q, k, v, _flex_window_mask(q.shape[2], window))
 
 
 def flex_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask) -> torch.Tensor:
-    """PyTorch's FlexAttention, compiled."""
+    """Call PyTorch's FlexAttention, compiled."""
     return _flex(q, k, v, _flex_block_mask(q.shape[2], mask))
 
 
@@ -98,5 +98,5 @@ def _flex_block_mask(length: int, mask: BlockMask) -> Any:
 
 
 def on_cuda(**peers: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Tensor]]:
-    """These peers if there is a GPU to compile them for, else none."""
+    """Return these peers if there is a GPU to compile them for, else none."""
     return peers if torch.cuda.is_available() else {}

@@ -50,7 +50,7 @@ def descriptor_matmul_kernel(
 
 
 def descriptor_matmul(a: torch.Tensor, b: torch.Tensor, **options: Unpack[Options]) -> torch.Tensor:
-    """a @ b: (m, k) @ (k, n) → (m, n), like `matmul`, for matrices that descriptors can describe.
+    """Compute a @ b: (m, k) @ (k, n) → (m, n), like `matmul`, for matrices that descriptors can describe.
 
     k and n (and m, for a transposed a) times the element size must be multiples of 16 bytes, and data must begin at
     one; a ValueError says which does not. Where the target has no such engine, `matmul`'s kernel is launched instead.

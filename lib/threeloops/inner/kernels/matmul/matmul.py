@@ -24,7 +24,8 @@ __all__ = ["cost", "grouped_tile", "launch", "matmul", "matmul_kernel", "multipl
 
 @triton.jit
 def grouped_tile(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
-    """Row and column of the tile-th tile: down GROUP_M rows, then to the next column, then to the next group."""
+    """Return the row and column of the tile-th tile, in the order down GROUP_M rows, then to the next column, then to
+    the next group."""
     tiles_in_group = GROUP_M * tiles_n
     first_row = (tile // tiles_in_group) * GROUP_M
     rows = tl.minimum(tiles_m - first_row, GROUP_M)

@@ -57,7 +57,7 @@ without tensor cores is limited by its multiply-adds, with any tile."""
 
 
 def _require_product(a: torch.Tensor, b: torch.Tensor, *, batched: bool) -> None:
-    """Raises ValueError for tensors whose product a @ b cannot be computed here."""
+    """Check that the product a @ b can be computed here. Raises ValueError if not."""
     launching.require_tensors(a=a, b=b)
     dimensions = "batch, rows, columns" if batched and max(a.ndim, b.ndim) == 3 else "rows, columns"
     launching.require_dimensions("a", a, dimensions)
@@ -82,7 +82,7 @@ def _require_product(a: torch.Tensor, b: torch.Tensor, *, batched: bool) -> None
 
 
 def _input_precision_of(dtype: torch.dtype, asked: str | None) -> str:
-    """How float32 factors are multiplied: "tf32" keeps 10 of their 23 mantissa bits, "ieee" all of them.
+    """Return how float32 factors are multiplied: "tf32" keeps 10 of their 23 mantissa bits, "ieee" all of them.
 
     The default is torch's: TF32 where `torch.backends.cuda.matmul` allows it. Products of fp16 and bf16 are exact.
     """
@@ -150,7 +150,7 @@ def multiply(
     block_k: int | None = None,
     group_m: int | None = None,
 ) -> torch.Tensor:
-    """a @ b by `launch`, differentiable. `batched` allows batches of matrices; for `large` see `choose`."""
+    """Compute a @ b by `launch`. Differentiable. `batched` allows batches of matrices. For `large` see `choose`."""
     precision = _input_precision_of(a.dtype, input_precision)
     blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": group_m}
 

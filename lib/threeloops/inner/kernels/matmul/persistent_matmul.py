@@ -40,7 +40,7 @@ def persistent_matmul_kernel(
 def persistent_matmul(
     a: torch.Tensor, b: torch.Tensor, *, programs: int | None = None, **options: Unpack[Options]
 ) -> torch.Tensor:
-    """a @ b: (m, k) @ (k, n) → (m, n), like `matmul`, by `programs` programs, never more than there are tiles.
+    """Compute a @ b: (m, k) @ (k, n) → (m, n), like `matmul`, by `programs` programs, never more than there are tiles.
 
     By default one per multiprocessor of the GPU; in the interpreter, of the device that `target()` stands for: 132 for
     the H100.

@@ -25,14 +25,14 @@ __all__ = ["cost", "qkv_projection", "qkv_projection_kernel", "reference", "rota
 
 
 def rotary_tables(sequence: int, head_dim: int, base: float = 10000.0, device: torch.device | str = "cpu") -> tuple:
-    """Cosines and sines of position · base^(−2i / head_dim): (sequence, head_dim / 2) float32 each."""
+    """Return the cosines and sines of position · base^(−2i / head_dim): (sequence, head_dim / 2) float32 each."""
     frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim)
     angle = torch.arange(sequence, dtype=torch.float64, device=device)[:, None] * frequency
     return angle.cos().float(), angle.sin().float()
 
 
 def _rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """(…, sequence, head_dim), each pair of dimensions i and i + head_dim / 2 rotated by its angle."""
+    """Rotate each pair of dimensions i and i + head_dim / 2 of (…, sequence, head_dim) by its angle."""
     first, second = heads.chunk(2, dim=-1)
     rotated = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
     return rotated.to(heads.dtype)
@@ -209,7 +209,8 @@ def cost(
     bias: bool = False,
     rotary: bool = False,
 ) -> Work:
-    """One product (tokens, width) @ (width, dimensions of all heads), its bias, and two rotary tables in float32."""
+    """Return the cost of one product (tokens, width) @ (width, dimensions of all heads), its bias, and two rotary
+    tables in float32."""
     columns = (heads + 2 * kv_heads) * head_dim
     turned = batch * sequence * (heads + kv_heads) * head_dim
     product = costs.matmul(batch * sequence, width, columns, bytes_per_element)

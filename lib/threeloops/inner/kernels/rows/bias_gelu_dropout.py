@@ -73,7 +73,7 @@ def _philox(seed: int, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @triton.jit
 def gelu(z, TANH: tl.constexpr):
-    """z·Φ(z). The approximation's ½(1 + tanh u) is written as the sigmoid of 2u, which is the same."""
+    """Compute z·Φ(z). The approximation's ½(1 + tanh u) is written as the sigmoid of 2u, which is the same."""
     if TANH:
         return z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
     else:
@@ -82,7 +82,7 @@ def gelu(z, TANH: tl.constexpr):
 
 @triton.jit
 def gelu_derivative(z, TANH: tl.constexpr):
-    """Φ(z) + z·φ(z), or the derivative of the approximation.
+    """Compute Φ(z) + z·φ(z), or the derivative of the approximation.
 
     With e = exp(−|2u|), the product of the sigmoid of 2u and its distance from 1 is e / (1 + e)², which subtracts
     nothing and so loses no digits.
@@ -100,7 +100,7 @@ def gelu_derivative(z, TANH: tl.constexpr):
 
 @triton.jit
 def normal_distribution(z, bell):
-    """Φ(z), where `bell` is exp(−z²/2). The polynomial is 7.1.26's for erfc(|z|/√2), halved."""
+    """Compute Φ(z), where `bell` is exp(−z²/2). The polynomial is 7.1.26's for erfc(|z|/√2), halved."""
     t = 1 / (1 + 0.23164189 * tl.abs(z))
     polynomial = 0.5307027145 * t - 0.7265760135
     polynomial = polynomial * t + 0.7107068705
@@ -203,7 +203,8 @@ def kept_mask(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
 
 
 def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads x and the bias, writes y; no mask. 6 FLOPs for bias, GELU and scale; Philox computes with integers only."""
+    """Return the cost: reads x and the bias, writes y, but no mask. 6 FLOPs for bias, GELU and scale. Philox computes
+    with integers only."""
     return Work((2 * rows + 1) * columns * bytes_per_element, 6 * rows * columns)
 
 
@@ -240,7 +241,8 @@ def bias_gelu_dropout_backward_kernel(
 def bias_gelu_dropout_backward(
     dy: torch.Tensor, x: torch.Tensor, bias: torch.Tensor, p: float, seed: int, tanh: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of x (its shape and dtype, contiguous) and bias, summed in float32 and the same in every run.
+    """Compute the gradients of x (its shape and dtype, contiguous) and bias, summed in float32 and identical in every
+    run.
 
     dy, the gradient of the output, has x's shape and dtype; `tanh` says whether GELU was approximated.
     """
@@ -265,13 +267,14 @@ def _threshold(p: float) -> int:
 
 
 def kept_scale(p: float) -> float:
-    """1 / (1 − p) for the rounded p, so that the mean stays; 0 where everything is dropped."""
+    """Return 1 / (1 − p) for the rounded p, which keeps the mean, or 0 if everything is dropped."""
     dropped = _threshold(p) / 2**16
     return 1 / (1 - dropped) if dropped < 1 else 0.0
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads dy, x and the bias, writes dx and dbias; writes and reads the partial sums. 12 FLOPs per element."""
+    """Return the cost: reads dy, x and the bias, writes dx and dbias, and writes and reads the partial sums. 12 FLOPs
+    per element."""
     elementwise = Work((3 * rows + 1) * columns * bytes_per_element, 12 * rows * columns)
     stacks, _ = stack_rows(rows, _BACKWARD_CONFIGURATION.constants["ROWS"])
     return elementwise + partial_sums_cost(stacks, columns, bytes_per_element)

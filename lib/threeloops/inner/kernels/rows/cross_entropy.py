@@ -41,7 +41,8 @@ def scale_rows_kernel(gradient_ptr, factor_ptr, columns, row_stride, factor_stri
 
 
 def scale_rows(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """gradient (rows, columns), rows contiguous, times `factor`, in place: a scalar tensor, or one number per row."""
+    """Multiply gradient (rows, columns), rows contiguous, by `factor` in place. The factor is a scalar tensor, or one
+    number per row."""
     rows, columns = gradient.shape
     if gradient.numel():
         grid = (rows, triton.cdiv(columns, _SCALE_ROWS.constants["BLOCK"]))
@@ -107,7 +108,8 @@ def cross_entropy_kernel(
 
 
 def _configuration(vocabulary: int) -> Configuration:
-    """Up to sixteen warps per row, so that few rows are in flight and the second reading still finds a row in L2."""
+    """Choose up to sixteen warps per row, so that few rows are in flight and the second reading still finds a row in
+    L2."""
     block = min(_LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
     return Configuration({"BLOCK": block}, num_warps=max(4, block // 512))
 
@@ -122,7 +124,8 @@ def cross_entropy(
     reduction: str = "mean",
     in_place: bool = False,
 ) -> torch.Tensor:
-    """Cross-entropy of (rows, vocabulary) logits, as torch.nn.functional.cross_entropy, in float32; differentiable.
+    """Compute the cross-entropy of (rows, vocabulary) logits in float32, like torch.nn.functional.cross_entropy.
+    Differentiable.
 
     Args:
         logits: float16, bfloat16 or float32; rows may lie apart.
@@ -172,7 +175,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def require_targets(targets: torch.Tensor, label_smoothing: float, **rows: torch.Tensor) -> None:
-    """One int64 target for each row of the one tensor in `rows`, on its device."""
+    """Require one int64 target for each row of the one tensor in `rows`, on its device."""
     launching.require_dtypes((torch.int64,), targets=targets)
     ((name, tensor),) = rows.items()
     launching.require_shape("targets", targets, tensor.shape[:1], f"one for each row of {name}")
@@ -233,7 +236,8 @@ def reference(
 
 
 def cost(rows: int, vocabulary: int, bytes_per_element: float = 2, *, gradient: bool = True, ignored: int = 0) -> Work:
-    """Reads logits and an int64 target per row, writes a float32 loss per row and the gradient, in place or not.
+    """Return the cost: reads logits and an int64 target per row, writes a float32 loss per row and the gradient, in
+    place or not.
 
     Logits of `ignored` rows are not read. 5 FLOPs per element for the loss, as for softmax, 3 more for the gradient.
     """

@@ -33,7 +33,8 @@ def fused_linear_cross_entropy(
     reduction: str = "mean",
     chunk_rows: int | None = None,
 ) -> torch.Tensor:
-    """Cross-entropy of the logits hidden @ weightᵀ, which are never all in memory; differentiable in hidden and weight.
+    """Compute the cross-entropy of the logits hidden @ weightᵀ, which are never all in memory. Differentiable in hidden
+    and weight.
 
     Args:
         hidden: (rows, width) of float16, bfloat16 or float32.
@@ -63,7 +64,7 @@ def fused_linear_cross_entropy(
 
 
 def _chunk_size(rows: int, width: int, vocabulary: int) -> int:
-    """Rows per chunk, a power of two: about vocabulary / width chunks, each as large as hidden."""
+    """Return the rows per chunk, a power of two: about vocabulary / width chunks, each as large as hidden."""
     return triton.next_power_of_2(triton.cdiv(max(rows, 1), triton.cdiv(vocabulary, width)))
 
 
@@ -103,9 +104,9 @@ def reference(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor,
 
 
 def cost(rows: int, width: int, vocabulary: int, bytes_per_element: float = 2) -> Work:
-    """Loss and both gradients. Reads hidden, weight and targets, writes two gradients and the loss; three products and
-    the cross-entropy's arithmetic. The chunks of logits that this implementation moves could stay on the chip, so they
-    do not count."""
+    """Return the cost of the loss and both gradients. Reads hidden, weight and targets, writes two gradients and the
+    loss; three products and the cross-entropy's arithmetic. The chunks of logits that this implementation moves could
+    stay on the chip, so they do not count."""
     outside = 2 * (rows + vocabulary) * width * bytes_per_element + 8 * rows + 4
     products = 3 * costs.matmul(rows, width, vocabulary).flops
     return Work(outside, products + cross_entropy.cost(rows, vocabulary).flops)

@@ -48,7 +48,7 @@ def layernorm_kernel(
 
 
 def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float = 1e-5) -> torch.Tensor:
-    """LayerNorm over the last dimension, computed in float32; differentiable in x, weight and bias.
+    """Compute LayerNorm over the last dimension in float32. Differentiable in x, weight and bias.
 
     Args:
         x: (..., columns) of float16, bfloat16 or float32. Rows may lie apart; a row whose elements do is copied first.
@@ -176,7 +176,8 @@ def backward_reference(
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads dy, x, the weight and two float32 per row, writes dx; writes and reads two sets of partial sums."""
+    """Return the cost: reads dy, x, the weight and two float32 per row, writes dx, and writes and reads two sets of
+    partial sums."""
     _, programs, _ = tiles.row_tile_of_two(rows, columns, int(bytes_per_element))
     rowwise = Work((3 * rows + 1) * columns * bytes_per_element + 8 * rows, 13 * rows * columns)
     return rowwise + 2 * tiles.partial_sums_cost(programs, columns, bytes_per_element)

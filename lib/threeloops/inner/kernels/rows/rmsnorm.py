@@ -45,7 +45,7 @@ def rmsnorm_kernel(
 
 
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> torch.Tensor:
-    """RMSNorm over the last dimension, computed in float32; differentiable in x and weight.
+    """Compute RMSNorm over the last dimension in float32. Differentiable in x and weight.
 
     Args:
         x: (..., columns) of float16, bfloat16 or float32. Rows may lie apart; a row whose elements do is copied first.
@@ -97,7 +97,8 @@ def reference(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> t
 
 
 def cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads x and the weight, writes y and a float32 per row. A square, an addition and two products per element."""
+    """Return the cost: reads x and the weight, writes y and a float32 per row. A square, an addition and two products
+    per element."""
     return Work((2 * rows + 1) * columns * bytes_per_element + 4 * rows, 4 * rows * columns)
 
 
@@ -162,7 +163,8 @@ def backward_reference(
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads dy, x, the weight and a float32 per row, writes dx and dweight; writes and reads the partial sums."""
+    """Return the cost: reads dy, x, the weight and a float32 per row, writes dx and dweight, and writes and reads the
+    partial sums."""
     _, programs, _ = tiles.row_tile_of_two(rows, columns, int(bytes_per_element))
     rowwise = Work((3 * rows + 1) * columns * bytes_per_element + 4 * rows, 9 * rows * columns)
     return rowwise + tiles.partial_sums_cost(programs, columns, bytes_per_element)

@@ -93,7 +93,7 @@ def long_softmax_backward_kernel(y_ptr, dy_ptr, dx_ptr, columns, BLOCK: tl.const
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Softmax over the last dimension, computed in float32; differentiable. Returns a contiguous tensor of x's dtype.
+    """Compute softmax over the last dimension in float32. Differentiable. Returns a contiguous tensor of x's dtype.
 
     x is (..., columns) of float16, bfloat16 or float32. A matrix of any strides is read in place; more dimensions are
     copied if they cannot be viewed as one matrix.
@@ -155,5 +155,5 @@ cost = costs.softmax
 
 
 def backward_cost(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
-    """Reads y and dy, writes dx; two FLOPs for the sum, two for the result."""
+    """Return the cost: reads y and dy, writes dx. Two FLOPs for the sum, two for the result."""
     return Work(3 * rows * columns * bytes_per_element, 4 * rows * columns)

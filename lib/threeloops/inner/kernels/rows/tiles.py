@@ -39,7 +39,7 @@ _STAGED_BYTES = {"sm_80": 65536, "sm_90": 65536, "sm_100": 65536, "gfx942": 1638
 
 
 def row_tile(columns: int) -> Configuration:
-    """ROWS × BLOCK elements with BLOCK ≥ `columns`, a power of two: the tile of one program, and its warps."""
+    """Return the tile of one program, ROWS × BLOCK elements with BLOCK ≥ `columns`, a power of two, and its warps."""
     block = triton.next_power_of_2(columns)
     rows = max(1, min(_TILE_ELEMENTS // block, 64))
     warps = 16 if block > _TILE_ELEMENTS else 8 if rows * block == _TILE_ELEMENTS else 4
@@ -47,7 +47,8 @@ def row_tile(columns: int) -> Configuration:
 
 
 def row_tile_of_two(rows: int, columns: int, bytes_per_element: int) -> tuple[Configuration, int, int]:
-    """Tile, programs and tiles per program for a kernel that reads two tensors by rows and sums a third by columns.
+    """Return the tile, programs and tiles per program for a kernel that reads two tensors by rows and sums a third by
+    columns.
 
     The loads of STAGES − 1 tiles are in flight while the program works on another one. They wait in shared memory,
     which two programs share. Rows that do not begin at multiples of 16 bytes cannot be copied there in wide pieces, so
@@ -129,7 +130,8 @@ def partial_sums_kernel(partials_ptr, total_ptr, programs, columns, ROWS: tl.con
 
 
 def partial_sums(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """(programs, columns) contiguous float32 → (columns,) of `dtype`, summed in float32 in a fixed order."""
+    """Sum partial sums: (programs, columns) contiguous float32 → (columns,) of `dtype`, summed in float32 in a fixed
+    order."""
     programs, columns = partials.shape
     total = torch.empty(columns, dtype=dtype, device=partials.device)
     grid = (triton.cdiv(columns, _PARTIAL_SUMS.constants["COLUMNS"]),)
@@ -151,7 +153,7 @@ _TILE = Configuration({"ROWS": 16, "COLUMNS": 128}, num_warps=4)
 def long_norm_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, scale_ptr, columns, x_row_stride, epsilon, BLOCK: tl.constexpr
 ):
-    """One program per row. RMSNorm passes None for bias and mean."""
+    """Normalise one row per program. RMSNorm passes None for bias and mean."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row_stride
     y_ptr += row * columns

@@ -76,7 +76,7 @@ class BlockMask:
             raise ValueError(f"{sizes.queries} queries and {sizes.keys} keys: expected as many under a causal mask")
 
     def divided(self, tiles: Tiles) -> Tiles:
-        """These tiles, cut so that none crosses two blocks; four warps if cut to 32 × 32 or less.
+        """Return these tiles, cut so that none crosses two blocks, with four warps if cut to 32 × 32 or less.
 
         Blocks of less than 64 make tiles too short for the wgmma instructions of sm_90, which take 64 rows at a time.
         """

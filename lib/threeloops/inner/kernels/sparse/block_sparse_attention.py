@@ -241,7 +241,7 @@ def _backward(
     sizes: AttentionSizes,
     scale: float,
 ) -> tuple[torch.Tensor, ...]:
-    """Gradients of q, k and v, contiguous; `grad_output` may have any strides."""
+    """Compute the gradients of q, k and v, contiguous. `grad_output` may have any strides."""
     grad_q, grad_k, grad_v = (each.new_empty(each.shape) for each in inputs)
     (grad_output,) = rows_in_one_piece(grad_output)
     delta = torch.empty_like(lse)

@@ -32,7 +32,7 @@ def backward_cost(mask: BlockMask, sizes: AttentionSizes, bytes_per_element: flo
 
 
 def _visible_pairs(mask: BlockMask, sizes: AttentionSizes) -> int:
-    """Pairs of query and key that attend, in all heads."""
+    """Count the pairs of query and key that attend, in all heads."""
     queries, keys = (_elements(length, mask.block_size) for length in (sizes.queries, sizes.keys))
     pairs = queries[:, None] * keys[None, :]
     if mask.causal:
@@ -41,13 +41,13 @@ def _visible_pairs(mask: BlockMask, sizes: AttentionSizes) -> int:
 
 
 def _seen_keys(mask: BlockMask, sizes: AttentionSizes) -> int:
-    """Keys of all key heads that any query of their group sees."""
+    """Count the keys of all key heads that any query of their group sees."""
     seen = mask.by_head.expand(sizes.heads, -1, -1).any(1).reshape(sizes.kv_heads, sizes.group, -1).any(1)
     return int((seen * _elements(sizes.keys, mask.block_size)).sum())
 
 
 def _seeing_queries(mask: BlockMask, sizes: AttentionSizes) -> int:
-    """Queries of all heads that see any key."""
+    """Count the queries of all heads that see any key."""
     seeing = mask.by_head.expand(sizes.heads, -1, -1).any(2)
     return int((seeing * _elements(sizes.queries, mask.block_size)).sum())
 

@@ -9,7 +9,8 @@ __all__ = ["backward_cost", "cost"]
 
 
 def _visible_pairs(length: int, window: int, sinks: int = 0) -> int:
-    """Pairs of query and key that attend: those in the window, and sinks that have left the window of later queries."""
+    """Count the pairs of query and key that attend: those in the window, and sinks that have left the window of later
+    queries."""
     outside = max(length - window, 0)
     sinks = min(sinks, outside)
     return pairs_in_window(length, window) + outside * sinks - sinks * (sinks - 1) // 2

@@ -63,7 +63,8 @@ def shipped(dtype: torch.dtype, head_dim: int) -> Shipped:
 
 @triton.jit
 def load_tile(matrix, first, length, stride, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Rows first … first + ROWS − 1 of a (length, head_dim) matrix, zeros past its end; 64 bits for the start only."""
+    """Load rows first … first + ROWS − 1 of a (length, head_dim) matrix, with zeros past its end. Only the start takes
+    64 bits."""
     rows = tl.arange(0, ROWS)
     tile = matrix + tl.cast(first, tl.int64) * stride
     at = rows[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
@@ -81,13 +82,14 @@ def store_tile(matrix, first, length, values):
 
 @triton.jit
 def hide_outside_window(scores, queries, keys, window, sinks):
-    """−inf for keys in the future, and for keys that have left the window, except the first `sinks`."""
+    """Replace scores by −inf for keys in the future, and for keys that have left the window, except the first
+    `sinks`."""
     return tl.where((keys <= queries) & ((keys > queries - window) | (keys < sinks)), scores, float("-inf"))
 
 
 @triton.jit
 def hide_absent(scores, queries, keys, end, CAUSAL: tl.constexpr):
-    """−inf for keys from `end` on and, if causal, for keys in the future of their query."""
+    """Replace scores by −inf for keys from `end` on and, if causal, for keys in the future of their query."""
     visible = keys < end
     if CAUSAL:
         visible = visible & (keys <= queries)
@@ -96,7 +98,7 @@ def hide_absent(scores, queries, keys, end, CAUSAL: tl.constexpr):
 
 @triton.jit
 def take_tile(scores, scale, v_values, maximum, total, values):
-    """One step of an online softmax: maximum, sum and weighted values of each row, including this tile."""
+    """Take one step of an online softmax: maximum, sum and weighted values of each row, including this tile."""
     new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
     weights = tl.exp2(scores * scale - new_maximum[:, None])
     rescale = tl.exp2(maximum - new_maximum)

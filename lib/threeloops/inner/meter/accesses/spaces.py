@@ -107,7 +107,7 @@ def unwrapped(tensor: Any) -> Any:
 
 
 def tensors(name: str, original: Any, host: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, original, host) of every tensor in an argument: itself, or those in a descriptor or tuple."""
+    """Yield (name, original, host) of every tensor in an argument: itself, or those in a descriptor or tuple."""
     if isinstance(original, tuple):
         for place, (theirs, ours) in enumerate(zip(original, host, strict=True)):
             yield from tensors(f"{name}[{place}]", theirs, ours)

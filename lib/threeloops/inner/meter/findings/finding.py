@@ -81,7 +81,7 @@ class Incidents:
 
 
 def amount(number: int, unit: str) -> str:
-    """(1, "lane") → "1 lane"; (24, "lane") → "24 lanes"."""
+    """Format an amount: (1, "lane") → "1 lane"; (24, "lane") → "24 lanes"."""
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
@@ -90,7 +90,7 @@ def base_name(file: str) -> str:
 
 
 def program_coordinates(program: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(x, y, z) of a program, from its number in the interpreter's order, in which z runs fastest."""
+    """Return (x, y, z) of a program, from its number in the interpreter's order, in which z runs fastest."""
     rest, z = divmod(program, grid[2])
     x, y = divmod(rest, grid[1])
     return x, y, z

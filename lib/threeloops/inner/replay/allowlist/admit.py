@@ -163,7 +163,8 @@ class _Cell:
         return next((each for each in node.decorator_list if self._called(each) in _JIT), None)
 
     def _check_decorators(self, node: ast.FunctionDef) -> None:
-        """Tuners are dropped with any functions they hold: the launch is recorded after tuning."""
+        """Check the decorators. Tuners are dropped with any functions they hold, because the launch is recorded after
+        tuning."""
         for decorator in node.decorator_list:
             name = self._called(decorator)
             if name not in _JIT | _TUNERS:

@@ -100,7 +100,7 @@ class Canonical(ast.NodeTransformer):
         return node
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        """Triton compiles assert as tl.device_assert."""
+        """Rewrite assert as tl.device_assert, as Triton compiles it."""
         given = [node.test] if node.msg is None else [node.test, node.msg]
         call = ast.Call(named("tl.device_assert", node), given, [])
         return self.visit(ast.copy_location(ast.Expr(ast.copy_location(call, node)), node))
@@ -175,7 +175,7 @@ def _meanings(body: Sequence[ast.stmt], own: Collection[str]) -> Iterator[tuple[
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module, and those inside of its compound statements; none of a function or class."""
+    """Yield the statements of a module, and those inside its compound statements, but none of a function or class."""
     for node in body:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -201,7 +201,7 @@ def bound_names(body: Collection[ast.AST]) -> Iterator[str]:
 
 
 def stored_names(function: ast.FunctionDef) -> Iterator[ast.Name]:
-    """The names that a function's statements bind. A comprehension's own name is not one of them."""
+    """Yield the names that a function's statements bind. A comprehension's own name is not one of them."""
     queue: list[ast.AST] = [*function.body]
     while queue:
         node = queue.pop()
