@@ -47,7 +47,6 @@ check: test-environment ## style, types, labs/ against solutions/, and answers t
 	@$(BIN)/mypy
 	@$(BIN)/threeloops release --check
 	@$(BIN)/threeloops leaks --jobs $(JOBS)
-	@$(BIN)/threeloops leaks --source library --jobs $(JOBS)
 
 environment:
 	$(call VENV,.venv) requirements.txt --editable
