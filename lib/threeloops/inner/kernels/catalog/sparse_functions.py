@@ -1,4 +1,4 @@
-"""What the entries of `catalog.sparse` are compared with, PyTorch functions of the same arguments; and gradients."""
+"""PyTorch functions with which the entries of `catalog.sparse` are compared, and gradients."""
 
 from collections.abc import Callable
 from functools import cache, lru_cache
