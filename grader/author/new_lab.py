@@ -23,7 +23,7 @@ def begin(slug: str, root: Path | None = None) -> Lab:
     """
     root = root or course_root()
     if not _NAME.fullmatch(slug):
-        raise LabError(f"{slug!r} is no name of a lab: expected two digits and words, as in 20_my_lab")
+        raise LabError(f"{slug!r} is not a valid name of a lab: expected two digits and words, as in 20_my_lab")
     labs = all_labs(root)
     if labs:  # in a bundle or a wheel, a first source would hide all labs that have none
         require_solutions(labs)
@@ -77,7 +77,7 @@ from threeloops.lab import check, hint
 # ### Exercise 1 (100 points)
 #
 # `tensor_bytes(shape: tuple, element_bytes: int) -> int` returns the bytes that a tensor of this shape takes. The shape ()
-# is that of one number.
+# is the shape of one number.
 
 
 # %% nbgrader={"grade": false, "grade_id": "tensor_bytes", "locked": false, "schema_version": 3, "solution": true, "task": false}

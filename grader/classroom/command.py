@@ -258,7 +258,7 @@ def _nbgrader(*words: str) -> None:
     """Run nbgrader's command in the course. If it fails, raises MachineFault, which shows its output."""
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
-        raise LabError(f"{root} is no course folder: it has no nbgrader_config.py; run this in a checkout or a bundle")
+        raise LabError(f"{root} is not a course folder: it has no nbgrader_config.py; run this in a checkout or bundle")
     if words[0] in _OF_EXCHANGE:
         require_exchange(root)
     command = [sys.executable, "-m", "nbgrader", *words]

@@ -30,9 +30,9 @@ def configure(c: Any, root: Path) -> None:
 
     shared(exchange_of(root))
     c.Exchange.root = str(exchange_of(root))
-    # Of what students leave there nothing is trusted, and what one of them leaves holds up no other.
+    # Nothing that students leave there is trusted, and one student's files cannot block another's.
     c.ExchangeFactory.collect = "grader.classroom.exchange.collect.GuardedCollect"
-    # What a student hands in is the copy that `threeloops start` made.
+    # A student hands in the copy that `threeloops start` made.
     c.Exchange.assignment_dir = str(root / "work")
 
     c.GenerateAssignment.preprocessors = PREPROCESSORS
@@ -54,7 +54,7 @@ def configure(c: Any, root: Path) -> None:
         "nbgrader.preprocessors.AssignLatePenalties",
         "grader.release.preprocessors.CheckCells",
     ]
-    # What nbgrader does before the first preprocessor sees a submission, and after an exception, no option reaches.
+    # No option reaches the work of nbgrader before the first preprocessor sees a submission, or after an exception.
     autograde.install()
     # `threeloops class init` sets the policy; without it nothing is taken for lateness.
     c.AssignLatePenalties.plugin_class = "grader.classroom.late_policy.ClassLatePolicy"

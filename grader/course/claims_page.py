@@ -34,7 +34,8 @@ _KINDS = {"holds": "good", "corrected": "changed"}
 
 @dataclass(frozen=True)
 class Row:
-    """One claim with its audit; `record` is None if the run has none, and `device` is where the lab was executed."""
+    """One claim with its audit. `record` is None if the run has none, and `device` is the device that executed the
+    lab."""
 
     claim: Claim
     record: dict[str, Any] | None = None
@@ -54,7 +55,7 @@ class Row:
 
     @property
     def level(self) -> str:
-        """The level of evidence, with the device where that is a GPU."""
+        """The level of evidence, with the device if it is a GPU."""
         level = str(self.record["level"]) if self.record else ""
         return f"GPU, {self.device.removeprefix('cuda:')}" if level == "GPU" else level
 
@@ -84,7 +85,7 @@ def rows(report: CourseReport) -> list[Row]:
 
 
 def _summary(listed: Sequence[Row]) -> str:
-    """Return how many claims there are, and with which verdicts."""
+    """Return the number of claims, and the number of each verdict."""
     verdicts = Counter(row.verdict or row.found for row in listed)
     order = [*VERDICTS, *(verdict for verdict in verdicts if verdict not in VERDICTS)]
     counts = ", ".join(f"{verdict}: {verdicts[verdict]}" for verdict in order if verdicts[verdict])

@@ -1,4 +1,6 @@
-"""Grade a class: every submission goes through the wall, in parallel, and gets its own record whatever others do."""
+"""Grade a class: every submission goes through the wall, in parallel, and gets its own record, which the others cannot
+affect.
+"""
 
 import contextlib
 import hashlib

@@ -55,7 +55,7 @@ def stage(folder: Path, withholds: Sequence[str], data: Path | None) -> Path:
         if path.is_dir():
             shutil.rmtree(path)
         elif not path.with_suffix(".py").is_file():
-            raise ValueError(f"withholds: {module} is no module of the library; correct the lab's header")
+            raise ValueError(f"withholds: {module} is not a module of the library; correct the lab's header")
         path.with_suffix(".py").write_text(_STUB.format(module=module), encoding="utf-8")
     for name in _STUDENT_END:
         target = folder / "grader" / name

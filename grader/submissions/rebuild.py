@@ -133,7 +133,7 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
     if changed or grade_id(cell) is None:
         what = ", ".join(changed) or "its nbgrader metadata is gone"
         notes.append(f"{name}: the cell's grading metadata was changed ({what}); the lab's own was used")
-    # Release adds one tag; where there is no source, the released notebook is the master.
+    # Release adds one tag. If there is no source, the released notebook is the master.
     given_tags, own_tags = ([t for t in c["metadata"].get("tags", []) if t != GOES_ON] for c in (cell, master))
     if given_tags != own_tags:
         notes.append(f"{name}: the cell's tags were changed; the lab's own were used")

@@ -99,7 +99,7 @@ class GuardedCollect(ExchangeCollect):
         try:
             time: datetime | None = self.coursedir.get_existing_timestamp(str(folder))
             return time
-        except ValueError:  # what an earlier collection left there is no time
+        except ValueError:  # an earlier collection left text that is not a time
             return None
 
     def _compare_times(self, source: Path, student: str, handed_in: datetime) -> None:

@@ -44,7 +44,7 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
     except BadSubmission as error:
         raise LabError(f"{path}: {error}") from None
     if not files:
-        raise LabError(f"{path} is no zip file and no folder with submissions; nothing was collected")
+        raise LabError(f"{path} is neither a zip file nor a folder with submissions; nothing was collected")
     for name, content in files:
         if not name.endswith((".zip", ".ipynb")) or "__MACOSX/" in name:
             continue

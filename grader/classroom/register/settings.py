@@ -98,7 +98,9 @@ def parse_due(text: str, zone: str) -> tuple[str, str]:
     try:
         time = datetime.fromisoformat(when.strip())
     except ValueError:
-        raise LabError(f"the due date {text!r} is no time; expected LAB=YYYY-MM-DD HH:MM, also with +01:00") from None
+        raise LabError(
+            f"the due date {text!r} is not a time; expected LAB=YYYY-MM-DD HH:MM, also with +01:00"
+        ) from None
     if len(when.strip()) <= len("2030-01-31"):
         time = time.replace(hour=23, minute=59, second=59)  # a date alone means its end
     if time.tzinfo is None:

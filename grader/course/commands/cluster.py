@@ -77,7 +77,7 @@ def cluster(
 
 
 def _show(run: "Run", console: Console) -> None:
-    """The end of the run, and for each rank what it computed, communicated and sent."""
+    """Print the end of the run, and each rank's computation, communication and sent bytes."""
     from threeloops.training.cluster.machine.calls import COMMUNICATION, COMPUTE
     from threeloops.units import readable_bytes, readable_seconds
 

@@ -27,9 +27,10 @@ def plan(
     prices: Annotated[Path | None, typer.Option(help="A TOML file with prices, instead of the library's.")] = None,
     examples: Annotated[bool, typer.Option("--list", help="Name the examples.")] = False,
 ) -> None:
-    """Plan a training run or a fleet: what to run it on, how, for how long, what it costs, and what could change that.
+    """Plan a training run or a fleet: the hardware, the configuration, the duration, the cost, and what could change
+    them.
 
-    Exits 1 if nothing that the scenario allows can do it, and says with which changes it would do.
+    Exits 1 if nothing that the scenario allows is feasible, and prints changes that would make it feasible.
     """
     from threeloops.capstone import Infeasible, ScenarioError, make_plan, read_prices, read_scenario
     from threeloops.capstone import examples as names
@@ -62,7 +63,7 @@ def plan(
 
 
 def _show(made: "Plan", console: Console) -> None:
-    """Tables that fit 80 columns. A pipe is as wide as that, whatever the terminal is."""
+    """Print tables that fit 80 columns. A pipe has this width in any terminal."""
     if not sys.stdout.isatty():
         console.width = 80
     console.print(f"[bold]{escape(made.scenario.title)}[/]\n")

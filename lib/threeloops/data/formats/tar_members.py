@@ -117,7 +117,7 @@ def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
     try:
         stored, size = (_field(block[field]) for field in (_CHECKSUM, _SIZE))
     except ValueError:
-        raise CorruptData(shard, place, "this is no tar header: its numbers are not octal") from None
+        raise CorruptData(shard, place, "this is not a tar header: its numbers are not octal") from None
     if (total := sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")) != stored:
         raise CorruptData(shard, place, f"the header's checksum is {total}, stored is {stored}")
     name = _text(block[_NAME].rstrip(b"\0"))

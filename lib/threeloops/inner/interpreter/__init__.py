@@ -1,4 +1,4 @@
-"""Triton kernels on a CPU: Triton's own interpreter, repaired, and switched on where there is no GPU."""
+"""Triton kernels on a CPU: Triton's own interpreter, repaired, and switched on if there is no GPU."""
 
 from typing import TYPE_CHECKING
 

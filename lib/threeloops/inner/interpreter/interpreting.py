@@ -1,7 +1,7 @@
-"""Switching on Triton's interpreter where there is no GPU, with repairs for what this course computes in it.
+"""Switch on Triton's interpreter if there is no GPU, with repairs for this course's computations.
 
-Call `enable_without_gpu` before kernels are decorated; importing `threeloops.inner.kernels` does so. In triton 3.6 to
-3.8 it repairs the following, so that a kernel gives what it would give compiled for sm_90:
+Call `enable_without_gpu` before kernels are decorated. Importing `threeloops.inner.kernels` calls it. In triton 3.6 to
+3.8 it repairs the following, so that a kernel gives the same results as when compiled for sm_90:
 
 - bfloat16 and fp8 (e4m3, e5m2) everywhere: Triton's interpreter computes on their bit patterns. Every operation rounds
   once, to nearest even, `fma` included. Conversions to fp8 saturate, infinities too, as `cvt.rn.satfinite` does; torch

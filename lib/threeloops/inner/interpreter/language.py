@@ -1,5 +1,6 @@
-"""Repairs around the builder of Triton's interpreter: what arguments become, how `tl` is replaced during a launch,
-library functions that were decorated too early, and autotuners where nothing can be timed."""
+"""Repairs around the builder of Triton's interpreter: the conversion of arguments, the replacement of `tl` during a
+launch, library functions that were decorated too early, and autotuners, because nothing can be timed.
+"""
 
 import inspect
 import sys

@@ -274,5 +274,5 @@ def install() -> None:
         if name not in ("get_bf16", "create_descriptor_reduce"):
             getattr(InterpreterBuilder, name)  # raises AttributeError if this Triton would never call the repair
     interpreter.interpreter_builder.__class__ = _RepairedBuilder
-    # What sm_90 can do. Triton asks a GPU before it lets a descriptor find minima of 16-bit floats.
+    # sm_90 supports this. Triton asks a GPU before it lets a descriptor find minima of 16-bit floats.
     interpreter.interpreter_semantic._has_native_tma = lambda: True

@@ -1,4 +1,4 @@
-"""What the statements of a kernel do as compiled: which numbers are tensors, and what a loop or a branch carries.
+"""The statements of a kernel as compiled: which numbers are tensors, and which variables a loop or a branch carries.
 
 A rewritten kernel (`rewriting`) calls these functions by the `NAMES` that the interpreter gives it.
 """

@@ -1,11 +1,11 @@
-"""What every launcher uses: a configuration shipped for each target, and the checks of its arguments.
+"""The parts that every launcher uses: a configuration shipped for each target, and the checks of its arguments.
 
 Tile sizes, warps and pipeline stages are chosen by hand for each target rather than tuned at run time, so that the
 library starts in a second.
 
-A kernel gets raw pointers and cannot check anything: with a wrong shape it reads someone else's memory. A `require_…`
-function returns quietly or raises a ValueError (TypeError for what is not a tensor) that names the quantity, its value,
-what was expected and the next step. A tensor that is None was not given and passes.
+A kernel gets raw pointers and cannot check anything, so with a wrong shape it reads other memory. A `require_…`
+function returns quietly or raises a ValueError (TypeError for an argument that is not a tensor) that names the
+quantity, its value, what was expected and the next step. A tensor that is None was not given and passes.
 """
 
 import math

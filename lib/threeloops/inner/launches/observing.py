@@ -1,4 +1,4 @@
-"""Record every Triton kernel launch inside a block, whoever wrote the kernel.
+"""Record every Triton kernel launch inside a block, from any author's kernel.
 
     with record() as launches:
         softmax(x)
@@ -6,7 +6,7 @@
 
 Kernels may be interpreted or compiled. The launch that reaches the kernel is recorded, after autotuning and heuristics,
 with all its constants. Launches with which an autotuner compares configurations are not recorded, nor are calls with
-`warmup`, nor kernels of torch.compile. Triton's classes are patched only while something records.
+`warmup`, nor kernels of torch.compile. Triton's classes are patched only during a recording.
 """
 
 import threading

@@ -1,8 +1,8 @@
-"""What one GPT block keeps for its backward pass, and what that backward pass allocates and frees, in order.
+"""The tensors that one GPT block keeps for its backward pass, and those that this pass allocates and frees, in order.
 
 This follows autograd: a matrix product keeps its input (and the weight, which exists anyway), a product both factors,
 SiLU its input, attention queries, keys, values, output and the logarithms of its sums. Views of one storage count once
-(the values are a slice of the projection, so all of it stays), and so does what two operators keep (the residual
+(the values are a slice of the projection, so all of it stays), and so do tensors that two operators keep (the residual
 stream).
 """
 

@@ -1,4 +1,4 @@
-"""What the accountant must know about a training step: the model's sizes, the batch, the formats, the policies."""
+"""The accountant's inputs about a training step: the model's sizes, the batch, the formats, and the policies."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol

@@ -37,7 +37,7 @@ def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 |
     for ordinals in ordinals_by_storage(recording):
         for ordinal in ordinals:
             alone = arguments[spaces[ordinal].name] = traffic(argument == ordinal)
-        # Views of one storage may overlap, so the bytes of all of them together are counted anew.
+        # Views of one storage may overlap, so the bytes of all of them together are counted again.
         total += alone if len(ordinals) == 1 else traffic(np.isin(argument, ordinals))
     sectors, requests = _count_sectors(patterns, table)
     loaded, stored = model(recording, table, l2) if l2 else (None, None)

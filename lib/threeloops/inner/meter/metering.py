@@ -1,12 +1,12 @@
-"""The traffic meter: what Triton kernels move and compute, counted while they run in Triton's interpreter.
+"""The traffic meter, which counts the traffic and operations of Triton kernels while they run in Triton's interpreter.
 
     with meter("H100 SXM") as traffic:
         softmax(x)
     print(traffic.report())
 
 It counts what the kernel's source asks for: bytes, 32-byte sectors, floating-point operations and atomics, program by
-program. What a GPU would make of that is modelled, and named accordingly: unique bytes are the memory traffic of a
-cache that never evicts within a launch, `dram_bytes` that of an L2 cache (`l2`).
+program. A GPU's traffic is modelled, and named accordingly: unique bytes are the memory traffic of a cache that never
+evicts within a launch, and `dram_bytes` is the traffic of an L2 cache (`l2`).
 
 It reports faults, with the source line, as `findings`:
 

@@ -1,4 +1,4 @@
-"""What the meter notes while a launch runs in Triton's interpreter: as little as possible.
+"""The meter's notes while a launch runs in Triton's interpreter, which are as few as possible.
 
 An access becomes one row: its kind, argument, pattern, place, program and source line. Everything else is worked out
 after the launch (`counting`), per pattern rather than per access. Only accesses that do not lie within one argument are

@@ -1,4 +1,4 @@
-"""What the meter reports: the traffic of one launch, or of several together, and their floating-point operations.
+"""The meter's results: the traffic of one launch, or of several together, and their floating-point operations.
 
 Operations are counted per element of the tiles that a program computes, padding and masked lanes included, because
 hardware computes those too. A multiply-add is 2 and everything else 1. Integer and address arithmetic, conversions,

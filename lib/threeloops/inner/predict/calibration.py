@@ -1,4 +1,4 @@
-"""What a device was measured to do, as the two numbers of a streaming kernel's time: start + bytes / bandwidth.
+"""The calibration of a device: the two measured numbers of a streaming kernel's time, start + bytes / bandwidth.
 
 Fitted to one simple kernel at several sizes, they predict other kernels.
 """

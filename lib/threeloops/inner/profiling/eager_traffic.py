@@ -1,4 +1,4 @@
-"""What eager PyTorch moves: every operator reads its inputs from memory and writes its outputs back.
+"""The traffic of eager PyTorch, in which every operator reads its inputs from memory and writes its outputs back.
 
     with eager_traffic() as operations:
         dropout(gelu(x + bias))

@@ -1,4 +1,4 @@
-"""What a trace says about each operator: its time on host and device, its compulsory work, and what limits it."""
+"""The operators of a trace: the time of each on host and device, its compulsory work, and its limit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

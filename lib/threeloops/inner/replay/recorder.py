@@ -1,7 +1,7 @@
-"""Makes a recording: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
+"""Make a recording: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
 
-This runs where the launcher lives, which behind the grading wall is the student's own process. What it produces is
-therefore a claim, checked by `reader` and judged by its results; the refusals here are for honest authors, who learn
+This runs where the launcher lives, which behind the grading wall is the student's own process. Its result is therefore
+a claim, which `reader` checks and which is judged by its results. The refusals here are for honest authors, who learn
 which operation of PyTorch a kernel has to replace. The inputs are zeros shaped like the real ones, because nothing may
 depend on values.
 """

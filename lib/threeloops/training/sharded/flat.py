@@ -200,7 +200,7 @@ def load_shards(
         if state[name] != expected:
             raise ValueError(
                 f"the state has {name} = {state[name]}, and this is {name} = {expected}: load what this rank saved, or "
-                "join the shards of all ranks and cut them anew"
+                "join the shards of all ranks and cut them again"
             )
     found = [{name: tuple(shape) for name, shape in shard["parameters"].items()} for shard in state["shards"]]
     for number, (theirs, ours) in enumerate(zip(found, [layout.shapes for layout in layouts], strict=False)):

@@ -1,7 +1,7 @@
 """Types and tensors of the interpreter, described once per element type and shape.
 
-Each operation of a kernel makes a type and a tensor, and Triton describes both anew: it unwraps and checks the shape,
-formats a name, multiplies the sizes. That takes a third of an interpreted kernel's time.
+Each operation of a kernel makes a type and a tensor, and Triton describes both again each time: it unwraps and checks
+the shape, formats a name, and multiplies the sizes. That takes a third of an interpreted kernel's time.
 """
 
 from typing import Any

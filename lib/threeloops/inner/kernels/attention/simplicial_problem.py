@@ -1,4 +1,4 @@
-"""What the 2-simplicial attention kernels share: checked sizes, shipped tiles, and functions of the kernels."""
+"""Shared parts of the 2-simplicial attention kernels: checked sizes, shipped tiles, and functions of the kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

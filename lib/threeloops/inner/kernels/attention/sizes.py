@@ -1,8 +1,8 @@
-"""What the attention kernels share: checked sizes, the tiles they are shipped with, the causal mask, the autograd node.
+"""The shared parts of the attention kernels: checked sizes, shipped tiles, the causal mask, and the autograd node.
 
 A causal mask is aligned at the last query and the last key, as in FlashAttention-2: of n queries and m keys, query i
 sees keys 0 … i + m − n. So a single query after a long prefix sees all of it. With as many keys as queries this is the
-usual lower triangle; where n > m, the first n − m queries see nothing.
+usual lower triangle. If n > m, the first n − m queries see nothing.
 """
 
 import math

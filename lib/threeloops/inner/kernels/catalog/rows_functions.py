@@ -112,7 +112,7 @@ def torch_layernorm_backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor
 
 
 def loss_and_gradient(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
-    """(*inputs, targets) → the loss, and its gradient for each input by autograd."""
+    """Return a function: (*inputs, targets) → the loss, and its gradient for each input by autograd."""
 
     def both(*arguments: Tensor) -> tuple[Tensor, ...]:
         *inputs, targets = arguments

@@ -1,4 +1,4 @@
-"""What the entries of `catalog.sparse` are compared with, PyTorch functions of the same arguments; and gradients."""
+"""PyTorch functions with which the entries of `catalog.sparse` are compared, and gradients."""
 
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -15,7 +15,7 @@ __all__ = ["flex_blocks", "flex_window", "gathered_windows", "gradients_of", "ma
 
 @cache  # so that the gradients of one function compare equal
 def gradients_of(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """(gradient of the output, *arguments) → the gradients of the tensors among the arguments."""
+    """Return a function: (gradient of the output, *arguments) → the gradients of the tensors among the arguments."""
 
     def gradients(gradient: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
         leaves = [each.detach().requires_grad_() for each in arguments if isinstance(each, torch.Tensor)]
@@ -44,7 +44,8 @@ def gathered_windows(
 
 
 def _window(keys: torch.Tensor, window: int) -> torch.Tensor:
-    """(batch, heads, length, head_dim) → (batch, heads, length, window, head_dim): the positions that each sees."""
+    """Gather the positions that each position sees: (batch, heads, length, head_dim) → (batch, heads, length, window,
+    head_dim)."""
     return functional.pad(keys, (0, 0, window - 1, 0)).unfold(2, window, 1).mT
 
 

@@ -1,4 +1,4 @@
-"""What the matrix kernels of this folder share: checked shapes, the tiles that are shipped, and the derivative."""
+"""The shared parts of this folder's matrix kernels: checked shapes, shipped tiles, and the derivative."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

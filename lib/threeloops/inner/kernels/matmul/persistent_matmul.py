@@ -3,8 +3,8 @@
 Source: the persistent matrix multiplication tutorial of Triton, after CUTLASS's persistent kernels.
 
 A grid with one program per tile leaves a multiprocessor idle at both ends of every tile, while the pipeline of loads
-fills up and while the tile is stored. A program that goes on to its next tile can load for it while the last one is
-still being stored. Traffic is the same; only the order in time is new.
+fills up and while the tile is stored. A program that continues with its next tile can load for it while the last one is
+still being stored. Traffic is the same, and only the order in time changes.
 """
 
 from functools import partial

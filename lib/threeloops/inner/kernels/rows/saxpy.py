@@ -2,9 +2,9 @@
 
 Source: BLAS level 1 (Lawson et al., 1979).
 
-Two elements are read and one is written for two FLOPs, so it is as fast as the memory. What a kernel can still get
-wrong is the width of its accesses: each thread takes 16 bytes at a time, twice, so that a warp asks for 512 contiguous
-bytes and enough requests are in flight. Offsets within a tile have 32 bits and are added to a 64-bit start.
+Two elements are read and one is written for two FLOPs, so it is as fast as the memory. A kernel can still get the width
+of its accesses wrong. Here each thread takes 16 bytes at a time, twice, so that a warp asks for 512 contiguous bytes
+and enough requests are in flight. Offsets within a tile have 32 bits and are added to a 64-bit start.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Softmax of each row, forward and backward: one read and one write where a row fits, an online pass where it does not.
+"""Softmax of each row, forward and backward: one read and one write if a row fits, an online pass if not.
 
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
 

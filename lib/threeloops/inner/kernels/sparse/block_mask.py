@@ -86,7 +86,7 @@ class BlockMask:
         return replace(tiles, rows=rows, keys=keys, num_warps=4 if cut and rows * keys <= 1024 else tiles.num_warps)
 
     def by_tiles(self, sizes: AttentionSizes, tiles: Tiles) -> torch.Tensor:
-        """(1 or heads, tiles of queries, tiles of keys): which are visited."""
+        """Return which tiles are visited, (1 or heads, tiles of queries, tiles of keys)."""
         visited = self.by_head.repeat_interleave(self.block_size // tiles.rows, dim=1)
         visited = visited.repeat_interleave(self.block_size // tiles.keys, dim=2)
         visited = visited[:, : cdiv(sizes.queries, tiles.rows), : cdiv(sizes.keys, tiles.keys)]
@@ -96,7 +96,7 @@ class BlockMask:
         return visited
 
     def by_position(self, queries: int, keys: int) -> torch.Tensor:
-        """(1, 1 or heads, queries, keys): which attend."""
+        """Return which pairs attend, (1, 1 or heads, queries, keys)."""
         visible = self.by_head[None].repeat_interleave(self.block_size, -2).repeat_interleave(self.block_size, -1)
         visible = visible[..., :queries, :keys]
         return visible.tril() if self.causal else visible

@@ -3,9 +3,9 @@
 Sources: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), arXiv:1904.10509; Zaheer et al.,
 "Big Bird" (2020), arXiv:2007.14062; the tiles are those of `flash_attention`, the lists those of `block_mask`.
 
-A program reads the list of its tiles of keys and takes them into its softmax one by one. What is not on the list costs
-nothing: no load, no product. Scores are masked only inside tiles on the diagonal, if attention is causal, and past the
-last key. Any pattern of blocks will do: local, strided, global, random, documents packed into one sequence.
+A program reads the list of its tiles of keys and takes them into its softmax one by one. A tile that is not on the list
+costs nothing: no load, no product. Scores are masked only inside tiles on the diagonal, if attention is causal, and
+past the last key. Any pattern of blocks will do: local, strided, global, random, documents packed into one sequence.
 
 The backward pass is that of `sliding_window_attention`: the kernel for dq walks along the lists of the forward pass,
 the kernel for dk and dv along those of the transposed mask, without atomics. A key that no query sees has a gradient

@@ -149,7 +149,7 @@ class OffloadedAdamW:
             raise TornStateError(
                 f"step {self.steps + 1} failed half-way: parameters and state are partly of step {self.steps}, partly "
                 f"of step {self.steps + 1}; close this optimizer, then load the weights and the state of a save into a "
-                "new one, or begin anew with both"
+                "new one, or start again with both new"
             )
 
     def _staged(self, number: int) -> dict[str, Tensor]:

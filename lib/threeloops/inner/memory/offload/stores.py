@@ -21,7 +21,7 @@ __all__ = ["FileStore", "HostStore", "Shapes", "StateFileError", "Store"]
 
 _MANIFEST = "states.json"
 _ELEMENT_BYTES = 4
-_RESTORE = "restore it, or begin anew in an empty folder"
+_RESTORE = "restore it, or start again in an empty folder"
 
 
 class StateFileError(ValueError):
@@ -134,7 +134,7 @@ class FileStore:
         if set(manifest["crc32"]) != set(kinds):
             raise StateFileError(
                 f"{path}: holds {', '.join(manifest['crc32'])}, expected {', '.join(kinds)}: open it with the options "
-                "it was made with (masters), or begin anew in an empty folder"
+                "it was made with (masters), or start again in an empty folder"
             )
         for number, (saved, wanted) in enumerate(zip_longest(manifest["shapes"], self._shapes)):
             if saved != wanted:

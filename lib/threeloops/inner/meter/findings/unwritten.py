@@ -1,11 +1,11 @@
 """The watch over memory that nobody has written.
 
 A TorchDispatchMode sees every torch operation while metering, except during a launch, when the interpreter itself
-allocates. What comes from `empty`, `empty_like`, `empty_strided`, `empty_permuted`, `new_empty` or
-`new_empty_strided` is watched: one flag per byte says "not written yet". Torch operations clear the flags of what their
-schema says they write, and kernels clear those of what they store. Watched memory is also filled with a poison byte
-(NaN in every floating-point format). A read is reported only where the flags are up *and* the poison is still there, so
-that writes which torch does not announce (through numpy, ctypes, DLPack) raise no false alarm.
+allocates. Memory from `empty`, `empty_like`, `empty_strided`, `empty_permuted`, `new_empty` or `new_empty_strided` is
+watched: one flag per byte says "not written yet". Torch operations clear the flags of the tensors that their schema
+says they write, and kernels clear the flags of the bytes that they store. Watched memory is also filled with a poison
+byte (NaN in every floating-point format). A read is reported only where the flags are up *and* the poison is still
+there, so that writes which torch does not announce (through numpy, ctypes, DLPack) raise no false alarm.
 
 Not seen are reads by torch operations, storages of bool, larger than LARGEST bytes or allocated before the meter,
 memory gained by `resize_`, and unannounced writes of the poison byte itself, which count as no write.

@@ -1,9 +1,9 @@
-"""Which kernels of a cell may be judged: pure functions over `tl`, taken from the cell's text and written anew.
+"""Admit the kernels of a cell that may be judged: pure functions over `tl`, taken from the cell's text and rewritten.
 
-A kernel's result and traffic are measured by running it, in a process of the grader's. So it is admitted only if there
-is nothing in it but arithmetic: `admit(text)` finds the top-level functions under `@triton.jit`, checks each against a
-whitelist (`rules`) and writes a file that holds these functions and the constants they use, and no other line
-of the cell. Line numbers stay the cell's own, so that errors and findings name the student's lines.
+A kernel's result and traffic are measured by running it, in a process of the grader's. So it is admitted only if it
+holds nothing but arithmetic: `admit(text)` finds the top-level functions under `@triton.jit`, checks each against a
+whitelist (`rules`) and writes a file that holds these functions and the constants they use, and no other line of the
+cell. Line numbers stay the cell's own, so that errors and findings name the student's lines.
 """
 
 import ast

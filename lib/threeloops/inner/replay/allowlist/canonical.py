@@ -1,8 +1,9 @@
-"""Writes a kernel in one form, before it is checked: one name for each function of Triton, and nothing without effect.
+"""Write a kernel in one form, before it is checked, with one name for each function of Triton and nothing without
+effect.
 
-Programmers import Triton under many names, annotate arguments as they like, and assert and print while they look for
-a mistake. None of this changes what a kernel computes. So names are replaced by those that the rules know (`tl.load`
-for `L.load`), and annotations, messages and prints that cannot matter are left out. What is left out is never executed.
+Programmers import Triton under many names, annotate arguments as they like, and assert and print while they look for a
+mistake. None of this changes what a kernel computes. So names are replaced by those that the rules know (`tl.load` for
+`L.load`), and annotations, messages and prints that cannot matter are left out. These parts are never executed.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What may stand in an expression of an admitted kernel: its own names, numbers, `tl`, and calls of known functions."""
+"""The expressions that an admitted kernel may use: its own names, numbers, `tl`, and calls of known functions."""
 
 import ast
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""What an admitted kernel may name: functions of `tl`, methods of tensors, and builtins, as a whitelist.
+"""The names that an admitted kernel may use: functions of `tl`, methods of tensors, and builtins, as an allowlist.
 
 Nothing here hands out a Python object with more to it than numbers: no submodules, no constructors that take handles,
 no printing, no inline assembly. A name that the installed Triton lacks fails where it is used.

@@ -1,9 +1,9 @@
-"""Checks a decoded recording as a whole: that its views lie within their storages, within which limits it stays, and
-that what it returns comes from kernels.
+"""Check a decoded recording as a whole: its views lie within their storages, it stays within the limits, and its
+results come from kernels.
 
-The recording comes from the process in which the student's launcher ran, so whoever wrote that code may have written
-the recording. One that passes is harmless, not honest: it touches only the storages that it names, within limits, and
-launches only admitted kernels. Whether it computes the right thing is for its results to show.
+The recording comes from the process in which the student's launcher ran, so the author of that code may have written
+the recording. One that passes is harmless, but not proved honest: it touches only the storages that it names, within
+limits, and launches only admitted kernels. Only its results show whether it computes the right thing.
 """
 
 import math

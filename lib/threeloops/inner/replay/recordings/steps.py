@@ -1,8 +1,8 @@
-"""The schema of a recording: what a launcher did, as plain data, in order, and what came back.
+"""The schema of a recording: a launcher's steps, as plain data, in order, and its results.
 
 A recording holds no values: every tensor is a view of an input's storage or of a storage that the recording allocates.
-So it can be executed again on other inputs, elsewhere, by whoever has the kernels. `recorder` makes recordings,
-`decode` and `reader` check one that an untrusted process sent, `execution` executes one.
+So it can be executed again on other inputs, elsewhere, in any process that has the kernels. `recorder` makes
+recordings, `decode` and `reader` check one that an untrusted process sent, `execution` executes one.
 
 msgspec checks every type, word and bound that concerns one value alone, and refuses unknown fields.
 """

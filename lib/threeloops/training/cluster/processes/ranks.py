@@ -198,7 +198,7 @@ class Ranks:
         try:
             calls = _decoder.decode(said)
         except msgspec.DecodeError as error:
-            raise ClusterError(f"rank {rank} says what is no call: {error}") from None
+            raise ClusterError(f"rank {rank} sent a message that is not a call: {error}") from None
         for call in calls:
             if isinstance(call, Send | Submit | Ask):
                 if call.size > len(data):

@@ -198,7 +198,7 @@ def operation_from_bytes(data: object) -> Operation:
     try:
         operation = _DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError, MemoryError) as error:
-        raise BadRecord(f"this is no operation: {error}") from None
+        raise BadRecord(f"this is not an operation: {error}") from None
     for path in paths(operation):
         if not _is_inside(path):
             raise BadRecord(f"the path {path!r}: expected names inside the folder, with single / between them")
