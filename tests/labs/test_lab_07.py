@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from itertools import product, starmap
 
 import pytest
 from lab_source import execute, load
@@ -86,6 +87,15 @@ def test_the_memory_of_the_model_answer_is_what_the_debrief_shows_beside_the_rea
     shown = ast.literal_eval(re.search(r"model = (\{.*?\})", LAB.tests["tune"][0])[1])
     loops, tune, memory = given["LOOPS"], given["tune"], given["memory_bytes"]
     assert shown == {name: round(memory(loop, tune(loop)) / 1e6, 1) for name, loop in loops.items()}
+
+
+def test_the_limits_of_the_loops_are_those_of_all_settings(given):
+    limits = ast.literal_eval(re.search(r"limits = (\{.*?\n    \})", LAB.tests["tune"][0], re.S)[1])
+    seconds, memory, settings = given["seconds_per_sample"], given["memory_bytes"], given["Settings"]
+    for name, loop in given["LOOPS"].items():
+        slowest = 1.1 * seconds(loop, settings(16, 48))
+        quick = [s for s in starmap(settings, product(range(1, 17), range(49))) if seconds(loop, s) <= slowest]
+        assert limits[name] == pytest.approx((slowest, min(memory(loop, s) for s in quick)), rel=1e-9)
 
 
 def test_more_samples_ahead_never_make_a_loop_slower(given):

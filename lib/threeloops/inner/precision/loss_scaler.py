@@ -25,7 +25,7 @@ _UNSCALED = (torch.float32, torch.bfloat16, torch.float64)
 
 
 class ScaleUnderflow(FloatingPointError):
-    """So many steps in a row were skipped that no smaller scale is left to try."""
+    """Raised if too many steps in a row were skipped, and no smaller scale is left to try."""
 
 
 @dataclass(frozen=True)

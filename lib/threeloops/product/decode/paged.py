@@ -260,7 +260,7 @@ class _Layer:
         return self.attend_rows(q[:, :, 0], torch.cat((k, v), 1)[:, :, 0])[:, :, None]
 
     def attend_rows(self, q: Tensor, k_and_v: Tensor) -> Tensor:
-        """As `RowCache.attend_rows`."""
+        """Compute the same as `RowCache.attend_rows`."""
         self.slots.index_copy_(0, self.step.slots, k_and_v.view(-1, *self.slots.shape[1:]))
         if len(self.step.groups) == 1:
             return self._attended(q, self.step.groups[0])
