@@ -1893,6 +1893,7 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
 with check("choose", "a job that fits nowhere", part="errors", hidden="other such jobs"):
     huge = Job("70B", 80, 34e6, 0.6e9, 0.6e9, 280e9, 840e9, 8, 2.0, 0.02, 63e9, 86e9)
     check.raises(ValueError, choose_plan, huge, 0.1, names="capacity")
+    check.accepts(choose_plan, Job("1B", 2, 1e9, 1e9, 1e9, 4e9, 12e9, 1, 2.0, 0.02, 63e9, 86e9), 0.1)
     ### BEGIN HIDDEN TESTS
     just = Job("just", 1, 1e9, 1e9, 1e9, 1e9, 1e9, 1, 1.0, 0.1, 1e9, 5e9)
     check.equal(choose_plan(just, 0.0).micro, 1, what="micro of a job of one sequence")
