@@ -1762,7 +1762,7 @@ with check("backward", "what a tile adds to the gradients", hidden="other sizes,
         visible = pairs(queries, keys, causal)
         out, lse = exact(q, k, v, visible)
         delta = (grad.double() * out).sum(1)
-        inputs = [each.double().requires_grad_() for each in (q, k, v)]
+        inputs = [each.double().clone().requires_grad_() for each in (q, k, v)]
         scores = (inputs[0] @ inputs[1].T / width**0.5).masked_fill(~visible, -1e30)
         result = (scores.softmax(1) * visible) @ inputs[2]
         expected = dict(zip(("dq", "dk", "dv"), torch.autograd.grad(result, inputs, grad.double()), strict=True))
