@@ -992,7 +992,7 @@ with check("throughput", "nonsense is refused", part="errors", hidden="other len
     check.raises(ValueError, throughput, [], [1e-3] * 4, 0, names=("0", "4"))
     check.raises(ValueError, throughput, [1e6] * 4, [1e-3, 1e-3, 1e-3, 0.0], 1, names="seconds[3]")
     check.raises(ValueError, throughput, [1e6] * 3, [1e-3] * 3, 5, names="warmup = 5")
-    check.accepts(throughput, [0.0], [1e-9], 0)
+    check.accepts(throughput, [1.0], [1e-9], 0)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
