@@ -12,7 +12,7 @@ import json
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,8 @@ def kernel(
     for place, number in enumerate(numbers):
         expression = EXPRESSIONS[number]
         if dtypes is None:
-            lines.append(f"        note({number}, lambda: {expression})")
+            lines += ["        try:", f"            note({number}, {expression})"]
+            lines += ["        except Exception as error:", f"            errors[{number}] = error"]
             continue
         bit = dtypes[number] == "int1"
         lines.append(f"        r{number} = {_BLOCK.sub(_load, expression) if loaded else expression}")
@@ -147,17 +148,13 @@ def interpreted(folder: Path) -> tuple[dict[int, Result], dict[int, Exception]]:
     """Dtype and value of each expression in the interpreter, and the errors of those that it refuses."""
     results, errors = {}, {}
 
-    def note(number: int, expression: Callable[[], Any]) -> None:
-        try:
-            result = NAMES["threeloops_assigned"](expression())
-        except Exception as error:
-            errors[number] = error
-            return
+    def note(number: int, value: Any) -> None:
+        result = NAMES["threeloops_assigned"](value)
         dtype = _LONG.get(str(result.dtype), str(result.dtype))
         results[number] = Result(dtype, values_of(result.handle).ravel().tolist())
 
     module = kernel("interpreted_expressions", EXPRESSIONS, folder)
-    module.note = note
+    module.note, module.errors = note, errors
     module.interpreted_expressions[(1,)](**ARGUMENTS)
     return results, errors
 

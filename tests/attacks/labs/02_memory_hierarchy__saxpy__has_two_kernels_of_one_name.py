@@ -1,5 +1,4 @@
 # Defines two kernels of one name, and keeps the first under another.
-# earns: 3
 
 
 @triton.jit

@@ -17,7 +17,7 @@ def test_the_kit_imports_nothing_heavy_and_nothing_that_holds_answers():
     for heavy in ("torch", "matplotlib", "ipywidgets", "IPython", "triton", "pandas", "scipy", "grader"):
         assert heavy not in loaded
     ours = {name.split(".")[1] for name in loaded if name.startswith("threeloops.")}
-    assert ours == {"figures", "lab", "places"}  # beside the kit: one look, and where the record is
+    assert ours == {"lab"}
 
 
 def test_plain_python_checks_predicts_hints_and_audits_without_any_of_them():

@@ -18,14 +18,14 @@ from triton.runtime.jit import JITFunction, KernelParam
 from threeloops.inner.interpreter.rewriting import Transformer
 from threeloops.inner.interpreter.statements import NAMES, loop, scalar
 
-__all__ = ["Replacements", "index", "install", "interpret_library", "number_made"]
+__all__ = ["index", "install", "interpret_library", "number_made"]
 
 _get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
 _run_grid, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
 _implicit_cvt, _rewrite_kernel = interpreter._implicit_cvt, interpreter.InterpretedFunction.rewrite
 
 
-class Replacements:
+class _Replacements:
     """The interpreter's versions of the contents of `tl`, `tl.core` and `tl.tensor`, found once and installed by each
     launch.
 
@@ -50,7 +50,7 @@ class Replacements:
         ]
         scope.restore()
 
-    def __call__(self, fn: FunctionType) -> "Replacements | _Nested":
+    def __call__(self, fn: FunctionType) -> "_Replacements | _Nested":
         """Replace Triton's _patch_lang. A device function within a launch finds the replacements in place and leaves
         them there."""
         if vars(tl.core.tensor).get("__index__") is index:
@@ -181,7 +181,7 @@ def install() -> None:
     # The overflow check of integers takes a third of the time, and the assertion that uses it is off.
     builder.options = replace(builder.options, sanitize_overflow=False)
     interpreter._get_np_dtype = _NumpyTypes()
-    interpreter._patch_lang = Replacements()
+    interpreter._patch_lang = _Replacements()
     interpreter._implicit_cvt = _argument
     interpreter.FunctionRewriter.ast_transformer = Transformer()
     # Triton gives a rewritten kernel the names of its own module.
