@@ -122,7 +122,9 @@ def test_progress_names_cells_and_points(chain):
 
 def test_a_fault_in_a_solution_is_reported_everywhere_and_not_raised(tmp_path):
     lab = make_course(tmp_path)
-    lab.source.write_text(lab.source.read_text().replace("sum(values) / len(values)", "sum(values)"))
+    last = "    return sum(values) / len(values)"
+    fault = "    values = [len(values) * value for value in values]\n"
+    lab.source.write_text(lab.source.read_text().replace(last, fault + last))
     report = run_course([lab], tmp_path / "reports", "cpu")
     write(report, tmp_path / "reports")
     assert any("reference scored 60, expected 100" in f for f in report.faults)
