@@ -4,7 +4,7 @@
 @triton.jit
 def softmax_kernel(x, out, columns, BLOCK: tl.constexpr):
     wide = tl.zeros((1024,), tl.float32)
-    while columns > 0:
+    for _ in tl.static_range(64):
         wide = tl.join(wide, wide)
     row, offsets = tl.program_id(0), tl.arange(0, BLOCK)
     values = tl.load(x + row * columns + offsets, mask=offsets < columns, other=float("-inf"))
