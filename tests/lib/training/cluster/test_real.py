@@ -81,8 +81,8 @@ def hangs():
         (exits, 60, "rank (0 failed|1 ended with exit status 3 and without a word)"),
         (
             hangs,
-            1,
-            r"rank 0 was at work when the 1 s for this run were over, in hangs \(test_real.py:\d+\): does it hang",
+            4,
+            r"rank 0 was at work when the 4 s for this run were over, in hangs \(test_real.py:\d+\): does it hang",
         ),
     ],
 )
