@@ -258,8 +258,7 @@ def require_gradients(results, expected, case, alone, slips=None, otherwise=""):
 def require_computed(results, expected, case):
     """What a run sends, and its time, count only if its gradients are right."""
     for rank, found in enumerate(results):
-        given = [found.get(name) for name in expected]
-        check.computed(given, list(expected.values()), f"rank {rank} of {len(results)} ({case})")
+        check.computed(found, expected, f"rank {rank} of {len(results)} ({case})")
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}

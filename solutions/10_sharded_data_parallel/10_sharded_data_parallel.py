@@ -295,23 +295,26 @@ def of_one_process(widths, batches, seed):
     return {name: p.grad.flatten() for name, p in model.named_parameters()}
 
 
-def chain_alone(widths, batch, seed):
-    """In one process, in float64: output, gradient of the input, gradients of the weights."""
-    weights = [weight_of(layer, widths, seed).double().requires_grad_() for layer in range(len(widths) - 1)]
-    x = batch.double().requires_grad_()
+def linear_alone(weights, batch, activation=lambda x: x, loss=torch.sum):
+    """The output of linear layers, and the gradients of its loss with regard to the input and each weight. In one
+    process, in float64."""
+    x, weights = batch.double().requires_grad_(), [weight.double().requires_grad_() for weight in weights]
     output = x
     for weight in weights:
-        output = torch.tanh(output @ weight.T)
-    mean_square(output).backward()
+        output = activation(output @ weight.T)
+    loss(output).backward()
     return output.detach(), x.grad, [weight.grad.flatten() for weight in weights]
 
 
-def forward_alone(x, weights):
-    """In one process, in float64, with tanh after each layer."""
-    x = x.double()
-    for weight in weights:
-        x = torch.tanh(weight.double() @ x)
-    return x
+def chain_alone(widths, batch, seed):
+    """The same for the layers of `chained`."""
+    weights = [weight_of(layer, widths, seed) for layer in range(len(widths) - 1)]
+    return linear_alone(weights, batch, torch.tanh, mean_square)
+
+
+def mean_over_ranks(alone):
+    """The mean gradient of each weight, from what `linear_alone` returns for each rank."""
+    return [sum(own) / len(alone) for own in zip(*(of_weights for _, _, of_weights in alone), strict=True)]
 
 
 def codes(*shape, seed):
@@ -329,17 +332,6 @@ class Places:
     def __call__(self, rank):
         self.last[rank] = torch.randint(self.size, (64,), generator=self.generator)
         return self.last[rank]
-
-
-def linear_alone(weights, batch):
-    """The outputs of linear layers, of which `batch` is the input, and the gradients of their sum with regard to each
-    input and weight. In one process, in float64."""
-    x, weights = batch.double().requires_grad_(), [weight.double().requires_grad_() for weight in weights]
-    output = x
-    for weight in weights:
-        output = output @ weight.T
-    output.sum().backward()
-    return output.detach(), x.grad, [weight.grad.flatten() for weight in weights]
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -870,9 +862,8 @@ with check("shard_gradients", "time and bytes of a step", part="overlap", hidden
         case = f"{ranks} ranks, {layers} layers of {4 * width**2:,} bytes, {bandwidth / 1e9:g} GB/s"
         wholes = of_one_process(widths, [batch_of(rank, 2, width, data) for rank in range(ranks)], 0)
         for rank, ((found, *_), _) in enumerate(run.results):
-            given = [found.get(name) for name in wholes] if type(found) is dict else []
-            pieces = [whole.chunk(ranks)[rank] for whole in wholes.values()]
-            check.computed(given, pieces, f"rank {rank} ({case})")
+            pieces = {name: whole.chunk(ranks)[rank] for name, whole in wholes.items()}
+            check.computed(found, pieces, f"rank {rank} ({case})")
         for rank, sent in enumerate(sent_by_ranks(run)):
             once = layers * (ranks - 1) * 4 * width**2 // ranks
             cause = "this is an all-reduce of each gradient" if sent == 2 * once else ""
@@ -915,12 +906,10 @@ with check("shard_gradients", "the memory of a rank", part="memory", hidden="ano
         served = batches_for_ranks(1, width, data) | {"places": places}
         run = on_cluster(Cluster(ranks), reduced_large, shard_gradients, width, layers, memory=True, served=served)
         weights = [turned(layer, width) for layer in range(layers)]
-        alone = [linear_alone(weights, batch_of(rank, 1, width, data))[2] for rank in range(ranks)]
-        means = [sum(own) / ranks for own in zip(*alone, strict=True)]
+        means = mean_over_ranks([linear_alone(weights, batch_of(rank, 1, width, data)) for rank in range(ranks)])
         for rank, got in enumerate(run.results):
-            pieces = [mean.chunk(ranks)[rank][places.last[rank]] for mean in means]
-            given = [got.get(f"{layer}.weight") for layer in range(layers)]
-            check.computed(given, pieces, f"rank {rank} of {ranks}, {layers} layers of {width} × {width},")
+            pieces = {f"{k}.weight": mean.chunk(ranks)[rank][places.last[rank]] for k, mean in enumerate(means)}
+            check.computed(got, pieces, f"rank {rank} of {ranks}, {layers} layers of {width} × {width},")
         each = 4 * width**2
         needed = each * (layers + layers / ranks + 3)
         require_memory(
@@ -1046,7 +1035,7 @@ with check("sharded_linear", "outputs and gradients", part="values", hidden="oth
         for rank, (output, of_x, of_pieces) in enumerate(run.results):
             where = f"on rank {rank} of {ranks}, widths {widths}"
             require_close(output, alone[rank][0], f"output {where}")
-            means = [sum(own) / ranks for own in zip(*(each[2] for each in alone), strict=True)]
+            means = mean_over_ranks(alone)
             slips = {
                 "this is divided by the number of ranks: the input is this rank's alone": alone[rank][1] / ranks,
             }
@@ -1079,7 +1068,7 @@ with check("sharded_linear", "what is sent", part="traffic", hidden="other layer
         served = pieces_for_ranks(ranks, widths, seed) | batches_for_ranks(1, widths[0], seed)
         run = on_cluster(Cluster(ranks), chained, sharded_linear, widths, served=served)
         alone = [chain_alone(widths, batch_of(rank, 1, widths[0], seed), seed) for rank in range(ranks)]
-        means = [sum(own) / ranks for own in zip(*(each[2] for each in alone), strict=True)]
+        means = mean_over_ranks(alone)
         for rank, (output, of_x, of_pieces) in enumerate(run.results):
             given = [output, of_x, *of_pieces]
             expected = [*alone[rank][:2], *(mean.chunk(ranks)[rank] for mean in means)]
@@ -1111,7 +1100,7 @@ with check("sharded_linear", "the memory of a rank", part="memory", hidden="anot
         run = on_cluster(Cluster(ranks), chained_large, sharded_linear, width, layers, memory=True, served=served)
         weights = [from_codes(whole, width).view(width, width) for whole in wholes]
         alone = [linear_alone(weights, batch_of(rank, 1, width, seed)) for rank in range(ranks)]
-        means = [sum(own) / ranks for own in zip(*(each[2] for each in alone), strict=True)]
+        means = mean_over_ranks(alone)
         for rank, given in enumerate(run.results):
             expected = [*alone[rank][:2], *(mean.chunk(ranks)[rank][places.last[rank]] for mean in means)]
             for got, right in zip(given, expected, strict=True):
@@ -1230,7 +1219,7 @@ with check("forward_prefetched", "the output", part="values", hidden="other laye
         served = pieces_for_ranks(ranks, widths, seed)
         run = on_cluster(Cluster(ranks), gathered, forward_prefetched, x, widths, seconds, served=served)
         sizes = [a * b for a, b in pairwise(widths)]
-        expected = forward_alone(x, [weight_of(layer, widths, seed) for layer in range(len(sizes))])
+        expected = chain_alone(widths, x[None], seed)[0][0]
         for rank, (output, used, reused, lengths) in enumerate(run.results):
             where = f"on rank {rank} of {ranks}"
             check.equal(used, list(range(len(widths) - 1)), what=f"layers in the order in which they were used {where}")
@@ -1286,7 +1275,7 @@ with check("forward_prefetched", "the time, and what is under way", part="time",
                     f"the all-gather of layer {layer} starts at {1e3 * begun[layer]:.4f} ms on rank {rank}, and layer "
                     f"{layer - 2} computes until {1e3 * done[layer - 2]:.4f} ms: three whole weights at one time",
                 )
-        output = forward_alone(x, [weight_of(layer, widths, seed) for layer in range(len(seconds))])
+        output = chain_alone(widths, x[None], seed)[0][0]
         for rank, (got, *_) in enumerate(run.results):
             check.computed([got], [output], f"rank {rank} of {ranks}, widths {widths},")
         return run.seconds, expected

@@ -352,6 +352,41 @@ def resumed(restore, after, random_parts):
     return [run.step() for _ in range(after)], run.tensors()
 
 
+# Exercise 6: a record of operations as plain data, with an fsync at some of them.
+
+
+def with_syncs(operations, files, syncs):
+    """The record of these operations with each fsync (position, path) after its operation. Raises ValueError."""
+    start, numbers = [], {}
+    for path, data in files.items():
+        numbers[path] = len(numbers) + 1
+        start.append(Entry(path, numbers[path], data))
+    record, made = Record(start, []), len(numbers)
+    for position, (kind, *words) in enumerate(operations):
+        tree = Disk.after(record).tree()
+        if kind in ("create", "mkdir"):
+            made += 1
+            record.operations.append((Create if kind == "create" else MakeFolder)(made, words[0]))
+        elif kind == "write":
+            file = tree[words[0]]
+            data = words[1].encode() if type(words[1]) is str else content(words[1], position + 1)
+            record.operations.append(Write(file.number, words[0], len(file.latest), data))
+        else:
+            record.operations.append(Rename(*words))
+        tree = Disk.after(record).tree()
+        for place, path in syncs:
+            if place == position:
+                if path != "." and path not in tree:
+                    raise ValueError(f"there is no {path!r} after operation {position}: {sorted(tree)}")
+                record.operations.append(Sync(0 if path == "." else tree[path].number, "" if path == "." else path))
+    record.operations.append(Saved())
+    return record
+
+
+# %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "oracles", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# In graded runs, your answers cannot call the functions of this cell.
+
+
 def uninterrupted(ranks, steps, random_parts, seed, rows):
     """For each rank: what a run does in each step, and its model after the last one. It takes one process."""
     runs, states, did = [], [], [[] for _ in range(ranks)]
@@ -399,37 +434,6 @@ def continued(capture, restore, ranks, before, after, random_parts, seed=1):
         found = [each | {"samples": numbers} for each, numbers in zip(found, read[rank][1:], strict=True)]
         compared.append((did[before:], found, model, other))
     return compared
-
-
-# Exercise 6: a record of operations as plain data, with an fsync at some of them.
-
-
-def with_syncs(operations, files, syncs):
-    """The record of these operations with each fsync (position, path) after its operation. Raises ValueError."""
-    start, numbers = [], {}
-    for path, data in files.items():
-        numbers[path] = len(numbers) + 1
-        start.append(Entry(path, numbers[path], data))
-    record, made = Record(start, []), len(numbers)
-    for position, (kind, *words) in enumerate(operations):
-        tree = Disk.after(record).tree()
-        if kind in ("create", "mkdir"):
-            made += 1
-            record.operations.append((Create if kind == "create" else MakeFolder)(made, words[0]))
-        elif kind == "write":
-            file = tree[words[0]]
-            data = words[1].encode() if type(words[1]) is str else content(words[1], position + 1)
-            record.operations.append(Write(file.number, words[0], len(file.latest), data))
-        else:
-            record.operations.append(Rename(*words))
-        tree = Disk.after(record).tree()
-        for place, path in syncs:
-            if place == position:
-                if path != "." and path not in tree:
-                    raise ValueError(f"there is no {path!r} after operation {position}: {sorted(tree)}")
-                record.operations.append(Sync(0 if path == "." else tree[path].number, "" if path == "." else path))
-    record.operations.append(Saved())
-    return record
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -864,7 +868,7 @@ debrief(
 #   size and SHA-256.
 # - `files` are the contents by name, and `skipped` is a list of the names of the newer folders that were not whole,
 #   newest first.
-# - If none is whole, raise a `LookupError` that names each folder that was skipped.
+# - If none is whole, raise a `LookupError` that names each folder that was skipped, and no other.
 #
 # `digest(data)` is the SHA-256 as text, `manifest_of(values, files)` made the manifests.
 
@@ -1297,7 +1301,7 @@ debrief(
 # - `capture(run)` is called on every rank. What it returns on rank 0 is written with `torch.save`, and must hold what
 #   *all* ranks need. What was returned must not change when training goes on.
 # - `restore(run, saved)` is called on every rank of a new program with what was written, loaded with
-#   `torch.load(weights_only=True)`. Then each rank continues bit for bit.
+#   `torch.load(weights_only=True)`. It reads no samples. Then each rank continues bit for bit.
 #
 # `dist.all_gather_object(found, mine)` fills the list `found`, which has one place per rank, with each rank's `mine`.
 

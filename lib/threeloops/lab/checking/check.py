@@ -175,7 +175,7 @@ class _Check:
             self._fail([message])
         self._count()
 
-    def computed(self, tensors: Sequence[Any], expected: Sequence[Any], what: str) -> None:
+    def computed(self, tensors: Any, expected: Sequence[Any] | dict[str, Any], what: str) -> None:
         """Tensors with the expected values, or all of them with the same multiple of these.
 
         A test of traffic, time, order or memory calls this first, on the results of the same run. So only an answer
@@ -183,10 +183,13 @@ class _Check:
         test of the values. Here it is let through, so that one slip does not cost all points of the exercise.
 
         Args:
-            tensors: what the answer returned.
-            expected: tensors of the same shapes in float64, computed by the test, not all of them 0.
+            tensors: what the answer returned: a sequence, or a dict, which may hold more names than `expected`.
+            expected: tensors of the same shapes, computed by the test, not all of them 0.
             what: who returned the tensors, such as "rank 0 of 2".
         """
+        if isinstance(expected, dict):
+            tensors = [tensors.get(name) for name in expected] if type(tensors) is dict else []
+            expected = list(expected.values())
         same = len(tensors) == len(expected) and all(
             is_tensor(got) and got.shape == right.shape for got, right in zip(tensors, expected, strict=True)
         )

@@ -210,6 +210,10 @@ def test_computed_takes_the_expected_tensors_or_one_multiple_of_all_of_them():
     right = [torch.tensor([1.0, -2.0]).double(), torch.tensor([0.0, 3.0, 0.5]).double()]
     for factor in (1.0, 4.0, 0.25):
         check.computed([(factor * each).float() for each in right], right, "rank 0")
+    named = dict(zip("ab", right, strict=True))
+    check.computed({"b": 2 * right[1], "c": right[0], "a": 2 * right[0]}, named, "rank 0")
+    for other in ({"a": right[0]}, right, {"a": right[0], "b": 2 * right[1]}):
+        assert "rank 0 has computed something else" in refusal(check.computed, other, named, "rank 0")
     mixed = [right[0], 2 * right[1]]
     for other in ([0 * each for each in right], mixed, right[:1], [right[0], None], [right[1], right[0]]):
         assert "rank 0 has computed something else" in refusal(check.computed, other, right, "rank 0")
