@@ -163,15 +163,6 @@ class Lab:
         return self.folder / "data"
 
     @property
-    def wrong(self) -> Path:
-        return self.folder / "wrong"
-
-    @property
-    def right(self) -> Path:
-        """Other right answers, which must earn full points like the reference."""
-        return self.folder / "right"
-
-    @property
     def opening(self) -> Path:
         """The picture that the core notebook's title shows; drawn by `threeloops release`."""
         return self.folder / _PICTURE

@@ -65,10 +65,8 @@ def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[P
             for candidate in module.functions:
                 if _annotation(candidate) in ("None", "Figure", "Axes") and _annotation(function) != "None":
                     continue
-                taking, values = (
-                    _taking(module, candidate.name, pasted),
-                    list(_returned(candidate, function, lab.setup)),
-                )
+                taking = _taking(module, candidate.name, pasted)
+                values = list(_returned(candidate, function, lab.setup))
                 for arguments in _fitting(candidate, function):
                     calling = f"{head(function)}:\n    taken = _taken({arguments})\n    return "
                     yield Proposal(*(exercise.answer(function.name, calling + value, taking) for value in values))

@@ -602,8 +602,8 @@ if INTERPRETED:
 #   race, even with equal values.
 # - Other `bits` raise `ValueError`. These lines are given.
 #
-# Here Python only allocates, takes views and launches. Bytes and widths count only if values are right. At most 256
-# programs, or half of them, may write nothing.
+# Here Python only allocates, takes views and launches. Bytes and widths count only if values are right. Up to 256
+# programs, or half of all, may write nothing.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}

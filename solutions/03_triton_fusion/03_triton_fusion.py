@@ -246,7 +246,7 @@ term("fusion")
 # float64 results, and the bytes count only if the values are right. A **meter** runs the kernel in Triton's interpreter and
 # sees every address. *Requested* bytes are those that the programs ask for. *Unique* bytes count each byte once per launch:
 # memory has to deliver at least these, even if the cache is perfect. A launcher allocates (`torch.empty_like`) and launches.
-# "PyTorch moves nothing" means that it does not fill, copy or convert. At most 256 programs, or half of them, may write nothing.
+# "PyTorch moves nothing" means that it does not fill, copy or convert. Up to 256 programs, or half of all, may write nothing.
 #
 # A kernel has to stand in the same cell as its launcher, and so do all functions and constants that it uses. Write a
 # constant as a number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`.
@@ -581,8 +581,10 @@ with check("dropout_backward", "what dropout_backward moves", part="traffic", hi
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "dropout_backward_test_errors", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+from threeloops.hardware import device
+
 with check("dropout_backward", "a p that is not a probability is refused", part="errors", hidden="other such values"):
-    x, bias = torch.ones(2, 4), torch.ones(4)
+    x, bias = torch.ones(2, 4, device=device()), torch.ones(4, device=device())
     for p in (1.0, 1.5, -0.5, float("nan")):
         check.raises(ValueError, dropout_backward, x, x, bias, p, 0, names=f"p = {p}")
     check.accepts(dropout_backward, x, x, bias, 0.0, 0)

@@ -497,8 +497,9 @@ with check("account", "the worst moment of a step", part="peak", hidden="other s
         """`peak` from the answer's own `layer` and `head`: those are judged in the other part."""
         found = account(config, batch, sequence, states)
         for name in ("layer", "head"):
-            whole = type(getattr(found, name)) is int and getattr(found, name) >= 0
-            check.true(whole, f"account(…).{name} is {getattr(found, name)!r}: expected an int, a number of bytes")
+            size = getattr(found, name)
+            whole = isinstance(size, int | np.integer) and size >= 0
+            check.true(whole, f"account(…).{name} is {size!r}: expected an int, a number of bytes")
         tokens, weights = batch * sequence, 4 * config.parameters_count()
         inputs, buffers = 16 * tokens, 4 * config.max_sequence * config.head_dim
         always, logits = weights * (1 + states) + inputs + buffers, 4 * tokens * config.vocabulary_size

@@ -126,7 +126,8 @@ def last_of_many(CachedAttention, kv_heads, chunks):
 
 def accepted(accept, draft, model, guessed, noise):
     """Return what `accept` says of each list of guesses: how many are kept, and the chances of the next token."""
-    found = [accept(guesses, draft, model, own) for guesses, own in zip(guessed, noise, strict=True)]
+    runs = zip(guessed, noise, strict=True)
+    found = [accept(guesses, draft.clone(), model.clone(), own) for guesses, own in runs]
     return [kept for kept, _ in found], torch.stack([chances for _, chances in found])
 
 

@@ -229,8 +229,8 @@ debrief(
 # ### Exercise 2 (14 points)
 #
 # `schedule(work, nodes, node_mtbf, save, recovery) -> (interval, days)`. `work` is the seconds that the job computes on
-# these nodes, and the other times are seconds, too. `interval` (seconds) wastes the least time (within 10%), and `days` is how
-# long the run takes with yours.
+# these nodes, and the other times are seconds, too. `interval` (seconds) is within 10% of the one that wastes the least time,
+# and `days` is how long the run takes with yours.
 
 # %% tags=["demo"]
 predict(
@@ -403,6 +403,16 @@ seventy = (LLAMA_70B, h100_node())
 FITS = Plan(512, 8192, dp=64, pp=2, tp=4, zero=2)
 FULL = Plan(512, 8192, dp=128, pp=1, tp=4, zero=1)
 SEVENTY = Ask(LLAMA_70B, h100_node(), 1024, 4096, 2e12, (16, 64, 256), 40, 1.2e6)
+
+
+# %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "what_fits", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+SEVENTY_ROWS = [(1_060_091, 138.03268, 16), (1_084_884, 35.31525, 64), (1_133_737, 9.22637, 256)]
+"""Cost, days and nodes of each number of nodes on which the model of SEVENTY fits."""
+
+
+def said_of(ask, rows):
+    listed = "; ".join(f"{nodes} nodes {days:.1f} days {cost / 1e6:.3f} million" for cost, days, nodes in rows)
+    return f"asked: {ask.days} days, {ask.budget / 1e6:.3f} million; {listed or 'nothing fits'}"
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1098,12 +1108,6 @@ def answer(ask: Ask) -> Offer | Refusal:
 
 # %% nbgrader={"grade": true, "grade_id": "answer_test_offers", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("answer", "what is offered", part="offers", hidden="other models, machines and failures"):
-    SEVENTY_ROWS = [(1_060_091, 138.03268, 16), (1_084_884, 35.31525, 64), (1_133_737, 9.22637, 256)]
-    """Cost, days and nodes of each number of nodes on which the model of SEVENTY fits."""
-
-    def said_of(ask, rows):
-        listed = "; ".join(f"{nodes} nodes {days:.1f} days {cost / 1e6:.3f} million" for cost, days, nodes in rows)
-        return f"asked: {ask.days} days, {ask.budget / 1e6:.3f} million; {listed or 'nothing fits'}"
 
     def offers(ask, rows, least):
         got = answer(ask)
@@ -1169,12 +1173,6 @@ with check("answer", "what is offered", part="offers", hidden="other models, mac
 
 # %% nbgrader={"grade": true, "grade_id": "answer_test_refusals", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("answer", "what is refused", part="refusals", hidden="other asks"):
-    SEVENTY_ROWS = [(1_060_091, 138.03268, 16), (1_084_884, 35.31525, 64), (1_133_737, 9.22637, 256)]
-    """Cost, days and nodes of each number of nodes on which the model of SEVENTY fits."""
-
-    def said_of(ask, rows):
-        listed = "; ".join(f"{nodes} nodes {days:.1f} days {cost / 1e6:.3f} million" for cost, days, nodes in rows)
-        return f"asked: {ask.days} days, {ask.budget / 1e6:.3f} million; {listed or 'nothing fits'}"
 
     def refuses(ask, rows, days, budget):
         got = answer(ask)
@@ -1219,12 +1217,6 @@ with check("answer", "what is refused", part="refusals", hidden="other asks"):
 
 # %% nbgrader={"grade": true, "grade_id": "answer_test_runner_up", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("answer", "the next best", part="runner_up", hidden="other asks"):
-    SEVENTY_ROWS = [(1_060_091, 138.03268, 16), (1_084_884, 35.31525, 64), (1_133_737, 9.22637, 256)]
-    """Cost, days and nodes of each number of nodes on which the model of SEVENTY fits."""
-
-    def said_of(ask, rows):
-        listed = "; ".join(f"{nodes} nodes {days:.1f} days {cost / 1e6:.3f} million" for cost, days, nodes in rows)
-        return f"asked: {ask.days} days, {ask.budget / 1e6:.3f} million; {listed or 'nothing fits'}"
 
     def next_is(ask, rows, expected):
         got = answer(ask)

@@ -203,8 +203,9 @@ def make_course(root: Path, source: str = SOURCE) -> Lab:
     lab = Lab(SLUG, root)
     lab.data.mkdir(parents=True)
     lab.source.write_text(source, encoding="utf-8")
-    for folder, files in ((lab.wrong, WRONG), (lab.right, RIGHT)):
-        folder.mkdir(exist_ok=True)
+    for side, files in (("wrong", WRONG), ("right", RIGHT)):
+        folder = lab.folder / side
+        folder.mkdir()
         for name, text in files.items():
             (folder / f"{name}.py").write_text(text, encoding="utf-8")
     (lab.folder / "answers.md").write_text(CHANGES, encoding="utf-8")

@@ -146,6 +146,6 @@ LOOKS_AT_CODE = SOURCE.replace(
 def make_kernel_course(root: Path, source: str = SOURCE) -> Lab:
     """Write `solutions/91_kernels/` below `root` and return its `Lab`."""
     lab = Lab(SLUG, root)
-    lab.wrong.mkdir(parents=True)
+    lab.folder.mkdir(parents=True)
     lab.source.write_text(source, encoding="utf-8")
     return lab

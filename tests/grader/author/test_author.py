@@ -35,7 +35,9 @@ def test_a_new_lab_passes_as_it_is(lab):
 
 
 def test_each_kind_of_answer_that_does_not_do_what_it_must_is_named(lab):
-    (lab.right / "tensor_bytes__a_loop.py").write_text("def tensor_bytes(shape, element_bytes):\n    return 24\n")
+    (lab.folder / "right" / "tensor_bytes__a_loop.py").write_text(
+        "def tensor_bytes(shape, element_bytes):\n    return 24\n"
+    )
     text = (lab.folder / "answers.md").read_text()
     text = text.replace("+    return math.prod(shape)\n", "+    return element_bytes * math.prod(shape)\n")
     (lab.folder / "answers.md").write_text(text.replace("a number is one element", "one is the moon"))

@@ -48,13 +48,13 @@ def section(name, *keys, removed="    peak = np.abs(values).max(initial=0.0)", a
     ],
 )
 def test_a_wrong_answer_that_could_not_grade_the_grader_is_named(toy, name, text, message):
-    (toy.wrong / f"{name}.py").write_text(text)
+    (toy.folder / "wrong" / f"{name}.py").write_text(text)
     (fault,) = lint(toy)
     assert fault.startswith(f"90_toy, wrong/{name}.py") and message in fault
 
 
 def test_each_exercise_needs_three_wrong_answers(toy):
-    (toy.wrong / "mean__accepts_an_empty_list.py").unlink()
+    (toy.folder / "wrong" / "mean__accepts_an_empty_list.py").unlink()
     assert lint(toy) == ["90_toy, cell mean has 2 known-wrong answers, expected 3"]
 
 
@@ -74,15 +74,15 @@ def test_each_exercise_needs_three_wrong_answers(toy):
     ],
 )
 def test_a_right_answer_that_would_not_be_graded_is_named(toy, name, text, message):
-    (toy.right / name).write_text(text or RIGHT["mean__by_statistics"])
+    (toy.folder / "right" / name).write_text(text or RIGHT["mean__by_statistics"])
     (found,) = lint(toy)
     assert found.startswith(f"90_toy, right/{name}") and message in found
 
 
 def test_a_right_answer_may_do_without_a_helper_of_the_reference_and_leave_files_of_editors(toy):
-    (toy.right / "rescale__without_tiny.py").write_text("def rescale(values, top): ...\n")
-    (toy.right / ".mean__by_hand.py.swp").write_text("")
-    (toy.right / "__pycache__").mkdir()
+    (toy.folder / "right" / "rescale__without_tiny.py").write_text("def rescale(values, top): ...\n")
+    (toy.folder / "right" / ".mean__by_hand.py.swp").write_text("")
+    (toy.folder / "right" / "__pycache__").mkdir()
     assert lint(toy) == []
 
 
@@ -124,18 +124,18 @@ def test_a_reference_that_no_longer_has_the_lines_of_a_change_is_named(toy):
 def test_a_whole_file_that_repeats_the_reference_is_refused_with_the_change_to_write_instead(toy):
     reference = next(cell.source for cell in toy.master().cells if cell.id == "rescale")
     text = "\n".join(line for line in reference.splitlines() if "###" not in line).replace("np.abs(values)", "values")
-    (toy.wrong / "rescale__odd.py").write_text(f"# expect: the peak\n# fails: values\n{text}\n")
+    (toy.folder / "wrong" / "rescale__odd.py").write_text(f"# expect: the peak\n# fails: values\n{text}\n")
     (fault,) = lint(toy)
     said, _, change = fault.partition("\n")
     assert said == "90_toy, wrong/rescale__odd.py repeats the reference: remove it, and add to answers.md:"
-    (toy.wrong / "rescale__odd.py").unlink()
+    (toy.folder / "wrong" / "rescale__odd.py").unlink()
     add(toy, change)
     assert lint(toy) == []
     assert next(answer.text for answer in wrong_answers(toy) if answer.name == "rescale__odd") == f"{text}\n"
 
 
 def test_an_answer_in_a_file_and_in_a_section_is_named(toy):
-    (toy.wrong / "rescale__divides_by_zero.py").write_text(ANOTHER)
+    (toy.folder / "wrong" / "rescale__divides_by_zero.py").write_text(ANOTHER)
     (fault,) = lint(toy)
     assert fault.endswith(
         "wrong/rescale__divides_by_zero.py and answers.md:33, wrong/rescale__divides_by_zero have the same name; "
@@ -159,10 +159,10 @@ def test_an_answer_in_a_file_and_in_a_section_is_named(toy):
 def test_a_key_that_names_no_part_or_is_none_is_named(toy, name, line, message):
     text = ANOTHER if name == "rescale" else "# expect: x\ndef mean(values): return 0.0\n"
     first, _, rest = text.partition("\n")
-    (toy.wrong / f"{name}__odd.py").write_text(f"{first}\n# Why: as in the lecture\n\n# {line}\n{rest}")
+    (toy.folder / "wrong" / f"{name}__odd.py").write_text(f"{first}\n# Why: as in the lecture\n\n# {line}\n{rest}")
     (of_file,) = lint(toy)
     assert of_file.startswith(f"90_toy, wrong/{name}__odd.py: ") and message in of_file
-    (toy.wrong / f"{name}__odd.py").unlink()
+    (toy.folder / "wrong" / f"{name}__odd.py").unlink()
     removed = (
         {} if name == "rescale" else {"removed": "    return sum(values) / len(values)", "added": "    return 0.0"}
     )
@@ -172,7 +172,7 @@ def test_a_key_that_names_no_part_or_is_none_is_named(toy, name, line, message):
 
 
 def test_ordinary_comments_are_no_keys_and_hide_none(toy):
-    (toy.wrong / "rescale__odd.py").write_text(
+    (toy.folder / "wrong" / "rescale__odd.py").write_text(
         "# expect: the peak\n# Why: nobody looks at zeros.\n# note: as in the lecture\n#fails:zeros\n"
         "TINY = 0  # caught: x\n"
     )

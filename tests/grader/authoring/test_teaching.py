@@ -49,9 +49,9 @@ def second_edition():
 def second(tmp_path):
     lab = make_course(tmp_path, second_edition())
     for name in ("mean__by_statistics", "mean__in_a_loop", "mean__by_hand"):
-        (lab.right / f"{name}.py").write_text(RIGHT["mean__by_statistics"])
+        (lab.folder / "right" / f"{name}.py").write_text(RIGHT["mean__by_statistics"])
     for name in ("rescale__a", "rescale__b", "rescale__c"):
-        (lab.right / f"{name}.py").write_text("def rescale(values, top): ...\n")
+        (lab.folder / "right" / f"{name}.py").write_text("def rescale(values, top): ...\n")
     return lab
 
 
@@ -96,7 +96,7 @@ def test_the_dives_say_how_a_folded_cell_is_run(second):
 
 
 def test_three_other_right_answers_show_that_an_unusual_one_passes(second):
-    (second.right / "mean__by_hand.py").unlink()
+    (second.folder / "right" / "mean__by_hand.py").unlink()
     assert lint(second) == ["90_toy, cell mean has 2 other right answers, expected 3"]
 
 

@@ -151,8 +151,8 @@ def test_answers_are_compared_with_the_solution_right_answers_and_the_library(to
     path = REPOSITORY / "lib/threeloops/product/decode/sampling/draws.py"
     tree = ast.parse(path.read_text())
     library = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "_filtered")
-    toy.right.mkdir(exist_ok=True)
-    (toy.right / "mean__slowly.py").write_text(ANSWER)
+    (toy.folder / "right").mkdir(exist_ok=True)
+    (toy.folder / "right" / "mean__slowly.py").write_text(ANSWER)
     hand_in(tmp_path / "now", toy, "ada", {"mean": disguised(ANSWER, ALL, {"mean"}, 1)})
     hand_in(tmp_path / "now", toy, "bob", {"rescale": ast.unparse(library)})
     assert pairs(compare(toy, tmp_path / "now")) == {
