@@ -261,7 +261,7 @@ class Checkpointer:
             raise CheckpointError(problems[0])
 
     def _candidates(self, step: int | None, skipped: dict[str, str]) -> list[str]:
-        """Yield directories in the order in which they are tried: first the one that the pointer names, then newest
+        """Return directories in the order in which they are tried: first the one that the pointer names, then newest
         first.
 
         A writer may remove a checkpoint that a reader has found, because newer ones exist. So a reader lists the
