@@ -23,8 +23,8 @@ __all__ = ["RankProcesses"]
 
 _DESCRIPTORS = 2
 """The descriptors of a rank: its socket, and the file for its output."""
-_FEW = 16
-"""From this number of ranks on, `prepare_to_fork` saves more time than the half second that it takes."""
+_MANY = 16
+"""The number of ranks at which `prepare_to_fork` saves as much time as it takes, about half a second."""
 _MORE_THAN_PARENT = 8 << 20
 """Bytes that a fork may have made its own before its memory is measured."""
 
@@ -76,7 +76,7 @@ class RankProcesses:
         for process in self._ended:
             os.waitpid(process, 0)
         self._ended = []
-        if self._started < _FEW <= self._started + ranks:
+        if self._started < _MANY <= self._started + ranks:
             prepare_to_fork()
         self._started += ranks
         confined, confined_end = os.pipe()
