@@ -7,9 +7,10 @@ Call `enable_without_gpu` before kernels are decorated. Importing `threeloops.in
   once, to nearest even, `fma` included. Conversions to fp8 saturate, infinities too, as `cvt.rn.satfinite` does; torch
   agrees for e4m3, but overflows e5m2 to infinity. NaN stays NaN without its payload. `tl.exp` and the like take
   float32 and float64 only, compiled or not.
-- A `float` argument is a float32 tensor, a `bool` one bit, an `int` of 1 a constant unless the kernel excludes it with
-  `do_not_specialize`. A loop index is an int32 tensor, and so is an assigned number.
-  One bit wraps around: true + true is false. A loop that changes the type of a variable is refused.
+- A `float` argument is a float32 tensor, a `bool` one bit, an `int` of 1 a constant unless its parameter has a type or
+  `do_not_specialize` names it. A loop index is a tensor of at least 32 bits, and an assigned number is a tensor.
+  One bit wraps around: true + true is false. A loop, or a branch on a tensor, that changes the type of a variable is
+  refused, and so is syntax that does not compile.
 - Floats become integers as by PTX's `cvt.rzi`: too large ones the largest, NaN mostly 0.
 - The common functions of libdevice (`functions/libdevice.py`) compute, the others are refused by name.
 - `tl.sum` of float16 and bfloat16 rounds at every addition, since the compiler emits `add.bf16`: convert to float32

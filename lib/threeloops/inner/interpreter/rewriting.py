@@ -1,6 +1,7 @@
 """Rewrite the source of a kernel, so that its statements mean what they mean compiled: they call `statements`."""
 
 import ast
+from collections.abc import Iterator
 
 import triton
 
@@ -8,11 +9,15 @@ __all__ = ["Transformer"]
 
 _TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
+_Sides = tuple[tuple[str, bool], ...]
+"""Branches around a statement, outermost first: the name of each one's types, and whether its condition holds."""
+
 
 class Transformer(ast.NodeTransformer):
     """Rewrite a kernel to behave as if compiled. Numbers become tensors if they would in a compiled kernel (if
-    assigned, as the index of a loop, chosen by a tensor). `and` and `or` return booleans. A loop keeps the types of
-    variables. After the loop, its index and the variables first assigned in a step have no value."""
+    assigned, as the index of a loop, chosen by a tensor; up to Triton 3.6 also if returned). `and` and `or` return
+    booleans. A loop, or a branch on a tensor, keeps the types of variables. After a loop, its index and the variables
+    first assigned in a step have no value."""
 
     _loops = 0
     """How many loops surround the statement that is visited, unrolled ones left out."""
@@ -20,33 +25,33 @@ class Transformer(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self._loops = 0
         self.generic_visit(node)
-        returns = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
-        for each in returns if len(returns) > 1 else ():
-            assert each.value is not None
-            each.value = _call("threeloops_returned", each.value)
+        returns = list(_returns(node.body))
+        for place, (each, _) in enumerate(returns):
+            if each.value is not None and _TRITON < (3, 7):
+                each.value = _call("threeloops_assigned", each, each.value)
+            elif each.value is not None and len(returns) > 1:
+                each.value = _call("threeloops_returned", each, each.value, *_others(place, returns))
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
-        return _call("threeloops_negated", node.operand) if isinstance(node.op, ast.Not) else node
+        return _call("threeloops_negated", node, node.operand) if isinstance(node.op, ast.Not) else node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         self.generic_visit(node)
-        arguments = [node.test, _later(node.body), _later(node.orelse)]
-        return ast.copy_location(ast.Call(ast.Name("threeloops_chosen", ast.Load()), arguments, []), node)
+        return _call("threeloops_chosen", node, node.test, _later(node.body), _later(node.orelse))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id in ("min", "max") and not node.keywords:
-            called = ast.Call(ast.Name("threeloops_called", ast.Load()), [node.func, *node.args], [])
-            return ast.copy_location(called, node)
+            return _call("threeloops_called", node, node.func, *node.args)
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         if len(node.targets) > 1:
             raise ValueError("Multiple assignments are not supported")
         self.generic_visit(node)
-        node.value = _call("threeloops_assigned", node.value)
+        node.value = _call("threeloops_assigned", node, node.value)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
@@ -56,19 +61,17 @@ class Transformer(ast.NodeTransformer):
             return node
         read = ast.Name(node.target.id, ast.Load())
         value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
-        return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", value)), node)
+        return ast.copy_location(ast.Assign([node.target], _call("threeloops_assigned", node, value)), node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         self.generic_visit(node)
         if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
-            node.value = _call("threeloops_assigned", node.value)
+            node.value = _call("threeloops_assigned", node, node.value)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         self.generic_visit(node)
-        values = [_later(each) for each in node.values]
-        arguments = [ast.Constant(isinstance(node.op, ast.And)), *values]
-        return ast.copy_location(ast.Call(ast.Name("threeloops_logical", ast.Load()), arguments, []), node)
+        return _call("threeloops_logical", node, ast.Constant(isinstance(node.op, ast.And)), *map(_later, node.values))
 
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         """Keep types in a branch on a tensor, as in a loop. A variable that only one side adds has no value after the
@@ -80,18 +83,14 @@ class Transformer(ast.NodeTransformer):
             for name in names:
                 keep = _KEEP_ADDED if name in others else _KEEP
                 side += _statements(keep.format(name=name, types=types, place="branch"), node)
-        before = [
-            note
-            for name in sorted({*then, *otherwise})
-            for note in _statements(_NOTE.format(name=name, types=types), node)
-        ]
-        opened = ast.Assign([ast.Name(types, ast.Store())], _call("threeloops_branch", node.test))
+        before = _notes(sorted({*then, *otherwise}), types, node)
+        opened = ast.Assign([ast.Name(types, ast.Store())], _call("threeloops_branch", node, node.test))
         node.test = ast.copy_location(ast.Attribute(ast.Name(types, ast.Load()), "taken", ast.Load()), node.test)
         return [ast.copy_location(opened, node), *before, node]
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         self.generic_visit(node)
-        node.test = _call("threeloops_holds", node.test)
+        node.test = _call("threeloops_holds", node, node.test)
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
@@ -101,8 +100,8 @@ class Transformer(ast.NodeTransformer):
     def _refuse(self, node: ast.stmt | ast.expr) -> ast.AST:
         """Raise when the node is executed, because code that a constant leaves out is not compiled."""
         what, instead = _NOT_COMPILED[type(node)]
-        call = ast.Call(ast.Name("threeloops_refused", ast.Load()), [ast.Constant(what), ast.Constant(instead)], [])
-        return ast.copy_location(ast.Expr(call) if isinstance(node, ast.stmt) else call, node)
+        call = _call("threeloops_refused", node, ast.Constant(what), ast.Constant(instead))
+        return ast.copy_location(ast.Expr(call), node) if isinstance(node, ast.stmt) else call
 
     visit_Break = visit_Continue = visit_Lambda = _refuse
 
@@ -140,11 +139,10 @@ class Transformer(ast.NodeTransformer):
         self._inside(node)
         self._loops -= 1
         if isinstance(node, ast.While):
-            node.test = _call("threeloops_condition", node.test)
+            node.test = _call("threeloops_condition", node, node.test)
         for name in names:
             node.body += _statements(_KEEP.format(name=name, types=types, place="loop"), node)
-        before = [statement for name in names for statement in _statements(_NOTE.format(name=name, types=types), node)]
-        return [*_statements(f"{types} = threeloops_types()", node), *before, node]
+        return [*_statements(f"{types} = threeloops_types()", node), *_notes(names, types, node), node]
 
     def _inside(self, node: ast.For | ast.While) -> ast.stmt:
         self.generic_visit(node)
@@ -196,8 +194,42 @@ def _names_assigned(body: list[ast.stmt]) -> list[str]:
     return sorted(assigned - indices - constants)
 
 
-def _call(name: str, value: ast.expr) -> ast.Call:
-    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [value], []), value)
+def _notes(names: list[str], types: str, place: ast.stmt) -> list[ast.stmt]:
+    return [note for name in names for note in _statements(_NOTE.format(name=name, types=types), place)]
+
+
+def _returns(body: list[ast.stmt], sides: _Sides = ()) -> Iterator[tuple[ast.Return, _Sides]]:
+    """Yield each return among rewritten statements, and the sides of branches that it is on. A return in a loop, which
+    may be compiled several times, comes twice and on no side."""
+    for each in body:
+        if isinstance(each, ast.Return):
+            yield each, sides
+        elif isinstance(each, ast.If):
+            types = ast.unparse(each.test).removesuffix(".taken")
+            yield from _returns(each.body, (*sides, (types, True)))
+            yield from _returns(each.orelse, (*sides, (types, False)))
+        else:
+            yield from 2 * [(inner, ()) for inner in ast.walk(each) if isinstance(inner, ast.Return)]
+
+
+def _others(place: int, returns: list[tuple[ast.Return, _Sides]]) -> list[ast.expr]:
+    """Return where the other returns of a function are: each on a side of a branch that parts it from this one, or None
+    if it is always compiled, or its branch comes later."""
+    _, own = returns[place]
+    found = set()
+    for number, (_, sides) in enumerate(returns):
+        parting = next(((k, side) for k, side in enumerate(sides) if side not in own[k : k + 1]), None)
+        if parting is None:
+            found |= {"None"} if number != place else set()
+            continue
+        depth, (types, side) = parting
+        is_known = number < place or types in [each for each, _ in own[depth : depth + 1]]
+        found.add(f"({types}, {side})" if is_known else "None")
+    return [ast.parse(each, mode="eval").body for each in sorted(found)]
+
+
+def _call(name: str, place: ast.AST, *values: ast.expr) -> ast.Call:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [*values], []), place)
 
 
 def _later(value: ast.expr) -> ast.Lambda:

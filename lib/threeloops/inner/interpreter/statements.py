@@ -90,9 +90,11 @@ def _called(function: Callable[..., Any], *values: Any) -> Any:
     return functools.reduce(replacement, values) if replacement and is_of_tensors else function(*values)
 
 
-def _returned(value: Any) -> Any:
-    """Return one of several results of a function. Refuses numbers: when compiled, they may become tensors or not."""
-    for each in value if type(value) in (tuple, list) else (value,):
+def _returned(value: Any, *others: "tuple[_Types, bool] | None") -> Any:
+    """Return one of several results of a function. Refuses a number unless constants leave out the `others`, each on a
+    side of a branch. If several are compiled, the number may become a tensor or not."""
+    is_alone = all(side and not side[0].forget and side[0].taken is not side[1] for side in others)
+    for each in () if is_alone else value if type(value) in (tuple, list) else (value,):
         if type(each) in (bool, int, float):
             raise ValueError(
                 f"return {value}, in a function with several returns: assign the number to a variable, and return that"

@@ -382,5 +382,7 @@ def returning(out, n):
 
 @needs_interpreter
 def test_a_function_that_returns_one_of_several_numbers_is_refused():
+    if triton.__version__.startswith("3.6."):
+        pytest.skip("this Triton always makes a returned number a tensor")
     with pytest.raises(Exception, match="return 5.0, in a function with several returns: assign the number"):
         returning[(1,)](torch.zeros(1), 7)

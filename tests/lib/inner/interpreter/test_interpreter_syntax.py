@@ -11,6 +11,21 @@ pytestmark = pytest.mark.skipif(not enable_without_gpu(), reason="kernels are co
 
 
 @triton.jit
+def chosen(n, KIND: tl.constexpr):
+    if KIND == "tensor":
+        if n > 2:
+            return n
+        else:
+            return n + 1
+    if KIND == "pair":
+        return 3, 4
+    elif KIND == "three":
+        return 3
+    else:
+        return 4
+
+
+@triton.jit
 def written(out, n, KIND: tl.constexpr):
     at = tl.arange(0, 16)
     if KIND == "an early return":
@@ -32,6 +47,36 @@ def written(out, n, KIND: tl.constexpr):
     elif KIND == "a comprehension of a tuple":
         numbers = [number * 2 for number in (n, n + 1)]
         tl.store(out, numbers[0] - 1)
+    elif KIND == "numbers returned under constants":
+        three, four = chosen(n, "pair")
+        tl.store(out + at, tl.zeros((16,), tl.int8) + (chosen(n, "three") << 8 >> 8) + chosen(n, "") + three - 3)
+    elif KIND == "a tuple that a loop carries":
+        pair = (0, 7)
+        for _ in range(2 * n):
+            pair = (pair[1], pair[0])
+        tl.store(out + at, pair[1])
+    elif KIND == "a comprehension in a comprehension":
+        numbers = [[number + other for number in (1, 2)] for other in (n, 3)]
+        tl.store(out + at, numbers[0][1] + 1)
+    elif KIND == "an absent value":
+        bias = None
+        for _ in range(n):
+            if bias is None:
+                tl.store(out + at, 7.0)
+    elif KIND == "a search by halves":
+        low, high = 0, 2 * n
+        while low < high:
+            middle = (low + high) // 2
+            if middle * middle < 40:
+                low = middle + 1
+            else:
+                high = middle
+        tl.store(out + at, low)
+    elif KIND == "an index that stays after an unrolled loop":
+        i = 9
+        for i in tl.static_range(8):
+            tl.store(out + at, i - 1)
+        tl.store(out + at, i)
     elif KIND == "break":
         for i in range(n):
             if i == 1:
@@ -75,7 +120,9 @@ def run(kind):
     "kind",
     [
         "an early return", "what a constant leaves out", "a condition of one element", "an assertion about a tile",
-        "a comprehension of a tuple",
+        "a comprehension of a tuple", "numbers returned under constants", "a tuple that a loop carries",
+        "a comprehension in a comprehension", "an absent value", "a search by halves",
+        "an index that stays after an unrolled loop",
     ],
 )  # fmt: skip
 def test_what_compiles_runs(kind):

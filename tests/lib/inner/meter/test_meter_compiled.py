@@ -99,6 +99,8 @@ def computed(out, n, KIND: tl.constexpr):
         tl.store(out + lane, lane // n + lane % n + low // n)
     elif KIND == "a shift by less than all bits":
         tl.store(out + lane, (lane << 31) + (lane >> (n - 4)))
+    elif KIND == "the lowest number that fits":
+        tl.store(out + lane, lane + (low + 0.0 * n).to(tl.int32))
     elif KIND == "some numbers that do not fit":
         tl.store(out + lane, many.to(tl.int32))
     elif KIND == "a fully masked tile":
@@ -128,7 +130,7 @@ def undefined(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        "a division by a number", "a shift by less than all bits",
+        "a division by a number", "a shift by less than all bits", "the lowest number that fits",
     ],
 )  # fmt: skip
 def test_arithmetic_that_a_gpu_does_as_the_interpreter_is_no_fault(kind):

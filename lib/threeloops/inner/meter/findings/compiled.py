@@ -1,9 +1,9 @@
 """Find code that a compiled kernel executes differently from the interpreter: false hints and undefined arithmetic.
 
 The compiler believes `tl.multiple_of`, `max_contiguous` and `max_constancy`, and loads several elements at once from
-the address of the first. It also assumes that no integer is divided by zero and that no shift is as wide as its
-operand, and drops a branch that certainly does so. The interpreter ignores hints, and computes some value for such an
-operation.
+the address of the first. It also assumes that no integer is divided by zero, that no shift is as wide as its operand,
+and that a number fits the integer type that it becomes. It may drop whatever depends on such an operation. The
+interpreter ignores hints, and computes some value for the operation.
 """
 
 from collections.abc import Callable, Sequence
@@ -119,9 +119,10 @@ def _undefined_conversions(value: Any, dtype: Any) -> tuple[np.ndarray, str]:
     may leave out code that depends on it. Lanes that a masked load left undefined are not reported."""
     from threeloops.inner.interpreter.repairs import values_of
 
-    numbers, bits, signed = values_of(value), dtype.scalar.primitive_bitwidth, dtype.scalar.is_int_signed()
+    whole = np.trunc(values_of(value).astype(np.float64, copy=False))  # in float32, −2³¹ − 1 is −2³¹, which fits
+    bits, signed = dtype.scalar.primitive_bitwidth, dtype.scalar.is_int_signed()
     low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if signed else (0.0, 2.0**bits)
-    wrong = ~((numbers > low - 1) & (numbers < high))
+    wrong = ~((whole >= low) & (whole < high))
     undefined = getattr(value, "undefined", None)
     if undefined is not None:
         wrong &= ~undefined.lanes
