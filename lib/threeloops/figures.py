@@ -72,7 +72,10 @@ def figure(rows: int = 1, columns: int = 1, *, width: float = 8.0, height: float
 
 
 def fitting(text: str, inches: float, size: float) -> str:
-    """What of a bar's name fits at a font size in points: all, its last number ("7" of "layer 7"), or nothing."""
+    """Return the part of a bar's name that fits at a font size in points: all, its last number, or nothing.
+
+    The last number of "layer 7" is "7".
+    """
     shown = (text, *re.findall(r"\d+", text)[-1:], "")
     return next(each for each in shown if text_inches(each, size) + _MARGIN < inches or not each)
 

@@ -92,7 +92,7 @@ class _Mapping(NamedTuple):
 
 
 def _mappings() -> Iterator[_Mapping]:
-    """Return this process's current mappings, or none on systems that do not tell."""
+    """Yield this process's current mappings, or none on systems that do not tell."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else ():
         addresses, access, _, _, _, *path = line.split(maxsplit=5)

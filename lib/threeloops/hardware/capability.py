@@ -1,4 +1,4 @@
-"""What works on a machine, as a pure function of a record of what is there, so that any machine can be tested anywhere.
+"""Decide what works on a machine from a record of its parts alone, so that any machine can be tested anywhere.
 
 `probe` fills in the record, a `Machine`, for the machine at hand. A missing capability is not an error: it has a reason
 and a next step, and the course works without it.

@@ -83,7 +83,7 @@ class FlatGPT:
         self._layers = [_Layer(block) for block in model.blocks]
 
     def hidden(self, tokens: Tensor, *, start: Tensor, caches: Sequence[RowCache]) -> Tensor:
-        """What the head reads for `tokens`, (rows, 1), at positions `start`, (rows,): (rows, 1, width)."""
+        """Return the head's input, (rows, 1, width), for `tokens`, (rows, 1), at positions `start`, (rows,)."""
         heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
         shape, half, rotated = (-1, heads + 2 * kv_heads, head_dim), head_dim // 2, heads + kv_heads
         cosines, sines = (values[:, 0] for values in self._rotation(start, 1))
@@ -104,7 +104,7 @@ class FlatGPT:
 
 
 class _Layer:
-    """What one layer computes with."""
+    """The norms and products of one layer."""
 
     def __init__(self, block: Block):
         attention, mlp = block.attention, block.mlp

@@ -116,7 +116,7 @@ class Cluster:
                 yield sockets
 
     def label(self, memory: bool) -> tuple[Any, ...]:
-        """What `to_bytes` needs to know of a run besides its program."""
+        """Return the facts about a run that `to_bytes` needs besides its program."""
         slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
         return self.topology.nodes, slow, memory
 

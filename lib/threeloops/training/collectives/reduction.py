@@ -62,7 +62,7 @@ def reduction(operation: str | Reduction, tensor: torch.Tensor) -> Reduction:
 
 @contextmanager
 def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Return the tensor's elements in one contiguous dimension. Values written there are in the tensor afterwards."""
+    """Yield the tensor's elements in one contiguous dimension. Values written there are in the tensor afterwards."""
     import torch
 
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What each stage of ZeRO holds on a rank, and what it sends: Rajbhandari et al. 2020, figure 1, table 1 and section 7.
+"""The memory and the sends of a rank at each stage of ZeRO: Rajbhandari et al. 2020, figure 1, table 1 and section 7.
 
 For 16-bit training with Adam, bytes per parameter on N ranks, and sends of P parameters' bytes per rank and step:
 

@@ -122,7 +122,7 @@ def _in_flat(layout: FlatLayout, names: dict[str, list[str]], rank: int, chunk: 
 
 
 def _cut_parameters(model: nn.Module) -> Iterator[tuple[str, Callable[[Tensor], Sharded]]]:
-    """Return the parameters of layers that tensor parallelism has cut."""
+    """Yield the parameters of layers that tensor parallelism has cut."""
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         match module:

@@ -219,7 +219,7 @@ class Recorder:
 
 
 def files_in(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | None]]:
-    """Return everything in a folder, with each folder before its contents."""
+    """Yield everything in a folder, with each folder before its contents."""
     for entry in sorted(os.scandir(os.path.join(folder, prefix)), key=lambda each: each.name):
         path = prefix + entry.name
         if entry.is_symlink():
