@@ -41,7 +41,10 @@ def text_of(name: str) -> str:
 
 
 def run(name: str, folder: Path, seconds: float = 300) -> str:
-    """What the example prints, run in `folder`. Raises RuntimeError if it fails or takes longer than `seconds`."""
+    """Run the example in `folder`, and return its output.
+
+    Raises RuntimeError if it fails or takes longer than `seconds`.
+    """
     paths = [str(ROOT / "lib"), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "120", "THREELOOPS_DEVICE": "cpu"}
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py")]
