@@ -60,7 +60,7 @@ def run(name: str, folder: Path, seconds: float = 300) -> str:
 
 
 def section(name: str, printed: str, pictures: list[str]) -> str:
-    """One example on the page: its first sentence as text, the script, its output and the pictures that it drew."""
+    """Return the section of one example: the script, its output and its pictures, which its docstring describes."""
     about = ast.get_docstring(ast.parse(text_of(name))) or ""
     shown = "".join(f"\n![{about}](../.github/images/example_{picture})\n" for picture in pictures)
     source = f"```python\n{text_of(name)}```\n\n```text\n{printed}\n```\n"
