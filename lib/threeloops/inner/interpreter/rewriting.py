@@ -99,7 +99,7 @@ class Transformer(ast.NodeTransformer):
         return self._refuse(node) if self._loops else node
 
     def _refuse(self, node: ast.stmt | ast.expr) -> ast.AST:
-        """Raise when the node is executed, because code that a constant leaves out is not compiled."""
+        """Return a call that refuses the node when it is executed: code that a constant leaves out is not compiled."""
         what, instead = _NOT_COMPILED[type(node)]
         call = ast.Call(ast.Name("threeloops_refused", ast.Load()), [ast.Constant(what), ast.Constant(instead)], [])
         return ast.copy_location(ast.Expr(call) if isinstance(node, ast.stmt) else call, node)
