@@ -72,10 +72,7 @@ def figure(rows: int = 1, columns: int = 1, *, width: float = 8.0, height: float
 
 
 def fitting(text: str, inches: float, size: float) -> str:
-    """Return the part of a bar's name that fits at a font size in points: all, its last number, or nothing.
-
-    The last number of "layer 7" is "7".
-    """
+    """Return the part of a name that fits in a bar: all, its last number ("7" of "layer 7"), or ""."""
     shown = (text, *re.findall(r"\d+", text)[-1:], "")
     return next(each for each in shown if text_inches(each, size) + _MARGIN < inches or not each)
 

@@ -165,9 +165,7 @@ class ModuleProcess:
 
 def question_pipes() -> tuple[int, int]:
     """Return the descriptors where questions arrive and where answers go. The `main` of such a module calls this first.
-
-    Everything that is printed from now on goes to stderr. `main` then sends one frame to say that it is ready.
-    """
+    Everything that is printed from now on goes to stderr. `main` then sends one frame to say that it is ready."""
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

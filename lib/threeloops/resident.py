@@ -104,8 +104,9 @@ def use_huge_pages() -> None:
     """Move the memory that this process has now into pages of 2 MiB. New memory comes in small pages as before.
 
     A processor remembers the addresses of a few thousand pages. A step of decoding on a CPU reads more memory than
-    4 KiB pages of that number hold, so it looks most of them up again, which takes long in a virtual machine. Takes
-    about half a second for 500 MiB. Kernels before Linux 6.1, and other systems, leave the memory as it is.
+    4 KiB pages of that number hold, so it looks most of them up again, which takes long in a virtual machine.
+    Moving takes about 1 ms per MiB, and up to 4 ms on a busy machine. Kernels before Linux 6.1, and other systems,
+    leave the memory as it is.
     """
     for each in _mappings():
         inside = each._replace(start=-(-each.start // _HUGE) * _HUGE, end=each.end // _HUGE * _HUGE)

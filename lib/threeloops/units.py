@@ -43,7 +43,7 @@ def readable_duration(seconds: float) -> str:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the factor of seconds for an axis of this length, and its unit: µs, ms or s."""
+    """Return the factor from seconds to the unit of an axis of this length, and that unit: µs, ms or s."""
     return (1e6, "µs") if 0 < seconds < 1e-3 else (1e3, "ms") if 0 < seconds < 1 else (1.0, "s")
 
 

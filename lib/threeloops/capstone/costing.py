@@ -148,7 +148,7 @@ _BREAK_EVEN = (
 
 
 def _own(sheet: Sheet, prices: Prices, gpu: str, scenario: Scenario) -> bool:
-    """Add the cost of an hour of owned hardware to the sheet. Returns False if a price is not known."""
+    """Add the cost of an hour of owned hardware to the sheet, or return False if a price is not known."""
     found = [
         (price, name, label)
         for item, name, label in _OWN_PRICES

@@ -28,7 +28,7 @@ def figures(best: Candidate) -> tuple[Figure, ...]:
 
 
 def _memory(part: TrainingPart) -> Bars:
-    """Draw the memory of a limited number of pipeline ranks, including the first and the last."""
+    """Return the memory of a limited number of pipeline ranks, including the first and the last."""
     ranks = _spread(len(part.memory), _RANKS)
     names = ("states", "gradients", "gathered", "activations", "working")
     labels = ("masters and optimizer states", "gradients", "gathered parameters", "activations", "working memory")
@@ -124,7 +124,7 @@ def _ownership(best: Candidate) -> Lines:
 
 
 def _replicas(part: ServingPart) -> Lines:
-    """Draw a day: the replicas that exist, and the number that the current demand would need."""
+    """Return the replicas of a day: those that exist, and the number that the current demand would need."""
     day, rate = part.day, part.replica.requests_per_second
     step = max(1, len(day.at) // 288)
     hours = tuple(at / 3600 for at in day.at[::step])

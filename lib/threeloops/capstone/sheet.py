@@ -54,13 +54,13 @@ class Sheet:
         return self.rows[name].value
 
     def put(self, topic: Topic, *rows: tuple[str, str, float, str, Evidence, str]) -> None:
-        """Add a quantity that is given, published, estimated, or computed by a model of the library: its name, label,
-        value, unit, level of evidence and source."""
+        """Add quantities that are given, published, estimated, or computed by a model of the library: a row for each,
+        with its name, label, value, unit, level of evidence and source."""
         for name, label, value, unit, evidence, source in rows:
             self._add(Quantity(name, label, float(value), unit, evidence, source, "", topic))
 
     def derive(self, topic: Topic, *rows: tuple[str, str, str, str]) -> None:
-        """Add a quantity that follows from earlier ones: its name, label, unit and formula."""
+        """Add quantities that follow from earlier ones: a row for each, with its name, label, unit and formula."""
         for name, label, unit, formula in rows:
             value = evaluate(formula, {each.name: each.value for each in self.rows.values()})
             self._add(Quantity(name, label, value, unit, "model", "arithmetic", formula, topic))

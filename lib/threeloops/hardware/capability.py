@@ -1,4 +1,4 @@
-"""Decide what works on a machine from a record of its parts alone, so that any machine can be tested anywhere.
+"""The capabilities of a machine, as a pure function of a record of it, so that any machine can be tested anywhere.
 
 `probe` fills in the record, a `Machine`, for the machine at hand. A missing capability is not an error: it has a reason
 and a next step, and the course works without it.

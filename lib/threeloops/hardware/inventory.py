@@ -1,4 +1,4 @@
-"""The facts that the system reports about this machine: the device to use, its name, memory, cores and caches."""
+"""The system's report about this machine: the device to use, its name, memory, cores and caches."""
 
 import os
 import platform

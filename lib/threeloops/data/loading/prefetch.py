@@ -42,7 +42,7 @@ def prefetch(
 
 
 class Prefetcher(Generic[T]):
-    """Samples in the order of `keys`, from `start_worker(0)` … `start_worker(workers - 1)`, requested `ahead` of time.
+    """Samples in the order of `keys`, from `start_worker(0)` … `start_worker(workers - 1)`, `ahead` of them in advance.
 
     - When it waits for a sample, exactly that sample and the next `ahead` have been requested. At most `ahead + 1` are
       alive while the consumer works on one, and one more while it waits for the next and still holds the last.

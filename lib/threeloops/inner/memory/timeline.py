@@ -12,7 +12,7 @@ from threeloops.units import readable_bytes
 __all__ = ["Change", "KINDS", "MemoryBudgetExceeded", "Storage", "Timeline"]
 
 KINDS = ("parameter", "master", "gradient", "state", "buffer", "input", "activation", "temporary")
-"""The purposes of a storage. An activation is made by a forward pass and freed later; A temporary is none of the
+"""The purposes of a storage. An activation is made by a forward pass and freed later. A temporary is none of the
 others."""
 
 

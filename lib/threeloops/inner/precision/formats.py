@@ -40,7 +40,7 @@ def _round_to_integer(
 
 
 _WIDEST_EXPONENT, _WIDEST_MANTISSA = 8, 23
-"""Those of float32: float64, used for all computation, then holds every intermediate number exactly."""
+"""The widths of float32: float64, used for all computation, then holds every intermediate number exactly."""
 
 
 @dataclass(frozen=True)

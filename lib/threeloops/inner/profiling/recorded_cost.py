@@ -116,7 +116,7 @@ def flops(call: Call) -> int:
 
 
 def _matmul(left: int, right: int) -> Callable[[Event], int]:
-    """Return a product of the arguments numbered `left` (… m k) and `right` (… k n, or k)."""
+    """Return a function that counts the FLOPs of the product of arguments `left` (… m k) and `right` (… k n, or k)."""
 
     def count(event: Event) -> int:
         a, b = event.args["Input Dims"][left], event.args["Input Dims"][right]

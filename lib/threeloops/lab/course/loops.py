@@ -25,7 +25,7 @@ class Lab:
 
     @property
     def name(self) -> str:
-        """Its folder: `03_triton_fusion`."""
+        """The name of its folder: `03_triton_fusion`."""
         return f"{self.number:02d}_{self.slug}"
 
 

@@ -28,7 +28,7 @@ def happens(event: str) -> None:
 
 
 def forget(event: str) -> None:
-    """It no longer holds: a check that passed before has failed."""
+    """Note that an event no longer holds, because a check that passed before has failed."""
     _happened.discard(event)
 
 

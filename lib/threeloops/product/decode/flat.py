@@ -104,7 +104,7 @@ class FlatGPT:
 
 
 class _Layer:
-    """The norms and products of one layer."""
+    """The products and norms of one layer."""
 
     def __init__(self, block: Block):
         attention, mlp = block.attention, block.mlp

@@ -1,4 +1,4 @@
-"""Plain files that an operator needs to run `threeloops serve` somewhere else. README.md says how to use them.
+"""Plain files with which an operator runs `threeloops serve` somewhere else. README.md says how to use them.
 
 - `docker/`: the image, for a CPU or for CUDA.
 - `kubernetes/`: the Deployment with its probes, drain and disruption budget; autoscaling with an HPA or with KEDA.

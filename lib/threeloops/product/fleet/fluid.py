@@ -102,7 +102,7 @@ def flow(
 
 
 def _seconds(model: SharedModel, running: int, prompt: float, output: float) -> float:
-    """Return the seconds of one of `running` requests, whose prompts stall each other."""
+    """Return the time of one of `running` requests, whose prompts stall each other."""
     return output * model.step_seconds[running - 1] + running * prompt * model.prompt_seconds
 
 

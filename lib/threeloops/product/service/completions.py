@@ -73,7 +73,7 @@ class Answer(Response):
         self._version = ""
         self._started = False
         self._timeout: asyncio.Timeout | None = None
-        """It runs once the request is admitted: until then admission has a limit of its own."""
+        """The time limit of the admitted request. Until it is admitted, admission has a limit of its own."""
         self._cut: Refused | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

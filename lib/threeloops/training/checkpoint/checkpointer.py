@@ -261,8 +261,8 @@ class Checkpointer:
             raise CheckpointError(problems[0])
 
     def _candidates(self, step: int | None, skipped: dict[str, str]) -> list[str]:
-        """Return the directories in the order in which they are tried: first the one that the pointer names, then
-        newest first.
+        """Return directories in the order in which they are tried: first the one that the pointer names, then newest
+        first.
 
         A writer may remove a checkpoint that a reader has found, because newer ones exist. So a reader lists the
         directories again after each one that it cannot load. It forgets those in `skipped` that no longer exist,

@@ -112,7 +112,7 @@ class _Item(msgspec.Struct, gc=False):
     box: Box
     dtype: str
     data: np.ndarray
-    """Its bytes."""
+    """The bytes of the box."""
     reused: dict[int, tuple[File, Block]] = {}
     sums: tuple[bytes, ...] = ()
     """The checksums of all blocks, once they are known."""

@@ -62,7 +62,8 @@ def reduction(operation: str | Reduction, tensor: torch.Tensor) -> Reduction:
 
 @contextmanager
 def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the tensor's elements in one contiguous dimension. Values written there are in the tensor afterwards."""
+    """A context that gives the tensor's elements in one contiguous dimension. Values written there are in the tensor
+    afterwards."""
     import torch
 
     with torch.no_grad():

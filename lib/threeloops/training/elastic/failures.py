@@ -74,8 +74,8 @@ def flip_bit(tensor: Tensor, element: int, bit: int) -> None:
 def corrupt_gradient(
     parameter: torch.nn.Parameter, change: Callable[[Tensor], None], step: int = 0
 ) -> Iterator[list[int]]:
-    """Let `change` edit this parameter's gradient in place in backward number `step` (from 0), before anything is
-    reduced. This imitates a rank that miscalculates silently. `lambda g: g.fill_(math.nan)` makes it loud.
+    """A context in which `change` edits this parameter's gradient in place in backward number `step` (from 0), before
+    anything is reduced. This imitates a rank that miscalculates silently. `lambda g: g.fill_(math.nan)` makes it loud.
 
     Yields a list that gets the number of the backward when it has happened.
     """
@@ -117,16 +117,16 @@ class _Disk(io.FileIO):
 
 
 def full_disk(folder: Path | str, left: int) -> contextlib.AbstractContextManager[None]:
-    """Make writes below `folder` fail with ENOSPC after `left` more bytes. This covers files that Python opens for
-    writing in binary mode, with `open`, `Path.open` or `Path.write_bytes`, and therefore a `LocalStore`. It does not
-    cover `os.open`, or C++ libraries (`torch.save` to a path). For states that a crash may leave behind, see
+    """A context in which writes below `folder` fail with ENOSPC after `left` more bytes. This covers files that Python
+    opens for writing in binary mode, with `open`, `Path.open` or `Path.write_bytes`, and therefore a `LocalStore`. It
+    does not cover `os.open`, or C++ libraries (`torch.save` to a path). For states that a crash may leave behind, see
     `checkpoint.crash`.
     """
     return _disk(folder, [float(left)], float("inf"))
 
 
 def slow_disk(folder: Path | str, bandwidth: float) -> contextlib.AbstractContextManager[None]:
-    """Slow down writes to the files that `full_disk` covers, to `bandwidth` bytes per second."""
+    """A context in which such files take `bandwidth` bytes per second."""
     if not bandwidth > 0:
         raise ValueError(f"bandwidth = {bandwidth} bytes/s: expected more than 0")
     return _disk(folder, [float("inf")], bandwidth)

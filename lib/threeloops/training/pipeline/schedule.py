@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
+from threeloops.units import require_whole
+
 __all__ = [
     "Action", "Kind", "Schedule", "bubble_share", "gpipe", "in_turns", "interleaved", "one_f_one_b",
 ]  # fmt: skip
@@ -44,7 +46,7 @@ class Schedule:
     microbatches: int
 
     def __post_init__(self) -> None:
-        _check_counts(ranks=self.ranks, stages=self.stages, microbatches=self.microbatches)
+        require_whole(ranks=self.ranks, stages=self.stages, microbatches=self.microbatches)
         for stage, rank in enumerate(self.placement):
             if not 0 <= rank < self.ranks:
                 raise ValueError(f"stage {stage} is on rank {rank}: expected one of the ranks 0 to {self.ranks - 1}")
@@ -84,7 +86,7 @@ class Schedule:
 
 def gpipe(ranks: int, microbatches: int) -> Schedule:
     """All forwards, then all backwards (Huang et al. 2019, "GPipe"; there in reverse order, which takes as long)."""
-    _check_counts(ranks=ranks, microbatches=microbatches)
+    require_whole(ranks=ranks, microbatches=microbatches)
     forwards = [[Action("F", rank, i) for i in range(microbatches)] for rank in range(ranks)]
     backwards = [[Action("B", rank, i) for i in range(microbatches)] for rank in range(ranks)]
     rows = [first + then for first, then in zip(forwards, backwards, strict=True)]
@@ -98,7 +100,7 @@ def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
     Where transfers are free its bubble is GPipe's, but rank r keeps the activations of at most `ranks` − r microbatches
     instead of all.
     """
-    _check_counts(ranks=ranks, microbatches=microbatches)
+    require_whole(ranks=ranks, microbatches=microbatches)
     rows = []
     for rank in range(ranks):
         forwards = [Action("F", rank, i) for i in range(microbatches)]
@@ -116,7 +118,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     Raises:
         ValueError: the microbatches do not form whole groups.
     """
-    _check_counts(ranks=ranks, microbatches=microbatches, chunks=chunks)
+    require_whole(ranks=ranks, microbatches=microbatches, chunks=chunks)
     if microbatches % ranks:
         raise ValueError(
             f"microbatches = {microbatches} on {ranks} ranks: interleaved 1F1B takes them in groups of {ranks}, so "
@@ -141,11 +143,5 @@ def in_turns(warm_up: int, forwards: list[Action], *others: Sequence[Action | No
 def bubble_share(ranks: int, microbatches: int, chunks: int = 1) -> float:
     """The share of a step in which a rank has nothing to do, with equal stages and free transfers: for GPipe and 1F1B
     (p − 1) / (m + p − 1), since each rank works m times and waits p − 1 times for a forward and a backward."""
-    _check_counts(ranks=ranks, microbatches=microbatches, chunks=chunks)
+    require_whole(ranks=ranks, microbatches=microbatches, chunks=chunks)
     return (ranks - 1) / (chunks * microbatches + ranks - 1)
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} = {count!r}: expected a whole number, 1 or more")

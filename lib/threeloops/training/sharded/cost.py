@@ -1,4 +1,4 @@
-"""The memory and the sends of a rank at each stage of ZeRO: Rajbhandari et al. 2020, figure 1, table 1 and section 7.
+"""Memory and messages of each stage of ZeRO on a rank: Rajbhandari et al. 2020, figure 1, table 1 and section 7.
 
 For 16-bit training with Adam, bytes per parameter on N ranks, and sends of P parameters' bytes per rank and step:
 

@@ -136,7 +136,7 @@ class FlatGradient:
         self._scattering = True
 
     def all_reduce(self) -> None:
-        """Wait for the reduce-scatter, and start the sum over replicas if there are any."""
+        """Wait for the reduce-scatter and start the sum over replicas, if there are any. Otherwise do nothing."""
         if self._replicas is not None and self._scattering:
             self._end_scatter()
             self._work = dist.all_reduce(self._chunk, group=self._replicas, async_op=True)

@@ -37,5 +37,5 @@ def _row(cells: "tuple[Cell, ...] | list[str] | tuple[str, ...]", escape: bool =
 
 
 def _text(text: str) -> str:
-    """Escape text as it is and on one line, so that none of it is markup."""
+    """Put text on one line and escape it, so that none of it is markup."""
     return re.sub(r"([\\`*\[\]<>|~#&$]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))

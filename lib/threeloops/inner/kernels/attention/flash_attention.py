@@ -115,7 +115,7 @@ def flash_attention(
     kv_heads consecutive query heads. fp16, bf16 or float32 (multiplied in full, without tensor cores); head_dim 16, 32,
     64 or 128; any lengths and strides. `softmax_scale` is 1/√head_dim unless given.
 
-    `causal` aligns the last query with the last key: so query i sees keys 0 … i + keys − queries. A row that sees
+    `causal` aligns the last query with the last key, so query i sees keys 0 … i + keys − queries. A row that sees
     nothing gives zeros, and −∞ as its log-sum-exp. With `return_lse` the log-sum-exp is returned too: (batch, heads,
     queries), float32, natural logarithm; it is needed to combine results over two parts of the keys. `block_m` and
     `block_n` replace the shipped tile sizes.

@@ -171,7 +171,7 @@ def load_rows(matrix, rows, exists, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def hide(logits, queries, keys, window):
-    """Write −inf where a key is in the future of its query or has left the query's window."""
+    """Replace logits by −inf where a key is in the future of its query or has left the query's window."""
     return tl.where((keys <= queries) & (keys > queries - window), logits, float("-inf"))
 
 

@@ -26,7 +26,7 @@ TARGETS_PER_IGNORED = 8
 
 
 def normal(dtype: torch.dtype, device: str, seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Return the tensors of normal numbers; unfilled ones on "meta"."""
+    """Return tensors of normal numbers, or unfilled ones on "meta"."""
     if device == "meta":
         return tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
     generator = torch.Generator(device).manual_seed(seed)
@@ -139,5 +139,5 @@ qkv_reference = by_keyword(qkv_projection.reference, "heads", "kv_heads", "bias"
 
 
 def torch_qkv(*inputs: Any) -> tuple[Tensor, ...]:
-    """Return a linear layer, and the copy into contiguous heads that follows it."""
+    """Compute a linear layer, and the copy into contiguous heads that follows it."""
     return tuple(each.contiguous() for each in qkv_reference(*inputs))

@@ -186,7 +186,7 @@ class _BiasGeluDropout(torch.autograd.Function):
 def reference(
     x: torch.Tensor, bias: torch.Tensor, p: float, *, seed: int = 0, approximate: str = "none"
 ) -> torch.Tensor:
-    """Compute the forward pass in PyTorch, with the same mask."""
+    """Compute the same in PyTorch, with the same mask."""
     y = torch.nn.functional.gelu(x + bias, approximate=approximate)
     return torch.where(kept_mask(x, p, seed), y * kept_scale(p), 0.0)
 

@@ -42,7 +42,7 @@ class Adjuster:
         self._grammars = grammars
         self._states: WeakKeyDictionary[Request, _State] = WeakKeyDictionary()
         self._matchers: WeakKeyDictionary[Request, Any] = WeakKeyDictionary()
-        """Those of requests that have been checked. Their grammars are not compiled again, however many come after."""
+        """The matchers of requests that have been checked. Their grammars are not compiled again."""
 
     def check(self, request: Request, vocabulary: int) -> None:
         """Check that a request can be adjusted. Raises ValueError for a bad token in `logit_bias` or a bad grammar.

@@ -49,7 +49,7 @@ class _Account:
 
 
 class Admission:
-    """Admission for the tasks of one event loop. At most `max_running` run, and `max_queued` wait in first-in order."""
+    """Admission of tasks of one event loop. At most `max_running` run and `max_queued` wait, first in, first out."""
 
     def __init__(self, max_running: int, max_queued: int, clock: Callable[[], float] = time.monotonic):
         require_whole(1, of="requests", max_running=max_running)

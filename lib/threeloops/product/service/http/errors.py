@@ -71,7 +71,7 @@ class Refusal(Response):
 
 
 def refusal_of(error: Exception) -> Refused | None:
-    """Return the message that a client gets for an error, or None for an unforeseen error."""
+    """Return the refusal that a client gets for an error, or None for an unforeseen error."""
     match error:
         case Refused():
             return error
@@ -118,8 +118,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _of_validation(error: RequestValidationError) -> Refused:
-    """Return one field and its error. A field that may be of several kinds has an error for each of them. If the value
-    is of one of these kinds, the error for that kind is chosen, and otherwise a description of what was expected."""
+    """Return a refusal that names one field and its error. A field that may be of several kinds has an error for each
+    of them. If the value is of one of these kinds, the error for that kind is chosen, and otherwise a description of
+    what was expected."""
     errors = error.errors()
     first = next((each for each in errors if each["type"] in ("unsupported", "unfit")), errors[0])
     if first["type"] == "json_invalid":

@@ -140,7 +140,7 @@ class RequestMetrics:
         self._ended = False
 
     def admitted(self) -> None:
-        """It has left the queue in front of the engine. Without this call it was there until it ended."""
+        """Note that the request leaves the queue in front of the engine. Without this call it is there to its end."""
         self._admitted = self._metrics.clock()
 
     def token(self) -> None:

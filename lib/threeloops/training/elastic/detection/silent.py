@@ -86,7 +86,7 @@ def odd_ranks(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
 
 
 def odd_ranks_cost(ranks: int, link: Link) -> Cost:
-    """Return the messages of `odd_ranks`: an all-gather of one word. Hashing also takes one read of the tensors."""
+    """Return the cost of `odd_ranks`: an all-gather of one word. Hashing also takes one read of the tensors."""
     return ring_all_gather_cost(ranks, _WORD, ranks, link)
 
 

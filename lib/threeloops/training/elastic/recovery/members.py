@@ -36,7 +36,7 @@ class Members:
         return self.ranks.index(dist.get_rank())
 
     def without(self, *lost: int) -> "Members":
-        """Those that are left, in a new group, once all of them are there. More may be lost meanwhile."""
+        """Return those that are left, in a new group, once all of them are there. More may be lost meanwhile."""
         left = [rank for rank in self.ranks if rank not in lost]
         group = dist.new_group(left, use_local_synchronization=True)  # the lost ones cannot call it
         try:

@@ -31,7 +31,7 @@ class _Generation:
     ranks: tuple[int, ...]
     """The members that saved it."""
     parts: dict[int, Tensor]
-    """Those that are held here, by rank, as bytes."""
+    """The parts that are held here, by rank, as bytes."""
 
 
 class PeerMemory:

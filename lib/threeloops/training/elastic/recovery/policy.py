@@ -26,9 +26,9 @@ class Verdict:
     """The members' findings before a step, the same on each. Ranks are counted within the whole program."""
 
     not_finite: tuple[int, ...] = ()
-    """Ranks that hold such a gradient, whichever rank produced it."""
+    """Ranks that hold a gradient that is not finite, whichever rank produced it."""
     odd: tuple[int, ...] = ()
-    """Those whose gradients are not the bits of the majority."""
+    """Ranks whose gradients are not the bits of the majority."""
 
     @property
     def commit(self) -> bool:
