@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import psutil
+from threeloops.forking import prepare_to_fork
 from threeloops.resident import ResidentMemory, own_bytes
 
 from grader.sandbox import confine
@@ -22,6 +23,8 @@ __all__ = ["RankProcesses"]
 
 _DESCRIPTORS = 2
 """The descriptors of a rank: its socket, and the file for its output."""
+_MANY = 16
+"""The number of ranks at which `prepare_to_fork` saves as much time as it takes, about half a second."""
 _MORE_THAN_PARENT = 8 << 20
 """Bytes that a fork may have made its own before its memory is measured."""
 
@@ -38,6 +41,7 @@ class RankProcesses:
     def __init__(self, link: Link, enter: Callable[[Sequence[int]], list[int]], *, namespaces: bool) -> None:
         self.processes: list[int] = []
         self._ended: list[int] = []
+        self._started = 0
         self._link, self._enter = link, enter
         self._own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if namespaces else -1
         self._resident = ResidentMemory([])
@@ -72,6 +76,9 @@ class RankProcesses:
         for process in self._ended:
             os.waitpid(process, 0)
         self._ended = []
+        if self._started < _MANY <= self._started + ranks:
+            prepare_to_fork()
+        self._started += ranks
         confined, confined_end = os.pipe()
         for rank in range(ranks):
             _, given, _, _ = socket.recv_fds(self._link.socket, 1, _DESCRIPTORS)

@@ -134,12 +134,15 @@ def _own_kilobytes(process: int) -> int:
 
 
 def _unshared_kilobytes(process: int) -> int | None:
-    """Return the size of the pages that no other process has, or None if the kernel does not tell."""
+    """Return the size of the written pages that no other process has, or None if the kernel does not tell.
+
+    Pages that nobody wrote are left out. They are libraries', and become private when another process ends."""
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_bytes()
     except OSError:
         return None
-    return sum(int(found) for found in re.findall(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB$", text, re.MULTILINE))
+    found = re.search(rb"^Private_Dirty:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def _kilobytes(process: int, field: bytes) -> int:

@@ -6,6 +6,7 @@ import signal
 import sys
 
 import pytest
+import torch  # noqa: F401  (its library has hundreds of MiB)
 from threeloops.resident import ResidentMemory, own_bytes, settle
 
 MB = 1 << 20
@@ -88,6 +89,16 @@ def test_pages_of_the_parent_that_a_process_writes_to_count_above_16_mib(megabyt
         memory = ResidentMemory([child.process])
         child.do("for place in range(0, len(shared), 4096): shared[place] = 1")
         assert abs(memory.growth()[0] - counted * MB) < 2 * MB
+    finally:
+        child.end()
+
+
+def test_libraries_do_not_count_when_another_process_that_had_them_ends():
+    child, other = Child(), Child()
+    try:
+        memory = ResidentMemory([child.process])
+        other.end()
+        assert memory.growth()[0] < MB
     finally:
         child.end()
 

@@ -176,7 +176,7 @@ class _Check:
         self._count()
 
     def computed(self, tensors: Sequence[Any], expected: Sequence[Any], what: str) -> None:
-        """Tensors with the expected values, or all of them with the same multiple of these.
+        """Check that tensors have the expected values, or that all have the same multiple of them.
 
         A test of traffic, time, order or memory calls this first, on the results of the same run. So only an answer
         that does the work earns these points. A common factor, such as a sum in place of a mean, is a matter for the
@@ -246,7 +246,7 @@ class _Check:
             self.open[-1].refused += 1
 
     def accepts(self, fn: Callable, *args: object, **kwargs: object) -> None:
-        """`fn(*args, **kwargs)` raises nothing, where other arguments are refused. Its result is not looked at."""
+        """Check that `fn(*args, **kwargs)` raises nothing. Its result is not looked at."""
         try:
             fn(*args, **kwargs)
         except Exception as error:

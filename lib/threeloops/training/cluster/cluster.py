@@ -116,7 +116,7 @@ class Cluster:
                 yield sockets
 
     def label(self, memory: bool) -> tuple[Any, ...]:
-        """Return the facts about a run that `to_bytes` needs besides its program."""
+        """Return the label of a run for `to_bytes`: what its ranks have to know besides the program."""
         slow = [fault for fault in self.faults if isinstance(fault, SlowRank)]
         return self.topology.nodes, slow, memory
 

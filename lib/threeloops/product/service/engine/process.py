@@ -277,7 +277,8 @@ def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     Engine(runner, blocks, policy).run([warm_up])
     if warm_up.finish is Finish.ERROR:  # a version that answers nobody must not replace one that does
         raise ValueError(f"it cannot generate: {warm_up.error}")
-    use_huge_pages()
+    if model.head.weight.is_cpu:  # a step on a GPU does not read the weights from here
+        use_huge_pages()
     return Engine(CountingExecutor(runner), blocks, policy), model
 
 

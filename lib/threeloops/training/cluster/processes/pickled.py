@@ -74,7 +74,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._files: set[str] = set()
 
     def cells(self) -> dict[str, Any]:
-        """Return linecache's entries of files that exist only there."""
+        """Return the entries of linecache for files that exist only there."""
         known = {name: linecache.cache[name] for name in self._files & linecache.cache.keys()}
         return {name: entry for name, entry in known.items() if len(entry) > 1 and not os.path.exists(name)}
 
