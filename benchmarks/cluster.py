@@ -32,7 +32,7 @@ from grader.machine.provenance import Provenance
 
 OURS, GLOO = "ring of threeloops.training.collectives", "torch.distributed.all_reduce, gloo"
 EXCHANGE, REDUCTION = "exchange of a half", "reduction of a half"
-"""What the model is fitted to: messages and additions of the size that a ring of two ranks has in each of its steps."""
+"""The data for fitting the model: messages and additions of the size of each step in a ring of two ranks."""
 RANKS = 2
 SIZES = tuple(1 << power for power in range(16, 27))
 BLOCK = 4 << 20
@@ -42,7 +42,7 @@ WANTED_BANDWIDTH, LARGE, WANTED_PREDICTION = 0.7, 16 << 20, 0.2
 
 
 class Part(NamedTuple):
-    """What one part of the benchmark adds to its result."""
+    """The contribution of one part of the benchmark to its result."""
 
     series: list[Series]
     predictions: list[Prediction]
@@ -135,7 +135,7 @@ def near(size: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _rank(sizes: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """What this rank measures; the ranks do the same at the same time."""
+    """Measure on this rank, while the other ranks do the same."""
     rows = []
     for size in sizes:
         found: dict[str, list[float]] = {by: [] for by in (OURS, GLOO, EXCHANGE, REDUCTION)}

@@ -1,4 +1,4 @@
-"""What weights of few bits cost and save: bytes, perplexity, and tokens per second of this machine, beside bfloat16.
+"""Costs and savings of weights of few bits: bytes, perplexity, and tokens per second of this machine, beside bfloat16.
 
 Perplexity is per token of a text that neither training nor calibration saw, in windows of the model's longest sequence
 that follow one another by half. Tokens per second are those of the course's own engine, greedy, parties in turns.

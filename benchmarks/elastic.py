@@ -1,4 +1,4 @@
-"""What failures cost: simulated beside closed forms, and one published run beside what another one predicts."""
+"""The cost of failures: simulated beside closed forms, and one published run beside what another one predicts."""
 
 from __future__ import annotations
 

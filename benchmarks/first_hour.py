@@ -58,7 +58,7 @@ class _Started:
 
     @property
     def steps(self) -> list[str]:
-        """What was said while the environment was made, and when, without the addresses of indexes."""
+        """The lines printed while the environment was made, each with its time, without the addresses of indexes."""
         made = [(second, line) for second, line in self.lines if second <= self.environment_seconds]
         return [f"{second:.1f} s: {line.partition(' from http')[0].strip()}" for second, line in made]
 
@@ -186,7 +186,7 @@ def _timed(command: Sequence[str]) -> float:
 
 
 def _make_lab(scratch: Path) -> tuple[list[str], dict[str, str]]:
-    """What a newcomer types, with a pip that takes the wheels from the disk."""
+    """Return a newcomer's command and its environment, in which pip takes the wheels from the disk."""
     command = ["make", "lab", f"PYTHON={sys.executable}", "ARGS=--no-browser --ServerApp.port=0"]
     wheels = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(scratch / "wheels"), "PIP_NO_CACHE_DIR": "1"}
     return command, _variables(scratch) | wheels

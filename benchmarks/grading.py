@@ -88,7 +88,7 @@ def as_series(lab: Lab, size: int, runs: dict[str, list[Run]]) -> list[Series]:
 
 
 def as_facts(bench: Bench, runs: dict[str, list[Run]], computing: list[float]) -> dict[str, Any]:
-    """What was graded, what each student earned, and the share of each harness's time that is the lab's own computing.
+    """Return the graded class, all points, and the share of each harness's time that is the lab's own computing.
 
     The share is computing over wall time and jobs: 1.0 would be a harness that costs nothing.
     """

@@ -1,4 +1,4 @@
-"""What the kernels benchmark goes over: every kernel of the course at its shapes and dtypes."""
+"""The cases of the kernels benchmark: every kernel of the course at its shapes and dtypes."""
 
 from __future__ import annotations
 

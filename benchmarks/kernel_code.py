@@ -1,4 +1,4 @@
-"""What the compiler makes of each kernel as shipped, for every target: `python -m benchmarks.kernel_code`. No GPU."""
+"""The compiler's output for each kernel as shipped, for every target: `python -m benchmarks.kernel_code`. No GPU."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 """One line of a table: plain data, which says what was counted and of which kernel, shape and dtype."""
 
 Piece = tuple[Row, Callable[[], Iterator[Row]]]
-"""What a piece of the work is about, and its rows, which are computed as they are asked for."""
+"""The subject of a piece of work, and a function that computes its rows as they are asked for."""
 
 OURS, TORCH, LIGER = "threeloops", "torch", "liger"
 """Parties: whose kernel a row is about."""

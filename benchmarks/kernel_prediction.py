@@ -1,4 +1,4 @@
-"""What the model predicts for a kernel: from the least that it must move and compute, on one device.
+"""Predict the time of a kernel from the least that it must move and compute, on one device.
 
 On a GPU the device is that GPU, calibrated on a single kernel, saxpy at several sizes; elsewhere an H100's data sheet.
 """

@@ -92,7 +92,7 @@ def of_case(
 
 
 def copy_row(where: str) -> Row:
-    """What the memory does for a plain copy: the speed that kernels which only move data are held against."""
+    """Measure a plain copy: its speed is the standard for kernels that only move data."""
     about = {"kernel": COPY, "dtype": "uint8", "pass": FORWARD, "by": TORCH, "tensor_core_kernel": False, "flops": 0}
     if where == "cpu":
         return {**about, "shape": {}, "bytes": 0, "not_measured": NO_GPU}
@@ -143,8 +143,8 @@ def passes(entry: Entry, shape: Shape, dtype: torch.dtype) -> Iterator[tuple[str
 
 
 def first_result(functions: Iterable[Party], inputs: tuple[Any, ...]) -> Any:
-    """What the others are compared with: torch's result, or, where its operator needs more memory than there is, the
-    next one's."""
+    """Return the result that the others are compared with: torch's, or the next one's if torch's operator needs more
+    memory than there is."""
     for function in functions:
         try:
             if not isinstance(function, str):

@@ -1,4 +1,4 @@
-"""What the meter counts of each kernel, against the least that is needed: `python -m benchmarks.kernel_traffic`."""
+"""Each kernel's traffic in the meter, against the least that is needed: `python -m benchmarks.kernel_traffic`."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ CODE_SHARES = 8
 QUICK_SECONDS, FULL_SECONDS = 110.0, 520.0
 """The time limits of one call. Its results are kept, and the next call continues from there."""
 LEAST_SECONDS = 30.0
-"""What a part gets that begins when the time is nearly up: on a busy machine rather a late result than none."""
+"""The time of a part that begins just before the limit. On a busy machine a late result is better than none."""
 TRAFFIC_TOLERANCE = 0.02
 WITHOUT_PRODUCTS = ("prepare_rows_kernel",)
 """Launched by kernels of matrix products, and multiply no matrices themselves: row sums before the backward pass."""
@@ -47,7 +47,7 @@ PUBLISHED: list[Row] = [
     }
     for by, rate in (("Triton", 337e12), ("TLX", 588e12))
 ]
-"""What nobody measured here, beside our own row."""
+"""Published numbers, which were not measured here, for the comparison with our own row."""
 
 
 @dataclass

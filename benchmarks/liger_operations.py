@@ -241,7 +241,7 @@ def scaling(rows: int, columns: int) -> int:
 
 TOKENS, HEADS = B * S, QUERY_HEADS + KEY_HEADS
 PROGRAMS = 20
-"""What Liger takes for the multiprocessors of a device that does not tell them."""
+"""The number of multiprocessors that Liger assumes for a device that does not tell it."""
 CHANNELS, GROUPS, PIXELS = 12, 3, 35
 FEW = CHANNELS // GROUPS
 LENGTH, MAPS = 13, 2

@@ -1,4 +1,4 @@
-"""What metering a kernel costs, against the plain interpreter and beside triton-viz's profiler, which counts bytes too.
+"""The cost of metering a kernel, against the plain interpreter and triton-viz's profiler, which counts bytes too.
 
 In the course's repaired interpreter, where the meter lives, and (not with `--quick`) in Triton's as it ships. Each runs
 in a process of its own, because an interpreter that was repaired or patched stays so.

@@ -1,4 +1,4 @@
-"""What the meter costs a kernel, timed in a process of its own: `python -m benchmarks.meter_kernels`.
+"""The cost of the meter for a kernel, timed in a process of its own: `python -m benchmarks.meter_kernels`.
 
 Share (i, 4): the meter (even) or triton-viz (odd), in the course's interpreter (0, 1) or in Triton's as it ships
 (2, 3), each in turns with the plain interpreter. Times are this process's CPU seconds, since the interpreter is one

@@ -1,4 +1,4 @@
-"""What the precision library costs beside torch's own, and whether it agrees with it bit for bit.
+"""The cost of the precision library beside torch's own, and whether the two agree bit for bit.
 
 On a CPU low precision is emulated: these are the costs of the emulation and say nothing about tensor cores. On a GPU
 with FP8 tensor cores an FP8 linear layer and a whole step of the course's GPT are timed against bfloat16.

@@ -1,4 +1,4 @@
-"""What it costs to judge a kernel by replay: recorded, admitted, executed under the meter in a process of its own."""
+"""The cost of judging a kernel by replay: recorded, admitted, executed under the meter in a process of its own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ print(json.dumps(seconds))
 """
 DIRECT, REPLAYED = "one launch over the wall, nothing judged", "replay behind the wall"
 BUDGET_SECONDS = 0.2
-"""What a replay of a small submission may take."""
+"""The time limit of a replay of a small submission."""
 
 
 def measure(about: Provenance, *, quick: bool) -> Result:

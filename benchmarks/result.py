@@ -1,4 +1,4 @@
-"""What every benchmark returns: raw samples by name, and how each compares to its named peer."""
+"""The result of every benchmark: raw samples by name, and how each compares to its named peer."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ THROUGHPUT = ("throughput of many at once", "tokens/s", "higher", BARE)
 ENGINE_CPU = ("CPU of the engine per 1,000 tokens", "s", "lower", BARE)
 FRONT_CPU = ("CPU of the front per 1,000 tokens", "s", "lower", FLOOR)
 FIRST = ("first token of one alone", "s", "lower", BARE)
-"""What is measured, its unit, what is better, and with whom ours is compared."""
+"""The quantity, its unit, the better direction, and the peer that ours is compared with."""
 RUNNING, QUEUED = 16, 8
 LOAD = Load(prompt=48, answer=32)
 TTFT_LIMIT, TPOT_LIMIT = 2.0, 0.2

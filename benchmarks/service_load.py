@@ -31,7 +31,7 @@ _CALL_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Load:
-    """What each request asks for."""
+    """The sizes of each request."""
 
     prompt: int  # tokens
     answer: int  # tokens

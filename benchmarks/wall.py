@@ -1,4 +1,4 @@
-"""What the wall itself costs: a cold start, a fork, a call, a test cell, a tensor there and back."""
+"""The cost of the wall itself: a cold start, a fork, a call, a test cell, a tensor there and back."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@
 # A call ends within LIMIT seconds (525) and a failure does not stop it. Call it again to continue, also after an error.
 # Results are in OUT (first_hour/): evidence/*/evidence.json, and summary_N.txt with what was printed.
 #
-# First, on any machine: `bash scripts/gpu_first_hour.sh --dry-run` prints all commands of the three calls and checks
-# that every module, test and imported name in them exists. PY is the Python to use (python3).
+# First, in a checkout with `.venv`: `PY=.venv/bin/python bash scripts/gpu_first_hour.sh --dry-run` prints all commands
+# of the three calls, and checks that every module, test and imported name in them exists. PY is the Python to use
+# (python3).
 set -u
 
 DRY_RUN=

@@ -41,7 +41,10 @@ def text_of(name: str) -> str:
 
 
 def run(name: str, folder: Path, seconds: float = 300) -> str:
-    """What the example prints, run in `folder`. Raises RuntimeError if it fails or takes longer than `seconds`."""
+    """Run the example in `folder`, and return its output.
+
+    Raises RuntimeError if it fails or takes longer than `seconds`.
+    """
     paths = [str(ROOT / "lib"), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "120", "THREELOOPS_DEVICE": "cpu"}
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py")]
@@ -57,7 +60,7 @@ def run(name: str, folder: Path, seconds: float = 300) -> str:
 
 
 def section(name: str, printed: str, pictures: list[str]) -> str:
-    """One example on the page: its first sentence as text, the script, its output and the pictures that it drew."""
+    """Return the section of one example: the script, its output and its pictures, which its docstring describes."""
     about = ast.get_docstring(ast.parse(text_of(name))) or ""
     shown = "".join(f"\n![{about}](../.github/images/example_{picture})\n" for picture in pictures)
     source = f"```python\n{text_of(name)}```\n\n```text\n{printed}\n```\n"

@@ -122,7 +122,7 @@ def test_a_room_reads_in_one_sitting():
 
 MIDDLE_OF_A_SENTENCE = re.compile(
     r"(Of|That|In|From|For|With|As|Only|Where|To|Then|At|On|By|After|Before|Without|Until|If|When|And|Or|So|Also|None|"
-    r"Nothing|Whoever|Whatever|Whose|Within|Between|Per|Because|Since|Such) "
+    r"Nothing|What|Whoever|Whatever|Whose|Within|Between|Per|Because|Since|Such) "
 )
 
 

@@ -56,7 +56,7 @@ class Evidence(Result):
         return [p for p in self.predictions if p.what == what and re.search(by, p.by) and re.search(case, p.case)]
 
     def note(self, pattern: str) -> str:
-        """What the first matching note says in the pattern's group; empty without such a note."""
+        """Return the text of the pattern's group in the first matching note, or "" if no note matches."""
         return next((found[1] for note in self.notes if (found := re.search(pattern, note))), "")
 
 

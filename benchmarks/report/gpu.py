@@ -17,7 +17,7 @@ TIMES = ("kernel", "ours", "torch", "best other peer", "our rate", "ours against
 
 
 def collected(evidence: Evidence) -> Iterator[Row]:
-    """What `make evidence` found: tests, errors of compiled kernels, labs."""
+    """Yield the findings of `make evidence`: tests, errors of compiled kernels, labs."""
     parts: Mapping[str, Any] = evidence.facts
     if tests := ((parts.get("GPU tests") or {}).get("result") or {}).get("tests"):
         passed = sum(test["outcome"] == "passed" for test in tests)
@@ -44,7 +44,7 @@ def rows_of(part: Record | None) -> list[Record]:
 
 
 def sustained(evidence: Evidence) -> Iterator[Row]:
-    """What is left of a burst's rate under load, with the clock, power and temperature at the end."""
+    """Yield the rate under load compared with a burst's, with the clock, power and temperature at the end."""
     for series in evidence.series:
         peer = evidence.peer_of(series)
         if series.by.startswith("last") and peer:

@@ -71,7 +71,10 @@ def errors(evidence: Evidence, rows: Sequence[Record]) -> Iterator[Row]:
 
 
 def meter(evidence: Evidence) -> Iterator[Row]:
-    """What counting bytes adds to an interpreted kernel, beside triton-viz's profiler. A random gather stands apart."""
+    """Yield the overhead of counting bytes in an interpreted kernel, beside that of triton-viz's profiler.
+
+    A random gather has a row of its own.
+    """
     for interpreter in dict.fromkeys(row["interpreter"] for row in evidence.facts["overhead"]):
         for gather in (False, True):
             rows = [row for row in evidence.facts["overhead"] if row["interpreter"] == interpreter]
@@ -109,7 +112,7 @@ def liger(evidence: Evidence) -> Iterator[Row]:
 
 
 def replay(evidence: Evidence) -> Iterator[Row]:
-    """What judging one kernel of a student takes."""
+    """Yield the time for judging one kernel of a student's."""
     facts = evidence.facts
     budget = (
         f"budget: {readable(facts['budget_seconds'], 's')}",

@@ -63,7 +63,7 @@ HEAD = (
     "including virtual time), **CPU** or **GPU** (measured on that device), or **published** (compared with a "
     "published figure). A measured number is the median of its samples. If they differ, as on a noisy machine, "
     "(lowest … highest) follows. If a row covers several cases, the median and range are those of the cases, and the "
-    "ratio is the median of the cases' ratios. "
+    "ratio is the median of the cases' ratios. A measurement holds for the code of its date. "
     f"{GAIN} marks a gain over the named peer, {LOSS} a loss, and {SAME} a tie. Claims such as svc-1 are in "
     "`lib/threeloops/lab/predictions/claims.json`. `python -m benchmarks NAME` measures one benchmark again. "
     "`make evidence` runs the quick form of several benchmarks. `python -m benchmarks report` rewrites this page and "

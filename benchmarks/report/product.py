@@ -32,7 +32,7 @@ STOCK = ("nbgrader autograde (stock)", "nbgrader autograde (stock, no demonstrat
 
 
 def first_hour(evidence: Evidence) -> Iterator[Row]:
-    """What a newcomer waits for in all, beside the goal, and the downloads, which depend on the network."""
+    """Yield the total waiting time of a newcomer, beside the goal, and the downloads, which depend on the network."""
     goal = evidence.facts["goal, s"]
     for what in evidence.quantities("^all of these"):
         (series,) = (each for each in evidence.series if each.what == what)

@@ -213,7 +213,7 @@ def measured(cases: Sequence[Prediction], name: str = "measured") -> list[Agains
 
 
 def prediction(case: Prediction, name: str = "predicted") -> Against:
-    """What was computed before, beside the measurement that stands in our column."""
+    """Return the value that was predicted, beside the measurement that stands in our column."""
     return f"{name}: {amount([case.predicted], case.unit)}", distance([case.difference])
 
 

@@ -34,7 +34,7 @@ SIZES = (("up to 2 MiB", 0, 2), ("4 and 8 MiB", 4, 8), ("16 MiB and larger", 16,
 
 
 def precision(evidence: Evidence) -> Iterator[Row]:
-    """What FP8 costs, and on a CPU agreement with torch to the bit: that is computed there on every machine."""
+    """Yield the cost of FP8 and, on a CPU, the agreement with torch to the bit, which every machine computes."""
     facts = evidence.facts
     loss, emulated = facts["gpt_loss"], "" if evidence.on_gpu else " (emulated)"
     sign, over = (LOSS if loss["fp8"] > loss["float32"] else GAIN), loss["fp8_over_float32"]

@@ -40,7 +40,7 @@ def data_files(lab: Lab) -> dict[str, Path]:
 
 
 def missing_pictures(lab: Lab, text: str) -> Iterator[str]:
-    """Return the pictures of a prose cell that the released lab would lack, and what to do about each.
+    """Yield the pictures of a prose cell that the released lab would lack, and what to do about each.
 
     Release copies the contents of `data/` and attaches one picture, which the cell tagged `opening` draws.
     """

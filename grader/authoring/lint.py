@@ -135,7 +135,7 @@ def _cells_parse(source: _Source) -> Iterator[str]:
 
 
 def _unnamed(source: _Source) -> Iterator[str]:
-    """Check the grade_id of a cell, by which nbgrader, grading and `wrong/` know it."""
+    """Check the grade_id of a cell, by which nbgrader, grading and the wrong answers know it."""
     expected = {Kind.SOLUTION: "<exercise>", Kind.TEST: "<exercise>_test", Kind.REFLECTION: "reflection"}
     for cell in source.cells:
         if cell.kind in expected and not grade_id(cell.node):

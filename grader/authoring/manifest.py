@@ -39,7 +39,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A solution cell and its test cells. `id` is the solution's grade_id, its name in `--only` and `wrong/`."""
+    """A solution cell and its test cells. `id` is the solution's grade_id, its name in `--only` and in the
+    names of wrong and right answers."""
 
     id: str
     parts: tuple[Part, ...]

@@ -31,7 +31,7 @@ class _Cache:
 
     @property
     def folder(self) -> Path:
-        """Return the folder. Raises RuntimeError if there is no home folder at all."""
+        """The folder. Raises RuntimeError if there is no home folder at all."""
         named = os.environ.get(self.variable)
         return Path(named).expanduser() if named else self.default()
 

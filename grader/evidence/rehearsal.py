@@ -43,8 +43,7 @@ def rehearse(part: Part) -> Iterator[Rehearsed]:
 
 
 def _missing(command: Sequence[str]) -> Iterator[str]:
-    """Return the missing things that a command names: modules after -m and -p, files of the project, and their
-    imports."""
+    """Yield what is missing among the modules after -m and -p, the files of the project, and their imports."""
     files: set[Path] = set()
     for option, value in zip(command, command[1:], strict=False):
         if option == "-m" and value != "gpu" or option == "-p" and not value.startswith("no:"):
@@ -91,7 +90,7 @@ def _broken_imports(files: set[Path]) -> Iterator[str]:
 
 @cache
 def _source(module: str) -> Path | None:
-    """Return the file of a module, whose package is imported for that if it is not the project's."""
+    """Return the file of a module, or None. The package of a module that is not the project's is imported for that."""
     top, *rest = module.split(".")
     if top not in _OURS:
         try:
@@ -106,7 +105,7 @@ def _source(module: str) -> Path | None:
 
 @cache
 def _imports(path: Path) -> list[tuple[int, str, str]]:
-    """Yield the line, module and name ("" for the module itself) of each import of the project's own modules."""
+    """Return the line, module and name ("" for the module itself) of each import of the project's own modules."""
     found = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

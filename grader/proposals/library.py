@@ -27,7 +27,7 @@ class Module:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the modules that must exist to import it: its imports, and the packages that contain it."""
+        """The modules that must exist to import it: its imports, and the packages that contain it."""
         return self.imports | {self.name.rsplit(".", up)[0] for up in range(1, self.name.count(".") + 1)}
 
     @property

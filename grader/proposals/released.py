@@ -48,7 +48,7 @@ class Asked:
 
     @property
     def functions(self) -> list[Function]:
-        """Return the functions that the exercise asks for: those without a body so far."""
+        """The functions that the exercise asks for: those without a body so far."""
         return [each for each in self.stub.body if isinstance(each, Function) and _is_unwritten(each)]
 
     @property

@@ -118,7 +118,7 @@ def _sort(
 
 
 def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNode) -> list[str]:
-    """Note the submission's changes of a cell that students may not change."""
+    """Return notes on the submission's changes of a cell that students may not change."""
     notes = []
     if (given_type := cell.get("cell_type")) != master.cell_type:
         notes.append(f"{name}: its type was changed to {str(given_type)[:20]!r}; it counts as {master.cell_type}")

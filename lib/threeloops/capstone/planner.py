@@ -92,7 +92,7 @@ def _parallelism(part: TrainingPart) -> Decision:
 
 
 def _exposed(step: StepTime) -> str:
-    """Describe the part of the time that is not computation."""
+    """Name the largest part of the time that is not computation."""
     parts = {"tensor parallelism": step.tensor, "context parallelism": step.context, "the bubble": step.bubble}
     parts |= {"gradients and parameters": step.data}
     name = max(parts, key=lambda each: parts[each])

@@ -124,7 +124,7 @@ def _least(serving: Serving) -> int:
 
 
 def _without_promise(serving: Serving) -> Serving:
-    """Return the same value for scenarios that differ only in what their simulation does not depend on."""
+    """Return `serving` with fixed values in the fields on which its simulation does not depend."""
     return replace(serving, days=1.0, ttft_seconds=1.0, slo_share=1.0)
 
 

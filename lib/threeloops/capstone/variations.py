@@ -102,7 +102,7 @@ def infeasible(scenario: Scenario, prices: Prices, found: dict[str, Candidate | 
 
 def _proposal(scenario: Scenario, prices: Prices, name: str, key: str) -> Proposal | None:
     """Return the smallest change of this key that keeps everything but the budget, and a change of the budget if
-    needed."""
+    needed. None if no change of the key suffices."""
     section, field = key.split(".")
     if getattr(scenario, section) is None or (key == "cluster.gpus" and scenario.training is None):
         return None

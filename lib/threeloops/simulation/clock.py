@@ -15,7 +15,7 @@ class Clock(Protocol):
         ...
 
     def sleep_until(self, moment: float) -> None:
-        """Return at `moment`, or at once if it is past."""
+        """Sleep until `moment`, or not at all if it is past."""
         ...
 
 

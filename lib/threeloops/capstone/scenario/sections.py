@@ -56,7 +56,7 @@ class Model:
 
     @property
     def transformer(self) -> Transformer:
-        """Return the model as the training planner describes it."""
+        """The model as the training planner describes it."""
         return Transformer(*(getattr(self, name) for name in _SIZES)) if self.preset is None else _PRESETS[self.preset]
 
     def gpt(self, sequence: int) -> GPTConfig:

@@ -98,7 +98,7 @@ class Transformer(ast.NodeTransformer):
         return self._refuse(node) if self._loops else node
 
     def _refuse(self, node: ast.stmt | ast.expr) -> ast.AST:
-        """Raise when the node is executed, because code that a constant leaves out is not compiled."""
+        """Return a call that refuses the node when it is executed: code that a constant leaves out is not compiled."""
         what, instead = _NOT_COMPILED[type(node)]
         call = _call("threeloops_refused", node, ast.Constant(what), ast.Constant(instead))
         return ast.copy_location(ast.Expr(call), node) if isinstance(node, ast.stmt) else call

@@ -225,8 +225,7 @@ class Traffic:
 
     @property
     def work(self) -> Work:
-        """Return the traffic for a roofline, with the bytes of the L2 model if there is one, or else the unique
-        bytes."""
+        """The traffic for a roofline, with the bytes of the L2 model if there is one, or else the unique bytes."""
         return Work(self.unique_bytes if self.dram_bytes is None else self.dram_bytes, self.total_flops)
 
 

@@ -44,7 +44,7 @@ class Profile:
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """Return the operators by name, the costliest on the device first."""
+        """The operators by name, the costliest on the device first."""
         return self._ranked(operators(self.events, self.device), self._device_time)
 
     def top(self, k: int, by: str | None = None) -> tuple[Operator, ...]:

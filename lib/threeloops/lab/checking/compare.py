@@ -42,8 +42,8 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A difference. `where` names the part (`['loss'][3]`, empty for the whole), and `difference` is empty if there is
-    none."""
+    """A difference. `where` names the part (`['loss'][3]`, empty for the whole), and `difference` is empty if the
+    two cannot be subtracted."""
 
     where: str
     got: str

@@ -33,7 +33,7 @@ def number_pair(value: complex, expected: complex) -> tuple[str, str]:
 
 
 def printed(value: float) -> str:
-    """Print a number as a person would: 16896 → "16,896", 15.8732 → "15.87", 2.98e-08 → "2.98 × 10⁻⁸"."""
+    """Write a number as a person prints it: 16896 → "16,896", 15.8732 → "15.87", 2.98e-08 → "2.98 × 10⁻⁸"."""
     size, sign = abs(value), "−" if value < 0 else ""
     if size and not 1e-3 <= size < 1e15:
         digits, _, exponent = f"{size:.2e}".partition("e")

@@ -78,7 +78,7 @@ class Explorer:
         self._make_widget = {name: make for name, (_, make) in sliders.items()}
 
     def figure(self):
-        """Draw the figure of the current values again."""
+        """Draw a new figure of the current values."""
         fig = self.draw(**self.values)
         if not hasattr(fig, "savefig"):
             raise TypeError(f"draw({self.state()}) returned {describe(fig)}: expected a matplotlib Figure")

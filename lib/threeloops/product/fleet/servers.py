@@ -44,7 +44,7 @@ class Server(Protocol):
 
     @property
     def next(self) -> float:
-        """Return when something changes by itself next, or infinity if nothing will."""
+        """The time of the next change that comes by itself, or infinity if there is none."""
         ...
 
     def add(self, now: float, request: Request) -> None:

@@ -36,7 +36,8 @@ def simulate(arrivals: Sequence[Arrival], fleet: Fleet, *, seconds: float = 0.0,
 
 @dataclass(eq=False)
 class _Try:
-    """One attempt at a request: the server's request and the record's outcome. `at` is None at the router."""
+    """One attempt at a request: the server's request and the record's outcome. `at` is None while the router holds
+    it."""
 
     outcome: Outcome
     arrival: Arrival

@@ -126,7 +126,7 @@ def full_disk(folder: Path | str, left: int) -> contextlib.AbstractContextManage
 
 
 def slow_disk(folder: Path | str, bandwidth: float) -> contextlib.AbstractContextManager[None]:
-    """A context in which such files take `bandwidth` bytes per second."""
+    """A context in which the files that `full_disk` covers take `bandwidth` bytes per second."""
     if not bandwidth > 0:
         raise ValueError(f"bandwidth = {bandwidth} bytes/s: expected more than 0")
     return _disk(folder, [float("inf")], bandwidth)

@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def mesh(self) -> Mesh:
-        """Return the mesh, with tensor parallelism innermost, then context, data, and pipeline parallelism: the order
+        """The mesh, with tensor parallelism innermost, then context, data, and pipeline parallelism: the order
         of how much each sends. (Llama 3 has pp inside dp. If a node holds tp and everything else is between nodes, both
         cost the same.)"""
         return Mesh(pp=self.pp, dp=self.dp, cp=self.cp, tp=self.tp)

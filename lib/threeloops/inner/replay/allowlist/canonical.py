@@ -185,7 +185,7 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def bound_names(body: Collection[ast.AST]) -> Iterator[str]:
-    """Return every name that module-level statements bind, once per binding, without names that functions bind
+    """Yield every name that module-level statements bind, once per binding, without names that functions bind
     inside."""
     for statement in body:
         queue: list[ast.AST] = [statement]

@@ -55,8 +55,7 @@ class Probe:
 
     @property
     def _first(self) -> float:
-        """Return the time of the first probe. Ticks come every period, and those within the initial delay are
-        skipped."""
+        """The time of the first probe. Ticks come every period, and those within the initial delay are skipped."""
         return math.ceil(self.initial_delay / self.period - 1e-9) * self.period
 
 
@@ -134,7 +133,7 @@ class Kubelet:
 
     @property
     def next(self) -> float:
-        """Return when the container starts or a probe is due next, or infinity if nothing is due."""
+        """The time at which the container starts or a probe is due next, or infinity if nothing is due."""
         if self.running_since is None:
             return self._starts_at
         return min((self._workers[name].next for name in self._asked()), default=math.inf)

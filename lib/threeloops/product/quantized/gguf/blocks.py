@@ -96,8 +96,7 @@ def _q4_0(blocks: np.ndarray) -> np.ndarray:
 
 
 def _inverse(scale: np.ndarray) -> np.ndarray:
-    """Return the inverse of the scale before its rounding to float16: 0 for a block of zeros or of nearly denormal
-    values."""
+    """Return the inverse of the scale before its rounding to float16, or 0 if the inverse would overflow."""
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(1) / scale
     return np.where(np.isfinite(inverse), inverse, np.float32(0))

@@ -175,7 +175,7 @@ class Admission:
             )
 
     def _retry_after(self, now: float) -> float:
-        """Return when the current queue will have emptied, so that not everybody returns for the first free place."""
+        """Return the seconds until the queue is empty, so that not all clients come back for the first free place."""
         expected = self._seconds(max(1, self.queued), now)
         return _UNMEASURED if expected is None else expected
 

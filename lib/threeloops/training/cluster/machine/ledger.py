@@ -111,7 +111,7 @@ class Ledger:
                 raise Unfinished(f"{actor} never waits for its {what}{at_line(begun.where)}: {_KEEP}")
 
     def _incomplete(self) -> Iterator[tuple[int, Collective, int, str, list[int]]]:
-        """Return collectives that not all ranks of their group have called: the number in the group, the collective,
+        """Yield collectives that not all ranks of their group have called: the number in the group, the collective,
         the rank that called it first and where, and the ranks that did not call it."""
         for group, calls in self._collectives.items():
             for number, (made, by, where) in enumerate([] if self._gave_up(group) else calls):

@@ -138,12 +138,12 @@ class Router:
 
     @property
     def messages(self) -> list[Message]:
-        """Return the messages in the order in which they left."""
+        """The messages in the order in which they left."""
         return self._ledger.messages
 
     @property
     def died(self) -> dict[int, float]:
-        """Return the time at which each dead rank died."""
+        """The time at which each dead rank died."""
         return self._ledger.died
 
     def _push(self, at: float, kind: int, actor: Actor, what: Any) -> None:

@@ -53,7 +53,7 @@ class _Chart:
 
     @cached_property
     def y(self) -> dict[tuple[int, int], float]:
-        """Return the height of the middle of a lane, by rank and timeline."""
+        """The height of the middle of each lane, by rank and timeline."""
         return {(lane.rank, lane.timeline): lane.y for lane in self.lanes}
 
     def inches(self, seconds: float) -> float:

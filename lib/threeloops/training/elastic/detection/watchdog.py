@@ -98,7 +98,7 @@ class FlightRecorder:
 
     @property
     def calls(self) -> list[Called]:
-        """Return the recorded calls in their current state, oldest first."""
+        """The recorded calls in their current state, oldest first."""
         with self._lock:
             calls = list(self._calls)
         return [replace(each) for each in calls]

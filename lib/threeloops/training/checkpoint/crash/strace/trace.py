@@ -48,7 +48,7 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """Return the name of the call that this one is a variant of."""
+        """The name of the call that this one is a variant of."""
         return _VARIANTS.get(self.name) or re.sub("at2?$", "", self.name)
 
     def number(self, place: int) -> int:
@@ -69,7 +69,7 @@ class Call:
 
     @property
     def data(self) -> bytes:
-        """Return the bytes of all strings among the arguments."""
+        """The bytes of all strings among the arguments."""
         strings = re.findall(STRING, self.arguments)
         if any(more for _, more in strings):
             raise Escaped(f"strace shows only part of the data of a {self.name}, so the save cannot be replayed")
