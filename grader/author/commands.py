@@ -33,13 +33,16 @@ def test(lab: Annotated[str, typer.Argument(help="Number or name of the lab.")])
 
     chosen = find_lab(lab)
     require_solutions([chosen])
-    started, answers, fell = time.monotonic(), 0, 0
+    started = time.monotonic()
+    answers = 0
+    fell = 0
     for trial in trials(chosen, "none" if bwrap.why_not() else "bwrap"):
         mark = "[red]✗[/]" if trial.faults else "[green]✓[/]"
         _console.print(f"{mark} {trial.name} ({trial.answers})", highlight=False)
         for fault in trial.faults:
             _console.print(f"    {fault}".replace("\n", "\n    "), markup=False, highlight=False, soft_wrap=True)
-        answers, fell = answers + trial.answers, fell + bool(trial.faults)
+        answers = answers + trial.answers
+        fell = fell + bool(trial.faults)
     close_pools()
     said = f"{answers} answers in {time.monotonic() - started:.0f} s"
     _console.print(
@@ -71,11 +74,15 @@ def leaks(
         return
     chosen = [find_lab(name) for name in labs] if labs else all_labs()
     require_solutions(chosen)
-    started, found, earned, exercises = time.monotonic(), 0, 0.0, 0
+    started = time.monotonic()
+    found = 0
+    earned = 0.0
+    exercises = 0
     with _console.status("") as status:
         searched = side_by_side(find_leaks, [(lab, source) for lab in chosen], status.update, jobs)
         for lab, leaking in searched:
-            exercises, earned = exercises + len(leaking), earned + sum(leak.points for leak in leaking)
+            exercises = exercises + len(leaking)
+            earned = earned + sum(leak.points for leak in leaking)
             for fault in faults(lab, leaking, source):
                 found += 1
                 _console.print(f"✗ {fault}", markup=False, highlight=False, soft_wrap=True)

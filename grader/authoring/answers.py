@@ -207,7 +207,8 @@ def right_faults(lab: Lab) -> list[str]:
 
     A right answer may do without the reference's helpers, because it solves the exercise in another way.
     """
-    exercises, faults = _exercises(lab), list[str]()
+    exercises = _exercises(lab)
+    faults = list[str]()
     for draft, text in _readable(lab, "right", exercises, faults):
         exercise = exercises[draft.exercise]
         if missing := sorted((exercise.defines & exercise.used) - bound(text)):
@@ -220,7 +221,8 @@ def right_faults(lab: Lab) -> list[str]:
 def wrong_faults(lab: Lab) -> list[str]:
     """Find wrong answers that are not Python, belong to no exercise, lack a name of its cell, or do not say how they
     fail."""
-    exercises, faults = _exercises(lab), list[str]()
+    exercises = _exercises(lab)
+    faults = list[str]()
     counted: Counter[str] = Counter()
     for draft, text in _readable(lab, "wrong", exercises, faults):
         exercise = exercises[draft.exercise]

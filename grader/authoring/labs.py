@@ -26,7 +26,9 @@ __all__ = [
 if TYPE_CHECKING:  # a machine that only measures may have no nbformat, and must still be able to name a lab
     from nbformat import NotebookNode
 
-SOLUTIONS, LABS, _WORK = "solutions", "labs", "work"
+SOLUTIONS = "solutions"
+LABS = "labs"
+_WORK = "work"
 BASE = ".base"
 """The folder in `work/` with the releases that the student's copies were made from."""
 _IN_WHEEL = Path(__file__).resolve().parents[1] / LABS
@@ -139,7 +141,8 @@ class Lab:
     @property
     def notebooks(self) -> list[Lab]:
         """The core notebook, and the notebook of deep dives if there is one."""
-        core, dives = replace(self, dives=False), replace(self, dives=True)
+        core = replace(self, dives=False)
+        dives = replace(self, dives=True)
         return [core, dives] if dives.source.is_file() else [core]
 
     @property
@@ -234,7 +237,8 @@ def all_labs(root: Path | None = None) -> list[Lab]:
     in."""
     elsewhere = None
     if root is None:
-        root, copies = course_root(), work_folder()
+        root = course_root()
+        copies = work_folder()
         elsewhere = None if copies == root / _WORK else copies
     folders = sorted(p for p in _place(root).glob("*") if _FOLDER.fullmatch(p.name))
     labs = (Lab(p.name, root, work_elsewhere=elsewhere) for p in folders)
@@ -280,7 +284,8 @@ def _convert(source: Path, _modified: int, drawn: int) -> NotebookNode:
         return nbformat.read(source, as_version=4)
     notebook = _read(source, source.read_text(encoding="utf-8"))
     notebook.metadata.pop("jupytext", None)
-    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.nbformat = 4
+    notebook.nbformat_minor = 5
     seen: Counter[str] = Counter()
     for cell in notebook.cells:
         cell.metadata.pop("lines_to_next_cell", None)

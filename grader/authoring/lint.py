@@ -25,7 +25,8 @@ from grader.authoring.teaching import teaching_faults
 __all__ = ["lint", "require_sound"]
 
 _FULL_MARKS = 100
-_MOST_EXERCISES, _MOST_PARTS = 8, 4
+_MOST_EXERCISES = 8
+_MOST_PARTS = 4
 _IPYTHON = {"get_ipython", "display", "In", "Out", "_", "__", "___"}
 """The names that a notebook's kernel defines besides Python's builtins."""
 _LOOK_UP = ("globals", "locals", "vars", "user_ns")
@@ -71,7 +72,8 @@ def _cells(lab: Lab) -> Iterator[_Cell]:
 
 def lint(lab: Lab) -> list[str]:
     source = _Source.read(lab)
-    unreadable, unnamed = list(_cells_parse(source)), list(_unnamed(source))
+    unreadable = list(_cells_parse(source))
+    unnamed = list(_unnamed(source))
     rules = [_header, _metadata, _hints, _markers, _pictures]
     if not unnamed:  # cells without a name would be missed everywhere else
         rules += [_exercises, _reflection]
@@ -147,7 +149,9 @@ def _unnamed(source: _Source) -> Iterator[str]:
 
 def _metadata(source: _Source) -> Iterator[str]:
     for cell in source.cells:
-        kind, meta, is_code = cell.kind, cell.meta, cell.node.cell_type == "code"
+        kind = cell.kind
+        meta = cell.meta
+        is_code = cell.node.cell_type == "code"
         if kind is Kind.DEMO and not cell.is_demo:
             yield f"cell {cell.name} is code and neither setup, demo, solution nor test: tag it or give it a grade_id"
         if kind in SETUPS and not (is_code and meta.get("locked") and meta.get("grade_id")):
@@ -166,7 +170,8 @@ def _metadata(source: _Source) -> Iterator[str]:
 
 
 def _exercises(source: _Source) -> Iterator[str]:
-    tests, solutions = source.of(Kind.TEST), source.of(Kind.SOLUTION)
+    tests = source.of(Kind.TEST)
+    solutions = source.of(Kind.SOLUTION)
     if not 1 <= len(solutions) <= _MOST_EXERCISES:
         yield f"has {len(solutions)} exercises: a lab has between 1 and {_MOST_EXERCISES}"
     if tests and (total := sum(cell.meta.get("points", 0) for cell in tests)) != _FULL_MARKS:

@@ -133,7 +133,8 @@ def _manifest(lab: Lab, _modified: int, visible: bool) -> Manifest:
 
 
 def kind_of(cell: NotebookNode) -> Kind:
-    meta, is_code = cell.metadata.get("nbgrader", {}), cell.cell_type == "code"
+    meta = cell.metadata.get("nbgrader", {})
+    is_code = cell.cell_type == "code"
     if meta.get("grade"):
         return Kind.TEST
     if meta.get("solution"):

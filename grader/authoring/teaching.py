@@ -21,7 +21,9 @@ __all__ = ["teaching_faults"]
 _FOLDED_NOTE = "*Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*"
 """The last line before the first folded cell: one click there opens all of the lab's setup code."""
 
-_MOST_WORDS, _MOST_CELLS, _MOST_LINES = 2500, 45, 150
+_MOST_WORDS = 2500
+_MOST_CELLS = 45
+_MOST_LINES = 150
 _FEWEST_RIGHT_ANSWERS = 3
 _MARKS_UP = {"audit", "debrief", "hint", "myth", "predict", "table"}
 """The calls that render emphasis. All others, such as print, a caption or a title, show the asterisks."""
@@ -40,7 +42,8 @@ def teaching_faults(lab: Lab) -> Iterator[str]:
     yield from _checks(cells)
     yield from _debriefs(cells)
     for notebook in lab.notebooks:
-        where, shown = "dives: " if notebook.dives else "", notebook.master().cells
+        where = "dives: " if notebook.dives else ""
+        shown = notebook.master().cells
         yield from _folded_note(shown, where)
         yield from (f"{where}{fault}" for cell in shown for fault in _asterisks(cell))
     called = {name for cell in cells if cell.cell_type == "code" for name, _ in _calls(cell.source)}

@@ -42,7 +42,8 @@ SECRET = "submission_secret.txt"
 
 _MAX_SECRET = 1024
 
-_NOT_RUN, _NOT_RUN_TEXT = "NotRun", "this test was not executed"
+_NOT_RUN = "NotRun"
+_NOT_RUN_TEXT = "this test was not executed"
 """The error that a test cell carries until it is executed."""
 
 
@@ -118,7 +119,8 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         student."""
         if student_id in self.coursedir.student_id_exclude.split(","):
             return False
-        self._at, self._is_new = (assignment_id, student_id), False
+        self._at = (assignment_id, student_id)
+        self._is_new = False
         with self._stopping():
             self._is_new = self._is_not_graded()
             self._read()
@@ -156,7 +158,8 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
     def _read(self) -> None:
         """Read and rebuild the submission, once. A student whose file is refused still gets a row in the gradebook."""
         assignment_id, student_id = self._at
-        folder, name = Path(self._format_source(assignment_id, student_id)), student_name(student_id)
+        folder = Path(self._format_source(assignment_id, student_id))
+        name = student_name(student_id)
         lab = find_lab(assignment_id)
         try:
             notebook = read(Submission(name, folder / f"{lab.slug}.ipynb"), folder.parent.parent)

@@ -54,7 +54,8 @@ def _init(
     from grader.classroom.register.roster import read_roster, save_roster
 
     dates = dict(register.parse_due(text, timezone) for text in due or [])
-    students, before = read_roster(roster), register.load()
+    students = read_roster(roster)
+    before = register.load()
     late = before.late.changed(
         percent_per_day=late_percent, most_percent=late_most, grace_minutes=grace_minutes, closes_days=closes_days
     )
@@ -170,7 +171,8 @@ def _export(
     from grader.pages.spreadsheet import to_csv
     from grader.sandbox import bwrap
 
-    target, folder = find_lab(lab), register.class_folder()
+    target = find_lab(lab)
+    folder = register.class_folder()
     with gradebook() as book:
         rows, strangers = class_scores(book, target, saved_roster(_roster()))
     texts = {f"{target.slug}_{name}.csv": to_csv(make(target, rows, exercises)) for name, make in FORMATS.items()}

@@ -45,7 +45,8 @@ class WalledExecute(Execute):
         done = {cell.id: cell for cell in executed.cells}
         for cell in nb.cells:
             if cell.cell_type == "code" and cell.id in done and done[cell.id].execution_count is not None:
-                cell.outputs, cell.execution_count = done[cell.id].outputs, done[cell.id].execution_count
+                cell.outputs = done[cell.id].outputs
+                cell.execution_count = done[cell.id].execution_count
         if options.sandbox == "none":
             self._warn_of_no_isolation(nb, student)
         return nb, resources

@@ -81,7 +81,8 @@ class _SavedOnce(NBClientEngine):  # type: ignore[misc]
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
-        path, nb_man.output_path = nb_man.output_path, None
+        path = nb_man.output_path
+        nb_man.output_path = None
         try:
             super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
         finally:
@@ -105,8 +106,10 @@ def execute_solution(
     folder.mkdir(parents=True, exist_ok=True)
     if lab.data.is_dir():
         shutil.copytree(lab.data, folder / "data", dirs_exist_ok=True)
-    master, output = lab.master(), folder / f"{lab.stem}.ipynb"
-    started, error = time.perf_counter(), ""
+    master = lab.master()
+    output = folder / f"{lab.stem}.ipynb"
+    started = time.perf_counter()
+    error = ""
     chosen = {} if device == "auto" else {"THREELOOPS_DEVICE": device}
     with (
         tempfile.TemporaryDirectory(prefix="threeloops-") as home,  # a progress record of its own, not the reader's

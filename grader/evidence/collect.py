@@ -122,7 +122,8 @@ def collect(
     try:
         about = _choose(diagnosis, device)
         evidence = _resumed(about, out / about.slug)
-        gpu, sandbox = diagnosis["gpu"], diagnosis["sandbox"]
+        gpu = diagnosis["gpu"]
+        sandbox = diagnosis["sandbox"]
         no_gpu = gpu.sentence if gpu.status != "ok" else "the CPU was asked for" if about.device == "cpu" else ""
         no_sandbox = "" if sandbox.status == "ok" else sandbox.sentence
         parts = list(_plan(no_gpu, no_sandbox, about.device, evidence.folder))
@@ -194,7 +195,8 @@ def _resumed(about: Provenance, folder: Path) -> _Evidence:
     fresh = _Evidence(about, folder)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or one in an older format: measure again
         found = json.loads(fresh.path.read_text(encoding="utf-8"))
-        then, now = found["provenance"], anonymous(json.loads(about.key))
+        then = found["provenance"]
+        now = anonymous(json.loads(about.key))
         changed = {name for name in now if then.get(name) != now[name]} - {"recorded"}
         if changed <= set(_SOFTWARE):
             fresh.outcomes = [_Outcome(**part) for part in found["parts"]]
@@ -271,7 +273,10 @@ def _attempt(part: Part, seconds_left: float) -> _Outcome:
         return _Outcome(part.name, "SKIPPED", part.unavailable, 0.0)
     if seconds_left < _LEAST_SECONDS:
         return _Outcome(part.name, "SKIPPED", "the time for collecting evidence was used up", 0.0, finished=False)
-    started, reason, result, finished = time.monotonic(), "", None, True
+    started = time.monotonic()
+    reason = ""
+    result = None
+    finished = True
     status: _Status = "ok"
     try:
         result = part.run(min(part.seconds, seconds_left))
@@ -280,7 +285,8 @@ def _attempt(part: Part, seconds_left: float) -> _Outcome:
         if isinstance(why, Unfinished) and part.rows:
             finished = False
         if isinstance(why, Unfinished) and seconds_left < part.seconds:
-            status, finished = "SKIPPED", False
+            status = "SKIPPED"
+            finished = False
             reason += f": the budget of the call left {seconds_left:.0f} s, and the part may take {part.seconds:.0f} s"
     except Exception as error:  # even a fault of this harness must not cost the other parts
         status, reason = "failed", f"{type(error).__name__}: {error}"

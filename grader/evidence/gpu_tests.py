@@ -12,7 +12,8 @@ from grader.machine.child_process import CODE, Finished
 __all__ = ["NOT_COLLECTED", "SELECTED", "gpu_tests"]
 
 _OURS = ("benchmarks", "grader", "threeloops")
-SELECTED, NOT_COLLECTED = "selected", "not collected"
+SELECTED = "selected"
+NOT_COLLECTED = "not collected"
 
 
 def gpu_tests(no_gpu: str, rows: Path) -> Part:
@@ -41,7 +42,8 @@ def _judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
     selected = next((row[SELECTED] for row in reversed(rows) if SELECTED in row), None)
     if selected is None:
         raise (Unfinished if done.returncode is None else Failed)(f"pytest collected no test: {done.why}")
-    tests, absent = [], []
+    tests = []
+    absent = []
     for row in latest.values():
         if row["outcome"] == NOT_COLLECTED and _needs_absent_package(row["reason"]):
             absent.append({"file": row["test"], "reason": row["reason"]})

@@ -18,7 +18,10 @@ _PAPERMILLS_OWN = "papermill-error-cell-tag"
 def _main(name: str, device: str) -> None:
     """Run a lab and report it. `failed` lists the cells that raised, in the deep dives too. `error` says what else
     stopped it, if anything."""
-    failed, found, seconds, errors = [], [], 0.0, []
+    failed = []
+    found = []
+    seconds = 0.0
+    errors = []
     for notebook in find_lab(name).notebooks:
         with tempfile.TemporaryDirectory() as folder:
             executed = execute_solution(notebook, device, Path(folder), go_on=True)

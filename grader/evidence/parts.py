@@ -37,7 +37,8 @@ class NotDone(Exception):
 
     def __init__(self, reason: str, result: Any = None, *, again: bool = False) -> None:
         super().__init__(reason)
-        self.result, self.again = result, again
+        self.result = result
+        self.again = again
 
 
 class Skipped(NotDone):

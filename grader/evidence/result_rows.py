@@ -13,8 +13,10 @@ from typing import Any
 __all__ = ["BEGUN", "ENDED", "MOST_ATTEMPTS", "Row", "append", "begin", "measured", "note", "read", "settled"]
 
 Row = dict[str, Any]
-_PIECE, _STATE = "piece", "state"
-BEGUN, ENDED = "begun", "ended"
+_PIECE = "piece"
+_STATE = "state"
+BEGUN = "begun"
+ENDED = "ended"
 MOST_ATTEMPTS = 2
 """A piece that was begun this often and never ended hangs or crashes its process; it is not begun again."""
 

@@ -57,7 +57,8 @@ def grade_notebook(
     Raises:
         MachineFault, OSError, MemoryError: the machine or the course is at fault, and the submission has no points yet.
     """
-    report, started = Report(), time.perf_counter()
+    report = Report()
+    started = time.perf_counter()
     try:
         execute(notebook, lab, options, report, on_test)
     except NotThisLab as error:
@@ -87,7 +88,8 @@ def _failed(student: str, lab: Lab, options: Options, why: str) -> Record:
 def _record(
     student: str, lab: Lab, options: Options, report: Report, status: Literal["graded", "failed"], seconds: float
 ) -> Record:
-    by_name, trusted = {t.name: t for t in report.tests}, manifest(lab, visible=options.visible)
+    by_name = {t.name: t for t in report.tests}
+    trusted = manifest(lab, visible=options.visible)
     wanted = (trusted.exercise(options.only),) if options.only else trusted.exercises
     missing = "not graded: the submission failed before this test" if status == "failed" else "this test was not run"
     parts = [part for exercise in wanted for part in exercise.parts]

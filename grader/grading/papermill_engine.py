@@ -37,7 +37,8 @@ class WalledEngine(Engine):
         """Rebuild the notebook from the lab's master, then execute it."""
         from grader.grading.scoring import Report, prepare
 
-        report, submission = kwargs.pop("report", None) or Report(), kwargs.pop("submission", nb)
+        report = kwargs.pop("report", None) or Report()
+        submission = kwargs.pop("submission", nb)
         trusted = prepare(submission, kwargs.pop("lab", None), report, visible=kwargs.pop("visible", False))
         report.notebook.metadata.papermill = nb.metadata.get("papermill", {})
         return super().execute_notebook(report.notebook, kernel_name, trusted=trusted, report=report, **kwargs)

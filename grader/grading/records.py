@@ -11,7 +11,8 @@ from grader.pages.spreadsheet import to_csv as _csv
 
 __all__ = ["ClassReport", "Record", "Test", "WITHOUT_ISOLATION", "gradescope", "short_notes", "to_csv", "to_json"]
 
-_MAX_NOTES, _MAX_NOTE = 40, 600
+_MAX_NOTES = 40
+_MAX_NOTE = 600
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 WITHOUT_ISOLATION = "graded without isolation (sandbox: none): the submission could have changed its own points"

@@ -19,7 +19,8 @@ __all__ = ["Redactor"]
 
 _MAX_MESSAGE = 300
 """Characters of a message from Python or a library, which may quote a value that the answer returned."""
-_FIRST_WORDS, _LAST_WORDS = 60, 140
+_FIRST_WORDS = 60
+_LAST_WORDS = 140
 """The number of characters kept of a longer message. A traceback says at its end what happened."""
 _WORD = re.compile(r"\w+")
 
@@ -60,7 +61,8 @@ class Redactor:
         )
         if outcome.quoted is not None:
             words = self._harmless(outcome.quoted) if of_lab else NOT_SHOWN
-            kept.error, kept.where = outcome.error if outcome.line else _nameable(outcome.error), ""
+            kept.error = outcome.error if outcome.line else _nameable(outcome.error)
+            kept.where = ""
             kept.message = outcome.unquoted.replace(NOT_SHOWN, words)
         if kept.error not in ("CheckFailed", "NoAnswer"):
             kept.message = kept.message[:_MAX_MESSAGE]

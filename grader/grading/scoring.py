@@ -49,7 +49,9 @@ def prepare(notebook: NotebookNode, lab: Lab | str | None, report: Report, *, vi
         raise ValueError("the walled engine needs to know the lab: pass lab='01' or set THREELOOPS_LAB")
     trusted = manifest(name if isinstance(name, Lab) else find_lab(name), visible=visible)
     rebuilt = rebuild(notebook, trusted)
-    report.notes, report.reflection, report.notebook = rebuilt.notes, rebuilt.reflection, rebuilt.notebook
+    report.notes = rebuilt.notes
+    report.reflection = rebuilt.reflection
+    report.notebook = rebuilt.notebook
     return trusted
 
 
@@ -66,11 +68,14 @@ def run(
     **_: Any,  # papermill's own engine arguments
 ) -> None:
     """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
-    chosen, redactor, allowance = choose(sandbox), Redactor.of(trusted), Allowance()
+    chosen = choose(sandbox)
+    redactor = Redactor.of(trusted)
+    allowance = Allowance()
     failed: dict[str, Outcome] = {}  # answers whose cells failed
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
         for at, cell in _select(nb_man.nb.cells, trusted, only):
-            kind, is_test = trusted.kind(cell), trusted.kind(cell) is Kind.TEST
+            kind = trusted.kind(cell)
+            is_test = trusted.kind(cell) is Kind.TEST
             nb_man.cell_start(cell, at)
             hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
             outcome = redactor.redact(session.run(cell), hidden_from, of_lab=kind is not Kind.FREE)
@@ -78,7 +83,8 @@ def run(
                 outcome = _explained(outcome, failed.get(split_test_id(cell.id)[0]))
             outcome = allowance.spend(outcome)
             maximum = float(cell.metadata.nbgrader.points) if is_test else 0.0
-            cell.outputs, cell.execution_count = outputs(outcome, maximum, at + 1, is_test=is_test), at + 1
+            cell.outputs = outputs(outcome, maximum, at + 1, is_test=is_test)
+            cell.execution_count = at + 1
             if is_test:
                 text = outcome.printed.strip() if outcome.ok else outcome.reason
                 late = not outcome.ok and hidden_from is not None and (outcome.line or 0) > hidden_from

@@ -30,7 +30,9 @@ class Session:
     """Runs the cells of one rebuilt submission; use as a context manager."""
 
     def __init__(self, trusted: Manifest, pool: Pool, limits: Limits | None = None, jobs: int = 1) -> None:
-        self.manifest, self.pool, self.jobs = trusted, pool, jobs
+        self.manifest = trusted
+        self.pool = pool
+        self.jobs = jobs
         self.limits = limits or trusted.lab.limits
         self.deadline = time.monotonic() + self.limits.notebook_seconds
         self.restarts_left = len(trusted.parts) + 2
@@ -82,7 +84,8 @@ class Session:
         The cell belongs to the lab. If it fails before any of the student's code has run, it would fail for everybody,
         so nobody is graded. If it fails later, values that earlier answers returned may have filled the memory of the
         grader's side. Then it is the machine's fault only if the cell also fails alone."""
-        limit, fresh = self.limits.cell_seconds, not self.ran_own_code
+        limit = self.limits.cell_seconds
+        fresh = not self.ran_own_code
         if kind is Kind.SETUP:
             outcome = self._ask(limit, op="student", source=source, setup=True)
         else:
@@ -106,7 +109,8 @@ class Session:
         """Have the grader's half run a cell. Raises MachineFault if it fails and no submission can be the cause."""
         assert self.connection is not None
         seconds = min(seconds, max(0.1, self.deadline - time.monotonic()))
-        grader, started = self.connection.grader, time.monotonic()
+        grader = self.connection.grader
+        started = time.monotonic()
         grader.deadline = started + seconds + _ANSWER_GRACE_SECONDS
         try:
             outcome = Outcome(**_exchanged(grader, {**request, "seconds": seconds}))
@@ -131,7 +135,9 @@ class Session:
         if why is None and self.pool.sandbox != "none":  # without a sandbox, a submission can end its own monitor
             raise MachineFault(f"a submission's monitor was ended from outside; {_OUT_OF_MEMORY}")
         late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
-        outcome.ok, outcome.error, outcome.where = False, "NoAnswer", ""
+        outcome.ok = False
+        outcome.error = "NoAnswer"
+        outcome.where = ""
         outcome.message = f"the submission's process was lost: {why or late}"
 
     def _restart(self) -> None:

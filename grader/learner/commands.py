@@ -121,8 +121,10 @@ def status() -> None:
         left = "done" if each.done else each.next_exercise if each.started or each.points else "not started"
         table.add_row(each.lab.slug, f"{each.points:g} / {each.of:g}", str(each.minutes), left)
     _console.print(table, highlight=False)
-    points, of = sum(each.points for each in found), sum(each.of for each in found)
-    ahead, minutes = sum(each.minutes_left for each in found), sum(each.minutes for each in found)
+    points = sum(each.points for each in found)
+    of = sum(each.of for each in found)
+    ahead = sum(each.minutes_left for each in found)
+    minutes = sum(each.minutes for each in found)
     _say(f"{points:g} of {of:g} points; about {ahead / 60:.0f} of {minutes / 60:.0f} hours are left.")
     _say(next_step(found))
     _say("Points count visible checks that passed when they last ran, in JupyterLab or in `threeloops check`.")

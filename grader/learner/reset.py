@@ -39,7 +39,8 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
     tests = manifest(chosen, visible=True).exercise(exercise).tests
     for cell in [mine, *(_cell(notebook, test) for test in tests)]:
         if cell is not None:
-            cell.outputs, cell.execution_count = [], None  # a green card would speak of the answer that is gone
+            cell.outputs = []
+            cell.execution_count = None  # a green card would speak of the answer that is gone
     write_own(chosen.work, notebook)
     journal.note_checked(chosen.copies, chosen.slug, {key(test): False for test in tests})
     return chosen, kept

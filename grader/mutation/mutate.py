@@ -58,7 +58,8 @@ def mutants(exercise: str, answer: str) -> Iterator[Mutant]:
     """Yield every mutant of the answer of one exercise, in the order of its lines. Mutants with the same text count as
     one."""
     tree = ast.parse(answer)
-    seen, named = {ast.unparse(tree)}, Counter[str]()
+    seen = {ast.unparse(tree)}
+    named = Counter[str]()
     for operator, path, changed in _changes(tree):
         mutant = copy.deepcopy(tree)
         before = _replace(mutant, path, changed)

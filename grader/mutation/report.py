@@ -13,7 +13,8 @@ from grader.mutation.run import Verdict
 
 __all__ = ["is_enough", "print_report", "to_dict"]
 
-_DEAD, _VISIBLY = 0.99, 0.90
+_DEAD = 0.99
+_VISIBLY = 0.90
 """Shares of the mutants that some input can tell from the reference: those that must die, and die visibly."""
 
 

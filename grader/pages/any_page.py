@@ -77,7 +77,8 @@ def _mixed(colour: Any) -> tuple[float, float, float]:
 
 
 def _recolour(artist: Artist, part: str) -> None:
-    get, put = getattr(artist, f"get_{part}", None), getattr(artist, f"set_{part}", None)
+    get = getattr(artist, f"get_{part}", None)
+    put = getattr(artist, f"set_{part}", None)
     if get is None or put is None:
         return
     colours = []

@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 
 __all__ = []
 
-_MAX_TEXT, _MAX_MESSAGE = 100_000, 4000
-_MAX_PICTURE, _MAX_PIXELS = 2 << 20, 40_000_000
+_MAX_TEXT = 100_000
+_MAX_MESSAGE = 4000
+_MAX_PICTURE = 2 << 20
+_MAX_PIXELS = 40_000_000
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _MAX_CHAIN = 100
 _MIN_QUOTE = 4
@@ -71,7 +73,8 @@ class _GraderHalf:
         install_main_twin()
         sys.modules["__main__"] = self.main
         self.wall = Wall(student, self.main, meter)
-        self.wall.functions, self.wall.folders = Functions(calls), Folders(calls)
+        self.wall.functions = Functions(calls)
+        self.wall.folders = Folders(calls)
         wall.connection = self.wall
         self.wall.replays = replays
         if torch := torch_if_imported():
@@ -98,7 +101,9 @@ class _GraderHalf:
         try:
             self.engine.send(asdict(result))
         except WallError:
-            result.printed, result.student_printed, result.shown = "[more output than is kept]", "", []
+            result.printed = "[more output than is kept]"
+            result.student_printed = ""
+            result.shown = []
             self.engine.send(asdict(result))
 
     def run(
@@ -116,9 +121,12 @@ class _GraderHalf:
         `answer` is the submitted text of the cell that a test judges.
         """
         gc.collect()  # an exception of an earlier test may still hold what an answer gave it
-        result, text = Outcome(), io.StringIO()
+        result = Outcome()
+        text = io.StringIO()
         self.wall.link.deadline = time.monotonic() + seconds
-        self.wall.printed, self.wall.answer, self.wall.words = "", answer, []
+        self.wall.printed = ""
+        self.wall.answer = answer
+        self.wall.words = []
         signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             try:
@@ -145,8 +153,10 @@ class _GraderHalf:
         result.ok = error is None
         if error is not None:
             result.error = _line(str(error["classes"][0]).rpartition(".")[2][:80])
-            result.message, result.where = _line(str(error["message"])), _line(str(error["where"])[:200])
-            result.quoted, result.unquoted = result.message, NOT_SHOWN
+            result.message = _line(str(error["message"]))
+            result.where = _line(str(error["where"])[:200])
+            result.quoted = result.message
+            result.unquoted = NOT_SHOWN
         result.shown = _shown(answer.get("shown"))
 
     def _setup(self, source: str, *, shared: bool) -> None:
@@ -174,8 +184,10 @@ class _GraderHalf:
 
     def _fail(self, result: Outcome, error: BaseException) -> None:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]
-        result.ok, result.value = False, None
-        result.error, result.message = type(error).__name__, _line(str(error))
+        result.ok = False
+        result.value = None
+        result.error = type(error).__name__
+        result.message = _line(str(error))
         chain = list(_chain(error))
         words = [w for e in chain if (w := getattr(e, "__student_words__", None)) is not None]
         said = [text for text in self.wall.words if text not in words and text in str(error)]
@@ -184,7 +196,8 @@ class _GraderHalf:
         lines = [f.lineno for e in chain for f in traceback.extract_tb(e.__traceback__) if f.filename == "<test>"]
         result.line = max((line for line in lines if line), default=None)
         if isinstance(error, LinkDead):
-            result.error, result.message = "NoAnswer", f"the submission gave no answer: {error}"
+            result.error = "NoAnswer"
+            result.message = f"the submission gave no answer: {error}"
         at = getattr(error, "__student_where__", None)
         is_of_the_student = at is not None or said or getattr(error, "__student_words__", None) is not None
         if not is_of_the_student and is_machines(error):
@@ -225,7 +238,8 @@ def _shown(text: object) -> list[dict[str, str]]:
 
 def _safe(output: dict[str, object]) -> dict[str, str]:
     safe = {}
-    plain, picture = output.get("text/plain"), output.get("image/png")
+    plain = output.get("text/plain")
+    picture = output.get("image/png")
     if type(plain) is str:
         safe["text/plain"] = _encodable(plain)
     if type(picture) is str and len(picture) <= _MAX_PICTURE:

@@ -42,7 +42,8 @@ class RankProcesses:
         self.processes: list[int] = []
         self._ended: list[int] = []
         self._started = 0
-        self._link, self._enter = link, enter
+        self._link = link
+        self._enter = enter
         self._own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if namespaces else -1
         self._resident = ResidentMemory([])
 

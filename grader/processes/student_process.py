@@ -52,7 +52,8 @@ __all__ = []
 _POLL_SECONDS = 0.05
 _REAP_SECONDS = 0.002
 _WAIT_SECONDS = 5
-_FIRST_FD, _MAX_FD = 200, 4096
+_FIRST_FD = 200
+_MAX_FD = 4096
 _MAX_FDS = 8
 _MAX_SOCKETS = 1024
 
@@ -120,7 +121,8 @@ def _monitor(
     for channel in channels:
         channel.close()
     life.send(b"U")
-    ended, link = os.pidfd_open(pid), Link(meter)
+    ended = os.pidfd_open(pid)
+    link = Link(meter)
     ranks = RankProcesses(link, partial(_rank, entries, config, home), namespaces=mode != "none")
     waiting = [life.fileno(), ended, meter.fileno()]
     while True:
@@ -189,7 +191,8 @@ def _submission(
     printed = os.memfd_create("output", os.MFD_CLOEXEC)  # in the sandbox the kernel refuses to make one
     given = [channel.fileno() for channel in channels]
     channel, calls, printed = _enter([*given, printed], entries, config, home)
-    output, socket_of_calls = Output(printed, config["output_kb"] << 10), socket.socket(fileno=calls)
+    output = Output(printed, config["output_kb"] << 10)
+    socket_of_calls = socket.socket(fileno=calls)
     pass_folder(socket_of_calls, home or "/tmp")
     Server(Link(socket.socket(fileno=channel)), Calls(socket_of_calls), shell, output).serve()
     os._exit(0)

@@ -126,7 +126,9 @@ def _fitting(candidate: Function, asked: Function) -> Iterator[str]:
     A function that takes no argument is not tried, because it knows nothing about the case. Nor is one whose
     annotations rule it out.
     """
-    own, optional, wanted = parameters(candidate), len(candidate.args.defaults), parameters(asked)
+    own = parameters(candidate)
+    optional = len(candidate.args.defaults)
+    wanted = parameters(asked)
     positional = len(candidate.args.posonlyargs) + len(candidate.args.args)
     keywords = [
         each.arg
@@ -141,7 +143,8 @@ def _fitting(candidate: Function, asked: Function) -> Iterator[str]:
     elif {*own[: positional - optional], *keywords} <= set(wanted):
         given = [(name, name) for name in own if name in wanted]
         written = ", ".join(f"{name}={name}" for name, _ in given)
-    taken, offered = _kinds(candidate), _kinds(asked)
+    taken = _kinds(candidate)
+    offered = _kinds(asked)
     if given and not any(_excludes(taken[own], offered[name]) for own, name in given if own):
         yield written
 

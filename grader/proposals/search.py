@@ -54,7 +54,8 @@ def find_leaks(
 def _tried(released: Released, exercise: Exercise, source: Source) -> Exercise:
     """Return the exercise with only the parts to try: those that run on ranks or a recorded disk if the source is
     `ranks`, and all others if it is not."""
-    text, on_ranks = released.trusted.text, source == "ranks"
+    text = released.trusted.text
+    on_ranks = source == "ranks"
     parts = (p for p in exercise.parts if released.runs_elsewhere(ast.parse(text(p.test))) == on_ranks)
     return Exercise(exercise.id, tuple(parts))
 

@@ -174,9 +174,11 @@ class Bench:
             _execute(text, f"<{exercise.id}>", student)
         except BaseException:
             return 0
-        bits, exported = 0, bound(text)
+        bits = 0
+        exported = bound(text)
         for bit, test in enumerate(exercise.tests):
-            calls, source = _Calls(), self._sources[test]
+            calls = _Calls()
+            source = self._sources[test]
             names = (exported & used(source)) - self._setup.keys()
             try:
                 namespace = self._setup | {name: calls.counted(student[name]) for name in names}

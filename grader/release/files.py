@@ -22,7 +22,8 @@ def sha256(path: Path) -> str:
 
 def differences(made: Path, present: Path) -> dict[str, str]:
     """Return the relative names of files whose content differs between the expected and the actual folder."""
-    wanted, found = files_below(made), files_below(present)
+    wanted = files_below(made)
+    found = files_below(present)
     return {
         name: "is missing" if name not in found else "is not part of the release" if name not in wanted else "differs"
         for name in sorted(wanted | found)

@@ -36,7 +36,9 @@ def merge(base: NotebookNode, student: NotebookNode, new: NotebookNode) -> Merge
     result follows the order of `new`. Cells that `new` does not know keep their place after the same neighbour: the
     student's own cells always, cells that the release dropped only if the student had edited them.
     """
-    before, mine, after = dict(_keyed(base)), dict(_keyed(student)), dict(_keyed(new))
+    before = dict(_keyed(base))
+    mine = dict(_keyed(student))
+    after = dict(_keyed(new))
     metadata = NotebookNode(copy.deepcopy({**student.metadata, "threeloops": new.metadata.get("threeloops", {})}))
     result = Merge(NotebookNode(nbformat=4, nbformat_minor=5, metadata=metadata, cells=[]))
     own = _own_cells_by_neighbour(before, mine, after, result)

@@ -71,7 +71,8 @@ class ForStudents(NbGraderPreprocessor):
         minutes = {"minutes": header["minutes"]} if "minutes" in header else {}
         ours = {"lab": lab, **minutes, "release": content_hash(nb)}
         nb.metadata = NotebookNode(kernelspec=dict(KERNELSPEC), threeloops=ours)
-        nb.nbformat, nb.nbformat_minor = 4, 5
+        nb.nbformat = 4
+        nb.nbformat_minor = 5
         return nb, resources
 
 

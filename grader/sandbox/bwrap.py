@@ -14,7 +14,8 @@ from grader.sandbox.confine import HOME
 
 __all__ = ["GRADED", "LAB", "SandboxError", "command", "environment", "needs_user_switch", "why_not"]
 
-LAB, _VENV = "/lab", "/venv"
+LAB = "/lab"
+_VENV = "/venv"
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _ETC = ("ld.so.cache", "passwd", "group", "hosts", "nsswitch.conf", "localtime", "alternatives", "fonts", "ssl/certs")

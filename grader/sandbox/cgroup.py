@@ -142,7 +142,8 @@ def _make_locked(folder: Path) -> int:
 
 def _settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
     """Return the files of a group and their contents, in the order of writing."""
-    memory, processes = str(limits.memory_mb << 20), str(limits.processes)
+    memory = str(limits.memory_mb << 20)
+    processes = str(limits.processes)
     cores = max((os.cpu_count() or 1) / jobs, 1)
     quota = str(int(cores * _PERIOD_MICROSECONDS))
     if version == 2:

@@ -33,13 +33,30 @@ ENDED_BY_ITSELF = "."
 UIDS = range(1 << 30, 1 << 31)
 """User numbers that no machine uses. Each submission gets one, because the kernel counts processes per user."""
 
-_NEW_USER, NEW_PID = 0x10000000, 0x20000000
-_NEW_MOUNTS, _NEW_HOST_NAME, _NEW_IPC, _NEW_NETWORK = 0x20000, 0x4000000, 0x8000000, 0x40000000
+_NEW_USER = 0x10000000
+NEW_PID = 0x20000000
+_NEW_MOUNTS = 0x20000
+_NEW_HOST_NAME = 0x4000000
+_NEW_IPC = 0x8000000
+_NEW_NETWORK = 0x40000000
 
-PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 8, 32, 4096
-_MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x4000, 1 << 18, 2
-_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
+PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+_MS_RDONLY = 1
+_MS_NOSUID = 2
+_MS_NODEV = 4
+_MS_NOEXEC = 8
+_MS_REMOUNT = 32
+_MS_BIND = 4096
+_MS_REC = 0x4000
+_MS_PRIVATE = 1 << 18
+_MNT_DETACH = 2
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
+_IFF_RUNNING = 0x40
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
 
@@ -109,7 +126,9 @@ def go_on_alone(read_only: list[str]) -> None:
     The calling process waits for the fork and ends with it, without returning. It needs no bubblewrap. Raises OSError
     if the kernel refuses the namespaces.
     """
-    uid, gid, wanted = os.geteuid(), os.getegid(), NEW_PID | _NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK
+    uid = os.geteuid()
+    gid = os.getegid()
+    wanted = NEW_PID | _NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK
     try:
         unshare(wanted)
     except PermissionError:
@@ -190,7 +209,8 @@ def _drop_privileges(uid: int | None, writable_proc: int, is_rank: bool) -> None
         prctl(_PR_SET_DUMPABLE, 1)
     _forbid_user_namespaces(writable_proc)
     _empty_bounding_set()  # a new user namespace fills it again
-    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    none = (ctypes.c_uint32 * 6)()
     if _libc.capset(ctypes.byref(header), ctypes.byref(none)):
         raise OSError(ctypes.get_errno(), "capset")
     prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -207,7 +227,8 @@ def _forbid_user_namespaces(writable_proc: int) -> None:
 
     Where the kernel refuses this one, it refuses the submission's too, so nothing is left to forbid.
     """
-    uid, gid = os.geteuid(), os.getegid()
+    uid = os.geteuid()
+    gid = os.getegid()
     try:
         unshare(_NEW_USER)
     except OSError:

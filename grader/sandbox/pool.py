@@ -84,7 +84,8 @@ class Pool:
     """The two warm processes of one lab: the student's side, sandboxed, and the grader's half."""
 
     def __init__(self, lab: Lab, sandbox: Sandbox, *, withhold: bool = True) -> None:
-        self.lab, self.sandbox = lab, sandbox
+        self.lab = lab
+        self.sandbox = sandbox
         self._withholds = lab.withholds if withhold else []
         self._modules = _modules_of(lab)
         self._lock = threading.Lock()

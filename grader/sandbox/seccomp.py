@@ -101,8 +101,13 @@ _REFUSED_TO_RANKS = {
 """System calls that would tell one rank what another does with a file that both can only read, such as a file of the
 library, or with the memory and the log of the machine."""
 
-_MMAP, _OPENAT, _SOCKET, _SOCKETPAIR, _SETSOCKOPT = (9, 222), (257, 56), (41, 198), (53, 199), (54, 208)
-_FCNTL, _FUTEX = (72, 25), (202, 98)
+_MMAP = (9, 222)
+_OPENAT = (257, 56)
+_SOCKET = (41, 198)
+_SOCKETPAIR = (53, 199)
+_SETSOCKOPT = (54, 208)
+_FCNTL = (72, 25)
+_FUTEX = (202, 98)
 _SIGNS = (*range(5, 8), *range(36, 39), 1024, 1025, 1026)
 """Commands of fcntl that set or read locks (of processes and of open files), leases and watches of folders."""
 _WAKE = (1, 3, 4, 5, 10)
@@ -114,11 +119,21 @@ _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """Families that a network namespace confines. AF_VSOCK, for example, would reach the machine that hosts this one."""
 _X32_CALLS = 0x40000000
 
-_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
-_ALLOW, _KILL, _REFUSE, _PRETEND = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM, 0x00050000
-_CALL, _ARCHITECTURE, _ARGUMENTS = 0, 4, (16, 24, 32, 40)  # offsets in struct seccomp_data
+_LOAD = 0x20
+_AND = 0x54
+_EQUAL = 0x15
+_AT_LEAST = 0x35
+_RETURN = 0x06
+_ALLOW = 0x7FFF0000
+_KILL = 0x80000000
+_REFUSE = 0x00050000 | errno.EPERM
+_PRETEND = 0x00050000
+_CALL = 0
+_ARCHITECTURE = 4
+_ARGUMENTS = (16, 24, 32, 40)  # offsets in struct seccomp_data
 
-_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_PR_SET_SECCOMP = 22
+_SECCOMP_MODE_FILTER = 2
 
 _Instruction = tuple[int, int, int, int]
 """Operation, jump if true, jump if false, operand."""
@@ -132,7 +147,8 @@ def _program(machine: str, *, kernels_only: bool = False, is_rank: bool = False)
     `kernels_only` is for a process that interprets admitted kernels: no programs, sockets, signals or written files.
     `is_rank` is for a process that must not communicate with its like: no locks and no watches of files.
     """
-    audit, column = _AUDIT[machine], list(_AUDIT).index(machine)
+    audit = _AUDIT[machine]
+    column = list(_AUDIT).index(machine)
     refused = [*_REFUSED.values(), *(_REFUSED_TO_KERNELS.values() if kernels_only else ())]
     refused += _REFUSED_TO_RANKS.values() if is_rank else ()
     numbers = sorted(number for row in refused if (number := row[column]) is not None)

@@ -22,7 +22,8 @@ _MAX_NOTEBOOK_BYTES = 32 << 20
 TIMESTAMP = "timestamp.txt"
 """The file in which nbgrader notes when a submission was handed in."""
 
-_MAX_TIMESTAMP_BYTES, _SHOWN = 100, 40
+_MAX_TIMESTAMP_BYTES = 100
+_SHOWN = 40
 
 _JOINERS = "\u200c\u200d"
 """Invisible, but part of how Persian and several Indian names are spelled."""

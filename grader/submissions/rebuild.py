@@ -66,7 +66,8 @@ def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
                 reflection = "complete"
             cell.source = _within(given or "", cell.id, cell.cell_type, notes)
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
+            cell.outputs = []
+            cell.execution_count = None
         out += [cell, *extra[cell.id]]
     length = sum(len(c.source) for c in out if trusted.kind(c) in (Kind.SOLUTION, Kind.REFLECTION, Kind.FREE))
     if length > _MAX_TEXT:
@@ -91,7 +92,8 @@ def _sort(
     last: str | None = None
     notes: list[str] = []
     for cell in cells:
-        name, text = grade_id(cell) or cell.get("id", ""), cell.get("source", "")
+        name = grade_id(cell) or cell.get("id", "")
+        text = cell.get("source", "")
         kind = trusted.kinds.get(name)
         if kind is None:
             if text.strip() and text.strip() not in demos:
@@ -128,7 +130,8 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
             f"{name}: this {kind.value} cell is not that of the installed lab (edited, or of another release); "
             "the lab's own was used"
         )
-    given, own = cell["metadata"].get("nbgrader", {}), master.metadata.get("nbgrader", {})
+    given = cell["metadata"].get("nbgrader", {})
+    own = master.metadata.get("nbgrader", {})
     changed = [k for k in ("grade", "solution", "locked", "points") if k in own and given.get(k, own[k]) != own[k]]
     if changed or grade_id(cell) is None:
         what = ", ".join(changed) or "its nbgrader metadata is gone"

@@ -31,7 +31,8 @@ def described(error: BaseException) -> dict[str, Any]:
     except BaseException:
         message = "<an exception without a readable message>"
     if isinstance(error, SyntaxError) and isinstance(error.text, str) and isinstance(error.lineno, int):
-        message, where = _marked(error)[:4000], ""  # the message has the place; the traceback only shows the compiler
+        message = _marked(error)[:4000]
+        where = ""  # the message has the place; the traceback only shows the compiler
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
         message = f"{message}: the cell printed or wrote more than one file may hold in a graded run"
     names = [f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__ if isinstance(c, type)]

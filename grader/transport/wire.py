@@ -263,7 +263,9 @@ def _decode_array(array: _Array, buffers: Buffers) -> Any:
 def _decode_tensor(array: _Tensor, buffers: Buffers, special: Special) -> Any:
     import torch
 
-    dtype, shape, stride = _dtype_of(array.dtype), array.shape, array.stride
+    dtype = _dtype_of(array.dtype)
+    shape = array.shape
+    stride = array.stride
     data = _elements(array, buffers, dtype.itemsize)
     tensor = torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
     if stride is not None:

@@ -31,7 +31,9 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, connection: Asks, tape: int, tracked: list[Tracked], *leaves: torch.Tensor) -> Any:
-        ctx.connection, ctx.tape, ctx.leaves = connection, tape, len(leaves)
+        ctx.connection = connection
+        ctx.tape = tape
+        ctx.leaves = len(leaves)
         ctx.indices = [t.index for t in tracked]
         return tuple(t.tensor.clone() for t in tracked)
 

@@ -17,7 +17,8 @@ class Pickler(cloudpickle.Pickler):
 
     def __init__(self, file: io.BytesIO, main: types.ModuleType, setup_names: set[str]) -> None:
         super().__init__(file)
-        self.main, self.setup_names = main, setup_names
+        self.main = main
+        self.setup_names = setup_names
 
     def reducer_override(self, obj: Any) -> Any:
         name = getattr(obj, "__qualname__", "")

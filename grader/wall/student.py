@@ -46,7 +46,8 @@ def install_main_twin(kept: Mapping[str, Any] | None = None) -> None:
     def lookup(name: str) -> Any:
         return kept[name] if kept and name in kept else getattr(sys.modules["__main__"], name)
 
-    lookup.__module__, lookup.__qualname__ = MAIN_TWIN, "lookup"
+    lookup.__module__ = MAIN_TWIN
+    lookup.__qualname__ = "lookup"
     twin = types.ModuleType(MAIN_TWIN)
     twin.lookup = lookup  # type: ignore[attr-defined]
     sys.modules[MAIN_TWIN] = twin
@@ -67,10 +68,14 @@ class _SetupNames(dict[str, Any]):
     def _twin(self, function: types.FunctionType) -> types.FunctionType:
         if function.__module__ != "__main__":
             return function
-        code, defaults, closure = function.__code__, function.__defaults__, function.__closure__
+        code = function.__code__
+        defaults = function.__defaults__
+        closure = function.__closure__
         made = types.FunctionType(code, self, function.__name__, defaults, closure)
-        made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
-        made.__annotations__, made.__doc__ = function.__annotations__, function.__doc__
+        made.__kwdefaults__ = function.__kwdefaults__
+        made.__qualname__ = function.__qualname__
+        made.__annotations__ = function.__annotations__
+        made.__doc__ = function.__doc__
         made.__dict__.update(function.__dict__)
         return made
 
@@ -119,7 +124,8 @@ class Output:
     bytes."""
 
     def __init__(self, fd: int, limit: int) -> None:
-        self.fd, self.limit = fd, limit
+        self.fd = fd
+        self.limit = limit
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND | os.O_RDWR)
         for number, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(self.fd, number)
@@ -141,7 +147,10 @@ class Server:
     """Answers one grader until it hangs up."""
 
     def __init__(self, link: Link, calls: Calls, shell: Any, output: Output) -> None:
-        self.link, self.calls, self.shell, self.output = link, calls, shell, output
+        self.link = link
+        self.calls = calls
+        self.shell = shell
+        self.output = output
         self.setup_types: set[type] = set()
         self.setup_names = _SetupNames()
         install_main_twin(self.setup_names)
@@ -164,7 +173,9 @@ class Server:
                 return
 
     def answer(self, tree: dict[str, Any], buffers: list[bytearray]) -> None:
-        self.tape, self.leaves, self.in_place = _Tape(), [], []
+        self.tape = _Tape()
+        self.leaves = []
+        self.in_place = []
         out: list[Buffer] = []
         try:
             if "seed" in tree:
@@ -188,7 +199,8 @@ class Server:
     def _add_state(self, reply: dict[str, Any], out: list[Buffer]) -> None:
         """Add the effects of the call besides its value to the reply: gradients, changed arguments, a tape."""
         if self.leaves:
-            leaves, self.leaves = self.leaves, []
+            leaves = self.leaves
+            self.leaves = []
             reply["leaf_grads"] = [encode(None if t.grad is None else t.grad.detach(), out, self) for t in leaves]
         if self.in_place:
             reply["in_place"] = [encode(_state_of(o), out, self) for o in self.in_place]

@@ -46,8 +46,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Wall"]
 
-_FREE_BATCH, _FREE_AT_ONCE = 256, 100_000
-_MAX_CLASSES, _MAX_MESSAGE, _MAX_WHERE = 16, 4000, 200
+_FREE_BATCH = 256
+_FREE_AT_ONCE = 100_000
+_MAX_CLASSES = 16
+_MAX_MESSAGE = 4000
+_MAX_WHERE = 200
 _MAX_PRINTED = 200_000
 _MAX_TAPE = 4096
 
@@ -56,7 +59,9 @@ class Wall:
     """The connection to one student's process, and to the monitor that watches it: `meter`."""
 
     def __init__(self, link: Link, main: types.ModuleType, meter: Link) -> None:
-        self.link, self.main, self._meter = link, main, meter
+        self.link = link
+        self.main = main
+        self._meter = meter
         self.setup_names: set[str] = set()
         self.garbage: list[int] = []
         self.calls = 0
@@ -174,10 +179,12 @@ class Wall:
             self.link.dead = self.link.dead or "it used up its time"
             raise LinkDead(self.link.dead)
         if len(self.garbage) > _FREE_BATCH:
-            dropped, self.garbage = self.garbage[:_FREE_AT_ONCE], self.garbage[_FREE_AT_ONCE:]
+            dropped = self.garbage[:_FREE_AT_ONCE]
+            self.garbage = self.garbage[_FREE_AT_ONCE:]
             self.request({"op": "free", "handles": dropped})
         if self.seed is not None:
-            head["seed"], self.seed = self.seed, None
+            head["seed"] = self.seed
+            self.seed = None
         self.link.send(head, message.buffers)
         while True:
             tree, buffers = self.link.receive()
@@ -228,7 +235,8 @@ class Wall:
 
     def _exception(self, error: ErrorReply) -> BaseException:
         """Return the student's exception as the nearest class that exists here, never as a class of the student's."""
-        message, names = error.message[:_MAX_MESSAGE], error.classes[:_MAX_CLASSES]
+        message = error.message[:_MAX_MESSAGE]
+        names = error.classes[:_MAX_CLASSES]
         if "grader.transport.link.WallError" in names:
             return WallError(message)
         for name in names:

@@ -25,7 +25,8 @@ class Calls:
         self._link = Link(sock)
         self._lock = threading.Lock()
         self._waiting: dict[int, queue.SimpleQueue[Any]] = {}
-        self._next, self._process = 0, os.getpid()
+        self._next = 0
+        self._process = os.getpid()
 
     def function(self, number: int) -> Callable[..., Any]:
         return functools.partial(self._call, number)
@@ -34,7 +35,8 @@ class Calls:
         if os.getpid() != self._process:
             raise RuntimeError("only the process that a test has called may call a function of the test")
         buffers: list[Any] = []
-        value, answer = encode(list(arguments), buffers, PLAIN), queue.SimpleQueue[Any]()
+        value = encode(list(arguments), buffers, PLAIN)
+        answer = queue.SimpleQueue[Any]()
         with self._lock:
             if not self._next:
                 threading.Thread(target=self._take_answers, daemon=True).start()

@@ -82,7 +82,8 @@ class SandboxFolder:
     """A folder of the sandbox. `path` is its path in the student's process, and means nothing here."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
-        self.descriptor, self.path = descriptor, path
+        self.descriptor = descriptor
+        self.path = path
 
     def fill(self, files: dict[str, bytes | str | None]) -> None:
         for name in sorted(files):

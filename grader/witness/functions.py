@@ -52,7 +52,8 @@ class Functions:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._calls, self._answers = Link(sock), Link(sock)
+        self._calls = Link(sock)
+        self._answers = Link(sock)
         self._offers: dict[int, _Offer] = {}
         self._count = 0
         self._sending = threading.Lock()

@@ -23,7 +23,8 @@ class _Palette(NamedTuple):
 
 palette = _Palette()
 GRID = "#dddddd"
-ON_DARK, ON_LIGHT = "#fdfdfd", "#1a1a1a"
+ON_DARK = "#fdfdfd"
+ON_LIGHT = "#1a1a1a"
 """Text on bars of the palette, whose colours are the same on a light page and on a dark one; white and ink are not."""
 _MARGIN = 0.05
 """Inches that stay free beside the name of a bar."""

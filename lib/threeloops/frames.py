@@ -94,7 +94,8 @@ def from_bytes(data: Buffer, limits: Limits = Limits()) -> tuple[dict[str, Any],
         nonlocal rest
         if size > len(rest):
             raise FrameError("it ended")
-        part, rest = bytearray(rest[:size]), rest[size:]
+        part = bytearray(rest[:size])
+        rest = rest[size:]
         return part
 
     return _received(read, limits)

@@ -65,7 +65,10 @@ class ModuleProcess:
     def __init__(
         self, name: str, module: str, changes: Mapping[str, str | None], replaced_after: float = math.inf
     ) -> None:
-        self.name, self.module, self.changes, self.replaced_after = name, module, changes, replaced_after
+        self.name = name
+        self.module = module
+        self.changes = changes
+        self.replaced_after = replaced_after
         self.process: subprocess.Popen[bytes] | None = None
         self.questions = self._begin = 0
         self._lock = threading.Lock()
@@ -166,7 +169,8 @@ class ModuleProcess:
 def question_pipes() -> tuple[int, int]:
     """Return the descriptors where questions arrive and where answers go. The `main` of such a module calls this first.
     Everything that is printed from now on goes to stderr. `main` then sends one frame to say that it is ready."""
-    requests, answers = os.dup(0), os.dup(1)
+    requests = os.dup(0)
+    answers = os.dup(1)
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     return requests, answers

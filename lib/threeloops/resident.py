@@ -29,8 +29,11 @@ __all__ = ["ResidentMemory", "own_bytes", "settle", "use_huge_pages"]
 
 _HUGE = 2 << 20
 
-_MADV_POPULATE_READ, _MADV_COLLAPSE = 22, 25
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_MADV_POPULATE_READ = 22
+_MADV_COLLAPSE = 25
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
 _BLOCK = 64 << 10
 _SAME_PROGRAM = 0.9
 """A largest size below this share of an earlier size is another program's; the kernel's counters are not exact."""

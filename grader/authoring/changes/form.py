@@ -20,7 +20,8 @@ __all__ = ["Section", "sections", "written"]
 
 _HEADING = re.compile(r"## (wrong|right)/(\w+)")
 _KEY = re.compile(r"- (\w+):\s*(.*)")
-_OPEN, _CLOSE = "```diff", "```"
+_OPEN = "```diff"
+_CLOSE = "```"
 
 
 @dataclass

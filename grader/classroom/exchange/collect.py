@@ -71,7 +71,9 @@ class GuardedCollect(ExchangeCollect):
             raise ExchangeError(f"not collected: {', '.join(self._refused)}; why stands above, all others are there")
 
     def _collect(self, record: dict[str, Any]) -> None:
-        student, lab, handed_in = record["username"], self.coursedir.assignment_id, record["timestamp"]
+        student = record["username"]
+        lab = self.coursedir.assignment_id
+        handed_in = record["timestamp"]
         target = Path(self.coursedir.format_path(self.coursedir.submitted_directory, student, lab))
         had = self._time_of(target)
         if target.is_dir() and not (

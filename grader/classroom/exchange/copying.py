@@ -34,7 +34,9 @@ class _Copy:
     """One folder's copy; counts its files and bytes."""
 
     def __init__(self, owner: int) -> None:
-        self.owner, self.files, self.bytes = owner, 0, 0
+        self.owner = owner
+        self.files = 0
+        self.bytes = 0
 
     def folder(self, opened: int, target: Path, name: str) -> None:
         target.mkdir(parents=True)

@@ -19,6 +19,7 @@ def utc(text: str) -> datetime:
     if not (found := _OFFSET.fullmatch(text.strip())):
         time = parse_utc(text)
         return time
-    hours, minutes = int(found["sign"] + found["hours"]), int(found["sign"] + found["minutes"])
+    hours = int(found["sign"] + found["hours"])
+    minutes = int(found["sign"] + found["minutes"])
     time = parse_utc(found["time"])
     return time - timedelta(hours=hours, minutes=minutes)

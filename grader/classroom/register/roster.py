@@ -15,7 +15,8 @@ from grader.submissions.folder import is_student, spelling, student_name
 
 __all__ = ["Student", "read_roster", "save_roster", "saved_roster"]
 
-_MAX_BYTES, _MAX_TEXT = 16 << 20, 200
+_MAX_BYTES = 16 << 20
+_MAX_TEXT = 200
 _COLUMNS = {
     "id": ("student_id", "student id", "id", "username", "login", "login id", "sis login id", "sid"),
     "first_name": ("first_name", "first name", "given name"),

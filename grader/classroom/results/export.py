@@ -31,7 +31,8 @@ class SafeCsv(ExportPlugin):
         replace_text(path, text.encode("utf-8", "backslashreplace").decode())
 
     def _rows(self, gradebook: Gradebook) -> Iterator[list[Any]]:
-        assignments, students = set(map(str, self.assignment)), set(map(str, self.student))
+        assignments = set(map(str, self.assignment))
+        students = set(map(str, self.student))
         for assignment in gradebook.assignments:
             for student in gradebook.students:
                 if (assignments and assignment.name not in assignments) or (students and student.id not in students):

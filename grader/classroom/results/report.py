@@ -16,7 +16,8 @@ from grader.pages.spreadsheet import to_csv
 __all__ = ["class_csv", "class_page"]
 
 _BANDS = 10
-_MAX_MISTAKES, _MAX_MESSAGE = 30, 400
+_MAX_MISTAKES = 30
+_MAX_MESSAGE = 400
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,14 @@ def _distribution(scores: Sequence[float], most: float) -> str:
     counts = [0] * (_BANDS + 1)
     for score in scores:
         counts[min(_BANDS, int(score / most * _BANDS + 1e-9)) if most else _BANDS] += 1
-    width, height, top = 56, 120, max(counts)
+    width = 56
+    height = 120
+    top = max(counts)
     bars = []
     for at, count in enumerate(counts):
         tall = round(height * count / top)
-        low, high = most * at / _BANDS, most * (at + 1) / _BANDS
+        low = most * at / _BANDS
+        high = most * (at + 1) / _BANDS
         label = f"{low:.3g}" if at == _BANDS else f"{low:.3g}–{high:.3g}"
         x = at * width
         bars.append(

@@ -39,7 +39,8 @@ def _gradescope(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
     head = ["First Name", "Last Name", "SID", "Email", lab.slug, f"{lab.slug} - Max Points"]
     table = [[*head, f"{lab.slug} - Submission Time", f"{lab.slug} - Lateness (H:M:S)", *more]]
     for row, scores in zip(rows, points, strict=True):
-        s, late = row.student, int(row.seconds_late)
+        s = row.student
+        late = int(row.seconds_late)
         when = f"{row.handed_in:%Y-%m-%d %H:%M:%S +0000}" if row.handed_in else ""
         lateness = f"{late // 3600:02d}:{late // 60 % 60:02d}:{late % 60:02d}"
         table.append([s.first_name, s.last_name, s.id, s.email, scores[0], most[0], when, lateness, *scores[1:]])
@@ -63,7 +64,8 @@ def _columns(lab: Lab, rows: Sequence[Row], exercises: bool) -> tuple[list[str],
     points."""
     trusted = manifest(lab)
     of_tests = {part.test for part in trusted.parts}
-    names, most = [lab.slug], [_number(rows[0].max_score if rows else trusted.max_score)]
+    names = [lab.slug]
+    most = [_number(rows[0].max_score if rows else trusted.max_score)]
     points = [[_number(row.score)] for row in rows]
     if exercises:
         for exercise in trusted.exercises:

@@ -65,10 +65,12 @@ def compare(lab: Lab, folder: Path, earlier: Iterable[Path] = ()) -> Findings:
     Pairs are in the order of the lab's exercises, the most alike first. Raises FileNotFoundError if a folder has no
     submissions.
     """
-    trusted, faults = manifest(lab), list[str]()
+    trusted = manifest(lab)
+    faults = list[str]()
     of_class = list(_submitted(folder, trusted, "", faults))
     of_earlier = [each for at in earlier for each in _submitted(at, trusted, f"{at}: ", faults)]
-    pairs, small = list[Pair](), list[str]()
+    pairs = list[Pair]()
+    small = list[str]()
     for exercise in trusted.exercises:
         name = exercise.id
         stub = without(trusted.text(name), "SOLUTION")
@@ -102,7 +104,8 @@ def _ours(lab: Lab, trusted: Manifest, exercise: str) -> Iterator[tuple[str, str
 def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, is_of_class: bool) -> list[Answer]:
     """Return the answers that are still large enough to compare after the parts of the stub are removed."""
     given = given_names(stub)
-    start, found = fingerprint(stub, given), []
+    start = fingerprint(stub, given)
+    found = []
     for owner, text in texts:
         try:
             own = fingerprint(text, given).without(start)

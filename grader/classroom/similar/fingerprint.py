@@ -57,7 +57,8 @@ def fingerprint(source: str, given: Set[str]) -> Fingerprint:
 
     Raises SyntaxError, ValueError, RecursionError or MemoryError for a text that Python cannot parse.
     """
-    tree, names = _parsed(source), _Names()
+    tree = _parsed(source)
+    names = _Names()
     names.visit(tree)
     plain = _Plain(names.bound - given, names.attributes - given).visit(tree)
     parts: Counter[str] = Counter()
@@ -115,7 +116,8 @@ class _Plain(ast.NodeTransformer):
     """Removes names, annotations and docstrings, and sorts operands whose order does not matter."""
 
     def __init__(self, own: Set[str], attributes: Set[str]) -> None:
-        self._own, self._attributes = own, attributes
+        self._own = own
+        self._attributes = attributes
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, _Function | ast.ClassDef) and ast.get_docstring(node, clean=False) is not None:
@@ -154,10 +156,12 @@ def _turn(node: ast.Compare, operator: ast.cmpop) -> None:
     """Write `a > b` as `b < a`, and sort the sides of == and !=."""
     sides = [node.left, node.comparators[0]]
     if type(operator) in _FLIPPED:
-        node.ops, sides = [_FLIPPED[type(operator)]()], sides[::-1]
+        node.ops = [_FLIPPED[type(operator)]()]
+        sides = sides[::-1]
     elif isinstance(operator, ast.Eq | ast.NotEq):
         sides.sort(key=ast.dump)
-    node.left, node.comparators = sides[0], [sides[1]]
+    node.left = sides[0]
+    node.comparators = [sides[1]]
 
 
 def _parts(node: ast.AST, parent: str) -> Iterator[tuple[str, int]]:

@@ -80,7 +80,8 @@ def candidates(scenario: Scenario, prices: Prices) -> dict[str, Candidate | Refu
 
 
 def _refused(scenario: Scenario, name: str, sheet: Sheet) -> Refusal | None:
-    training, budget = scenario.training, scenario.budget
+    training = scenario.training
+    budget = scenario.budget
     if training is not None and sheet["training_days"] > training.deadline_days:
         return Refusal(
             "deadline",
@@ -161,9 +162,15 @@ def _own(sheet: Sheet, prices: Prices, gpu: str, scenario: Scenario) -> bool:
         "prices",
         *((name, label, price.value, price.unit, price.level, price.origin) for price, name, label in found),
         ("life_years", "Over which a purchase is written off", terms.years, "years", "given", "prices.years"),
-        ("owned_utilisation", "Share of its life in which owned hardware has work", terms.utilisation, "share", "given",
-         "prices.utilisation"),
-    )  # fmt: skip
+        (
+            "owned_utilisation",
+            "Share of its life in which owned hardware has work",
+            terms.utilisation,
+            "share",
+            "given",
+            "prices.utilisation",
+        ),
+    )
     sheet.derive("prices", *_OWN_FORMULAS)
     if sheet["rent_per_gpu_hour"] > sheet["own_energy_per_hour"]:  # otherwise renting is always cheaper
         sheet.derive("prices", _BREAK_EVEN)
@@ -189,9 +196,11 @@ _TRAINING_COSTS = (
 
 
 def _train(sheet: Sheet, part: TrainingPart) -> None:
-    training, cluster = part.scenario.training, part.scenario.cluster
+    training = part.scenario.training
+    cluster = part.scenario.cluster
     assert training is not None
-    planner, goodput = "threeloops.training.planning", "threeloops.training.elastic.goodput"
+    planner = "threeloops.training.planning"
+    goodput = "threeloops.training.elastic.goodput"
     fullest = max(each.total for each in part.memory)
     parameters = part.scenario.model.transformer.parameters
     sheet.put(
@@ -203,21 +212,51 @@ def _train(sheet: Sheet, part: TrainingPart) -> None:
         ("gpus", "GPUs that train", cluster.gpus, "GPU", "given", "cluster.gpus"),
         ("gpus_per_node", "GPUs per node", cluster.gpus_per_node, "GPU", "given", "cluster.gpus_per_node"),
         ("deadline_days", "Deadline", training.deadline_days, "days", "given", "training.deadline_days"),
-        ("gpu_seconds_per_step", "GPU-seconds of a step", part.step.seconds * cluster.gpus, "GPU·s", "model",
-         f"{planner}.step_time"),
+        (
+            "gpu_seconds_per_step",
+            "GPU-seconds of a step",
+            part.step.seconds * cluster.gpus,
+            "GPU·s",
+            "model",
+            f"{planner}.step_time",
+        ),
         ("mfu", "Model FLOPs utilisation", part.step.mfu, "share", "model", f"{planner}.step_time"),
         ("memory_per_gpu", "Memory of the fullest GPU at its peak", fullest, "bytes", "model", f"{planner}.memory"),
-        ("memory_limit", "Memory of a GPU", part.machine.memory_bytes, "bytes", "published",
-         part.gpu.sources["memory_bytes"]),
-        ("checkpoint_bytes", "A checkpoint", part.checkpoint_bytes, "bytes", "model",
-         "threeloops.training.sharded.cost.model_states"),
-        ("job_mtbf_hours", "Mean time between failures of the job", part.mtbf / 3600, "h", "model",
-         f"{goodput}.cluster_mtbf"),
-        ("checkpoint_interval", "Work between two checkpoints", part.interval, "s", "model",
-         f"{goodput}.best_interval"),
+        (
+            "memory_limit",
+            "Memory of a GPU",
+            part.machine.memory_bytes,
+            "bytes",
+            "published",
+            part.gpu.sources["memory_bytes"],
+        ),
+        (
+            "checkpoint_bytes",
+            "A checkpoint",
+            part.checkpoint_bytes,
+            "bytes",
+            "model",
+            "threeloops.training.sharded.cost.model_states",
+        ),
+        (
+            "job_mtbf_hours",
+            "Mean time between failures of the job",
+            part.mtbf / 3600,
+            "h",
+            "model",
+            f"{goodput}.cluster_mtbf",
+        ),
+        (
+            "checkpoint_interval",
+            "Work between two checkpoints",
+            part.interval,
+            "s",
+            "model",
+            f"{goodput}.best_interval",
+        ),
         ("useful_share", "Useful share of the time", part.share, "share", "model", f"{goodput}.useful_share"),
         ("spare_nodes", "Spare nodes", part.spares, "nodes", "model", f"{goodput}.spares_needed"),
-    )  # fmt: skip
+    )
     sheet.derive("training", *_TRAINING_FORMULAS)
     sheet.derive("cost", *_TRAINING_COSTS)
 
@@ -234,26 +273,57 @@ _SERVING_COSTS = (
 
 def _serve(sheet: Sheet, serving: Serving, part: ServingPart) -> None:
     replica = part.replica
-    fleet, roofline = "threeloops.product.fleet", "threeloops.product.batching.RooflineCost"
+    fleet = "threeloops.product.fleet"
+    roofline = "threeloops.product.batching.RooflineCost"
     sheet.put(
         "serving",
         ("serving_days", "Days of serving", serving.days, "days", "given", "serving.days"),
-        ("output_tokens", "Output tokens per request", serving.output_tokens, "tokens", "given",
-         "serving.output_tokens"),
+        (
+            "output_tokens",
+            "Output tokens per request",
+            serving.output_tokens,
+            "tokens",
+            "given",
+            "serving.output_tokens",
+        ),
         ("requests_per_day", "Requests per day", part.demand.requests, "requests", "model", f"{fleet}.bursty_day"),
         ("gpus_per_replica", "GPUs per replica", replica.gpus, "GPU", "model", roofline),
-        ("weights_bytes", "Weights of a replica", replica.weights_bytes, "bytes", "model",
-         "threeloops.models.gpt_config"),
+        (
+            "weights_bytes",
+            "Weights of a replica",
+            replica.weights_bytes,
+            "bytes",
+            "model",
+            "threeloops.models.gpt_config",
+        ),
         ("cache_bytes", "Keys and values of all seats", replica.cache_bytes, "bytes", "model", roofline),
-        ("seats", "Requests that run together on a replica", replica.model.seats, "requests", "model",
-         f"{fleet}.shared_model"),
-        ("replica_rate", "Requests that a replica can do", replica.requests_per_second, "requests/s", "model",
-         f"{fleet}.SharedModel"),
+        (
+            "seats",
+            "Requests that run together on a replica",
+            replica.model.seats,
+            "requests",
+            "model",
+            f"{fleet}.shared_model",
+        ),
+        (
+            "replica_rate",
+            "Requests that a replica can do",
+            replica.requests_per_second,
+            "requests/s",
+            "model",
+            f"{fleet}.SharedModel",
+        ),
         ("tpot", "Seconds per output token, all seats taken", replica.tpot, "s", "model", f"{fleet}.SharedModel"),
-        ("attainment", "Requests of the worst burst within the promise", part.attainment, "share", "model",
-         f"{fleet}.simulate"),
+        (
+            "attainment",
+            "Requests of the worst burst within the promise",
+            part.attainment,
+            "share",
+            "model",
+            f"{fleet}.simulate",
+        ),
         ("replica_hours_per_day", "Replica-hours per day", part.replica_hours, "h", "model", f"{fleet}.flow"),
         ("most_replicas", "Replicas at the busiest time", part.most_replicas, "replicas", "model", f"{fleet}.flow"),
-    )  # fmt: skip
+    )
     sheet.derive("serving", *_SERVING_FORMULAS)
     sheet.derive("cost", *_SERVING_COSTS)

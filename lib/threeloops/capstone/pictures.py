@@ -13,7 +13,9 @@ from threeloops.units import readable_duration
 
 __all__ = ["figures"]
 
-_RANKS, _MICROBATCHES, _POINTS = 8, 12, 48
+_RANKS = 8
+_MICROBATCHES = 12
+_POINTS = 48
 
 
 def figures(best: Candidate) -> tuple[Figure, ...]:
@@ -39,17 +41,23 @@ def _memory(part: TrainingPart) -> Bars:
     )
     most = max(each.total for each in part.memory)
     return Bars(
-        "memory", f"Memory of a {part.gpu.name} at its peak",
+        "memory",
+        f"Memory of a {part.gpu.name} at its peak",
         f"Stacked bars of the memory of {len(ranks)} pipeline ranks; the fullest takes {most / 2**30:.1f} GiB of "
         f"{part.machine.memory_bytes / 2**30:.0f} GiB.",
-        tuple(f"stage {rank}" if len(part.memory) > 1 else "each GPU" for rank in ranks), "bytes", parts,
-        part.machine.memory_bytes, f"memory of a {part.gpu.name}",
-    )  # fmt: skip
+        tuple(f"stage {rank}" if len(part.memory) > 1 else "each GPU" for rank in ranks),
+        "bytes",
+        parts,
+        part.machine.memory_bytes,
+        f"memory of a {part.gpu.name}",
+    )
 
 
 def _schedule(part: TrainingPart) -> Gantt:
     """The beginning of a step, or all of it if it is short: a few microbatches of a few stages."""
-    step, plan, model = part.step, part.step.plan, part.scenario.model.transformer
+    step = part.step
+    plan = part.step.plan
+    model = part.scenario.model.transformer
     count = min(plan.microbatches, max(_MICROBATCHES, plan.pp))
     if plan.chunks > 1:
         count = max(plan.pp, count - count % plan.pp)
@@ -66,24 +74,31 @@ def _schedule(part: TrainingPart) -> Gantt:
     rows = _spread(plan.pp, _RANKS)
     spans = tuple(
         Span(
-            row, timed.start, timed.end, "forward" if timed.action.kind == "F" else "backward",
-            str(timed.action.microbatch), timed.action.stage // plan.pp,
+            row,
+            timed.start,
+            timed.end,
+            "forward" if timed.action.kind == "F" else "backward",
+            str(timed.action.microbatch),
+            timed.action.stage // plan.pp,
         )
         for row, rank in enumerate(rows)
         for timed in timeline.rows[rank]
-    )  # fmt: skip
+    )
     what = "a step" if count == plan.microbatches else f"the first {count} of {plan.microbatches} microbatches"
     return Gantt(
-        "schedule", f"{what[0].upper()}{what[1:]} on {plan.pp} pipeline stage{'s' if plan.pp > 1 else ''}",
+        "schedule",
+        f"{what[0].upper()}{what[1:]} on {plan.pp} pipeline stage{'s' if plan.pp > 1 else ''}",
         f"Forward and backward passes of {count} microbatches on {len(rows)} of {plan.pp} stages; a step takes "
         f"{readable_duration(step.seconds)}.",
-        tuple(f"stage {rank}" for rank in rows), spans,
-    )  # fmt: skip
+        tuple(f"stage {rank}" for rank in rows),
+        spans,
+    )
 
 
 def _goodput(part: TrainingPart) -> Lines:
     """Useful share against the interval, for a save in the background and for one that stops the job."""
-    background, blocking = [], []
+    background = []
+    blocking = []
     low = max(part.step.seconds, part.flush, 1.0)
     high = max(20 * low, min(part.mtbf, 20 * max(part.interval, part.synchronous[0])))
     for place in range(_POINTS):
@@ -91,14 +106,18 @@ def _goodput(part: TrainingPart) -> Lines:
         background.append((interval, useful_share(interval, part.save, part.recovery, part.mtbf, part.flush)))
         blocking.append((interval, useful_share(interval, part.flush, part.recovery, part.mtbf)))
     return Lines(
-        "goodput", "Useful share of the time",
+        "goodput",
+        "Useful share of the time",
         f"Two curves over the time between checkpoints; saving in the background is best at "
         f"{readable_duration(part.interval)} with {part.share:.2%}, and stopping the job for it at "
         f"{readable_duration(part.synchronous[0])} with {part.synchronous[1]:.2%}.",
-        "seconds of work between two checkpoints", "useful share",
+        "seconds of work between two checkpoints",
+        "useful share",
         (_series("saved in the background", background), _series("saved while the job stops", blocking)),
-        log_x=True, mark=part.interval, mark_label="planned",
-    )  # fmt: skip
+        log_x=True,
+        mark=part.interval,
+        mark_label="planned",
+    )
 
 
 def _ownership(best: Candidate) -> Lines:
@@ -116,32 +135,39 @@ def _ownership(best: Candidate) -> Lines:
     mark = mark if mark is not None and mark <= 1 else None
     crossing = f"they cross at {mark:.0%}" if mark else "owning is dearer at every utilisation"
     return Lines(
-        "ownership", "Renting against owning",
+        "ownership",
+        "Renting against owning",
         f"Cost of the plan against the utilisation of owned hardware; {crossing}.",
-        "share of its life in which owned hardware has work", "USD",
-        (_series("owned", owned), _series("rented", rented)), mark=mark, mark_label="break-even" if mark else "",
-    )  # fmt: skip
+        "share of its life in which owned hardware has work",
+        "USD",
+        (_series("owned", owned), _series("rented", rented)),
+        mark=mark,
+        mark_label="break-even" if mark else "",
+    )
 
 
 def _replicas(part: ServingPart) -> Lines:
     """Return the replicas of a day: those that exist, and the number that the current demand would need."""
-    day, rate = part.day, part.replica.requests_per_second
+    day = part.day
+    rate = part.replica.requests_per_second
     step = max(1, len(day.at) // 288)
     hours = tuple(at / 3600 for at in day.at[::step])
     ready = tuple(map(float, day.ready[::step]))
     paid = tuple(float(a + b) for a, b in zip(day.ready[::step], day.starting[::step], strict=True))
     needed = tuple(demand / rate for demand in day.demand[::step])
     return Lines(
-        "replicas", "Replicas over the day",
+        "replicas",
+        "Replicas over the day",
         f"Replicas that are paid for, ready and needed over 24 hours; at most {part.most_replicas} are paid for, "
         f"{part.replica_hours:.0f} replica-hours in all.",
-        "hour of the day", "replicas",
+        "hour of the day",
+        "replicas",
         (
             Series("paid for", hours, paid, step=True),
             Series("ready", hours, ready, step=True),
             Series("busy, if none were to spare", hours, needed),
         ),
-    )  # fmt: skip
+    )
 
 
 def _series(label: str, points: list[tuple[float, float]]) -> Series:

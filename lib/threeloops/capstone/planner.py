@@ -55,7 +55,8 @@ def decisions(best: Candidate, found: dict[str, Candidate | Refusal]) -> tuple[D
 def _option(name: str, found: Candidate | Refusal) -> Option:
     if isinstance(found, Refusal):
         return Option(name, None, None, None, found.message)
-    gpus, notes = 0.0, []
+    gpus = 0.0
+    notes = []
     if found.training is not None:
         gpus += found.scenario.cluster.gpus
         notes.append(_words(found.training.step.plan))
@@ -77,7 +78,8 @@ def _accelerator(best: Candidate, found: dict[str, Candidate | Refusal]) -> Deci
 
 
 def _parallelism(part: TrainingPart) -> Decision:
-    step, plan = part.step, part.step.plan
+    step = part.step
+    plan = part.step.plan
     axes = (plan.dp, plan.cp, plan.pp, plan.tp)
     other = next((e for e in part.candidates if (e.plan.dp, e.plan.cp, e.plan.pp, e.plan.tp) != axes), None)
     return Decision(
@@ -106,7 +108,8 @@ def _words(plan: Parallelism) -> str:
 
 
 def _recomputation(part: TrainingPart) -> Decision:
-    step, model = part.step, part.scenario.model.transformer
+    step = part.step
+    model = part.scenario.model.transformer
     other = next((each for each in part.candidates if each.plan.recompute != step.plan.recompute), None)
     most = max(each.total for each in part.memory)
     usable = ALLOCATED_SHARE * part.machine.memory_bytes
@@ -133,9 +136,13 @@ def _training_precision(part: TrainingPart) -> Decision:
     gain = part.gpu.rate("fp8") / part.machine.peak_flops
     machine: Machine = part.machine
     faster = Machine(
-        machine.gpus_per_node, machine.memory_bytes, gain * machine.flops, gain * machine.peak_flops, machine.inside,
+        machine.gpus_per_node,
+        machine.memory_bytes,
+        gain * machine.flops,
+        gain * machine.peak_flops,
+        machine.inside,
         machine.between,
-    )  # fmt: skip
+    )
     best = step_time(part.scenario.model.transformer, faster, part.step.plan).seconds
     return Decision(
         "training precision",
@@ -149,11 +156,9 @@ def _training_precision(part: TrainingPart) -> Decision:
 
 def _interval(part: TrainingPart) -> Decision:
     interval, share = part.synchronous
-    size, stop, later = (
-        readable_bytes(part.checkpoint_bytes),
-        readable_seconds(part.save),
-        readable_duration(part.flush),
-    )
+    size = readable_bytes(part.checkpoint_bytes)
+    stop = readable_seconds(part.save)
+    later = readable_duration(part.flush)
     return Decision(
         "checkpoint interval",
         f"every {readable_duration(part.interval)}, in the background",
@@ -175,13 +180,18 @@ def _spares(part: TrainingPart) -> Decision:
         reason += "; waiting for that costs less than a node that stands by"
         other = f"{part.other_spares}: {part.other_share:.2%} useful"
     return Decision(
-        "spare nodes", str(part.spares), reason, f"{part.spares_saving:.1%} fewer GPU-hours", other,
+        "spare nodes",
+        str(part.spares),
+        reason,
+        f"{part.spares_saving:.1%} fewer GPU-hours",
+        other,
         "threeloops.training.elastic.goodput.spares_needed",
-    )  # fmt: skip
+    )
 
 
 def _replica(part: ServingPart) -> Decision:
-    best, other = part.replica, part.others[0] if part.others else None
+    best = part.replica
+    other = part.others[0] if part.others else None
     limit = "memory" if best.model.seats == best.room else "the promised time per token, or by what an engine runs"
     fewer = f"{1 - best.fleet_gpus / other.fleet_gpus:.0%} fewer GPUs" if other else "the only size"
     return Decision(
@@ -212,7 +222,8 @@ def _serving_precision(best: Candidate) -> Decision:
 
 
 def _fleet(part: ServingPart) -> Decision:
-    busy, fixed = max(part.day.demand) / part.replica.requests_per_second, 24 * part.most_replicas
+    busy = max(part.day.demand) / part.replica.requests_per_second
+    fixed = 24 * part.most_replicas
     return Decision(
         "fleet",
         f"{part.autoscaler.minimum} to {part.most_replicas} replicas, {part.autoscaler.target:.0f} requests on each",
@@ -230,7 +241,8 @@ def _ownership(best: Candidate) -> Decision:
     if "own_per_gpu_hour" not in sheet.rows:
         reason = f"{rent:.2f} USD per GPU-hour; no price of owning is known"
         return Decision("rent or own", "rent", reason, "the only one", "none", "threeloops.capstone.costing")
-    own, use = sheet["own_per_gpu_hour"], sheet["owned_utilisation"]
+    own = sheet["own_per_gpu_hour"]
+    use = sheet["owned_utilisation"]
     even = f"{sheet['break_even_utilisation']:.0%}" if "break_even_utilisation" in sheet.rows else "no utilisation"
     return Decision(
         "rent or own",

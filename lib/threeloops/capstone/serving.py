@@ -101,7 +101,8 @@ def plan_serving(scenario: Scenario, name: str) -> ServingPart:
     kept."""
     serving = scenario.serving
     assert serving is not None
-    gpu, best = accelerator(name), 0.0
+    gpu = accelerator(name)
+    best = 0.0
     replicas = _replicas(scenario.model, _without_promise(serving), scenario.cluster.gpus_per_node, gpu)
     for target in _TARGETS:
         found = _with_target(serving, gpu, replicas, target)
@@ -132,7 +133,8 @@ def _with_target(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ..
     """The fleet whose autoscaler aims at this share of the seats. Where already the flow of the day has too many
     requests wait, single requests are not looked at."""
     part = _day(_without_promise(serving), gpu, replicas, target)
-    day, rate = part.day, part.replica.requests_per_second
+    day = part.day
+    rate = part.replica.requests_per_second
     late = [
         waiting > serving.ttft_seconds * ready * rate for waiting, ready in zip(day.waiting, day.ready, strict=True)
     ]
@@ -149,15 +151,23 @@ def _with_target(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ..
 def _day(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ...], target: float) -> ServingPart:
     """Remembered, because prices and promises can change without a change here."""
     demand = bursty_day(
-        serving.peak_requests_per_second, trough=serving.trough, bursts=serving.bursts, height=serving.height,
+        serving.peak_requests_per_second,
+        trough=serving.trough,
+        bursts=serving.bursts,
+        height=serving.height,
         seed=serving.seed,
-    )  # fmt: skip
+    )
     model = replicas[0].model
     autoscaler = Autoscaler(max(1.0, target * model.seats), _least(serving), serving.maximum_replicas)
     day = flow(
-        demand, model, serving.prompt_tokens, serving.output_tokens, autoscaler,
-        cold_start=serving.cold_start_seconds, period=_PERIOD,
-    )  # fmt: skip
+        demand,
+        model,
+        serving.prompt_tokens,
+        serving.output_tokens,
+        autoscaler,
+        cold_start=serving.cold_start_seconds,
+        period=_PERIOD,
+    )
     return ServingPart(serving, gpu, replicas[0], replicas[1:], autoscaler, target, demand, day, None, 0.0)
 
 
@@ -241,14 +251,18 @@ def _worst_burst(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ..
     asked for then. Where that is too much for a simulation of single requests, a part of the fleet gets as large a part
     of the requests; and of a fleet that is too small for that, a shorter time is simulated."""
     part = _day(serving, gpu, replicas, target)
-    demand, day = part.demand, part.day
+    demand = part.demand
+    day = part.day
     load = [rate / max(1, ready) for rate, ready in zip(day.demand, day.ready, strict=True)]
     worst = max(range(len(load)), key=load.__getitem__)
-    begin, end = day.at[worst] - 300, day.at[worst] + serving.cold_start_seconds + _PERIOD
+    begin = day.at[worst] - 300
+    end = day.at[worst] + serving.cold_start_seconds + _PERIOD
     longest = _SIMULATED_REQUESTS / load[worst]  # with a single replica
     if end - begin > longest:
-        begin, end = day.at[worst] - 0.4 * longest, day.at[worst] + 0.6 * longest
-    begin, end = max(0.0, begin), min(demand.seconds, end)
+        begin = day.at[worst] - 0.4 * longest
+        end = day.at[worst] + 0.6 * longest
+    begin = max(0.0, begin)
+    end = min(demand.seconds, end)
     ready = max(1, day.ready[int(begin / day.period)])
     few = max(1, min(ready, math.floor(_SIMULATED_REQUESTS / (load[worst] * (end - begin)))))
     share = few / ready

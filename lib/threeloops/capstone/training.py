@@ -85,7 +85,8 @@ def _parallelisms(model: Transformer, machine: Machine, gpus: int, batch: int, s
 def plan_training(scenario: Scenario, name: str) -> TrainingPart:
     """Plan training on the accelerator of this name. Raises Refusal if nothing fits, or failures leave no time to
     work."""
-    training, cluster = scenario.training, scenario.cluster
+    training = scenario.training
+    cluster = scenario.cluster
     assert training is not None
     gpu = accelerator(name)
     machine = machine_of(scenario, name)
@@ -93,10 +94,12 @@ def plan_training(scenario: Scenario, name: str) -> TrainingPart:
     candidates = _parallelisms(model, machine, cluster.gpus, training.batch, training.sequence)
     if not candidates:
         raise Refusal("memory", _why_nothing_fits(scenario, machine, gpu))
-    size, nodes = checkpoint_bytes(model), cluster.nodes
+    size = checkpoint_bytes(model)
+    nodes = cluster.nodes
     copy = size / cluster.gpus / (gpu.host_link_bandwidth or _HOST_COPY)
     flush = size / (cluster.storage_gbytes * 1e9)
-    recovery, repair = cluster.restart_seconds + flush, cluster.repair_hours * 3600
+    recovery = cluster.restart_seconds + flush
+    repair = cluster.repair_hours * 3600
     mtbf = cluster_mtbf(cluster.node_mtbf_days * 86400, nodes)
     try:
         interval = max(best_interval(copy, mtbf), flush, candidates[0].seconds)
@@ -120,9 +123,22 @@ def plan_training(scenario: Scenario, name: str) -> TrainingPart:
     synchronous = blocking, useful_share(blocking, flush, waits, mtbf)
     saving = 1 - hours[spares] / hours[other]
     return TrainingPart(
-        scenario, gpu, machine, candidates, copy, flush, waits, mtbf, interval, shares[spares], synchronous, spares,
-        other, shares[other], saving,
-    )  # fmt: skip
+        scenario,
+        gpu,
+        machine,
+        candidates,
+        copy,
+        flush,
+        waits,
+        mtbf,
+        interval,
+        shares[spares],
+        synchronous,
+        spares,
+        other,
+        shares[other],
+        saving,
+    )
 
 
 def _or_nothing(*times: float) -> float:
@@ -140,7 +156,9 @@ def machine_of(scenario: Scenario, name: str) -> Machine:
 
 
 def _why_nothing_fits(scenario: Scenario, machine: Machine, gpu: Accelerator) -> str:
-    training, cluster, model = scenario.training, scenario.cluster, scenario.model.transformer
+    training = scenario.training
+    cluster = scenario.cluster
+    model = scenario.model.transformer
     assert training is not None
     endless = replace(machine, memory_bytes=math.inf)
     any_size = _parallelisms(model, endless, cluster.gpus, training.batch, training.sequence)

@@ -86,7 +86,8 @@ _GRIDS = {
 }
 """A proposal is a multiple of this, and the next multiple would not do; of negative ones the value is to fall."""
 
-_DOUBLINGS, _SIZES = 16, 400
+_DOUBLINGS = 16
+_SIZES = 400
 _SIMULATED_DOUBLINGS = 6
 
 
@@ -149,7 +150,8 @@ def _number(value: float) -> str:
 def _least(before: float, grid: float, doublings: int, good: Callable[[float], bool]) -> float | None:
     """The multiple of the grid nearest to `before` in the grid's direction that is good, by doubling and bisection."""
     whole = isinstance(before, int)
-    sign, unit = math.copysign(1, grid), abs(grid)
+    sign = math.copysign(1, grid)
+    unit = abs(grid)
 
     def value(step: int) -> float:
         return int(step * unit) if whole else round(step * unit, 6)
@@ -171,7 +173,8 @@ def _least(before: float, grid: float, doublings: int, good: Callable[[float], b
 
 def _gpus(scenario: Scenario, name: str, good: Callable[[float], bool]) -> int | None:
     """The smallest number of GPUs above the present one that is good; or the largest below it."""
-    now, per_node = scenario.cluster.gpus, scenario.cluster.gpus_per_node
+    now = scenario.cluster.gpus
+    per_node = scenario.cluster.gpus_per_node
     least = _fewest(scenario, name)
     within = [size for size in range(now + 1, per_node + 1) if size >= least]
     first = -(-max(now + 1, per_node + 1, least) // per_node)
@@ -182,7 +185,9 @@ def _gpus(scenario: Scenario, name: str, good: Callable[[float], bool]) -> int |
 
 def _fewest(scenario: Scenario, name: str) -> int:
     """Fewer GPUs cannot do: masters and optimizer states fill them, or all their FLOPs are too few for the deadline."""
-    training, model, machine = scenario.training, scenario.model.transformer, machine_of(scenario, name)
+    training = scenario.training
+    model = scenario.model.transformer
+    machine = machine_of(scenario, name)
     assert training is not None
     states = checkpoint_bytes(model) / (ALLOCATED_SHARE * machine.memory_bytes)
     steps = training.tokens / (training.batch * training.sequence)

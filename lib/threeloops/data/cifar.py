@@ -19,8 +19,10 @@ __all__ = ["Cifar10", "HELD_OUT", "TRAINING", "local_cifar10"]
 
 _FOLDER = "THREELOOPS_CIFAR10"
 """Environment variable that names the folder."""
-TRAINING, HELD_OUT = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
-_SHAPE, _CLASSES = (3, 32, 32), 10
+TRAINING = tuple(f"data_batch_{number}" for number in range(1, 6))
+HELD_OUT = ("test_batch",)
+_SHAPE = (3, 32, 32)
+_CLASSES = 10
 _PIXELS = 3 * 32 * 32
 _HARMLESS = {
     ("numpy", "ndarray"),
@@ -79,7 +81,8 @@ def _pickled(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with path.open("rb") as file:
             content = _Arrays(file, encoding="bytes").load()
-        images, labels = content[b"data"], content[b"labels"]
+        images = content[b"data"]
+        labels = content[b"labels"]
     except Exception as error:  # a damaged pickle may raise anything
         raise CorruptData(path, "pickle", f"{error}; expected a dictionary with b'data' and b'labels'") from None
     return _checked(path, images, labels)

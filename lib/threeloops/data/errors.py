@@ -11,7 +11,9 @@ class CorruptData(ValueError):
 
     def __init__(self, file: object, place: str = "", wrong: str = "") -> None:
         super().__init__(f"{file}, {place}: {wrong}" if place else str(file))
-        self.file, self.place, self.wrong = str(file), place, wrong
+        self.file = str(file)
+        self.place = place
+        self.wrong = wrong
 
     def __reduce__(self):
         return CorruptData, (self.file, self.place, self.wrong)

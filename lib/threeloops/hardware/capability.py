@@ -113,7 +113,9 @@ def runs_on(arch: str, capability: tuple[int, int]) -> bool:
     parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
     if parts is None:
         raise ValueError(f"arch = {arch!r}: expected a name such as 'sm_90' or 'compute_120'")
-    kind, suffix, built_for = parts[1], parts[4], (int(parts[2]), int(parts[3]))
+    kind = parts[1]
+    suffix = parts[4]
+    built_for = (int(parts[2]), int(parts[3]))
     if suffix == "a":
         return capability == built_for
     if kind == "compute" and not suffix:

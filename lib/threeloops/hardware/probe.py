@@ -102,7 +102,8 @@ def _parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
     Unknown memory ("[N/A]", on chips that share the host's) becomes 0; lines about no GPU ("No devices were found") are
     skipped.
     """
-    gpus, driver = [], None
+    gpus = []
+    driver = None
     for line in re.finditer(r"^(.+), (\d+)\.(\d+), (\d+|\[.*\]), (GPU-\S+), (\S+)$", text, re.M):
         name, major, minor, mebibytes, uuid, driver = line.groups()
         memory_bytes = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0

@@ -28,7 +28,9 @@ __all__ = [
 
 Bound = Literal["compute", "memory", "overhead"]
 
-_ROOF, _RIDGE, _POINT = palette.ink, palette.vermillion, palette.green
+_ROOF = palette.ink
+_RIDGE = palette.vermillion
+_POINT = palette.green
 _LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
 _LABEL_DISTANCES = (11, 24, 40, 60, 85, 115)
 _LABEL_TURNS = [math.radians(degrees) for degrees in (150, 120, 90, 180, -30, -60, 0, -90, 30, 60, 210, 240)]
@@ -112,9 +114,11 @@ class Roofline:
         places = {label: place(self, label, point) for label, point in (points or {}).items()}
         _set_axes(self, ax, [(x, y) for x, y, _ in places.values()])
         (left, right), (bottom, _) = ax.get_xlim(), ax.get_ylim()
-        ridge, peak = self.ridge_point, self.peak_flops
+        ridge = self.ridge_point
+        peak = self.peak_flops
         corners = [(left, self.attainable(left)), (ridge, peak), (right, peak)]
-        across, up = [x for x, _ in corners], [y for _, y in corners]
+        across = [x for x, _ in corners]
+        up = [y for _, y in corners]
         ax.plot(across, up, color=_ROOF, linewidth=2, zorder=2)
         ax.fill_between(across, up, bottom, color=_ROOF, alpha=0.04, linewidth=0)
         ax.plot([ridge, ridge], [bottom, peak], color=_RIDGE, linewidth=1, linestyle=":", zorder=1)
@@ -159,7 +163,8 @@ def place(roofline: Roofline, label: str, point: Work | tuple[Work, float]) -> t
 def _set_axes(roofline: Roofline, ax: "Axes", dots: list[tuple[float, float]]) -> None:
     """Set logarithmic axes that hold the ridge, a piece of both roofs, and every point."""
     xs = [x for x, _ in dots] + [roofline.ridge_point / 100, roofline.ridge_point * 4]
-    left, right = min(xs) / 3, max(xs) * 8
+    left = min(xs) / 3
+    right = max(xs) * 8
     ys = [y for _, y in dots] + [roofline.attainable(left), roofline.peak_flops]
     ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(ys) / 2, max(ys) * 3))
     ax.set_xlabel("arithmetic intensity (FLOP per byte)")
@@ -194,7 +199,8 @@ def _label_clear_of(
     for distance, turn in product(_LABEL_DISTANCES, _LABEL_TURNS):
         if distance >= best[0]:
             break
-        dx, dy = distance * math.cos(turn + first_turn), distance * math.sin(turn + first_turn)
+        dx = distance * math.cos(turn + first_turn)
+        dy = distance * math.sin(turn + first_turn)
         align = "left" if dx > 1 else "right" if dx < -1 else "center"
         label.set(position=(dx, dy), ha=align)
         box = label.get_window_extent()

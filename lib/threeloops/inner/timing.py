@@ -22,7 +22,8 @@ __all__ = ["Call", "Clock", "MedianBand", "Ratio", "Samples", "benchmark", "cuda
 _CONFIDENCE = 0.95
 _CACHE_IF_UNKNOWN = 64 * 2**20  # more than most desktop processors have
 _CLOCK_IF_UNKNOWN = 2_000_000  # kHz
-_SHORTEST_COVER, _LONGEST_COVER = 1e-3, 50e-3
+_SHORTEST_COVER = 1e-3
+_LONGEST_COVER = 50e-3
 
 Call = Callable[[], object]
 Clock = Callable[[Call], float]
@@ -54,14 +55,16 @@ def median_band(samples: int, confidence: float = _CONFIDENCE) -> MedianBand:
 
     total = 2**samples
     term = below = 1  # exact integers: comb(samples, rank - 1), and the sum of all binomials up to it
-    rank, coverage = 1, max(0.0, 1 - 2 / total)
+    rank = 1
+    coverage = max(0.0, 1 - 2 / total)
     while rank + 1 <= (samples + 1) // 2:
         term = term * (samples + 1 - rank) // rank
         below += term
         narrower = 1 - 2 * below / total
         if narrower < confidence:
             break
-        rank, coverage = rank + 1, narrower
+        rank = rank + 1
+        coverage = narrower
     return MedianBand(rank, samples + 1 - rank, coverage)
 
 
@@ -93,7 +96,8 @@ class Samples:
 
     @cached_property
     def _band(self) -> tuple[float, float]:
-        ranks, ordered = median_band(len(self.seconds)), sorted(self.seconds)
+        ranks = median_band(len(self.seconds))
+        ordered = sorted(self.seconds)
         return ordered[ranks.low_rank - 1], ordered[ranks.high_rank - 1]
 
     @property
@@ -184,7 +188,8 @@ def cuda_clock(call: Call) -> float:
     """Return the seconds between two events on the device, before and after the work of `call`."""
     import torch
 
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start = torch.cuda.Event(enable_timing=True)
+    stop = torch.cuda.Event(enable_timing=True)
     start.record()
     call()
     stop.record()

@@ -22,7 +22,8 @@ class _PlanForm(Explorer):
     """The handle that `plan_form` returns: an `Explorer` with the `.plan` of the present values."""
 
     def __init__(self, scenario: Scenario, prices: Prices) -> None:
-        self.scenario, self.prices = scenario, prices
+        self.scenario = scenario
+        self.prices = prices
         self.plan: Plan
         super().__init__(self._draw, _fields(scenario))
 

@@ -175,14 +175,16 @@ def _refuse_beyond(kind: str, known: _Published) -> None:
 
 def _window(kind: str, known: _Published) -> int | None:
     """The sliding window that all layers share, or None without one. Raises ValueError if layers differ."""
-    layers, window = known["num_hidden_layers"], known.get("sliding_window")
+    layers = known["num_hidden_layers"]
+    window = known.get("sliding_window")
     first = 0
     if kind in ("qwen2", "qwen3"):
         window = window if known.get("use_sliding_window") else None
         first = known["max_window_layers"]
         if window is not None and first is None:
             raise ValueError("max_window_layers = None in config.json: expected a whole number")
-    full, sliding = window is None or first > 0, window is not None and first < layers
+    full = window is None or first > 0
+    sliding = window is not None and first < layers
     kinds = {name for name, used in (("full_attention", full), ("sliding_attention", sliding)) if used}
     told = set(known.get("layer_types") or kinds)
     if kind in ("qwen2", "qwen3"):
@@ -219,7 +221,8 @@ def _scaling(rope: _Published, known: _Published) -> RopeScaling | None:
     if kind == "yarn":
         if "factor" not in told and told["original_max_position_embeddings"]:
             told["factor"] = known["max_position_embeddings"] / told["original_max_position_embeddings"]
-        one, all_dimensions = told.pop("mscale", None), told.pop("mscale_all_dim", None)
+        one = told.pop("mscale", None)
+        all_dimensions = told.pop("mscale_all_dim", None)
         if one and all_dimensions and "factor" in told and "attention_factor" not in told:
             one, all_dimensions = (yarn_amplitude(told["factor"], weight) for weight in (one, all_dimensions))
             told["attention_factor"] = one / all_dimensions

@@ -60,7 +60,10 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, head_dim: int, max_sequence: int, base: float, scaling: RopeScaling | None = None):
         super().__init__()
-        self.head_dim, self.max_sequence, self.base, self.scaling = head_dim, max_sequence, base, scaling
+        self.head_dim = head_dim
+        self.max_sequence = max_sequence
+        self.base = base
+        self.scaling = scaling
         self._make_table()
 
     def _make_table(self, device: torch.device | None = None) -> None:
@@ -104,12 +107,14 @@ class Attention(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.heads, self.kv_heads = config.heads, config.kv_heads
+        self.heads = config.heads
+        self.kv_heads = config.kv_heads
         self.qkv = nn.Linear(config.width, sum(config.qkv_widths), bias=config.qkv_bias)
         self.output = nn.Linear(config.qkv_widths[0], config.width, bias=False)
         self.query_norm = RMSNorm(config, config.head_dim) if config.qk_norm else None
         self.key_norm = RMSNorm(config, config.head_dim) if config.qk_norm else None
-        self.project, self.attend = OPERATIONS[config.kernels].project, OPERATIONS[config.kernels].attend
+        self.project = OPERATIONS[config.kernels].project
+        self.attend = OPERATIONS[config.kernels].attend
         if config.sliding_window is not None:
             self.attend = partial(self.attend, window=config.sliding_window)
 
@@ -140,8 +145,10 @@ class Block(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.attention_norm, self.attention = RMSNorm(config), Attention(config)
-        self.mlp_norm, self.mlp = RMSNorm(config), MLP(config)
+        self.attention_norm = RMSNorm(config)
+        self.attention = Attention(config)
+        self.mlp_norm = RMSNorm(config)
+        self.mlp = MLP(config)
 
     def forward(
         self, x: Float[Tensor, "batch tokens width"], rotation: Rotation, cache: KeyValueCache | None = None

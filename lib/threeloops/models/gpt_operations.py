@@ -67,7 +67,8 @@ def _eager_project(
         return q, k, v
     q, k, v = every_head.split((heads, kv_heads, kv_heads), dim=1)
     if norms is not None:
-        q, k = norms[0](q), norms[1](k)
+        q = norms[0](q)
+        k = norms[1](k)
     return _rotate(q, rotation), _rotate(k, rotation), v
 
 
@@ -78,7 +79,8 @@ def _eager_attend(
     window: int | None = None,
 ) -> Float[Tensor, "batch heads queries dim"]:
     """The queries belong to the last keys: each sees its own key and all before it, the last `window` of these."""
-    queries, keys = q.shape[2], k.shape[2]
+    queries = q.shape[2]
+    keys = k.shape[2]
     narrow = window is not None and window < keys
     if queries == keys and not narrow:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)

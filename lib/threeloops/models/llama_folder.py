@@ -111,7 +111,8 @@ def save_llama_folder(model: GPT, folder: Path | str) -> None:
             configuration, for example because the model is quantised.
     """
     require_whole(model)
-    folder, config = Path(folder), model.config
+    folder = Path(folder)
+    config = model.config
     published = published_config(config)
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "config.json").exists():

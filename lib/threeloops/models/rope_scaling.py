@@ -102,9 +102,11 @@ class YarnScaling:
     def frequencies(self, plain: Sequence[float], base: float) -> list[float]:
         first, last = (self._pair(turns, 2 * len(plain), base) for turns in (self.beta_fast, self.beta_slow))
         if self.truncate:
-            first, last = math.floor(first), math.ceil(last)
+            first = math.floor(first)
+            last = math.ceil(last)
         # The upper limit counts dimensions, not pairs. Published models were trained with this range, so it stays.
-        first, last = max(first, 0), min(last, 2 * len(plain) - 1)
+        first = max(first, 0)
+        last = min(last, 2 * len(plain) - 1)
         span = last - first or 0.001
         scaled = []
         for pair, frequency in enumerate(plain):

@@ -124,7 +124,8 @@ def check_progress(matcher: Any) -> None:
         said, _, _ = matcher.get_error().partition("\n<state>")  # the rest shows the state of the parser
         first, *more = said.splitlines() or [""]
         if "panic" in said.lower():  # a fault of the library, with a backtrace
-            first, more = "llguidance cannot process it", []
+            first = "llguidance cannot process it"
+            more = []
         elif first == "NoExtensionBias":
             first = "at some place no token can come next"
         reasons = [line for line in more if line.startswith("error: ")]  # of a regular expression
@@ -141,13 +142,15 @@ class _Vocabulary:
     bos_token_id = None
 
     def __init__(self, tokens: Sequence[bytes], ends: Sequence[int]) -> None:
-        self.tokens, self.special_token_ids = list(tokens), list(ends)
+        self.tokens = list(tokens)
+        self.special_token_ids = list(ends)
         self.eos_token_id = ends[0]
         self._numbers = {text: token for token, text in reversed(list(enumerate(tokens))) if token not in ends}
         self._longest = max(map(len, self._numbers), default=0)
 
     def __call__(self, text: bytes) -> list[int]:
-        found, start = [], 0
+        found = []
+        start = 0
         while start < len(text):
             for end in range(min(len(text), start + self._longest), start, -1):
                 if (token := self._numbers.get(text[start:end])) is not None:

@@ -123,7 +123,8 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> tuple[str | None, Pa
 
     If the settings have several templates, the one named "default" applies.
     """
-    where, found = folder / "chat_template.jinja", None
+    where = folder / "chat_template.jinja"
+    found = None
     if where.is_file():
         try:
             found = where.read_text(encoding="utf-8")

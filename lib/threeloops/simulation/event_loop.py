@@ -78,7 +78,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._selector = self  # where BaseEventLoop would wait for the operating system, it calls `select` below
         self._clock_resolution = 1e-9
-        self._now, self._limit = 0.0, limit
+        self._now = 0.0
+        self._limit = limit
         self._turns = self._timers = 0
         self._thread: _Thread | None = None
         self._free_at: WeakKeyDictionary[Any, list[float]] = WeakKeyDictionary()
@@ -141,7 +142,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 try:
                     result, error = work(*given), None
                 except Exception as raised:
-                    result, error = None, raised
+                    result = None
+                    error = raised
             heapq.heapreplace(waiting, thread.now)
             self.call_at(thread.now, _settle, future, result, error)
 
@@ -173,7 +175,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             raise Deadlock(f"deadlock at {self._now:g} s: nothing is ready, and no timer runs" + self.where())
         if moment > self._limit:
             raise TimeLimit(f"not finished after {self._limit:g} s" + self.where())
-        self._now, self._turns = max(self._now, moment), 0
+        self._now = max(self._now, moment)
+        self._turns = 0
 
     def next_timer(self) -> float:
         """Return the time of the first timer, or infinity if there is none."""
@@ -297,7 +300,8 @@ def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None)
 
 def cancel_all(loop: VirtualTimeLoop) -> None:
     """Cancel all tasks as `asyncio.run` does, but leave a task behind if it refuses to end."""
-    loop.is_ending, loop._limit = True, math.inf
+    loop.is_ending = True
+    loop._limit = math.inf
     left = loop._created(done=False)
     for task in left:
         task.cancel()

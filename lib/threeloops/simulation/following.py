@@ -60,7 +60,8 @@ class _FollowingLoop(VirtualTimeLoop):
         self.stop()
 
     def begin_turns(self, moment: float) -> None:
-        self._now, self._turns = moment, 0
+        self._now = moment
+        self._turns = 0
 
     def busy(self, seconds: float) -> None:
         if self.is_in_a_thread:
@@ -185,7 +186,8 @@ class _State:
 def start(core: int) -> None:
     """Make a loop for the next program, on the core of the grader's loop."""
     end()
-    _State.cores, _State.loop = keep_to(core), _FollowingLoop()
+    _State.cores = keep_to(core)
+    _State.loop = _FollowingLoop()
 
 
 def go_on(grader: Callable[..., Any], moment: float, told: list[list[Any]]) -> list[Any]:
@@ -231,7 +233,8 @@ def raise_time_limit(limit: float) -> None:
 
 def end() -> None:
     """Cancel all tasks, and close the loop."""
-    loop, _State.loop = _State.loop, None
+    loop = _State.loop
+    _State.loop = None
     if loop is not None:
         with alone(), suppress(Exception):
             cancel_all(loop)
@@ -264,7 +267,8 @@ def _resumed(grader: Callable[..., Any], moment: float, told: list[list[Any]]) -
 
 def _asked(loop: _FollowingLoop) -> list[Any]:
     """Return the new requests, the time of the next timer, and whether a task is ready."""
-    asked, loop.asked = loop.asked, []
+    asked = loop.asked
+    loop.asked = []
     timer = loop.next_timer()
     return [asked, None if timer == math.inf else timer, bool(loop._ready)]
 

@@ -33,8 +33,10 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None) -> None:
     end = 1e3 * (until if until is not None else trace.seconds)
     drawn = [0] * len(rows)
     for each in shown:
-        start, width = 1e3 * (each.start - first), 1e3 * each.seconds
-        row, colour = rows.index((each.stage, each.worker)), colours[each.stage]
+        start = 1e3 * (each.start - first)
+        width = 1e3 * each.seconds
+        row = rows.index((each.stage, each.worker))
+        colour = colours[each.stage]
         edge = "white" if width > 0.006 * end else colour  # a white edge would hide a thin bar
         shade = (1.0, 0.72)[drawn[row] % 2]
         drawn[row] += 1

@@ -45,7 +45,8 @@ class _Function:
     """Stands for a function of the grader's."""
 
     def __init__(self, loop: _Loop, export: int) -> None:
-        self._loop, self._export = loop, export
+        self._loop = loop
+        self._export = export
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [_listed(each) for each in args]

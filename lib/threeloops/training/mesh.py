@@ -144,7 +144,8 @@ def redistribute(local: Tensor, before: Placement, after: Placement, group: dist
     import torch
     import torch.distributed as dist
 
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    size = dist.get_world_size(group)
+    rank = dist.get_rank(group)
     if before == after:
         return local
     match before, after:

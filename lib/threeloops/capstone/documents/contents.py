@@ -50,7 +50,8 @@ def document(plan: Plan, date: str = "") -> Document:
     """Return the outline that all formats render. `date` is printed as given. A plan itself has no date."""
     pictures = {each.name: Picture(each.name, each.title, each.alt, *png(each)) for each in plan.figures}
     placed = {name for _, _, names in _PARTS for name in names}
-    headline, bill = _headline(plan), _bill(plan)
+    headline = _headline(plan)
+    bill = _bill(plan)
     sections = [
         Section("Summary", (Paragraph(_subtitle(plan) + "."), headline, bill)),
         Section("Decisions", (Paragraph(_HOW_TO_READ), _decisions(plan))),
@@ -78,7 +79,8 @@ def _title(plan: Plan) -> str:
 
 def _subtitle(plan: Plan) -> str:
     """Summarise the requirements in one line."""
-    asked, scenario = [], plan.scenario
+    asked = []
+    scenario = plan.scenario
     if scenario.training:
         tokens = readable(scenario.training.tokens, "tokens")
         asked.append(f"training on {tokens} within {readable(scenario.training.deadline_days, 'days')}")
@@ -92,7 +94,8 @@ def _subtitle(plan: Plan) -> str:
 def _headline(plan: Plan) -> Table:
     """Return the few numbers that a reader looks for first, beside the requirements."""
     limits: dict[str, Cell] = {}
-    scenario, given = plan.scenario, {each.name: each for each in plan.quantities}
+    scenario = plan.scenario
+    given = {each.name: each for each in plan.quantities}
     if scenario.budget.total is not None:
         limits["total_cost"] = Number(scenario.budget.total, scenario.budget.currency)
     if scenario.training:

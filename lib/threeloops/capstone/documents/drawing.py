@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "png"]
 
-_WIDTH, _DPI = 8.0, 200
+_WIDTH = 8.0
+_DPI = 200
 _PARTS = (palette.sky, palette.orange, palette.green, palette.purple, palette.yellow, palette.vermillion, palette.grey)
 _LINES = (palette.blue, palette.vermillion, palette.green, palette.orange, palette.purple, palette.sky)
 _DASHES = ("-", "--", "-.", ":")
@@ -39,7 +40,8 @@ def draw(figure: Figure, titled: bool = True) -> "Drawn":
 
 def png(figure: Figure) -> tuple[bytes, int, int]:
     """The figure without its title as PNG at 200 dots per inch, and its width and height in pixels."""
-    drawn, buffer = draw(figure, titled=False), io.BytesIO()
+    drawn = draw(figure, titled=False)
+    buffer = io.BytesIO()
     drawn.savefig(buffer, dpi=_DPI, format="png")
     width, height = (int(inches * _DPI) for inches in drawn.get_size_inches())
     return buffer.getvalue(), width, height
@@ -82,14 +84,16 @@ def _gantt(figure: Gantt) -> "Drawn":
     colours = {"forward": palette.sky, "backward": palette.orange}
     boxes: dict[tuple[str, bool], list[list[tuple[float, float]]]] = {}
     for span in figure.spans:
-        low, high = span.row - 0.42, span.row + 0.42
+        low = span.row - 0.42
+        high = span.row + 0.42
         corners = [(span.start, low), (span.start, high), (span.end, high), (span.end, low)]
         boxes.setdefault((span.kind, span.chunk > 0), []).append(corners)
         if text_inches(span.text, 8) + 0.02 < (span.end - span.start) / end * 0.85 * _WIDTH:
             middle = (span.start + span.end) / 2
             axes.text(middle, span.row, span.text, ha="center", va="center_baseline", fontsize=8, color=ON_LIGHT)
     for (kind, later), bars in boxes.items():
-        faces, alpha = colours[kind], 0.5 if later else 1.0
+        faces = colours[kind]
+        alpha = 0.5 if later else 1.0
         axes.add_collection(PolyCollection(bars, facecolors=faces, edgecolors="white", lw=0.4, alpha=alpha))
     scale, unit = time_unit(end)
     axes.xaxis.set_major_formatter(lambda x, _: f"{round(x * scale, 9):,.6g}")
@@ -145,8 +149,13 @@ def _beside(axes: "Axes", figure: Lines, mark: float) -> None:
     left = places[0][0] > 0.6
     low = sum(height for _, height in places) > 0.5 * len(places)
     axes.annotate(
-        fill(figure.mark_label or readable(mark, ""), 34), (mark, 0.04 if low else 0.96),
-        xycoords=("data", "axes fraction"), xytext=(-5 if left else 5, 0), textcoords="offset points",
-        ha="right" if left else "left", va="bottom" if low else "top", fontsize=10,
+        fill(figure.mark_label or readable(mark, ""), 34),
+        (mark, 0.04 if low else 0.96),
+        xycoords=("data", "axes fraction"),
+        xytext=(-5 if left else 5, 0),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="bottom" if low else "top",
+        fontsize=10,
         bbox={"fc": "white", "ec": "none", "alpha": 0.85, "pad": 1.5},
-    )  # fmt: skip
+    )

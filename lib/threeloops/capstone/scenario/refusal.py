@@ -15,7 +15,9 @@ class Refusal(Exception):
 
     def __init__(self, problem: Problem, message: str, excess: float = math.inf):
         super().__init__(message)
-        self.problem, self.message, self.excess = problem, message, excess
+        self.problem = problem
+        self.message = message
+        self.excess = excess
 
 
 @dataclass(frozen=True)
@@ -33,4 +35,6 @@ class Infeasible(ValueError):
     def __init__(self, problem: Problem, reason: str, proposals: tuple[Proposal, ...]):
         ways = "; or ".join(each.text for each in proposals)
         super().__init__(f"{reason}. " + (f"It would do with {ways}." if ways else "No single change would do."))
-        self.problem, self.reason, self.proposals = problem, reason, proposals
+        self.problem = problem
+        self.reason = reason
+        self.proposals = proposals

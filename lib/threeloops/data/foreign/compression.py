@@ -89,12 +89,14 @@ class _Continued:
     """A stream that puts bytes which were read already before the rest of a file."""
 
     def __init__(self, head: bytes, file: BinaryIO) -> None:
-        self._head, self._file = head, file
+        self._head = head
+        self._file = file
 
     def read(self, size: int) -> bytes:
         if not self._head:
             return self._file.read(size)
-        head, self._head = self._head[:size], self._head[size:]
+        head = self._head[:size]
+        self._head = self._head[size:]
         return head + self._file.read(size - len(head)) if size > len(head) else head
 
 
@@ -103,7 +105,8 @@ class _Gunzipped:
 
     def __init__(self, file: BinaryIO, shard: str) -> None:
         self._file: Any = gzip.GzipFile(fileobj=file, mode="rb")
-        self._shard, self._read = shard, 0
+        self._shard = shard
+        self._read = 0
 
     def read(self, size: int) -> bytes:
         try:

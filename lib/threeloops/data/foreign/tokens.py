@@ -41,7 +41,8 @@ def describe_foreign(path: Path) -> str:
 
 def _kind(path: Path, head: bytes) -> tuple[str, str, str] | None:
     """Return the format's name, an expression for its arrays of tokens, and the imports of that expression."""
-    numbers, full = "import numpy as np", str(path.absolute())
+    numbers = "import numpy as np"
+    full = str(path.absolute())
     words = struct.unpack_from("<3i", head) if len(head) >= 12 else (0,)
     if words[0] in _LLM_C:
         piece = f'np.memmap({full!r}, "{_LLM_C[words[0]]}", "r", {_LLM_C_HEADER_BYTES})'

@@ -16,7 +16,8 @@ _POLYNOMIAL = 0x82F63B78
 _ALL_ONES = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8
 _BITS = np.arange(32, dtype=np.uint32)
-_LONG, _MOST_LANES = 4096, 1 << 15  # shorter data are not worth cutting; more lanes do not fit the cache
+_LONG = 4096
+_MOST_LANES = 1 << 15  # shorter data are not worth cutting; more lanes do not fit the cache
 
 
 def _make_table(bits: int) -> NDArray[np.uint32]:
@@ -59,7 +60,8 @@ def _in_lanes(lanes: NDArray[np.uint16]) -> int:
     while len(states) > 1:
         images = np.array(_appending_zeros(each), np.uint32)
         moved = np.bitwise_xor.reduce((states[0::2, None] >> _BITS & 1) * images, axis=1)
-        states, each = moved ^ states[1::2], 2 * each
+        states = moved ^ states[1::2]
+        each = 2 * each
     return int(states[0])
 
 
@@ -71,7 +73,8 @@ def _appending_zeros(count: int) -> tuple[int, ...]:
     while count:
         if count & 1:
             result = tuple(_multiply(power, bit) for bit in result)
-        power, count = tuple(_multiply(power, bit) for bit in power), count >> 1
+        power = tuple(_multiply(power, bit) for bit in power)
+        count = count >> 1
     return result
 
 

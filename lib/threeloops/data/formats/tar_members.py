@@ -17,7 +17,11 @@ BLOCK = 512
 _NAME, _SIZE, _CHECKSUM, _TYPE, _MAGIC = slice(0, 100), slice(124, 136), slice(148, 156), 156, slice(257, 265)
 _PREFIX = slice(345, 500)
 _USTAR = b"ustar\x0000"
-_FILES, _FOLDER, _PAX, _PAX_OF_ALL, _LONG_NAME = ("\0", "0"), "5", "x", "g", "L"
+_FILES = ("\0", "0")
+_FOLDER = "5"
+_PAX = "x"
+_PAX_OF_ALL = "g"
+_LONG_NAME = "L"
 _SPARSE = "GNU.sparse."
 _BINARY = b"\x80"
 """The first byte of a number that is binary, which GNU tar writes where octal digits have no room."""
@@ -78,11 +82,13 @@ def list_members(file: BinaryIO, shard: str) -> Iterator[Member]:
             return _require_zeros(file, shard, offset)
         name, size, kind = _parse(block, shard, place)
         if kind not in (_PAX, _PAX_OF_ALL, _LONG_NAME):
-            name, size = extended.get("path", name), int(extended.get("size", size))
+            name = extended.get("path", name)
+            size = int(extended.get("size", size))
             extended = {}
         if kind == _FOLDER:
             size = 0  # some writers give the size of the folder's files, none writes contents
-        begin, padded = offset + BLOCK, size + -size % BLOCK
+        begin = offset + BLOCK
+        padded = size + -size % BLOCK
         if begin + padded > end:
             wrong = f"{name}: {size:,} bytes were promised, the shard ends after {end - begin:,}"
             raise CorruptData(shard, place, wrong)
@@ -132,7 +138,8 @@ def _text(name: bytes) -> str:
 
 def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
     """The "length key=value" lines of a pax header; the length counts the newline at the end."""
-    found, at = {}, 0
+    found = {}
+    at = 0
     try:
         while at < len(contents):
             length = _number(contents[at : contents.index(b" ", at)])

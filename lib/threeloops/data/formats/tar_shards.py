@@ -88,7 +88,8 @@ class TarShards:
         """Read the samples with these numbers. Neighbours need only one open. Raises IndexError for a bad number."""
         found: list[Sample] = []
         for shard, wanted in groupby(map(int, numbers), self._shard_of):
-            path, first = self.paths[shard], self._firsts[shard]
+            path = self.paths[shard]
+            first = self._firsts[shard]
             with path.open("rb") as file:
                 found += [_read(file, path.name, *self._samples[shard][number - first]) for number in wanted]
         return found
@@ -115,13 +116,16 @@ def _index(file: BinaryIO, shard: str) -> list[tuple[str, _Parts]]:
             raise CorruptData(shard, here, f"{member.name!r} has no key before its extension")
         if key != last and key in samples:
             raise CorruptData(
-                shard, here, f"{member.name}: other samples are between this part and the rest of sample {key!r}; "
-                "write the shard with tar --sort=name"
-            )  # fmt: skip
+                shard,
+                here,
+                f"{member.name}: other samples are between this part and the rest of sample {key!r}; "
+                "write the shard with tar --sort=name",
+            )
         parts = samples.setdefault(key, {})
         if extension in parts:
             raise CorruptData(shard, here, f"{member.name}: sample {key!r} already has a part {extension!r}")
-        parts[extension], last = member, key
+        parts[extension] = member
+        last = key
     return list(samples.items())
 
 

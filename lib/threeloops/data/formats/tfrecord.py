@@ -32,7 +32,8 @@ def read_records(path: Path) -> Iterator[bytes]:
     length that runs past the end. Nothing behind a damaged length can be found.
     """
     with Path(path).open("rb") as file:
-        size, number = os.fstat(file.fileno()).st_size, 0
+        size = os.fstat(file.fileno()).st_size
+        number = 0
         while file.tell() < size:
             yield _record(file, path, number, size)
             number += 1
@@ -44,11 +45,13 @@ def _record(file: BinaryIO, path: Path, number: int, size: int) -> bytes:
     head = file.read(_LENGTH.size + _CRC.size)
     if len(head) < _LENGTH.size + _CRC.size:
         raise CorruptData(path, place, f"cut after {len(head)} of the 12 bytes that begin a record")
-    length, stored = _LENGTH.unpack_from(head)[0], _CRC.unpack_from(head, _LENGTH.size)[0]
+    length = _LENGTH.unpack_from(head)[0]
+    stored = _CRC.unpack_from(head, _LENGTH.size)[0]
     _require_crc(path, place, "its length", stored, head[: _LENGTH.size])
     if (left := size - file.tell() - _CRC.size) < length:
         raise CorruptData(path, place, f"{length:,} bytes were promised and {max(left, 0):,} are there: a cut file")
-    data, crc = file.read(length), file.read(_CRC.size)
+    data = file.read(length)
+    crc = file.read(_CRC.size)
     if (found := len(data) + len(crc)) < length + _CRC.size:
         raise CorruptData(
             path, place, f"its {length:,} bytes and their CRC were there and {found:,} are left: a cut file"

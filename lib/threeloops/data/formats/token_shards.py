@@ -31,7 +31,10 @@ from threeloops.files import replace_text, replacing
 
 __all__ = ["TokenShards", "write_token_shards"]
 
-_MAGIC, _VERSION, _HEADER_BYTES, _INDEX = b"3LTOKENS", 1, 64, "index.json"
+_MAGIC = b"3LTOKENS"
+_VERSION = 1
+_HEADER_BYTES = 64
+_INDEX = "index.json"
 _FIELDS, _CRC = struct.Struct("<8sIIQI32x"), struct.Struct("<I")
 _KINDS = {1: "<u1", 2: "<u2", 4: "<u4"}
 
@@ -114,7 +117,8 @@ def _cut(pieces: Iterable[NDArray], tokens_per_shard: int) -> Iterator[NDArray]:
         while waiting >= tokens_per_shard:
             joined = np.concatenate(kept)
             yield joined[:tokens_per_shard]
-            kept, waiting = [joined[tokens_per_shard:]], waiting - tokens_per_shard
+            kept = [joined[tokens_per_shard:]]
+            waiting = waiting - tokens_per_shard
     if waiting:
         yield np.concatenate(kept)
 
@@ -173,12 +177,14 @@ class TokenShards:
         shards."""
         if not (start >= 0 and length >= 0 and start + length <= len(self)):
             raise IndexError(f"window {start}:{start + length} of {len(self):,} tokens in {self.folder.name}")
-        shard, parts = bisect_right(self.ends, start), []
+        shard = bisect_right(self.ends, start)
+        parts = []
         begin = start - (self.ends[shard - 1] if shard else 0)
         while length > 0:
             parts.append(self.maps[shard][begin : begin + length])
             length -= len(parts[-1])
-            shard, begin = shard + 1, 0
+            shard = shard + 1
+            begin = 0
         nothing = np.empty(0, self.maps[0].dtype if self.maps else "<u4")
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [nothing])
 
@@ -212,7 +218,8 @@ def _read_rows(path: Path) -> list[tuple[str, _Header]]:
 
 
 def _parse_row(row: dict) -> tuple[str, _Header]:
-    name, fields = row["file"], {field: row[field] for field in ("token_bytes", "tokens", "crc")}
+    name = row["file"]
+    fields = {field: row[field] for field in ("token_bytes", "tokens", "crc")}
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"file {name!r}, expected the name of a file in this folder")
     if wrong := {field: value for field, value in fields.items() if type(value) is not int}:

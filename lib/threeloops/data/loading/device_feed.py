@@ -32,7 +32,9 @@ class DeviceFeed:
                 "batches: a loader counts a batch as trained on when the next is drawn, and a feed draws in advance; "
                 "expected loader.with_states(), and `loader.state = after` behind each step"
             )
-        self.batches, self.device, self.buffers = batches, torch.device(device), buffers
+        self.batches = batches
+        self.device = torch.device(device)
+        self.buffers = buffers
         if self.device.type not in ("cpu", "cuda"):
             raise ValueError(f"device = {str(self.device)!r}: expected cpu or cuda")
 
@@ -75,8 +77,10 @@ class _Slot:
     def __init__(self, like: torch.Tensor, device: torch.device) -> None:
         self.host = torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
         self.device = torch.empty(like.shape, dtype=like.dtype, device=device)
-        self.copied, self.used = torch.cuda.Event(), torch.cuda.Event()
-        self.rows, self.companions = 0, list[Any]()
+        self.copied = torch.cuda.Event()
+        self.used = torch.cuda.Event()
+        self.rows = 0
+        self.companions = list[Any]()
         self.release()  # work that is already queued may still use this memory
 
     def fill(self, batch: torch.Tensor, copies: "torch.cuda.Stream") -> None:

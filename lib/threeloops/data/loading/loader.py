@@ -42,9 +42,16 @@ class Loader:
         if samples < 1 or batch < 1:
             raise ValueError(f"samples = {samples}, batch = {batch}: expected at least 1 of each")
         check_rank(rank, ranks)
-        self.rank, self.ranks, self.shards = rank, ranks, shards
-        self.load, self.samples, self.batch, self.state = load, samples, batch, state
-        self.workers, self.ahead, self.kind = workers, ahead, kind
+        self.rank = rank
+        self.ranks = ranks
+        self.shards = shards
+        self.load = load
+        self.samples = samples
+        self.batch = batch
+        self.state = state
+        self.workers = workers
+        self.ahead = ahead
+        self.kind = kind
 
     @property
     def state(self) -> SamplerState:

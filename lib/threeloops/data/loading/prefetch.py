@@ -54,7 +54,8 @@ class Prefetcher(Generic[T]):
     def __init__(self, keys: Iterable[Any], start_worker: Callable[[int], Worker], workers: int, ahead: int) -> None:
         if ahead < 0:
             raise ValueError(f"ahead = {ahead}: expected 0 (nothing in advance) or more")
-        self.keys, self.ahead = iter(keys), ahead
+        self.keys = iter(keys)
+        self.ahead = ahead
         self.in_flight: deque[tuple[Worker, Any]] = deque()  # (worker, key) of each sample requested and not returned
         self.closed = False
         self.workers: list[Worker] = []

@@ -100,7 +100,8 @@ def advanced(state: SamplerState, samples: int, used: int, ranks: int = 1) -> Sa
         )
     epochs, position = divmod(end, samples)
     if samples - position < ranks:
-        epochs, position = epochs + 1, 0
+        epochs = epochs + 1
+        position = 0
     return replace(state, epoch=state.epoch + epochs, position=position)
 
 

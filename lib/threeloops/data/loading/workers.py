@@ -58,7 +58,9 @@ class Inline(Worker):
     """Loads in the consumer's own thread, when it asks for the result."""
 
     def __init__(self, load: Callable[[Any], Any]) -> None:
-        self.name, self.load, self.keys = "the main process", load, deque[Any]()
+        self.name = "the main process"
+        self.load = load
+        self.keys = deque[Any]()
 
     def send(self, key: Any) -> None:
         self.keys.append(key)
@@ -74,7 +76,8 @@ class ThreadWorker(Worker):
     """A thread, which shares the GIL with its consumer: right for waiting, and for C code that releases the GIL."""
 
     def __init__(self, load: Callable[[Any], Any], name: str) -> None:
-        self.name, self.load = name, load
+        self.name = name
+        self.load = load
         self.jobs: queue.SimpleQueue = queue.SimpleQueue()
         self.results: queue.SimpleQueue = queue.SimpleQueue()
         self.stopped = threading.Event()
@@ -222,7 +225,9 @@ class SimulatedWorker(Worker):
     """Fetches one object at a time from a VirtualStore, on its clock, and then decodes it for a stated time."""
 
     def __init__(self, store: VirtualStore, decode_seconds: float, name: str) -> None:
-        self.store, self.decode_seconds, self.name = store, decode_seconds, name
+        self.store = store
+        self.decode_seconds = decode_seconds
+        self.name = name
         self.jobs: deque[str] = deque()
         self.results: deque[Loaded] = deque()
         self.busy = False

@@ -22,7 +22,8 @@ from threeloops.data.storage.store import Store
 __all__ = ["CachedStore"]
 
 _CRC = struct.Struct("<I")
-_SUFFIX, _UNFINISHED = ".cached", ".unfinished"
+_SUFFIX = ".cached"
+_UNFINISHED = ".unfinished"
 _NUMBERS = count(1)  # one for each entry that this process writes, for whichever cache
 
 
@@ -37,7 +38,9 @@ class CachedStore:
     def __init__(self, store: Store, folder: Path, limit_bytes: int) -> None:
         if limit_bytes < 0:
             raise ValueError(f"limit_bytes = {limit_bytes}: expected at least 0")
-        self.store, self.folder, self.limit_bytes = store, Path(folder), limit_bytes
+        self.store = store
+        self.folder = Path(folder)
+        self.limit_bytes = limit_bytes
         self.hits = self.misses = self.evictions = 0
         self._lock = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,8 @@ def measure_tiers(folder: Path, size: int = 64 << 20, repeats: int = 3, seed: in
 
 def _read_memory(data: bytes, places: list[int], repeats: int) -> list[tuple[float, float]]:
     source = np.frombuffer(data, np.uint8)
-    target, small = np.zeros_like(source), np.empty(_SMALL, np.uint8)
+    target = np.zeros_like(source)
+    small = np.empty(_SMALL, np.uint8)
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

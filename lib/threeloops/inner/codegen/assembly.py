@@ -111,7 +111,8 @@ def read_amdgcn(text: str) -> Counts:
     moved: dict[str, Counter[int]] = {way: Counter() for way in ("load", "store")}
     async_copies = 0
     for found in _AMD_INSTRUCTION.finditer(text):
-        opcode, operands = found["opcode"], found["operands"]
+        opcode = found["opcode"]
+        operands = found["operands"]
         opcodes[opcode] += 1
         if access := _GLOBAL.match(opcode):
             moved[access["way"]][_bits(access["type"])] += 1

@@ -52,7 +52,10 @@ class _Tensor:
     its storage."""
 
     def __init__(self, dtype: str, alignment: int, storage_bytes: int) -> None:
-        self.dtype, self.alignment, self.storage_bytes, self.shape = _Dtype(dtype), alignment, storage_bytes, [1]
+        self.dtype = _Dtype(dtype)
+        self.alignment = alignment
+        self.storage_bytes = storage_bytes
+        self.shape = [1]
 
     def data_ptr(self) -> int:
         return self.alignment
@@ -135,7 +138,8 @@ def _compile_request(request: dict[str, Any]) -> dict[str, Any]:
     answer = {text: asm[text] for text in ("ttgir", "ptx", "amdgcn") if text in asm}
     needed = ("shared", "num_warps", "num_stages", "tmem_size")
     answer["metadata"] = {name: getattr(compiled.metadata, name, None) for name in needed}
-    signature, attributes = compiled.src.signature, compiled.src.attrs
+    signature = compiled.src.signature
+    attributes = compiled.src.attrs
     answer["signature"] = {name: str(kind) for name, kind in signature.items()}
     divisible = {path[0] for path, attribute in attributes.items() if ["tt.divisibility", 16] in attribute}
     answer["divisible_by_16"] = [name for number, name in enumerate(signature) if number in divisible]
@@ -177,7 +181,8 @@ def _failure(error: BaseException) -> dict[str, Any]:
         error = error.__cause__
     if not isinstance(error, CompilationError):
         return {"kind": type(error).__name__, "message": str(error) or "no message"}
-    node, cause = getattr(error, "node", None), error.__cause__
+    node = getattr(error, "node", None)
+    cause = error.__cause__
     message = error.error_message or (f"{type(cause).__name__}: {cause}" if cause else "see the line")
     return {"kind": type(error).__name__, "message": message, **(_place(error.src, node.lineno) if node else {})}
 
@@ -189,7 +194,8 @@ def _place(source: str, line: int) -> dict[str, Any]:
     for function in gc.get_objects():
         if isinstance(function, JITFunction) and function.src == source:
             skipped = next(number for number, each in enumerate(function.raw_src) if each.lstrip().startswith("def "))
-            file, first = function.fn.__code__.co_filename, function.starting_line_number
+            file = function.fn.__code__.co_filename
+            first = function.starting_line_number
             return {"file": file, "line": first + skipped + line - 1, "text": source.splitlines()[line - 1].strip()}
     return {"text": source.splitlines()[line - 1].strip()}
 

@@ -106,15 +106,23 @@ def _accesses(counts: Mapping[int, int]) -> str:
 def read_code(name: str, options: Mapping[str, Any], target: Target, compiled: Mapping[str, Any]) -> Code:
     """Make the Code of the worker's answer: `metadata`, and either `sass`, `usage` and `ptx`, or `amdgcn`."""
     metadata = compiled["metadata"]
-    warps, shared, columns = metadata["num_warps"], metadata["shared"], metadata["tmem_size"] or 0
-    scratch, by_registers = 0, None
+    warps = metadata["num_warps"]
+    shared = metadata["shared"]
+    columns = metadata["tmem_size"] or 0
+    scratch = 0
+    by_registers = None
     if "amdgcn" in compiled:
-        counts, needs = read_amdgcn(compiled["amdgcn"]), kernel_needs(compiled["amdgcn"])
-        registers, scratch = needs["registers"], needs.get("scratch_bytes", 0)
-        spilled, by_registers = max(4 * needs.get("spilled_registers", 0), scratch), needs.get("warps_by_registers")
+        counts = read_amdgcn(compiled["amdgcn"])
+        needs = kernel_needs(compiled["amdgcn"])
+        registers = needs["registers"]
+        scratch = needs.get("scratch_bytes", 0)
+        spilled = max(4 * needs.get("spilled_registers", 0), scratch)
+        by_registers = needs.get("warps_by_registers")
     else:
-        counts, usage = read_sass(compiled["sass"]), resource_usage(compiled["usage"])
-        registers, spilled = usage["REG"], usage["STACK"] + usage["LOCAL"]
+        counts = read_sass(compiled["sass"])
+        usage = resource_usage(compiled["usage"])
+        registers = usage["REG"]
+        spilled = usage["STACK"] + usage["LOCAL"]
     misfits = tuple(
         f"{what} {needed:,} of {limit:,} {unit}"
         for what, needed, limit, unit in (

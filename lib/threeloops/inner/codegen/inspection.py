@@ -28,7 +28,11 @@ class CompileError(RuntimeError):
     def __init__(self, kernel: str, target: str, reason: str, file: str | None = None, line: int | None = None) -> None:
         place = f" ({file}, line {line})" if file is not None and line is not None else ""
         super().__init__(f"{kernel} does not compile for {target}{place}: {reason}")
-        self.kernel, self.target, self.reason, self.file, self.line = kernel, target, reason, file, line
+        self.kernel = kernel
+        self.target = target
+        self.reason = reason
+        self.file = file
+        self.line = line
 
 
 def compile_launches(launches: Iterable[Launch], targets: Iterable[str], *, seconds: float = _SECONDS) -> list[Code]:

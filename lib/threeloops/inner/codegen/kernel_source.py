@@ -120,7 +120,8 @@ class _Functions:
             return {"import": [found.module, found.name]}
         jitted = isinstance(found, KernelInterface) or type(found).__name__ == "ConstexprFunction"
         owner = _undecorated(found)[2] if jitted else found
-        module, name = getattr(owner, "__module__", None), getattr(owner, "__qualname__", None)
+        module = getattr(owner, "__module__", None)
+        name = getattr(owner, "__qualname__", None)
         if jitted and not str(module).startswith("triton."):
             return {"function": self.add(found)}
         if callable(found) and name and str(module).split(".")[0] in _IMPORTABLE:

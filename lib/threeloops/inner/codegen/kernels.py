@@ -72,7 +72,8 @@ def decorated(number: int, functions: list[dict[str, Any]], built: dict[int, Any
     signature.defaults, signature.kw_defaults = [], [None] * len(signature.kwonlyargs)
     for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
         parameter.annotation = None
-    definition.returns, definition.decorator_list = None, []
+    definition.returns = None
+    definition.decorator_list = []
     namespace: dict[str, Any] = {"__name__": each["module"], "__builtins__": builtins}
     exec(compile(tree, each["file"], "exec", dont_inherit=True), namespace)
     function = namespace[each["name"]]

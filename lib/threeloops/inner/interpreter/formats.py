@@ -110,7 +110,8 @@ def multiply_add(x: Array, y: Array, z: Array) -> Array:
     """Return x·y + z as float64 rounded to odd, for float32 or narrower operands. Rounded to their format, it is the
     fused result. A product of two float32 is exact in float64; Knuth's two-sum recovers the rounding error of the sum.
     """
-    product, addend = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
+    product = x.astype(np.float64) * y.astype(np.float64)
+    addend = z.astype(np.float64)
     total = product + addend
     # Only a midpoint between two narrower numbers would round wrongly, and that ends in 28 zeros.
     if (total.view(np.uint64) & np.uint64(2**28 - 1)).all():

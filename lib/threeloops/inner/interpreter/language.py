@@ -20,9 +20,12 @@ from threeloops.inner.interpreter.statements import NAMES, loop, scalar
 
 __all__ = ["index", "install", "interpret_library", "number_made"]
 
-_get_np_dtype, _patch_lang = interpreter._get_np_dtype, interpreter._patch_lang
-_run_grid, _tritons_bench = interpreter.GridExecutor.__call__, Autotuner._bench
-_implicit_cvt, _rewrite_kernel = interpreter._implicit_cvt, interpreter.InterpretedFunction.rewrite
+_get_np_dtype = interpreter._get_np_dtype
+_patch_lang = interpreter._patch_lang
+_run_grid = interpreter.GridExecutor.__call__
+_tritons_bench = Autotuner._bench
+_implicit_cvt = interpreter._implicit_cvt
+_rewrite_kernel = interpreter.InterpretedFunction.rewrite
 
 
 class _Replacements:
@@ -113,7 +116,8 @@ _one_launch = threading.RLock()
 def _call_grid(self: Any, *args: Any, **kwargs: Any) -> None:
     """Launch a kernel. Masked lanes compute inf − inf and 0 / 0 without a warning, as on a GPU. An integer argument
     that is 1 becomes a constant."""
-    names, defaults = self.arg_names, self.fn.__defaults__ or ()
+    names = self.arg_names
+    defaults = self.fn.__defaults__ or ()
     given = dict(zip(reversed(names), reversed(defaults), strict=False)) | dict(zip(names, args, strict=False)) | kwargs
     ones = [name for name in self.fn.specialized if type(given.get(name)) is int and given[name] == 1]
     self.constexprs = [*self.constexprs, *ones]
@@ -186,5 +190,6 @@ def install() -> None:
     interpreter.FunctionRewriter.ast_transformer = Transformer()
     # Triton gives a rewritten kernel the names of its own module.
     vars(interpreter).update(NAMES)
-    interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.rewrite = _call_grid, _rewrite
+    interpreter.GridExecutor.__call__ = _call_grid
+    interpreter.InterpretedFunction.rewrite = _rewrite
     Autotuner._bench = _first_of_all

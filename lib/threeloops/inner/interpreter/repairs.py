@@ -55,11 +55,14 @@ def _to_integer(src: Handle, dtype: tl.dtype) -> Handle:
 
     Source: PTX ISA 9.0, cvt: "In float-to-integer conversions …"; which cvt is used, from the PTX of Triton 3.7.
     """
-    target, values = np.dtype(_get_np_dtype(dtype)), values_of(src)
+    target = np.dtype(_get_np_dtype(dtype))
+    values = values_of(src)
     wide = np.dtype(f"{target.kind}{max(target.itemsize, 2)}")
     limits = np.iinfo(wide)
     nan = 1 << (8 * wide.itemsize - 1) if values.dtype == np.float64 or wide.itemsize == 8 else 0
-    above, below, missing = values >= 2.0 ** (limits.bits - (wide.kind == "i")), values < limits.min, np.isnan(values)
+    above = values >= 2.0 ** (limits.bits - (wide.kind == "i"))
+    below = values < limits.min
+    missing = np.isnan(values)
     whole = np.where(above | below | missing, 0, values).astype(wide)
     if above.any() or below.any() or missing.any():
         whole = np.where(above, wide.type(limits.max), np.where(below, wide.type(limits.min), whole))
@@ -91,7 +94,8 @@ class _Polls:
         if ptr.data.size != 1:
             self.clear()
             return
-        address, value = int(ptr.data.flat[0]), found.data.tobytes()
+        address = int(ptr.data.flat[0])
+        value = found.data.tobytes()
         if self._known.get(address) != value:
             self.clear()
             self._known[address] = value
@@ -207,12 +211,14 @@ class _RepairedBuilder(InterpreterBuilder):
         Lanes that share an address take turns.
         """
         mask = _as_mask(mask)
-        combine, dtype = _missing_atomic(op, val), val.dtype.scalar
+        combine = _missing_atomic(op, val)
+        dtype = val.dtype.scalar
         if combine is None:
             found = InterpreterBuilder.create_atomic_rmw(self, op, ptr, val, mask, sem, scope)
             _polls.read(ptr, found)
             return found
-        addresses, values = ptr.data.ravel(), values_of(val).ravel()
+        addresses = ptr.data.ravel()
+        values = values_of(val).ravel()
         before = np.zeros(addresses.shape, dtype=val.data.dtype)
         waiting = np.flatnonzero(np.broadcast_to(mask.data, ptr.data.shape))
         while waiting.size:
@@ -228,7 +234,8 @@ class _RepairedBuilder(InterpreterBuilder):
     def create_descriptor_reduce(self, kind: Any, desc: Any, value: Handle, indices: list[Handle]) -> None:
         """Run `atomic_add` and the like of a tensor descriptor as relaxed atomics on the elements within its shape."""
         pointers, mask = desc.materialize_pointers(indices)
-        name, dtype = kind.name, value.dtype.scalar
+        name = kind.name
+        dtype = value.dtype.scalar
         if name == "ADD" and dtype.is_floating():
             name = "FADD"
         elif name in ("MIN", "MAX") and dtype.is_int_unsigned():

@@ -76,7 +76,8 @@ class Transformer(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         """Keep types in a branch on a tensor, as in a loop. A variable that only one side adds has no value after the
         branch."""
-        then, otherwise = _names_assigned(node.body), _names_assigned(node.orelse)
+        then = _names_assigned(node.body)
+        otherwise = _names_assigned(node.orelse)
         self.generic_visit(node)
         types = f"threeloops_types_{node.lineno}_{node.col_offset}"
         for side, names, others in ((node.body, then, otherwise), (node.orelse, otherwise, then)):
@@ -134,7 +135,8 @@ class Transformer(ast.NodeTransformer):
     def _keeping_types(self, node: ast.For | ast.While) -> list[ast.stmt]:
         """Keep the types of a loop's variables. A compiled loop carries the variables that have a value before it, and
         each keeps its type. Other variables that a step assigns have no value after the step."""
-        names, types = _names_assigned(node.body), f"threeloops_types_{node.lineno}"
+        names = _names_assigned(node.body)
+        types = f"threeloops_types_{node.lineno}"
         self._loops += 1
         self._inside(node)
         self._loops -= 1

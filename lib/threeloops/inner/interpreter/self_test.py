@@ -38,7 +38,8 @@ def count_up(out, n):
 @triton.jit
 def add_and_compare(x, y, out, constant: tl.constexpr, SIZE: tl.constexpr):
     at = tl.arange(0, SIZE)
-    left, right = tl.load(x + at), tl.load(y + at)
+    left = tl.load(x + at)
+    right = tl.load(y + at)
     tl.store(out + at, tl.where(left < right, left * right + constant, -left))
 
 
@@ -87,7 +88,8 @@ def load_block(x, out):
 
 def _differs(actual: torch.Tensor, expected: torch.Tensor) -> str:
     """Describe the difference in words, or return "" if there is none."""
-    actual, expected = actual.double(), expected.double()
+    actual = actual.double()
+    expected = expected.double()
     if torch.equal(actual, expected):
         return ""
     at = int((actual != expected).ravel().nonzero()[0])
@@ -123,21 +125,24 @@ def _fp8_rounding() -> str:
 
 
 def _bf16_dot() -> str:
-    ones, out = torch.ones(16, 16, dtype=torch.bfloat16), torch.zeros(16, 16)
+    ones = torch.ones(16, 16, dtype=torch.bfloat16)
+    out = torch.zeros(16, 16)
     dot_16[(1,)](ones, ones, out)
     return _differs(out, torch.full((16, 16), 16.0))
 
 
 def _bf16_reductions() -> str:
     x = torch.arange(1.0, 17.0).reshape(4, 4).bfloat16()
-    sums, products = torch.zeros(4), torch.zeros(4)
+    sums = torch.zeros(4)
+    products = torch.zeros(4)
     reduce_rows[(1,)](x, sums, products)
     rounded = (x[:, 0] * x[:, 1]) * (x[:, 2] * x[:, 3])
     return _differs(sums, x.float().sum(1)) or _differs(products, rounded)
 
 
 def _erf() -> str:
-    x, out = torch.linspace(-3, 3, 8), torch.zeros(8)
+    x = torch.linspace(-3, 3, 8)
+    out = torch.zeros(8)
     error_function[(1,)](x, out, SIZE=8)
     return _differs(out, torch.tensor([math.erf(each) for each in x.tolist()]))
 

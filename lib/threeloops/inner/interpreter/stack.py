@@ -29,5 +29,6 @@ def kernel_line() -> str:
 def _internal(file: str) -> bool:
     import triton
 
-    path, inner = Path(file), Path(__file__).parent.parent
+    path = Path(file)
+    inner = Path(__file__).parent.parent
     return any(inner / name in path.parents for name in _MACHINERY) or Path(triton.__file__).parent in path.parents

@@ -38,7 +38,8 @@ def loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[An
             raise ValueError(f"range with a bound of {each}: a loop compares {each.dtype} as a signed integer")
     bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
     bounds = [0, bounds[0], bounds[2]] if second is None else bounds
-    semantic, dtype = interpreter.interpreter_semantic, tl.int32
+    semantic = interpreter.interpreter_semantic
+    dtype = tl.int32
     for each in bounds:
         dtype = semantic.integer_promote_impl(dtype, semantic.to_tensor(each).dtype)
     return (scalar(each, dtype) for each in range(*bounds))
@@ -125,7 +126,8 @@ class _Types(dict[str, Any]):
     """The types of variables before a loop, or before a branch on a tensor; none before a branch on a constant, which
     may add variables. `forget`: whether added ones have no value afterwards. `taken`: whether the condition holds."""
 
-    forget, taken = True, True
+    forget = True
+    taken = True
 
     def __setitem__(self, name: str, type_: Any) -> None:
         if self.forget:
@@ -134,7 +136,8 @@ class _Types(dict[str, Any]):
 
 def _branch(condition: Any) -> _Types:
     types = _Types()
-    types.forget, types.taken = isinstance(condition, tl.core.tensor), bool(_condition(condition))
+    types.forget = isinstance(condition, tl.core.tensor)
+    types.taken = bool(_condition(condition))
     return types
 
 

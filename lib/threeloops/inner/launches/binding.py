@@ -97,8 +97,10 @@ def signature_of(function: FunctionType) -> Signature:
         constexprs = frozenset(
             name for name, each in annotations.items() if "constexpr" in str(getattr(each, "__name__", each))
         )
-        file, line = function.__code__.co_filename, _definition_line(function)
-        name, module = function.__name__, function.__module__
+        file = function.__code__.co_filename
+        line = _definition_line(function)
+        name = function.__name__
+        module = function.__module__
         _signatures[function] = Signature(name, module, file, line, parameters, constexprs)
     return _signatures[function]
 

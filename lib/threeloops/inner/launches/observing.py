@@ -46,7 +46,8 @@ def record(*, execute: bool = True, configs: Configurations = "chosen") -> Itera
     Where kernels are interpreted, launches must come one at a time. Raises TypeError or ValueError, naming kernel and
     argument, at a launch that lacks an argument, has one too many or one that no compiled kernel takes.
     """
-    recorder, every = _Recorder(), checked(configs) == "all"
+    recorder = _Recorder()
+    every = checked(configs) == "all"
     with _hooks.listening(_Listener(recorder, execute, lambda: every)):
         yield recorder.launches
 
@@ -138,7 +139,8 @@ def _launching(original: Callable) -> Callable:
     """Wrap `run` of a kernel."""
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        listeners, executes = _hooks.concerned(), _hooks.executes()
+        listeners = _hooks.concerned()
+        executes = _hooks.executes()
         if warmup or not listeners or BENCHMARKING.get():
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         trial = TRIAL.get()

@@ -48,7 +48,10 @@ class EveryConfiguration:
     """
 
     def __init__(self, tuner: Any, args: tuple, kwargs: dict[str, Any], *, execute: bool) -> None:
-        self._tuner, self._kernel, self._args, self._kwargs = tuner, tuner.fn, args, kwargs
+        self._tuner = tuner
+        self._kernel = tuner.fn
+        self._args = args
+        self._kwargs = kwargs
         self._execute = execute
 
     def __getattr__(self, name: str) -> Any:
@@ -80,7 +83,8 @@ class EveryConfiguration:
             TRIAL.reset(token)
 
     def _accumulates(self, configuration: Any) -> tuple[str, ...]:
-        tuner, arguments = self._tuner, self._arguments(configuration)
+        tuner = self._tuner
+        arguments = self._arguments(configuration)
         rehearsal = _Trial(_name(configuration), rehearsal=True)
         with _unseen():
             tuner.pre_hook(arguments, reset_only=True)

@@ -112,7 +112,8 @@ def latency_of_spread(lines: int, spacing: int, on: str | None = None, seed: int
 
 
 def _follow_on_cpu(following: NDArray[np.int64]) -> Callable[[int], float]:
-    chase, at = _compiled_chase(), 0
+    chase = _compiled_chase()
+    at = 0
 
     def follow(loads: int) -> float:
         nonlocal at
@@ -139,12 +140,14 @@ def _compiled_chase() -> Callable[[int, int, int], int]:
     if compiler is None:
         raise NotMeasurable("no C compiler (cc, gcc or clang) is on PATH: install one, or use the recorded curves")
     with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "chase.c"), Path(folder, "chase.so")
+        source = Path(folder, "chase.c")
+        library = Path(folder, "chase.so")
         source.write_text(_C_SOURCE)
         command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise NotMeasurable(f"{Path(compiler).name} does not compile here: {done.stderr.strip().splitlines()[-1:]}")
         chase = ctypes.CDLL(str(library)).chase
-    chase.argtypes, chase.restype = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t], ctypes.c_size_t
+    chase.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+    chase.restype = ctypes.c_size_t
     return chase

@@ -51,16 +51,19 @@ def output_stationary(a: Float[np.ndarray, "m k"], b: Float[np.ndarray, "k n"]) 
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"a is {a.shape} and b is {b.shape}: expected (m, k) and (k, n)")
-    (m, k), n = a.shape, b.shape[1]
+    m, k = a.shape
+    n = b.shape[1]
     _require_positive(m=m, n=n, k=k)
     sums, from_left, from_above = np.zeros((3, m, n))
     occupied = np.zeros((m, n), dtype=bool)
     history: list[np.ndarray] = []
-    rows, columns = np.arange(m), np.arange(n)
+    rows = np.arange(m)
+    columns = np.arange(n)
     while not history or history[-1].any():
         cycle = len(history)
         # Row i of A is delayed by i cycles and column j of B by j, so that partners meet: the slanted wavefront.
-        step_left, step_above = cycle - rows, cycle - columns
+        step_left = cycle - rows
+        step_above = cycle - columns
         entering_left = np.where(_within(step_left, k), a[rows, step_left.clip(0, k - 1)], 0.0)
         entering_above = np.where(_within(step_above, k), b[step_above.clip(0, k - 1), columns], 0.0)
         from_left = np.column_stack([entering_left, from_left[:, :-1]])

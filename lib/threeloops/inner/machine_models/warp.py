@@ -121,7 +121,8 @@ def transpose(matrix: NDArray, place: Placement = plain) -> tuple[NDArray, Count
     if matrix.shape != (LANES, LANES):
         raise ValueError(f"matrix of shape {matrix.shape}: one warp transposes {LANES} × {LANES}")
     lane, counts, itemsize = np.arange(LANES), Counts(), matrix.itemsize
-    result, shared = np.empty_like(matrix), np.zeros(LANES * (LANES + 1), matrix.dtype)
+    result = np.empty_like(matrix)
+    shared = np.zeros(LANES * (LANES + 1), matrix.dtype)
 
     def count(global_row: int, shared_index: NDArray) -> None:
         counts.global_requests += 1

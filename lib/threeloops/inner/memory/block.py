@@ -44,7 +44,8 @@ def saved_by_layer(step: Step) -> Saved:
 
     "input" is among them or, in 16 bits on a CPU, a norm's float32 copy of it instead.
     """
-    model, element = step.model, step.element
+    model = step.model
+    element = step.element
     width, keys, _ = model.qkv_widths
     vector = step.tokens * element  # one number per token
     kept = ({"input": step.stream} if step.keeps_stream else {}) | saved_by_norm(step, "attention norm")
@@ -66,8 +67,11 @@ def saved_by_layer(step: Step) -> Saved:
 
 def block_backward(step: Step) -> Iterator[Move]:
     """Follow the backward pass of one block, from its "d stream" to the "d stream" of the layer below."""
-    model, vector = step.model, step.tokens * step.element
-    width, hidden, queries = model.width, model.mlp_width, model.qkv_widths[0]
+    model = step.model
+    vector = step.tokens * step.element
+    width = model.width
+    hidden = model.mlp_width
+    queries = model.qkv_widths[0]
 
     def gradient(name: str, elements: int) -> Move:
         return Move(f"gradient of {name}", elements * step.element)
@@ -116,7 +120,8 @@ def norm_backward(step: Step, name: str, stream: str, *, residual: bool = True) 
 
     residual: another "d stream" bypasses the norm, and both are added up.
     """
-    row, final = step.tokens * step.model.width * step.wide, step.stream
+    row = step.tokens * step.model.width * step.wide
+    final = step.stream
     narrow = step.element < step.wide
 
     def added(size: int) -> list[Move]:

@@ -64,7 +64,8 @@ class _Segment(nn.Module):
 
     def __init__(self, layers: nn.Sequential | nn.ModuleList, keep: frozenset):
         super().__init__()
-        self.layers, self.keep = layers, keep
+        self.layers = layers
+        self.keep = keep
 
     def forward(self, x: Tensor, *context: Any) -> Tensor:
         if not torch.is_grad_enabled():
@@ -93,7 +94,8 @@ class Segments(nn.ModuleList):
     def __init__(self, layers: nn.ModuleList, layers_per_segment: int, keep: frozenset = frozenset()):
         require_divisor(len(layers), layers_per_segment)
         super().__init__(nn.ModuleList.__iter__(layers))  # the layers themselves, even of other Segments
-        self.layers_per_segment, self.keep = layers_per_segment, keep
+        self.layers_per_segment = layers_per_segment
+        self.keep = keep
 
     def __iter__(self) -> Iterator[nn.Module]:
         layers = list(super().__iter__())

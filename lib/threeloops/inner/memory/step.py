@@ -46,7 +46,8 @@ class _Ledger:
 
 def predicted(step: Step) -> Timeline:
     """Return the timeline of live storage of one training step."""
-    model, ledger = step.model, _Ledger()
+    model = step.model
+    ledger = _Ledger()
     for name, size, kind in (
         ("parameters", step.parameters, "parameter"),
         ("masters", step.master_bytes, "master"),
@@ -82,7 +83,8 @@ def predicted(step: Step) -> Timeline:
 
 def _head(ledger: _Ledger, step: Step) -> None:
     """Follow the final norm, logits and loss, and their backward pass, which make the widest tensors of the step."""
-    model, narrow = step.model, step.element < step.wide
+    model = step.model
+    narrow = step.element < step.wide
     if step.keeps_stream:
         ledger.save({"output of the blocks": step.stream}, "norm")
     ledger.save(saved_by_norm(step, "norm"), "norm")
@@ -133,7 +135,8 @@ def _update(ledger: _Ledger, step: Step) -> None:
 def _parameter_sizes(model: Model) -> list[int]:
     """Return the number of elements of each of the model's parameters, in the order in which an optimizer updates
     them."""
-    width, hidden = model.width, model.mlp_width
+    width = model.width
+    hidden = model.mlp_width
     attention = [width, width * sum(model.qkv_widths), model.qkv_widths[0] * width]
     mlp = [width, *[width * hidden] * 3]
     head = [] if model.tied_embeddings else [model.vocabulary_size * width]

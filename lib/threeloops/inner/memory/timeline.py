@@ -127,7 +127,8 @@ class MemoryBudgetExceeded(MemoryError):
     """
 
     def __init__(self, budget_bytes: int, timeline: Timeline):
-        self.budget_bytes, self.timeline = budget_bytes, timeline
+        self.budget_bytes = budget_bytes
+        self.timeline = timeline
         now = len(timeline.changes)
         kinds = timeline.by("kind", now)
         width = max(map(len, kinds))

@@ -51,7 +51,8 @@ class LiveStorage(TorchDispatchMode):
             raise ValueError(f"budget_bytes = {budget_bytes}: expected a positive number of bytes")
         self.timeline = Timeline()
         self.allocator_peak_bytes: int | None = None
-        self._models, self._optimizers = models, tuple(optimizers)
+        self._models = models
+        self._optimizers = tuple(optimizers)
         self._budget = budget_bytes
         self._known: dict[int, tuple[weakref.ref, int]] = {}
         self._made_in: list[str] = []  # the phase in which each storage was made
@@ -134,7 +135,8 @@ class LiveStorage(TorchDispatchMode):
             if tensor.device.type == "meta":
                 continue
             storage = tensor.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()
+            key = storage._cdata
+            size = storage.nbytes()
             if key in self._known:
                 number = self._known[key][1]
                 if size != self.timeline.storages[number].bytes:
@@ -142,7 +144,8 @@ class LiveStorage(TorchDispatchMode):
                     self.timeline.storages[number].bytes = size
                 continue
             where = _caller() if kind == "temporary" and self._phase in _MAKES_ACTIVATIONS else ""
-            place, dtype = module or self._module(node), str(tensor.dtype).removeprefix("torch.")
+            place = module or self._module(node)
+            dtype = str(tensor.dtype).removeprefix("torch.")
             number = self.timeline.add(Storage(size, kind, operator, place, tuple(tensor.shape), dtype, where))
             self._known[key] = (weakref.ref(storage, partial(self._die, key)), number)
             self._made_in.append(self._phase)
@@ -157,7 +160,8 @@ class LiveStorage(TorchDispatchMode):
 
     def _settle(self, number: int, ended_in: str) -> None:
         """Settle the kind of a storage. One that a forward pass makes and a later phase frees is an activation."""
-        storage, made_in = self.timeline.storages[number], self._made_in[number]
+        storage = self.timeline.storages[number]
+        made_in = self._made_in[number]
         if storage.kind == "temporary" and made_in in _MAKES_ACTIVATIONS and ended_in != made_in:
             storage.kind = "activation"
 

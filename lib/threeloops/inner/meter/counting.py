@@ -22,13 +22,18 @@ def rows(recording: Recording) -> np.ndarray:
 
 
 def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 | None) -> LaunchTraffic:
-    patterns, spaces = recording.patterns.all, recording.spaces.by_ordinal
-    kind, argument, pattern, program = table[:, 0], table[:, 1], table[:, 2], table[:, 4]
+    patterns = recording.patterns.all
+    spaces = recording.spaces.by_ordinal
+    kind = table[:, 0]
+    argument = table[:, 1]
+    pattern = table[:, 2]
+    program = table[:, 4]
     lanes = np.array([each.lanes for each in patterns] or [0])
     size = np.array([each.bytes for each in patterns] or [0])[pattern]
 
     def traffic(own: np.ndarray) -> ArgumentTraffic:
-        loads, stores = own & (kind != STORE), own & (kind != LOAD)
+        loads = own & (kind != STORE)
+        stores = own & (kind != LOAD)
         unique = (union(patterns, table[each]) for each in (loads, stores))
         return ArgumentTraffic(int(size[loads].sum()), int(size[stores].sum()), *unique)
 
@@ -84,7 +89,8 @@ def _count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int
 def distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int]], list[int]]:
     """Return each distinct (pattern, base) and how often it occurs. Much faster than np.unique over an axis."""
     order = np.lexsort((base, pattern))
-    pattern, base = pattern[order], base[order]
+    pattern = pattern[order]
+    base = base[order]
     first = np.ones(len(pattern), bool)
     first[1:] = (pattern[1:] != pattern[:-1]) | (base[1:] != base[:-1])
     starts = np.flatnonzero(first)

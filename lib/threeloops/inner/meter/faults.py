@@ -83,7 +83,8 @@ def find_faults(recorded: Recording, table: np.ndarray, accumulates: Sequence[st
 
 def _find_conflicts(recorded: Recording, table: np.ndarray) -> None:
     """Report stores of which several lanes write different values to one address."""
-    patterns, spaces = recorded.patterns.all, recorded.spaces.by_ordinal
+    patterns = recorded.patterns.all
+    spaces = recorded.spaces.by_ordinal
     stores = table[table[:, 0] == STORE]
     crowded = [index for index in dict.fromkeys(stores[:, 2].tolist()) if patterns[index].repeats]
     if not crowded:
@@ -105,7 +106,8 @@ def _conflicting(pattern: Pattern, raw: np.ndarray) -> tuple[int, int]:
     """Return how many lanes share an address with a lane that stores another value, and the first such offset in order
     of addresses. `raw`: the bytes, as `_raw_bytes` gives them."""
     order = np.argsort(pattern.active, kind="stable")
-    offsets, values = pattern.active[order], raw.reshape(pattern.itemsize, -1).T[order]
+    offsets = pattern.active[order]
+    values = raw.reshape(pattern.itemsize, -1).T[order]
     begins = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 1))
     sizes = np.diff(begins, append=len(offsets))
     differs = (values != np.repeat(values[begins], sizes, axis=0)).any(axis=1)
@@ -124,7 +126,8 @@ def _find_accumulation(recorded: Recording, table: np.ndarray, arguments: Sequen
         kind, _, _, _, program, site, _ = rows[0].tolist()
         rows = rows[rows[:, 5] == site]
         said = f"{VERBS[kind]} to {space.name}, which comes out differently after the runs that compare configurations"
-        advice, programs = _ADVICE["accumulation"], set(rows[:, 4].tolist())
+        advice = _ADVICE["accumulation"]
+        programs = set(rows[:, 4].tolist())
         recorded.incidents.add(
             Incident("accumulation", space.name, site, program, said, advice, "access", len(rows), programs)
         )
@@ -152,7 +155,8 @@ def _find_outside_views(recorded: Recording, table: np.ndarray) -> None:
                 said = (
                     f"{VERBS[kind]} outside the view {space.name}: {which} from its pointer on, but it has {space.view}"
                 )
-                advice, lanes = _ADVICE["outside-view"], len(outside)
+                advice = _ADVICE["outside-view"]
+                lanes = len(outside)
                 recorded.incidents.add(
                     Incident("outside-view", space.name, site, program, said, advice, "lane", lanes, {program})
                 )
@@ -184,7 +188,8 @@ class _StorageRaces:
     """The search in one storage; `own` are the rows of the table that touch it."""
 
     def __init__(self, recorded: Recording, table: np.ndarray, own: np.ndarray) -> None:
-        self.recorded, self.table = recorded, table
+        self.recorded = recorded
+        self.table = table
         kind = table[own, 0]
         self.store_rows = own[kind == STORE]
         self.stores = self.tiles(self.store_rows)
@@ -202,7 +207,8 @@ class _StorageRaces:
             if tile is None:
                 tile = _Tile(kind, patterns[pattern], base, program, argument, site, row, row, value)
                 known[pattern, base, program] = tile
-            tile.last, tile.value = row, value
+            tile.last = row
+            tile.value = value
         return list(known.values())
 
     def report(self) -> None:
@@ -252,7 +258,8 @@ class _StorageRaces:
                 shared = stored_by == other
                 same = bool((memory[places[shared]] == raw[shared]).all())
                 self.note("write-race", tile, self.stores[other], count, same_values=same)
-            owner[places], memory[places] = number, raw
+            owner[places] = number
+            memory[places] = raw
 
     def note(self, kind: FindingKind, tile: _Tile, other: _Tile, count: int, *, same_values: bool) -> None:
         if self.ordered(other, tile) if other.last < tile.first else self.ordered(tile, other):

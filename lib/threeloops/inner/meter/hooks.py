@@ -45,7 +45,8 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
             install(builder, name, method)
         for operation in (interpreter.ReduceOps, interpreter.ScanOps):
             install(operation, "apply", recorded.flops.reducing(operation.apply))
-        handle, executor = interpreter.TensorHandle, interpreter.GridExecutor
+        handle = interpreter.TensorHandle
+        executor = interpreter.GridExecutor
         install(handle, "undefined", None)
         install(interpreter.interpreter_semantic, "load", _loading(recorded, interpreter.interpreter_semantic.load))
         install(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
@@ -148,9 +149,12 @@ def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
     from triton._C.libtriton import ir
 
     relaxed = ir.MEM_SEMANTIC.RELAXED
-    load, store = builder.create_masked_load, builder.create_masked_store
-    rmw, cas = builder.create_atomic_rmw, builder.create_atomic_cas
-    set_grid_idx, set_grid_dim = builder.set_grid_idx, builder.set_grid_dim
+    load = builder.create_masked_load
+    store = builder.create_masked_store
+    rmw = builder.create_atomic_rmw
+    cas = builder.create_atomic_cas
+    set_grid_idx = builder.set_grid_idx
+    set_grid_dim = builder.set_grid_dim
 
     def grid_dim(x: int, y: int, z: int) -> None:
         recorded.grid = (x, y, z)

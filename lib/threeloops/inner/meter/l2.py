@@ -73,10 +73,12 @@ def _lines_of(
     pattern: Pattern, within: int, line_bytes: int, sector_bytes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (line, touched, covered) for a pattern whose base lies `within` bytes into line 0."""
-    offsets, width = _runs(np.sort(pattern.active))[0] + within, pattern.itemsize
+    offsets = _runs(np.sort(pattern.active))[0] + within
+    width = pattern.itemsize
     if (pattern.granule | within) % width or width > sector_bytes:
         # Items that may straddle sectors count as bytes.
-        offsets, width = _runs(np.sort((offsets[:, None] + np.arange(width)).reshape(-1)))[0], 1
+        offsets = _runs(np.sort((offsets[:, None] + np.arange(width)).reshape(-1)))[0]
+        width = 1
     sectors, counts = _runs(offsets // sector_bytes)
     line, place = np.divmod(sectors, line_bytes // sector_bytes)
     bit = np.left_shift(1, place).astype(np.uint8)
@@ -135,7 +137,8 @@ class L2:
         return self.size_bytes // (self.ways * self.line_bytes)
 
     def __str__(self) -> str:
-        mebi, kibi = self.size_bytes / 2**20, self.size_bytes / 2**10
+        mebi = self.size_bytes / 2**20
+        kibi = self.size_bytes / 2**10
         size = f"{mebi:.4g} MiB" if mebi >= 1 else f"{kibi:.4g} KiB"
         name = f"{self.name}: " if self.name else ""
         return (
@@ -179,13 +182,17 @@ def _simulate(l2: L2, accesses: _Stream) -> tuple[int, int]:
     """
     where = accesses.lines % l2.sets
     order = np.argsort(where, kind="stable")
-    where, lines, kinds = where[order], accesses.lines[order], accesses.kinds[order]
+    where = where[order]
+    lines = accesses.lines[order]
+    kinds = accesses.kinds[order]
     # Successive accesses of one kind to one line are a single access.
     new = np.ones(len(lines), bool)
     new[1:] = (lines[1:] != lines[:-1]) | (kinds[1:] != kinds[:-1])
     first = np.flatnonzero(new)
     touched, covered = (np.bitwise_or.reduceat(bits[order], first) for bits in (accesses.touched, accesses.covered))
-    where, lines, kinds = where[first], lines[first], kinds[first]
+    where = where[first]
+    lines = lines[first]
+    kinds = kinds[first]
     sets, begins, lengths = np.unique(where, return_index=True, return_counts=True)
     turn = np.arange(len(lines)) - np.repeat(begins, lengths)
     by_turn = np.argsort(turn, kind="stable")
@@ -217,10 +224,13 @@ class _Cache:
         match = self.lines[sets] == lines[:, None]
         hit = match.any(axis=1)
         slot = sets * self.ways + np.where(hit, match.argmax(axis=1), self.used[sets].argmin(axis=1))
-        valid, dirty = self.valid[slot], self.dirty[slot]
+        valid = self.valid[slot]
+        dirty = self.dirty[slot]
         self.written += int(np.bitwise_count(dirty[~hit]).sum())
-        valid, dirty = np.where(hit, valid, 0), np.where(hit, dirty, 0)
-        reads, writes = kinds != STORE, kinds != LOAD
+        valid = np.where(hit, valid, 0)
+        dirty = np.where(hit, dirty, 0)
+        reads = kinds != STORE
+        writes = kinds != LOAD
         self.fetched += int(np.bitwise_count((touched & ~valid)[reads]).sum())
         self.valid[slot] = valid | np.where(reads, touched, covered)
         self.dirty[slot] = dirty | np.where(writes, touched, 0)

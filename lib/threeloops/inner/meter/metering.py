@@ -179,7 +179,8 @@ class _Observer:
 
     def after(self, launch: Launch) -> None:
         self._stack.close()
-        recorded, self._recording = self._recording, None
+        recorded = self._recording
+        self._recording = None
         if recorded is not None and not launch.rehearsal:
             table = rows(recorded)
             find_faults(recorded, table, launch.accumulates)

@@ -89,7 +89,8 @@ class _Tiles:
             if self.paused:
                 return
             # Without calls: this runs for every operation of a kernel.
-            size, held = handle.data.size, self._held
+            size = handle.data.size
+            held = self._held
             handle.counted = size, held
             held[0] += size
             if held[0] > self.most_held:
@@ -177,7 +178,8 @@ def _misdirected(space: Space | None, addresses: np.ndarray, itemsize: int) -> s
 
 def elements_named(elements: np.ndarray, several: str) -> str:
     """Return the text for one element or for a range of them, "elements {} … {}"."""
-    low, high = int(elements.min()), int(elements.max())
+    low = int(elements.min())
+    high = int(elements.max())
     return f"element {low:,}" if low == high else several.format(low, high)
 
 
@@ -222,7 +224,8 @@ class Recording:
 
         The returned mask has the type of `mask` (handle, array or None), but if lanes had to be masked it is not None.
         """
-        addresses, active = pointers.data, array_of(mask)
+        addresses = pointers.data
+        active = array_of(mask)
         if active is not None and active.dtype.kind != "b":
             active = active.astype(bool)
         site = self.site()
@@ -230,7 +233,8 @@ class Recording:
         pattern, base = self.patterns.find(addresses, active, itemsize, site)
         if not pattern.lanes:
             return pointers, mask
-        first, last = (base + pattern.low) % WORD, (base + pattern.high) % WORD
+        first = (base + pattern.low) % WORD
+        last = (base + pattern.high) % WORD
         space = self.spaces.by_ordinal.get(ordinal_of(first))
         if space is not None and space.ordinal and space.start <= first and last + itemsize <= space.end:
             self.note(kind, space, pattern, base, site, value)
@@ -254,7 +258,8 @@ class Recording:
             unwritten = self.unwritten.get(argument)
             if unwritten is None:
                 continue
-            space, pattern = self.spaces.by_ordinal[argument], self.patterns.all[index]
+            space = self.spaces.by_ordinal[argument]
+            pattern = self.patterns.all[index]
             found = unwritten.read(pattern, base - (space.start - space.zero), value)
             if len(found):
                 elements = (found - (space.first - space.start)) // pattern.itemsize
@@ -308,7 +313,8 @@ class Recording:
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Compute something that the kernel does not compute itself."""
-        counts, tf32 = dict(self.flops.counts), self.flops.tf32
+        counts = dict(self.flops.counts)
+        tf32 = self.flops.tf32
         self.tiles.paused = True
         try:
             yield

@@ -68,7 +68,8 @@ class Flops:
             if not isinstance(operands, tuple):
                 # `apply` calls itself again, with a tuple.
                 return original(operation, operands)
-            before, combine = dict(self.counts), operation.combine_fn
+            before = dict(self.counts)
+            combine = operation.combine_fn
             probe = _Probe(self, combine)
             operation.combine_fn = combine if _is_library(combine) else probe
             try:
@@ -123,8 +124,10 @@ class _Probe:
     """Stands in for a combine function and counts the elements that it combines and the operations it takes."""
 
     def __init__(self, counter: Flops, combine: Any) -> None:
-        self.counter, self.combine = counter, combine
-        self.elements, self.flops = 0, 0.0
+        self.counter = counter
+        self.combine = combine
+        self.elements = 0
+        self.flops = 0.0
 
     def fn(self, *operands: Any) -> Any:
         before = sum(self.counter.counts.values())
@@ -143,7 +146,8 @@ def _is_library(combine: Any) -> bool:
 
 def _combinations(operation: Any, tile: Any) -> int:
     """Return how often a reduction or scan of a tile combines two elements."""
-    shape, axis = tile.handle.data.shape, operation.axis
+    shape = tile.handle.data.shape
+    axis = operation.axis
     lines = 1 if axis is None else prod(shape) // shape[axis]
     return prod(shape) - lines
 

@@ -39,7 +39,8 @@ def _round_to_integer(
     return below + (generator.random(values.shape) < values - below)
 
 
-_WIDEST_EXPONENT, _WIDEST_MANTISSA = 8, 23
+_WIDEST_EXPONENT = 8
+_WIDEST_MANTISSA = 23
 """The widths of float32: float64, used for all computation, then holds every intermediate number exactly."""
 
 
@@ -163,7 +164,8 @@ class FloatFormat:
             raise ValueError(f"code {wrong}: expected 0 to {2**self.bits - 1}, the codes of {self.name}")
         pattern = given.astype(np.int64)
         magnitude = pattern & (2 ** (self.bits - 1) - 1)
-        field, mantissa = magnitude >> self.mantissa_bits, magnitude & (2**self.mantissa_bits - 1)
+        field = magnitude >> self.mantissa_bits
+        mantissa = magnitude & (2**self.mantissa_bits - 1)
         significand = mantissa + np.where(field > 0, 2**self.mantissa_bits, 0)
         exponent = np.maximum(field, 1) - self.bias - self.mantissa_bits
         values = np.ldexp(significand.astype(np.float64), exponent)

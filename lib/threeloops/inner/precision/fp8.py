@@ -29,7 +29,8 @@ from torch.autograd.function import once_differentiable
 
 from threeloops.inner.precision.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FLOAT32, FloatFormat
 
-SMALLEST_SCALE, LARGEST_SCALE = FLOAT32.smallest_normal, FLOAT32.largest
+SMALLEST_SCALE = FLOAT32.smallest_normal
+LARGEST_SCALE = FLOAT32.largest
 """Both have a reciprocal that is finite and not zero."""
 _LARGEST_MARGIN = 64
 
@@ -158,7 +159,8 @@ class Scaler(nn.Module):
 
     def __init__(self, format: FloatFormat, recipe: Recipe) -> None:
         super().__init__()
-        self.format, self.recipe = format, recipe
+        self.format = format
+        self.recipe = recipe
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("history", torch.zeros(recipe.history_length))
         self.register_buffer("remembered", torch.zeros((), dtype=torch.int64))
@@ -181,13 +183,15 @@ class Scaler(nn.Module):
     def state(self) -> ScaleState:
         """The scale for the next tensor and the amaxes behind it. Waits for the device."""
         scale, history, remembered = _next_scale(*self._before)
-        count, length = int(remembered), len(history)
+        count = int(remembered)
+        length = len(history)
         order = range(max(0, count - length), count)
         return ScaleState(float(scale), tuple(float(history[number % length]) for number in order))
 
     @property
     def _before(self) -> _Before:
-        highest, most_recent = self.recipe.highest(self.format), self.recipe.amax == "most_recent"
+        highest = self.recipe.highest(self.format)
+        most_recent = self.recipe.amax == "most_recent"
         return self.scale, self.history, self.remembered, self.amax, highest, most_recent
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Scaler":
@@ -211,7 +215,8 @@ def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -
 
     Raises ValueError for sides that the hardware cannot multiply.
     """
-    inverse_a, inverse_b = a.scale.reciprocal(), b.scale.reciprocal()
+    inverse_a = a.scale.reciprocal()
+    inverse_b = b.scale.reciprocal()
     if not hardware:
         with torch.autocast(a.values.device.type, enabled=False):  # which would multiply in fewer bits
             return ((a.values.float() @ b.values.float().t()) * inverse_a * inverse_b).to(dtype)
@@ -225,9 +230,11 @@ def product(a: Quantised, b: Quantised, dtype: torch.dtype, *, hardware: bool) -
 class _Fp8Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Fp8Linear") -> Tensor:
-        ctx.layer, ctx.dtypes = layer, (x.dtype, weight.dtype)
+        ctx.layer = layer
+        ctx.dtypes = (x.dtype, weight.dtype)
         again = torch._C._current_graph_task_id() != -1  # in a backward pass: activations are being recomputed
-        a, b = layer.input_scaler(x, again), layer.weight_scaler(weight, again)
+        a = layer.input_scaler(x, again)
+        b = layer.weight_scaler(weight, again)
         ctx.save_for_backward(a.values, a.scale, b.values, b.scale)
         return product(a, b, x.dtype, hardware=_multiplies_fp8(x))
 
@@ -235,8 +242,10 @@ class _Fp8Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         saved = ctx.saved_tensors
-        x, weight = Quantised(*saved[:2]), Quantised(*saved[2:])
-        quantised, hardware = ctx.layer.gradient_scaler(gradient), _multiplies_fp8(gradient)
+        x = Quantised(*saved[:2])
+        weight = Quantised(*saved[2:])
+        quantised = ctx.layer.gradient_scaler(gradient)
+        hardware = _multiplies_fp8(gradient)
         for_input = product(quantised, _transposed(weight), ctx.dtypes[0], hardware=hardware)
         for_weight = product(_transposed(quantised), _transposed(x), ctx.dtypes[1], hardware=hardware)
         return for_input, for_weight, None
@@ -253,7 +262,8 @@ class Fp8Linear(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, recipe: Recipe | None = None) -> None:
         super().__init__()
         plain = nn.Linear(inputs, outputs, bias=bias)
-        self.weight, self.bias = plain.weight, plain.bias
+        self.weight = plain.weight
+        self.bias = plain.bias
         recipe = recipe or Recipe()
         self.input_scaler = Scaler(FLOAT8_E4M3FN, recipe)
         self.weight_scaler = Scaler(FLOAT8_E4M3FN, recipe)
@@ -263,7 +273,8 @@ class Fp8Linear(nn.Module):
     def of(cls, linear: nn.Linear, recipe: Recipe | None = None) -> "Fp8Linear":
         """Return the same layer in FP8: it shares the parameters of `linear`."""
         made = cls(1, 1, bias=False, recipe=recipe).to(linear.weight.device)
-        made.weight, made.bias = linear.weight, linear.bias
+        made.weight = linear.weight
+        made.bias = linear.bias
         return made
 
     def forward(self, x: Tensor) -> Tensor:

@@ -139,7 +139,8 @@ class LossScaler:
         nan = sum(int(torch.isnan(v).sum()) for v in values) if skipped else 0
         if not skipped:
             optimizer.step()
-        before, self.state = self.state, after_step(self.state, skipped)
+        before = self.state
+        self.state = after_step(self.state, skipped)
         return StepReport(skipped, before.scale, self.state.scale, infinite, nan)
 
 

@@ -75,7 +75,8 @@ class MasterWeights:
         `step` does."""
         self._require_newest()
         saved = state["masters"]
-        shapes, expected = [tuple(m.shape) for m in saved], [tuple(m.shape) for m in self.masters]
+        shapes = [tuple(m.shape) for m in saved]
+        expected = [tuple(m.shape) for m in self.masters]
         if shapes != expected:
             raise ValueError(f"masters of shapes {shapes}: expected {expected}, the shapes of this model's parameters")
         self.optimizer.load_state_dict(state["optimizer"])  # first: the optimizer may refuse it
@@ -107,6 +108,7 @@ def _hand_over(parameter: Tensor) -> None:
     owner = _owner(parameter)
     if owner is None:
         return
-    master, gradient = owner._master_of[parameter], parameter.grad.float()
+    master = owner._master_of[parameter]
+    gradient = parameter.grad.float()
     master.grad = gradient if master.grad is None else master.grad + gradient
     parameter.grad = None

@@ -49,8 +49,10 @@ def demand_of(work: Work | Traffic, accelerator: Accelerator, code: Code | None,
         how.append(f"{work.dram_bytes:,} bytes to and from memory, by the L2 model")
     elif work.requested_bytes > work.unique_bytes > (_effective_l2(accelerator) or 0.0):
         moved = (work.unique_bytes, work.requested_bytes)
-        how.append(f"{work.unique_bytes:,} bytes to and from memory if the L2 catches all repetitions, else up to "
-                   f"{work.requested_bytes:,}: meter with an L2 model to know better")  # fmt: skip
+        how.append(
+            f"{work.unique_bytes:,} bytes to and from memory if the L2 catches all repetitions, else up to "
+            f"{work.requested_bytes:,}: meter with an L2 model to know better"
+        )
     else:
         how.append(f"{work.unique_bytes:,} different bytes to and from memory")
     return Demand(moved, products, work.total_flops - products)
@@ -70,7 +72,8 @@ def wave_factors(accelerator: Accelerator, code: Code | None, programs: int, how
     busiest = math.ceil(programs / multiprocessors)
     together = min(code.occupancy.resident_programs if code else 1, busiest) or 1
     waves = programs / (multiprocessors * together)
-    low, high = busiest * multiprocessors / programs, math.ceil(waves) / waves
+    low = busiest * multiprocessors / programs
+    high = math.ceil(waves) / waves
     how.append(
         f"{programs} programs on {multiprocessors} multiprocessors, {together} at once on each: {waves:.3g} waves"
     )

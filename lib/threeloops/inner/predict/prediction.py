@@ -78,7 +78,8 @@ def predict(
     if code is not None and code.spills:
         how.append(f"{code.spilled_bytes} bytes per thread are spilled: their traffic is not counted")
     computing = [max(matrix[0], vector[0]), matrix[1] + vector[1]]
-    start, widened = fitted.start_seconds, fitted.residual
+    start = fitted.start_seconds
+    widened = fitted.residual
     parts: dict[Bound, float] = {"memory": memory[0], "compute": computing[0], "start": start}
     return Prediction(
         low=(start + max(memory[0], computing[0])) * (1 - widened),

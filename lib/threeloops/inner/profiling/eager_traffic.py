@@ -55,7 +55,8 @@ class _Counter(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+        inputs = _tensors((args, kwargs))
+        outputs = _tensors(result)
         name = function.overloadpacket.__name__
         shared = {each.untyped_storage()._cdata for each in inputs}
         is_view = bool(outputs) and all(each.untyped_storage()._cdata in shared for each in outputs)

@@ -59,7 +59,8 @@ def find_gaps(
     for name, value in (("minimum_us", minimum_us), ("issue_limit_us", issue_limit_us)):
         if value < 0:
             raise ValueError(f"{name} = {value}: expected microseconds ≥ 0")
-    tree, python = CallTree(events), CallTree(events, is_python)
+    tree = CallTree(events)
+    python = CallTree(events, is_python)
     if device == "cpu":
         return _cpu_gaps(tree, python, minimum_us, issue_limit_us)
     return _gpu_gaps(events, tree, python, minimum_us, issue_limit_us)
@@ -100,7 +101,8 @@ def _gpu_gaps(
             work.setdefault(event.device, []).append(event)
     gaps = []
     for before, after in (pair for of_device in work.values() for pair in _idle_between(of_device, minimum_us)):
-        start, end = before.end_us, after.start_us
+        start = before.end_us
+        end = after.start_us
         launch = launched_by.get(after.correlation)
         cause: Cause = "other"
         if launch is None:
@@ -127,15 +129,16 @@ def _gpu_gaps(
 
 
 def _was_away(stretch_us: float, limit_us: float, place: str) -> str:
-    doing = f"it was in {place}" if place else (
-        "Python code, data loading, a wait for the GIL or for the operating system"
-    )  # fmt: skip
+    doing = (
+        f"it was in {place}" if place else ("Python code, data loading, a wait for the GIL or for the operating system")
+    )
     return f"the host ran no operator for {stretch_us:.1f} µs at a stretch (limit {limit_us:g} µs): {doing}"
 
 
 def _idle_between(work: Iterable[Event], minimum_us: float) -> list[tuple[Event, Event]]:
     """Return pairs (last to end, next to start) with nothing running in between for at least `minimum_us`."""
-    pairs, latest = [], None
+    pairs = []
+    latest = None
     for event in sorted(work, key=lambda event: event.start_us):
         if latest is not None and event.start_us > latest.end_us and event.start_us - latest.end_us >= minimum_us:
             pairs.append((latest, event))
@@ -161,7 +164,8 @@ def _longest_uncovered(start: float, end: float, union: list[_Interval]) -> _Int
         return start, start
     first = bisect_left(union, start, key=lambda interval: interval[1])
     last = bisect_right(union, end, key=lambda interval: interval[0])
-    free, free_from = [], start
+    free = []
+    free_from = start
     for covered_start, covered_end in union[first:last]:
         free.append((free_from, covered_start))
         free_from = max(free_from, covered_end)

@@ -42,7 +42,8 @@ def operators(events: Sequence[Event], device: str) -> list[Operator]:
 
 
 def _single_calls(events: Sequence[Event], device: str) -> Iterator[Operator]:
-    tree, launched_by = CallTree(events), launches(events)
+    tree = CallTree(events)
+    launched_by = launches(events)
     work: dict[int, list[Event]] = {}
     for kernel in (event for event in events if event.category in ON_DEVICE):
         launch = launched_by.get(kernel.correlation)
@@ -91,7 +92,8 @@ def bound(operator: Operator, accelerator: "Accelerator", dtype: object, dispatc
     if operator.bytes == 0 and operator.flops == 0:
         return "overhead"
     if dispatch_us is None:
-        issue_us, busy_us = operator.cpu_us, operator.device_us
+        issue_us = operator.cpu_us
+        busy_us = operator.device_us
     else:
         issue_us = dispatch_us * operator.calls
         busy_us = max(0.0, operator.cpu_us - issue_us)

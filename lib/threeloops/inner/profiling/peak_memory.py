@@ -33,7 +33,9 @@ def peak_memory(events: Sequence[Event], device: str, *, outside: str = "") -> P
     the backward pass, and the moment at which each is freed.
     """
     held: dict[int, int] = {}
-    current, peak, at_peak = 0, 0, None
+    current = 0
+    peak = 0
+    at_peak = None
     for change in memory_events(events, device):
         if change.args["Bytes"] > 0:
             held[change.args["Addr"]] = change.args["Bytes"]
@@ -41,10 +43,12 @@ def peak_memory(events: Sequence[Event], device: str, *, outside: str = "") -> P
         else:  # storage from before the profile was never counted, and neither is its end
             current -= held.pop(change.args["Addr"], 0)
         if current > peak:
-            peak, at_peak = current, change
+            peak = current
+            at_peak = change
     if at_peak is None:
         return PeakMemory(0, None, ())
-    thread, moment = at_peak.thread, at_peak.start_us
+    thread = at_peak.thread
+    moment = at_peak.start_us
     ranges = [each for each in events if each.category == ANNOTATION and not is_operator(each)]
     around = [each.name for each in ranges if each.thread == thread and each.start_us <= moment <= each.end_us]
     call = CallTree(events).at(thread, moment)

@@ -67,7 +67,8 @@ def compulsory_bytes(call: Call, memory: Sequence[Event]) -> int | None:
 def _input_bytes(event: Event) -> list[int]:
     """Return the bytes of each tensor argument (0 for numbers). A dimension that is only repeated (stride 0) is read
     once."""
-    dims, types = event.args.get("Input Dims", []), event.args.get("Input type", [])
+    dims = event.args.get("Input Dims", [])
+    types = event.args.get("Input type", [])
     strides = event.args.get("Input Strides", [[]] * len(dims))
     sizes = []
     for shape, kind, stride in zip(dims, types, strides, strict=False):
@@ -119,7 +120,8 @@ def _matmul(left: int, right: int) -> Callable[[Event], int]:
     """Return a function that counts the FLOPs of the product of arguments `left` (… m k) and `right` (… k n, or k)."""
 
     def count(event: Event) -> int:
-        a, b = event.args["Input Dims"][left], event.args["Input Dims"][right]
+        a = event.args["Input Dims"][left]
+        b = event.args["Input Dims"][right]
         return 2 * prod(a) * (b[-1] if len(b) > 1 else 1)
 
     return count

@@ -92,7 +92,8 @@ def from_chrome(trace: dict) -> tuple[Event, ...]:
     for number, raw in enumerate(trace["traceEvents"]):
         if not isinstance(raw, dict):
             raise ValueError(f"event {number} is {str(raw)[:60]!r}: expected an object")
-        category, kind = raw.get("cat"), raw.get("ph")
+        category = raw.get("cat")
+        kind = raw.get("ph")
         if not isinstance(category, str) or kind not in ("X", "i"):
             continue
         category = _OLDER.get(category, category)
@@ -243,17 +244,20 @@ class CallTree:
 
     def at(self, thread: int | str, time_us: float) -> Call | None:
         """Return the innermost call that `thread` was in at `time_us`, or None."""
-        found, calls = None, self.roots.get(thread, [])
+        found = None
+        calls = self.roots.get(thread, [])
         while calls:
             index = bisect_right(calls, time_us, key=lambda call: call.event.start_us) - 1
             if index < 0 or calls[index].event.end_us < time_us:
                 break
-            found, calls = calls[index], calls[index].children
+            found = calls[index]
+            calls = calls[index].children
         return found
 
     def during(self, thread: int | str, start_us: float, end_us: float) -> Call | None:
         """Return the innermost call that `thread` was in for at least half of this time, or None."""
-        found, calls = None, self.roots.get(thread, [])
+        found = None
+        calls = self.roots.get(thread, [])
         while calls:
             first = bisect_right(calls, start_us, key=lambda call: call.event.end_us)
             last = bisect_right(calls, end_us, key=lambda call: call.event.start_us)
@@ -264,7 +268,8 @@ class CallTree:
             ]
             if not inside:
                 break
-            found, calls = inside[0], inside[0].children
+            found = inside[0]
+            calls = inside[0].children
         return found
 
 

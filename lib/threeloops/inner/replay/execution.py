@@ -96,7 +96,8 @@ class _Run:
                 self._moved(step.to)
             case Copy():
                 self.tensor(step.to).copy_(self.tensor(step.source))
-                source, to = self.storages[step.source.storage], self.storages[step.to.storage]
+                source = self.storages[step.source.storage]
+                to = self.storages[step.to.storage]
                 to.copied = to.copied or source.is_input or source.copied
                 to.stored = max(to.stored, min(source.stored, step.to.bytes))
                 self._moved(step.source, step.to)
@@ -109,7 +110,8 @@ class _Run:
         self.torch_bytes += sum(each.bytes for each in views)
 
     def _sum(self, step: Sum) -> None:
-        source, to = self.storages[step.source.storage], self.tensor(step.to)
+        source = self.storages[step.source.storage]
+        to = self.tensor(step.to)
         if self.traffic is not None and (source.is_input or source.copied or not source.stored):
             raise RecordingRefused(
                 "sums with torch what no kernel wrote: only partial results of a kernel may be summed"
@@ -157,7 +159,8 @@ class _Run:
 
     def _failure(self, kernel: str, error: BaseException) -> str:
         """Return what a kernel's exception says, and the line of the cell that raised it."""
-        chain, line = [error], 0
+        chain = [error]
+        line = 0
         while (cause := chain[-1].__cause__) is not None:
             chain.append(cause)
         for each in chain:

@@ -80,7 +80,8 @@ class Ledger:
 
     def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
         """Note `to.copy_(source)`. torch turns `x[0] = 1.5` into a copy of a single number from outside the call."""
-        known, maker = self._storages.get(identity(to)), self.maker(source)
+        known = self._storages.get(identity(to))
+        maker = self.maker(source)
         if known is None or known.made_by:
             return
         if maker == FOREIGN and source.ndim == 0:

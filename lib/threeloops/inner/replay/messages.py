@@ -73,7 +73,8 @@ def question(
 def perform(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
     """Answer a question, in this process. The contents of the cell or the recording never make it raise."""
     asked = msgspec.convert(tree, _Question)
-    sizes, outputs = asked.inputs.sizes, list[Buffer]()
+    sizes = asked.inputs.sizes
+    outputs = list[Buffer]()
 
     def sent(tensor: torch.Tensor) -> StridedView:
         """Return a view of a new buffer that holds the tensor without gaps, with its axes in the same order in

@@ -94,7 +94,9 @@ class _Operations(TorchDispatchMode):
         self.ledger = ledger
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, name, ledger = kwargs or {}, func._schema.name, self.ledger
+        kwargs = kwargs or {}
+        name = func._schema.name
+        ledger = self.ledger
         if name in _READS:
             ledger.refuse(f"reads values of a tensor (item(), bool(), a comparison in an if, {_word(func)}): {_WHY}")
         if any(map(ledger.is_input, _written(func, args, kwargs))):

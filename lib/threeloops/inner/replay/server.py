@@ -156,7 +156,8 @@ def _run_once() -> None:
     from threeloops.inner.replay.messages import perform, question
 
     inputs, storages = inputs_of([torch.ones(16)], {})
-    x, out = inputs.views[0], StridedView(1, "float32", (1, 1), (1, 1), 0)
+    x = inputs.views[0]
+    out = StridedView(1, "float32", (1, 1), (1, 1), 0)
     launch = LaunchStep("kernel", (1, 1, 1), {"x": x, "out": out, "n": 16}, {"BLOCK": 16}, {})
     recording = Recording((Allocate("float32", 1), launch), out)
     answer, _ = perform(*question(_CELL, recording, inputs, storages, None))

@@ -28,7 +28,11 @@ class _Block:
     """One `with check(…)` block: it counts the checks that held, and reports at its end."""
 
     def __init__(self, owner: "_Check", grade_id: str, title: str, part: str, hidden: str) -> None:
-        self.owner, self.grade_id, self.title, self.part, self.hidden = owner, grade_id, title, part, hidden
+        self.owner = owner
+        self.grade_id = grade_id
+        self.title = title
+        self.part = part
+        self.hidden = hidden
         self.held = self.refused = 0
 
     def __enter__(self) -> None:

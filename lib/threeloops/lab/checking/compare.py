@@ -149,7 +149,8 @@ def _kinds_agree(got: str, wanted: str, exact: bool) -> bool:
 
 
 def _difference(found: Worst, unit: str) -> str:
-    value, expected = found.value, found.expected
+    value = found.value
+    expected = found.expected
     if isinstance(value, bool):
         return ""
     if isinstance(value, complex) or isinstance(expected, complex):

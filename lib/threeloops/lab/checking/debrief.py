@@ -100,7 +100,8 @@ def _comparison(exercise: str) -> list[tuple[str, str, str]]:
         (what, with_unit(number(own), unit), with_unit(number(model), unit))
         for what, (own, model, unit) in _facts.get(exercise, {}).items()
     ]
-    own, model = _own_answer(exercise), _model_answer(exercise)
+    own = _own_answer(exercise)
+    model = _model_answer(exercise)
     return [*rows, ("lines of code", str(_lines(own)), str(_lines(model)))] if own and model else rows
 
 

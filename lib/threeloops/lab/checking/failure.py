@@ -31,7 +31,8 @@ def _asking_line(trace: TracebackType | None) -> str:
     """The last line outside the kit on the way to the failure: the line of the test cell."""
     found = ""
     while trace is not None:
-        frame, number = trace.tb_frame, trace.tb_lineno
+        frame = trace.tb_frame
+        number = trace.tb_lineno
         inside = str(frame.f_globals.get("__name__")).startswith("threeloops.lab.")
         if not inside and (text := _statement(frame.f_code, trace.tb_lasti, number)):
             found = f"line {number}: {text if len(text) <= 100 else text[:99] + '…'}"

@@ -71,7 +71,8 @@ class _Replay:
             CheckFailed: a value is wrong. The message says which one, and that nothing else counts until it is right.
         """
         what = what or f"what {self._name} returns"
-        wanted, got = _several(expected), _several(self.outputs)
+        wanted = _several(expected)
+        got = _several(self.outputs)
         check.equal(len(got), len(wanted), what=f"the number of tensors in {what}")
         for number, (actual, right) in enumerate(zip(got, wanted, strict=True)):
             sizes = right[right.isfinite()].double().abs()

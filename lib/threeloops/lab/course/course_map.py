@@ -32,7 +32,8 @@ def course_map(progress: Mapping[str, Collection[str] | int] | None = None):
     """A matplotlib Figure of the twenty labs; `progress` by lab name, by default the reader's own record."""
     progress = journal.passed() if progress is None else progress
     fig, (rings, names) = style.figure(2, 1, width=8, height=10, gridspec_kw={"height_ratios": [1, 1.25]})
-    done, checks = sum(_passed(lab, progress) for lab in labs()), sum(lab.checks for lab in labs())
+    done = sum(_passed(lab, progress) for lab in labs())
+    checks = sum(lab.checks for lab in labs())
     fig.suptitle(f"Three loops, twenty labs: {done} of {checks} checks passed", fontsize=11, alpha=0.75)
     _draw_rings(rings, progress)
     _draw_names(names, progress)

@@ -96,7 +96,8 @@ def _is_lab(name: str, folder: Path) -> bool:
 
 def _here() -> Path:
     """The folder that this notebook's lab lies in."""
-    lab, notebook = current_lab(), Path.cwd() / os.environ.get("JPY_SESSION_NAME", "")
+    lab = current_lab()
+    notebook = Path.cwd() / os.environ.get("JPY_SESSION_NAME", "")
     place = Path.cwd() if Path.cwd().name == lab else notebook.parent
     return place.parent if place.name == lab else place
 

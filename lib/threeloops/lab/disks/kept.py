@@ -46,7 +46,8 @@ class Kept(Keeper):
 
     def __init__(self, files: Files, fail: Failure) -> None:
         super().__init__(Record(list(_entries(files)), []), fail)
-        self._files, self._disk = files, Disk(_entries(files))
+        self._files = files
+        self._disk = Disk(_entries(files))
         self._refused: BadRecord | None = None
         self._is_open = False
 
@@ -57,7 +58,8 @@ class Kept(Keeper):
             path = wall.connection.call_library((__name__, "_begin"), [self._files, ask], {})
             if type(path) is not str:
                 raise RuntimeError("this submission named no folder")
-            self.path, self._is_open = Path(path), True
+            self.path = Path(path)
+            self._is_open = True
             try:
                 yield self
             finally:

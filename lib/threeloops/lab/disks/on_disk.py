@@ -65,7 +65,10 @@ def on_disk(
             disk.finish(is_whole=error is None)
         return Recorded(disk.record, result, error)
     with TemporaryDirectory() as scratch:
-        folder, result, error, recorder = Path(scratch) / "folder", None, None, None
+        folder = Path(scratch) / "folder"
+        result = None
+        error = None
+        recorder = None
         write_files(folder, files or {})
         try:
             with recording(folder, fail=fail) as recorder:

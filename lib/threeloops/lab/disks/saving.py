@@ -118,7 +118,9 @@ def _holds(place: int, tensor: Tensor) -> bool:
 
 def _layout_of(state: Mapping[str, Tensor]) -> tuple[_Layout, int]:
     """Return the place of each tensor in one buffer for all storages, and the size of this buffer in bytes."""
-    starts, layout, size = dict[int, int](), _Layout(), 0
+    starts = dict[int, int]()
+    layout = _Layout()
+    size = 0
     for name, tensor in state.items():
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in starts:
@@ -143,7 +145,8 @@ class _Saver:
     """A student's saver and the state that it gets."""
 
     def __init__(self, saver: Any, state: dict[str, Tensor]) -> None:
-        self.saver, self.state = saver, state
+        self.saver = saver
+        self.state = state
 
 
 @wall.student_side

@@ -26,7 +26,8 @@ def _phases(run: Replay) -> dict[str, list[tuple[str, float, float]]]:
     The phases are those of `_COLORS`. Between them a request keeps its seat but is not computed.
     """
     found: dict[str, list[tuple[str, float, float]]] = {}
-    computed, last = dict.fromkeys((r.id for r in run.requests), 0), {r.id: r.arrival - run.start for r in run.requests}
+    computed = dict.fromkeys((r.id for r in run.requests), 0)
+    last = {r.id: r.arrival - run.start for r in run.requests}
     sampled: set[str] = set()
     for step in run.steps:
         for name, (start, count, samples) in zip(step.requests, step.shape.chunks, strict=True):
@@ -41,7 +42,8 @@ def _phases(run: Replay) -> dict[str, list[tuple[str, float, float]]]:
                 spans[-1] = (phase, spans[-1][1], step.end)
             else:
                 spans.append((phase, step.start, step.end))
-            computed[name], last[name] = start + count, step.end
+            computed[name] = start + count
+            last[name] = step.end
             if samples:
                 sampled.add(name)
     return found
@@ -111,7 +113,8 @@ def draw_block_map(now: BlockMap, columns: int = 10) -> "Figure":
     rows = -(-len(now.owners) // columns)
     fig, axes = figure(width=7.5, height=1.0 + 0.5 * rows)
     for block, owner in enumerate(now.owners):
-        x, y = block % columns, block // columns
+        x = block % columns
+        y = block // columns
         color = _OWNERS[int(owner) % len(_OWNERS)] if owner else "none"
         axes.bar([x], [0.86], width=0.9, bottom=y - 0.43, color=color, edgecolor=palette.grey, lw=0.8)
         axes.text(x, y, owner, ha="center", va="center_baseline", color=ON_LIGHT, fontsize=10)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Bucket", "Layer", "Overlap", "draw_buckets", "fill_buckets"]
 
-_HIDDEN, _EXPOSED, _BACKWARD = palette.green, palette.vermillion, palette.sky
+_HIDDEN = palette.green
+_EXPOSED = palette.vermillion
+_BACKWARD = palette.sky
 _PLOT_WIDTH = 8.3
 
 

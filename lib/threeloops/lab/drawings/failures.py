@@ -30,10 +30,12 @@ def _log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[_S
     Events are (second, kind): "save", "saved", "failed", "running", and "end", after which nothing comes.
     """
     done: list[_Stretch] = []
-    doing, since = "not saved yet", 0.0
+    doing = "not saved yet"
+    since = 0.0
     for at, what in [*events, (until, "now")]:
         if at > until:
-            at, what = until, "now"
+            at = until
+            what = "now"
         if at > since:
             done.append(_Stretch(since, at, doing))
         since = at
@@ -64,9 +66,14 @@ def draw_log(events: Sequence[tuple[float, str]], until: float, unit: str = "s",
             axes.barh(1.5, seconds, left=place, height=0.7, color=colour, edgecolor="white")
             named = f"{kind} {seconds:g}"
             axes.text(
-                place + seconds / 2, 1.5, fitting(named, seconds / end * 8, 10), ha="center", va="center_baseline",
-                size=10, color=ON_LIGHT,
-            )  # fmt: skip
+                place + seconds / 2,
+                1.5,
+                fitting(named, seconds / end * 8, 10),
+                ha="center",
+                va="center_baseline",
+                size=10,
+                color=ON_LIGHT,
+            )
             place += seconds
         rows.append(1.5)
     axes.set(xlim=(0, end), ylim=(2.0 if sums else 0.6, -0.95), xlabel=f"time ({unit})")
@@ -109,31 +116,48 @@ def draw_new_parts(elements: int, ranks: int, lost: int) -> "Figure":
     """Draw the parts before a loss, their copies, and the new parts, with the data that has to travel."""
     plot, axes = figure(width=9.5, height=2.7)
     for rank in range(ranks):
-        own, gone = _part(elements, ranks, rank), rank == lost
+        own = _part(elements, ranks, rank)
+        gone = rank == lost
         for y, holder in ((0.0, rank), (1.0, (rank + 1) % ranks)):
             out = holder == lost
             axes.barh(
-                y, len(own), left=own.start, height=0.75, edgecolor="white",
-                color=palette.grey if out else _OF_RANKS[holder % len(_OF_RANKS)], alpha=0.35 if out else 1.0,
-            )  # fmt: skip
+                y,
+                len(own),
+                left=own.start,
+                height=0.75,
+                edgecolor="white",
+                color=palette.grey if out else _OF_RANKS[holder % len(_OF_RANKS)],
+                alpha=0.35 if out else 1.0,
+            )
             if len(own):
                 name = f"rank {holder}" + (" (lost)" if out and not gone * y else "")
                 axes.text(
-                    own.start + len(own) / 2, y, fitting(name, len(own) / elements * 8, 9), ha="center",
-                    va="center_baseline", size=9, color=palette.ink if out else ON_LIGHT,
-                )  # fmt: skip
+                    own.start + len(own) / 2,
+                    y,
+                    fitting(name, len(own) / elements * 8, 9),
+                    ha="center",
+                    va="center_baseline",
+                    size=9,
+                    color=palette.ink if out else ON_LIGHT,
+                )
     found = _found(elements, ranks, lost)
     for rank in {rank for _, rank, _ in found}:
         mine = [(element, how) for element, other, how in found if other == rank]
-        first, last = mine[0][0], mine[-1][0] + 1
+        first = mine[0][0]
+        last = mine[-1][0] + 1
         axes.barh(2.2, last - first, left=first, height=0.75, color=_OF_RANKS[rank % len(_OF_RANKS)], edgecolor="white")
         for element, how in mine:
             if how == "travels":
                 axes.barh(2.2, 1, left=element, height=0.75, color=palette.vermillion)
         axes.text(
-            (first + last) / 2, 2.2, fitting(f"rank {rank}", (last - first) / elements * 8, 9), ha="center",
-            va="center_baseline", size=9, color=ON_LIGHT,
-        )  # fmt: skip
+            (first + last) / 2,
+            2.2,
+            fitting(f"rank {rank}", (last - first) / elements * 8, 9),
+            ha="center",
+            va="center_baseline",
+            size=9,
+            color=ON_LIGHT,
+        )
     axes.set(xlim=(0, elements), ylim=(2.7, -0.5), xlabel="element of the state")
     axes.set_yticks([0.0, 1.0, 2.2], ["own part", "copy held by", "new parts"])
     axes.tick_params(axis="y", length=0)

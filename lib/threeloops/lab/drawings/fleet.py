@@ -96,14 +96,18 @@ class _Rolling:
         for replica in self.replicas:
             asked = ""
             if replica.state == "loading" and now - replica.since >= self.load:
-                replica.state, replica.since = "warming up", now
+                replica.state = "warming up"
+                replica.since = now
             if replica.state in ("loading", "warming up") and now % self.period == 0:
                 warm = replica.state == "warming up" and now - replica.since >= self.warm_up
                 asked = "200" if warm else "503" if replica.state == "warming up" else "refused"
                 if warm:
-                    replica.state, replica.since = "ready", now
+                    replica.state = "ready"
+                    replica.since = now
             if replica.state == "draining" and replica.running < 0.5:
-                replica.state, replica.since, replica.running = "gone", now, 0.0
+                replica.state = "gone"
+                replica.since = now
+                replica.running = 0.0
             probes.append(asked)
         self._serve()
         rows = tuple((each.name, each.version, each.state, each.running) for each in self.replicas)
@@ -147,7 +151,8 @@ def _frames(fleet: _Rolling, wanted: int) -> Iterator[_RollFrame]:
         coming = any(each.state in ("loading", "warming up") for each in new)
         surplus = len(old) + sum(each.state == "ready" for each in new) > wanted
         if surplus and old:
-            old[0].state, old[0].since = "draining", now
+            old[0].state = "draining"
+            old[0].since = now
         elif len(new) < wanted and not coming:
             fleet.replicas.append(_RollingReplica(f"new {len(new) + 1}", 2, since=now))
         yield fleet.second(now)

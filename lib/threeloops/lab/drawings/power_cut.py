@@ -17,7 +17,8 @@ __all__ = ["Moment", "draw_power_cut", "power_cuts"]
 
 _Verdict = Literal["old", "new", "neither"]
 _COLOURS: dict[_Verdict, str] = {"old": palette.blue, "new": palette.green, "neither": palette.vermillion}
-_PER_ROW, _MOST_SHOWN = 12, 84
+_PER_ROW = 12
+_MOST_SHOWN = 84
 
 
 class Moment(NamedTuple):
@@ -54,7 +55,8 @@ def draw_power_cut(moments: tuple[Moment, ...], at: int, title: str = "") -> "Fi
     verdicts = moments[at].verdicts
     for place, verdict in enumerate(verdicts[:_MOST_SHOWN]):
         row, column = divmod(place, _PER_ROW)
-        x, y = 0.52 + 0.036 * column, 0.8 - 0.085 * row
+        x = 0.52 + 0.036 * column
+        y = 0.8 - 0.085 * row
         axes.scatter([x], [y], marker="s", s=130, color=_COLOURS[verdict])
     counts = [f"{verdicts.count(each)} {each}" for each in _COLOURS if verdicts.count(each)]
     more = f" ({_MOST_SHOWN} shown)" if len(verdicts) > _MOST_SHOWN else ""

@@ -15,7 +15,8 @@ from threeloops.lab.widgets.style import palette
 
 __all__ = ["against_prediction", "calibration"]
 
-_CLOSE, _NEAR = 1.25, 2.0
+_CLOSE = 1.25
+_NEAR = 2.0
 """Factors within which a guess is called close, and within which it counts as near."""
 _TIMED = re.compile(r"(^|/)[mµn]?s$")
 """Units of times and rates."""
@@ -34,7 +35,8 @@ def against_prediction(key: str, measured: Answer, unit: str = "", source: str =
     question = questions.asked.get(key, Question(key, "", unit))
     if question.unit and unit and question.unit != unit:
         raise ValueError(f"{key}: predicted in {question.unit}, measured in {unit}; give both in the same unit")
-    value, unit = question.read(measured, "measured"), question.unit or unit
+    value = question.read(measured, "measured")
+    unit = question.unit or unit
     questions.found(key, value)
     timed = not question.options and source.startswith("measured here") and _TIMED.search(unit)
     busy = busy_words() if timed else ""

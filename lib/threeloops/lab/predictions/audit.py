@@ -79,14 +79,16 @@ def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: 
 
 
 def _show(record: dict) -> None:
-    verdict, level = record["verdict"], LEVELS[record["level"]]
+    verdict = record["verdict"]
+    level = LEVELS[record["level"]]
     found = "no number" if record["number"] is None else with_unit(printed(record["number"]), record["unit"])
     text = (
         f"audit {record['id']} (source {record['source']}): {record['claim']}\n"
         f"  {verdict}: {found}, {level}\n  how: {record['how']}"
     )
     cite = ", ".join(f"{letter}: {sources()[letter]}" for letter in record["source"].split(","))
-    inline, kind = cards.inline, _CARDS[verdict]
+    inline = cards.inline
+    kind = _CARDS[verdict]
     body = (
         f"<b>Claim {inline(record['id'])}</b> · {inline(record['claim'])} {cards.small(f'({cite})')}<br>"
         f'<b style="color:{cards.MARK[kind]}">{inline(verdict)}</b>: <b>{inline(found)}</b> '

@@ -111,10 +111,12 @@ def _form(question: Question) -> Any:
         except ValueError as error:
             card.value = _card(question, str(error))
             return
-        card.value, box.children = _card(question), [card]
+        card.value = _card(question)
+        box.children = [card]
 
     def given_up(_: Any) -> None:
-        card.value, box.children = _card(question, "No guess this time."), [card]
+        card.value = _card(question, "No guess this time.")
+        box.children = [card]
         gate.happens(_EVENT.format(question.key))
 
     take.on_click(taken)

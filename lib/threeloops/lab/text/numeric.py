@@ -126,14 +126,18 @@ def _scalar(element):
 
 
 def _compare_exactly(actual: Numbers, expected: Numbers, rtol: float, atol: float):
-    a, e = actual.array, expected.array
+    a = actual.array
+    e = expected.array
     inside = np.asarray(a == e, dtype=bool)
-    excess, allowed = np.zeros(inside.shape), np.zeros(inside.shape)
+    excess = np.zeros(inside.shape)
+    allowed = np.zeros(inside.shape)
     if not (rtol or atol) and object not in (a.dtype, e.dtype):
         return inside, np.abs(a.astype(np.float64) - e.astype(np.float64)), allowed
     for index in map(tuple, np.argwhere(~inside)):
-        given, wanted = int(a[index]), int(e[index])
-        difference, tolerance = abs(given - wanted), atol + (rtol * abs(wanted) if rtol else 0.0)
+        given = int(a[index])
+        wanted = int(e[index])
+        difference = abs(given - wanted)
+        tolerance = atol + (rtol * abs(wanted) if rtol else 0.0)
         inside[index] = difference <= tolerance
         allowed[index] = tolerance
         excess[index] = min(difference, 10**300) - tolerance
@@ -142,7 +146,8 @@ def _compare_exactly(actual: Numbers, expected: Numbers, rtol: float, atol: floa
 
 def _compare_floats(actual: Numbers, expected: Numbers, rtol: float, atol: float):
     wide = np.complex128 if "complex" in (actual.kind, expected.kind) else np.float64
-    a, e = actual.array.astype(wide), expected.array.astype(wide)
+    a = actual.array.astype(wide)
+    e = expected.array.astype(wide)
     with np.errstate(all="ignore"):
         difference = np.abs(a - e)
         allowed = np.asarray(atol + rtol * np.abs(e))

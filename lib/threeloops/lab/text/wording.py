@@ -34,7 +34,8 @@ def number_pair(value: complex, expected: complex) -> tuple[str, str]:
 
 def printed(value: float) -> str:
     """Write a number as a person prints it: 16896 → "16,896", 15.8732 → "15.87", 2.98e-08 → "2.98 × 10⁻⁸"."""
-    size, sign = abs(value), "−" if value < 0 else ""
+    size = abs(value)
+    sign = "−" if value < 0 else ""
     if size and not 1e-3 <= size < 1e15:
         digits, _, exponent = f"{size:.2e}".partition("e")
         return f"{sign}{digits.rstrip('0').rstrip('.')} × 10{str(int(exponent)).translate(_SUPERSCRIPT)}"

@@ -53,7 +53,8 @@ def animate(
 def _player(pictures: list[str], seconds: float, caption: str) -> str:
     """One group of radio buttons: the first lets the frames take turns, each of the others shows one."""
     name = "anim-" + hashlib.sha256("".join(pictures).encode()).hexdigest()[:12]
-    count, total = len(pictures), len(pictures) * seconds
+    count = len(pictures)
+    total = len(pictures) * seconds
     chosen = ",\n".join(
         f".{name} > .pick:nth-of-type({n + 1}):checked ~ .frames > :nth-child({n})" for n in range(1, count + 1)
     )

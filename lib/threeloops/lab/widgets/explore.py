@@ -21,7 +21,8 @@ _SPELLED = {"gpu": "GPU", "gpus": "GPUs", "alpha": "α", "beta": "β"}
 
 def _label(name: str) -> str:
     """An argument's name as people write it: `decode_ms` is "decode (ms)", `thousand_tokens` "tokens (thousands)"."""
-    words, unit = [_SPELLED.get(word, word) for word in name.split("_")], ""
+    words = [_SPELLED.get(word, word) for word in name.split("_")]
+    unit = ""
     if len(words) > 1 and words[-1] in _UNITS:
         unit = _UNITS[words.pop()]
         if len(words) > 1 and words[-1] == "in":

@@ -36,7 +36,8 @@ class _Line:
     """The one output of a running loop."""
 
     def __init__(self, what: str, total: int | None) -> None:
-        self.what, self.total = what, total
+        self.what = what
+        self.total = total
         self.started = time.perf_counter()
         self.shown = -_SECONDS_BETWEEN_UPDATES
         self.handle = None

@@ -74,7 +74,8 @@ def with_still(picture: str, still: _Still, alt: str) -> str:
     JupyterLab removes it in every notebook that it does not trust. It keeps the words of a figure and drops the rest.
     So the words are hidden, and only a style that it drops as well shows them.
     """
-    style, hidden = f"<style>{_SVG_INSTEAD}</style>", f'<div style="display:none">{picture}</div>'
+    style = f"<style>{_SVG_INSTEAD}</style>"
+    hidden = f'<div style="display:none">{picture}</div>'
     return f'<div class="{_DRAWN}">{style}{hidden}{_image(still, alt)}</div>'
 
 

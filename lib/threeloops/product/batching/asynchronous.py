@@ -53,7 +53,8 @@ class AsyncEngine:
 
     def __init__(self, engine: Engine, buffer: int = 64):
         require_whole(of="tokens", buffer=buffer)
-        self._engine, self._buffer = engine, buffer
+        self._engine = engine
+        self._buffer = buffer
         self._streams: dict[Request, _Stream] = {}  # the thread's
         self._changed = threading.Condition()
         self._commands: list[Callable[[], None]] = []
@@ -64,7 +65,8 @@ class AsyncEngine:
     async def __aenter__(self) -> "AsyncEngine":
         if self._thread is not None:
             raise RuntimeError("this front was opened before: make a new AsyncEngine")
-        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
         self._thread.start()
         return self
@@ -156,7 +158,8 @@ class AsyncEngine:
             if wait and not self._commands and not self._closing:
                 left = self._engine.scheduler.next_door() - self._engine.clock.now()
                 self._changed.wait(None if left > threading.TIMEOUT_MAX else max(0.0, left))
-            commands, self._commands = self._commands, []
+            commands = self._commands
+            self._commands = []
             return commands
 
     def _join(self, stream: _Stream) -> None:
@@ -190,7 +193,8 @@ class AsyncEngine:
 
     def _finish(self, stream: _Stream, error: Exception | None) -> None:
         stream.available = len(stream.request.output)
-        stream.error, stream.done = error, True
+        stream.error = error
+        stream.done = True
         stream.wake()
 
     def _stop(self, stopped: EngineStopped) -> None:

@@ -28,7 +28,8 @@ class BlockManager:
 
     def __init__(self, blocks: int, block_size: int):
         require_whole(blocks=blocks, block_size=block_size)
-        self.blocks, self.block_size = blocks, block_size
+        self.blocks = blocks
+        self.block_size = block_size
         self._references = [0] * blocks
         self._free = OrderedDict.fromkeys(range(blocks))  # taken from the front, given back to the end
         self._key_of: dict[int, bytes] = {}
@@ -76,7 +77,8 @@ class BlockManager:
     def name(self, block: int, key: bytes) -> None:
         """Let a held block be found by `key`; the first of equal keys keeps it."""
         if key not in self._block_of and block not in self._key_of:
-            self._key_of[block], self._block_of[key] = key, block
+            self._key_of[block] = key
+            self._block_of[key] = block
 
     def find(self, keys: list[bytes]) -> list[int]:
         """The blocks of the longest run of keys, from the first, that are still here. They are not yet held."""

@@ -20,7 +20,8 @@ class TokenCounters:
     """
 
     def __init__(self, prompt: float = 1.0, output: float = 2.0):
-        self.prompt, self.output = prompt, output
+        self.prompt = prompt
+        self.output = output
         self._service: defaultdict[str, float] = defaultdict(float)
         self._last = ""  # the client whose request was the last to be admitted
 

@@ -24,7 +24,8 @@ class Scheduler:
     """Requests that are `waiting`, `running` or `paused`, and the blocks of those who run."""
 
     def __init__(self, blocks: BlockManager, policy: Policy):
-        self.blocks, self.policy = blocks, policy
+        self.blocks = blocks
+        self.policy = policy
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.paused: list[Request] = []

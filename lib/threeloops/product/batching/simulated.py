@@ -157,7 +157,9 @@ def _nonnegative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     length = np.linalg.norm(a, axis=0)
     length[length == 0] = 1.0
     a = a / length
-    gram, target, x = a.T @ a, a.T @ b, np.zeros(a.shape[1])
+    gram = a.T @ a
+    target = a.T @ b
+    x = np.zeros(a.shape[1])
     for _ in range(20_000):
         before = x.copy()
         for j in range(len(x)):
@@ -171,7 +173,8 @@ class SimulatedExecutor:
     """Lets virtual time pass instead of computing. Every token is −1, so only `max_tokens` ends a request."""
 
     def __init__(self, clock: VirtualClock, cost: Cost):
-        self.clock, self.cost = clock, cost
+        self.clock = clock
+        self.cost = cost
 
     def check(self, request: Request) -> None:
         """Any tokens will do."""

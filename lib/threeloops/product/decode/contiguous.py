@@ -79,7 +79,8 @@ class _Layer:
         sequence = torch.arange(len(q), device=q.device)[:, None]
         self.keys[sequence, :, self.positions] = k.transpose(1, 2)
         self.values[sequence, :, self.positions] = v.transpose(1, 2)
-        keys, values = self.keys[:, :, : self.longest], self.values[:, :, : self.longest]
+        keys = self.keys[:, :, : self.longest]
+        values = self.values[:, :, : self.longest]
         return functional.scaled_dot_product_attention(q, keys, values, attn_mask=self.visible, enable_gqa=True)
 
 
@@ -111,7 +112,8 @@ def generate(
     sequences = [list(prompt) for prompt in prompts]
     outputs: list[list[int]] = [[] for _ in prompts]
     going = [True] * len(prompts)
-    start, new = torch.zeros(len(prompts), dtype=torch.long, device=weight.device), sequences
+    start = torch.zeros(len(prompts), dtype=torch.long, device=weight.device)
+    new = sequences
     while True:
         hidden = _run(model, kept, new, start)
         ends = torch.tensor([len(part) - 1 for part in new], device=weight.device)
@@ -127,7 +129,8 @@ def generate(
         if kept is None:
             new = sequences
         else:
-            start, new = start + ends + 1, [sequence[-1:] for sequence in sequences]
+            start = start + ends + 1
+            new = [sequence[-1:] for sequence in sequences]
 
 
 def _run(model: GPT, kept: ContiguousCache | None, new: Sequence[Sequence[int]], start: Tensor) -> Tensor:

@@ -25,15 +25,18 @@ def export_prefill(model: GPT) -> ExportedProgram:
 
     keys and values are (layers, batch, kv_heads, length, head_dim).
     """
-    batch, length = Dim("batch"), Dim("length", max=model.config.max_sequence)
+    batch = Dim("batch")
+    length = Dim("length", max=model.config.max_sequence)
     tokens = torch.zeros(2, 5, dtype=torch.long, device=model.head.weight.device)
     return torch.export.export(_Prefill(model).eval(), (tokens,), dynamic_shapes=({0: batch, 1: length},))
 
 
 def export_decode(model: GPT) -> ExportedProgram:
     """(tokens (batch, 1), keys, values) → (logits (batch, vocabulary), keys, values), each one token longer."""
-    batch, past = Dim("batch"), Dim("past", max=model.config.max_sequence - 1)
-    config, weight = model.config, model.head.weight
+    batch = Dim("batch")
+    past = Dim("past", max=model.config.max_sequence - 1)
+    config = model.config
+    weight = model.head.weight
     tokens = torch.zeros(2, 1, dtype=torch.long, device=weight.device)
     cache = torch.zeros(config.layers, 2, config.kv_heads, 5, config.head_dim, dtype=weight.dtype, device=weight.device)
     shapes = {0: batch}, {1: batch, 3: past}, {1: batch, 3: past}
@@ -62,12 +65,16 @@ class _Recorded:
     """One layer's cache: the incoming keys and values, if any, followed by the new ones."""
 
     def __init__(self, window: int | None, keys: Tensor | None = None, values: Tensor | None = None):
-        self.window, self.keys, self.values = window, keys, values
+        self.window = window
+        self.keys = keys
+        self.values = values
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
-        (batch, heads, _, head_dim), kv_heads = q.shape, k.shape[1]
+        batch, heads, _, head_dim = q.shape
+        kv_heads = k.shape[1]
         if self.keys is None or self.values is None:
-            self.keys, self.values = k, v
+            self.keys = k
+            self.values = v
             # By index, since torch 2.11 cannot export `repeat_interleave` for every length.
             head = torch.arange(heads, device=q.device) // (heads // kv_heads)
             keys, values = (each.index_select(1, head) for each in (k, v))

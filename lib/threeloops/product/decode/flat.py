@@ -78,14 +78,21 @@ class FlatGPT:
     """
 
     def __init__(self, model: GPT):
-        self.config, self.head = model.config, _Product(model.head)
-        self._embedding, self._rotation, self._norm = model.embedding, model.rotation, _Norm(model.norm)
+        self.config = model.config
+        self.head = _Product(model.head)
+        self._embedding = model.embedding
+        self._rotation = model.rotation
+        self._norm = _Norm(model.norm)
         self._layers = [_Layer(block) for block in model.blocks]
 
     def hidden(self, tokens: Tensor, *, start: Tensor, caches: Sequence[RowCache]) -> Tensor:
         """Return the head's input, (rows, 1, width), for `tokens`, (rows, 1), at positions `start`, (rows,)."""
-        heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
-        shape, half, rotated = (-1, heads + 2 * kv_heads, head_dim), head_dim // 2, heads + kv_heads
+        heads = self.config.heads
+        kv_heads = self.config.kv_heads
+        head_dim = self.config.head_dim
+        shape = (-1, heads + 2 * kv_heads, head_dim)
+        half = head_dim // 2
+        rotated = heads + kv_heads
         cosines, sines = (values[:, 0] for values in self._rotation(start, 1))
         x = self._embedding(tokens)[:, 0]
         for layer, cache in zip(self._layers, caches, strict=True):
@@ -107,10 +114,14 @@ class _Layer:
     """The products and norms of one layer."""
 
     def __init__(self, block: Block):
-        attention, mlp = block.attention, block.mlp
-        self.attention_norm, self.mlp_norm = _Norm(block.attention_norm), _Norm(block.mlp_norm)
-        self.qkv, self.output = _Product(attention.qkv), _Product(attention.output)
-        self.gate_and_up, self.down = _Product(mlp.gate, mlp.up), _Product(mlp.down)
+        attention = block.attention
+        mlp = block.mlp
+        self.attention_norm = _Norm(block.attention_norm)
+        self.mlp_norm = _Norm(block.mlp_norm)
+        self.qkv = _Product(attention.qkv)
+        self.output = _Product(attention.output)
+        self.gate_and_up = _Product(mlp.gate, mlp.up)
+        self.down = _Product(mlp.down)
         self.head_norms = None
         if attention.query_norm is not None and attention.key_norm is not None:
             self.head_norms = _Norm(attention.query_norm), _Norm(attention.key_norm)
@@ -153,7 +164,8 @@ class _Norm:
     def __init__(self, norm: RMSNorm):
         self._parameters = norm._parameters
         size = norm.weight.numel()
-        self._root, self._zero = math.sqrt(size), torch.zeros(())
+        self._root = math.sqrt(size)
+        self._zero = torch.zeros(())
         self._floor = torch.tensor(math.sqrt(size * norm.epsilon))
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -30,7 +30,9 @@ class DecodeGraphs:
                 f"a cache on {cache.device}: expected one on a CUDA device that the paged-attention kernel attends, "
                 "since only its launches can be captured; leave graphs=False elsewhere"
             )
-        self._model, self._cache, self._largest = model, cache, largest
+        self._model = model
+        self._cache = cache
+        self._largest = largest
         self._captured: dict[int, tuple[torch.cuda.CUDAGraph, Step, Tensor]] = {}
 
     def hidden(self, chunks: Sequence[Rows]) -> Tensor:
@@ -73,7 +75,8 @@ def _static(rows: int, blocks: int, device: torch.device) -> Step:
 
 def _fill(static: Step, step: Step) -> None:
     """Copy a step in. Remaining rows repeat its first row, and write the same values."""
-    (mine,), (theirs,) = static.groups, step.groups
+    (mine,) = static.groups
+    (theirs,) = step.groups
     rows, blocks = theirs.tables.shape
     mine.tables[:rows, :blocks] = theirs.tables
     mine.tables[rows:, :blocks] = theirs.tables[0]

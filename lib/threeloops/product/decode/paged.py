@@ -118,7 +118,8 @@ class PagedCache:
 
     def prepare(self, chunks: Sequence[Rows]) -> "Step":
         """Make the tensors that a pass over `chunks` needs."""
-        device, size = self._pool.device, self.block_size
+        device = self._pool.device
+        size = self.block_size
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -156,7 +157,8 @@ class PagedCache:
         return range(first, -(-chunk.end // self.block_size))
 
     def _group(self, first: int, chunks: Sequence[Rows], positions: Tensor) -> "Group":
-        device, count = self._pool.device, len(chunks[0].tokens)
+        device = self._pool.device
+        count = len(chunks[0].tokens)
         positions = positions[first : first + len(chunks) * count]
         seen = [self._seen(chunk) for chunk in chunks]
         used = [chunk.block_table[span.start : span.stop] for chunk, span in zip(chunks, seen, strict=True)]

@@ -68,7 +68,8 @@ class ModelRunner:
         requests = [chunk.request for chunk in batch.chunks if chunk.samples]
         samplings = [request.sampling for request in requests]
         positions = [request.length for request in requests]
-        adjusted, failures = logits, dict[int, Exception]()
+        adjusted = logits
+        failures = dict[int, Exception]()
         if any(sampling.is_adjusted for sampling in samplings):
             rows = {row: request for row, request in enumerate(requests) if request.sampling.is_adjusted}
             adjusted, failures = self._adjuster.adjusted(logits, rows)
@@ -96,7 +97,8 @@ class ModelRunner:
         of_prompts: list[tuple[Request, range]] = []
         end = 0
         for place, chunk in enumerate(chunks):
-            request, guessed = chunk.request, guesses[place] if guesses else ()
+            request = chunk.request
+            guessed = guesses[place] if guesses else ()
             tokens = request.tokens_from(request.computed, chunk.count)
             rows.append(Rows([*tokens, *guessed], request.computed, request.block_table))
             end += len(rows[-1].tokens)
@@ -104,7 +106,8 @@ class ModelRunner:
                 wanted += range(end - len(guessed) - 1, end)
             if request.lacks_prompt_logprobs:
                 before = end - len(rows[-1].tokens) - request.computed  # the row of position 0
-                done, most = len(request.prompt_logprobs), len(request.prompt) - 1
+                done = len(request.prompt_logprobs)
+                most = len(request.prompt) - 1
                 if prompt_rows := range(before + done, before + min(chunk.start + chunk.count, most)):
                     of_prompts.append((request, prompt_rows))
         run = self._graphs.hidden if self._graphs and end == len(rows) else self._hidden
@@ -129,7 +132,8 @@ class ModelRunner:
         return logits[:sampled], [bool(part.all()) for part in fine.split([len(part.tokens) for part in rows])]
 
     def error(self, chunk: Chunk) -> NotFinite:
-        first, last = chunk.request.computed, chunk.request.computed + chunk.count - 1
+        first = chunk.request.computed
+        last = chunk.request.computed + chunk.count - 1
         return NotFinite(
             f"request {chunk.request.id!r}: tokens {first} to {last} give numbers that are not finite; look for "
             f"overflow in the weights or in {self.model.head.weight.dtype}"

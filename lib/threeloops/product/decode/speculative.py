@@ -29,7 +29,9 @@ __all__ = [
     "Draft", "Guess", "LookupDraft", "ModelDraft", "SpeculativeRunner", "accept", "expected_speedup", "expected_tokens",
 ]  # fmt: skip
 
-_MODEL, _DRAFT, _ACCEPT = 0, 1, 2
+_MODEL = 0
+_DRAFT = 1
+_ACCEPT = 2
 """Streams of noise. Whether a guess is kept, and what is drawn instead, must not depend on how it was drawn."""
 
 
@@ -120,7 +122,8 @@ class ModelDraft:
         self._model = flattened(model)
 
     def join(self, config: GPTConfig, blocks: int, block_size: int) -> None:
-        own, weight = self._model.config, self._model.head.weight
+        own = self._model.config
+        weight = self._model.head.weight
         if own.vocabulary_size != config.vocabulary_size:
             raise ValueError(
                 f"the draft has vocabulary_size = {own.vocabulary_size}, the model {config.vocabulary_size}: expected "
@@ -165,7 +168,8 @@ class ModelDraft:
         return [Guess(own, torch.stack(rows) if rows else None) for own, rows in zip(tokens, chances, strict=True)]
 
     def _synchronised(self, chunk: Chunk) -> Rows:
-        request, start = chunk.request, max(0, chunk.request.computed - 1)
+        request = chunk.request
+        start = max(0, chunk.request.computed - 1)
         tokens = request.tokens_from(start, request.computed + chunk.count - start)
         return Rows(tokens, start, request.block_table)
 
@@ -182,7 +186,9 @@ class SpeculativeRunner:
     """
 
     def __init__(self, model: GPT, draft: Draft, blocks: int, block_size: int, *, invariant: bool = False):
-        self._runner, self._draft, self._invariant = ModelRunner(model, blocks, block_size), draft, invariant
+        self._runner = ModelRunner(model, blocks, block_size)
+        self._draft = draft
+        self._invariant = invariant
         self._draft.join(model.config, blocks, block_size)
         self.judged = 0  # guesses that were compared with the model: none after the first that is not kept
         self.kept = 0
@@ -272,7 +278,8 @@ def _agreed(guesses: Sequence[int], drawn: Sequence[int]) -> list[int]:
 
 def _judged(request: Request, guess: Guess, logits: Tensor) -> list[int]:
     """The kept guesses and one token more, by `accept`."""
-    count, seed = len(guess.tokens), request.sampling.seed
+    count = len(guess.tokens)
+    seed = request.sampling.seed
     model = probabilities(logits, [request.sampling] * (count + 1))
     draft = guess.chances
     if draft is None:

@@ -55,7 +55,8 @@ class Demand:
         if not 0 <= moment <= self.seconds:
             return 0.0
         place = min(bisect_right(self.times, moment), len(self.times) - 1)
-        before, after = self.times[place - 1], self.times[place]
+        before = self.times[place - 1]
+        after = self.times[place]
         share = (moment - before) / (after - before)
         return (1 - share) * self.rates[place - 1] + share * self.rates[place]
 
@@ -63,13 +64,15 @@ class Demand:
         """The same shape in `time` times the seconds, at `rate` times the rates."""
         return Demand(tuple(time * moment for moment in self.times), tuple(rate * each for each in self.rates))
 
-    def arrivals(self, prompts: Lengths, outputs: Lengths, *, prefixes: int = 0, prefix_length: int = 0, seed: int = 0
-                 ) -> list[Arrival]:  # fmt: skip
+    def arrivals(
+        self, prompts: Lengths, outputs: Lengths, *, prefixes: int = 0, prefix_length: int = 0, seed: int = 0
+    ) -> list[Arrival]:
         """A trace of this demand. The same seed gives the same trace.
 
         Each prompt begins with one of `prefixes` shared ones, if there are any.
         """
-        random, found = Random(seed), []
+        random = Random(seed)
+        found = []
         for number, at in enumerate(self._moments(random), prefixes):
             shared = ((random.randrange(prefixes), prefix_length),) if prefixes and prefix_length else ()
             found.append(Arrival(at, (*shared, (number, prompts(random))), outputs(random)))
@@ -119,12 +122,14 @@ def bursty_day(
     return Demand(tuple(place * seconds for place in places), tuple(rates))
 
 
-_RISE, _FADE = 1 / 500, 1 / 150
+_RISE = 1 / 500
+_FADE = 1 / 150
 
 
 def _lift(place: float, begin: float, end: float, height: float) -> float:
     """Return the factor by which a burst multiplies the rate at this part of the day."""
     if place <= begin or place >= end + _RISE + _FADE:
         return 1.0
-    rising, fading = (place - begin) / _RISE, (end + _RISE + _FADE - place) / _FADE
+    rising = (place - begin) / _RISE
+    fading = (end + _RISE + _FADE - place) / _FADE
     return 1 + (height - 1) * min(1.0, rising, fading)

@@ -61,7 +61,9 @@ def flow(
         replicas = autoscaler.minimum
         while replicas < autoscaler.maximum and _running(rates, demand.rates[0] / max(1, replicas)) > autoscaler.target:
             replicas += 1
-    ready, waiting, history = replicas, 0.0, History()
+    ready = replicas
+    waiting = 0.0
+    history = History()
     coming: deque[tuple[float, int]] = deque()  # when so many will be ready
     columns: list[tuple[float, float, int, int, float]] = []
     for look in range(math.ceil(demand.seconds / period)):

@@ -34,11 +34,15 @@ class Replica:
     """A replica. `slowness` multiplies its cold start. A `warm` one has started already."""
 
     def __init__(self, owner: Owner, fleet: Fleet, clock: VirtualClock, life: Life, slowness: float, warm: bool):
-        self.life, self.requests = life, dict[Request, None]()  # in the order in which they came
+        self.life = life
+        self.requests = dict[Request, None]()  # in the order in which they came
         self.draining = self.gone = self.hangs = False
         self.down_until = -math.inf  # for the router
         self.server: Server | None = None  # None while nothing listens
-        self._owner, self._fleet, self._clock, self._slowness = owner, fleet, clock, slowness
+        self._owner = owner
+        self._fleet = fleet
+        self._clock = clock
+        self._slowness = slowness
         self._loaded = math.inf
         self._spent = (0.0, 0.0)  # busy seconds and steps of the containers before this one
         self._looked = (0.0, 0.0)
@@ -51,7 +55,8 @@ class Replica:
             while not self.kubelet.ready:
                 self.kubelet.tick(self.kubelet.next)
             self.kubelet.skip_to(clock.now())
-            self.server, life.ready = fleet.model(clock.now()), clock.now()
+            self.server = fleet.model(clock.now())
+            life.ready = clock.now()
         else:
             self._plan_tick()
 
@@ -100,7 +105,8 @@ class Replica:
         now = self._spent
         if self.server is not None:
             now = (now[0] + self.server.busy, now[1] + self.server.steps)
-        before, self._looked = self._looked, now
+        before = self._looked
+        self._looked = now
         self.life.busy = now[0]
         return now[0] - before[0], now[1] - before[1]
 
@@ -195,8 +201,12 @@ class Replica:
     def _stop(self, why: str) -> None:
         """End the process."""
         self.look()
-        self._spent, self._loaded, self._planned = self._looked, math.inf, math.inf
-        self.server, self.hangs = None, False
-        broken, self.requests = list(self.requests), {}
+        self._spent = self._looked
+        self._loaded = math.inf
+        self._planned = math.inf
+        self.server = None
+        self.hangs = False
+        broken = list(self.requests)
+        self.requests = {}
         for request in broken:
             self._owner.broken(request, f"{self.life.replica} broke off: {why}")

@@ -173,7 +173,8 @@ class _EngineServer:
         self._made = [chunk.request for chunk in batch.chunks if chunk.request.finish is not None]
         self._ends = self.engine.clock.now() if batch.chunks else math.inf
         if batch.chunks:
-            self.busy, self.steps = self.busy + self._ends - now, self.steps + 1
+            self.busy = self.busy + self._ends - now
+            self.steps = self.steps + 1
 
 
 class _SharedServer:
@@ -181,8 +182,11 @@ class _SharedServer:
     level ends `max_tokens` above it, so the order in which requests end never changes."""
 
     def __init__(self, model: SharedModel, now: float):
-        self.model, self.busy, self.steps = model, 0.0, 0.0
-        self._now, self._level = now, 0.0
+        self.model = model
+        self.busy = 0.0
+        self.steps = 0.0
+        self._now = now
+        self._level = 0.0
         self._prompt: Request | None = None
         self._prompt_ends = math.inf
         self._running: list[tuple[float, int, Request]] = []
@@ -213,7 +217,8 @@ class _SharedServer:
         if request in self._queue:
             del self._queue[request]
         elif request is self._prompt:
-            self._prompt, self._prompt_ends = None, math.inf
+            self._prompt = None
+            self._prompt_ends = math.inf
         else:
             self._running = [each for each in self._running if each[2] is not request]
             heapq.heapify(self._running)
@@ -234,7 +239,8 @@ class _SharedServer:
 
     def _pass(self, now: float) -> None:
         """Let time go by in which nothing changes."""
-        seconds, self._now = now - self._now, now
+        seconds = now - self._now
+        self._now = now
         if self._prompt is None and self._running:
             self._level += seconds / self._step_seconds
             self.steps += seconds / self._step_seconds
@@ -249,7 +255,8 @@ class _SharedServer:
     def _join(self, request: Request) -> None:
         """The prompt is computed. Its first token comes with the next step, and the one that is being made is half
         over, on average."""
-        self._prompt, self._prompt_ends = None, math.inf
+        self._prompt = None
+        self._prompt_ends = math.inf
         first = self._level + (1.5 if self._running else 1.0)
         heapq.heappush(self._running, (first, next(self._order), request))
 

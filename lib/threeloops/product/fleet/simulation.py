@@ -50,14 +50,17 @@ class _Simulation:
     """The router, the client that tries again, and the loop of the autoscaler; the `Owner` of all replicas."""
 
     def __init__(self, fleet: Fleet, seed: int):
-        self.fleet, self.clock, self.random = fleet, VirtualClock(), Random(seed)
+        self.fleet = fleet
+        self.clock = VirtualClock()
+        self.random = Random(seed)
         self.replicas: list[Replica] = []  # that are not gone
         self.lives: list[Life] = []
         self.outcomes: list[Outcome] = []
         self.samples: list[Sample] = []
         self.held: OrderedDict[_Try, None] = OrderedDict()  # by the router, while no replica takes them
         self.tries: dict[Request, _Try] = {}
-        self.history, self.desired = History(), fleet.replicas
+        self.history = History()
+        self.desired = fleet.replicas
         self.coming = self.open = self.turn = self.retries = self.refused = 0
         self.seen = 0  # arrivals until the last look
         self.names = count()  # of tries: each is a request of its own
@@ -85,14 +88,16 @@ class _Simulation:
 
     def _arrive(self, arrival: Arrival, coming: Iterator[Arrival]) -> None:
         self._next_arrival(coming)
-        self.coming, self.open = self.coming - 1, self.open + 1
+        self.coming = self.coming - 1
+        self.open = self.open + 1
         self.budget = min(self.fleet.retries.reserve, self.budget + self.fleet.retries.share)
         outcome = Outcome(arrival.at, arrival.prompt_length, arrival.max_tokens)
         self.outcomes.append(outcome)
         self._try(outcome, arrival)
 
     def _try(self, outcome: Outcome, arrival: Arrival) -> None:
-        reads, now = self.fleet.model.reads_tokens, self.clock.now()
+        reads = self.fleet.model.reads_tokens
+        now = self.clock.now()
         tokens = prompt_tokens(arrival, _VOCABULARY) if reads else (0,) * arrival.prompt_length
         key = prefix_key(tokens) if reads else b"%d" % arrival.prompt[0][0]
         sampling = Sampling(max_tokens=arrival.max_tokens)
@@ -148,20 +153,23 @@ class _Simulation:
             return self._end(attempt, f"{error}, in try {outcome.tries} of {retries.tries}")
         if self.budget < 1:
             return self._end(attempt, f"{error}, and the budget for retries was used up")
-        self.budget, self.retries = self.budget - 1, self.retries + 1
+        self.budget = self.budget - 1
+        self.retries = self.retries + 1
         del self.tries[attempt.request]
         wait = retries.backoff * 2 ** (outcome.tries - 1) * self.random.random()
         self.clock.at(now + wait, lambda: self._try(outcome, attempt.arrival))
         return None
 
     def _end(self, attempt: _Try, error: str) -> None:
-        attempt.outcome.error, attempt.outcome.end = error, self.clock.now()
+        attempt.outcome.error = error
+        attempt.outcome.end = self.clock.now()
         del self.tries[attempt.request]
         self.open -= 1
 
     def answered(self, request: Request) -> None:
         outcome = self.tries.pop(request).outcome
-        outcome.first_token, outcome.end = request.token_times[0], request.token_times[-1]
+        outcome.first_token = request.token_times[0]
+        outcome.end = request.token_times[-1]
         outcome.output_tokens = request.sampling.max_tokens
         self.open -= 1
 
@@ -212,7 +220,8 @@ class _Simulation:
 
     def _look(self) -> None:
         """Let the autoscaler look, once per period."""
-        now, fleet = self.clock.now(), self.fleet
+        now = self.clock.now()
+        fleet = self.fleet
         self.clock.at(now + fleet.period, self._look)
         staying = [each for each in self.replicas if not each.draining]
         looked = {each: each.look() for each in list(self.replicas)}
@@ -225,15 +234,24 @@ class _Simulation:
         if fleet.autoscaler is not None:
             total = outstanding if fleet.autoscaler.minimum == 0 or fleet.metric == "outstanding" else waiting
             decision = fleet.autoscaler.decide(now, State(len(staying), metrics, total, self.history))
-            self.desired, self.history, reason = decision.desired, decision.history, decision.reason
+            self.desired = decision.desired
+            self.history = decision.history
+            reason = decision.reason
         known = [metric for metric in metrics if metric is not None]
         self.samples.append(
             Sample(
-                now, (len(self.outcomes) - self.seen) / fleet.period, len(ready), len(staying) - len(ready),
-                len(self.replicas) - len(staying), waiting, outstanding - waiting,
-                sum(known) / len(known) if known else math.nan, self.desired, reason,
+                now,
+                (len(self.outcomes) - self.seen) / fleet.period,
+                len(ready),
+                len(staying) - len(ready),
+                len(self.replicas) - len(staying),
+                waiting,
+                outstanding - waiting,
+                sum(known) / len(known) if known else math.nan,
+                self.desired,
+                reason,
             )
-        )  # fmt: skip
+        )
         self.seen = len(self.outcomes)
         self._reconcile()
 

@@ -129,7 +129,8 @@ def highest_rate(
     if not 0 <= low < high < math.inf or not precision > 0:
         raise ValueError(f"low = {low}, high = {high}, precision = {precision}: expected 0 ≤ low < high, precision > 0")
     while attainment(high) >= share:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         if high > 1e12:
             raise ValueError(f"at {low:g} requests per second {share:.0%} still meet the SLO: is it a limit at all?")
     while high - low > precision * high:
@@ -153,8 +154,11 @@ def _mean_in_system(requests: Sequence[Request], begin: float, end: float) -> fl
     changes = sorted(
         [(request.arrival, 1) for request in requests] + [(request.token_times[-1], -1) for request in requests]
     )
-    area, inside, before = 0.0, 0, begin
+    area = 0.0
+    inside = 0
+    before = begin
     for moment, change in changes:
         area += inside * (moment - before)
-        inside, before = inside + change, moment
+        inside = inside + change
+        before = moment
     return area / (end - begin) if end > begin else math.nan

@@ -67,7 +67,8 @@ def bursty(rate: float, variation: float, seed: int = 0) -> Iterator[float]:
     _require(rate=rate)
     if not 0 <= variation < math.inf:
         raise ValueError(f"variation = {variation!r}: expected a coefficient of variation, at least 0 (1: Poisson)")
-    random, now = Random(seed), 0.0
+    random = Random(seed)
+    now = 0.0
     while True:
         if variation == 0:
             now += 1 / rate
@@ -119,7 +120,8 @@ def trace(
     seed: int = 0,
 ) -> list[Arrival]:
     """`requests` arrivals of independent prompts; each begins with one of `prefixes` shared ones, if there are any."""
-    random, own = Random(seed), count(prefixes)
+    random = Random(seed)
+    own = count(prefixes)
     found = []
     for _, at in zip(range(requests), arrivals, strict=False):
         shared = [(random.randrange(prefixes), prefix_length)] if prefixes and prefix_length else []
@@ -146,10 +148,12 @@ def conversations(
     there was an answer or not. Random tokens of the answer's length stand in for it, because it is not known
     beforehand.
     """
-    random, own = Random(seed), count(1)
+    random = Random(seed)
+    own = count(1)
     found: list[Arrival] = []
     for _, start in zip(range(-(-requests // turns)), arrivals, strict=False):
-        at, said = start, [(0, system)] if system else []
+        at = start
+        said = [(0, system)] if system else []
         for _ in range(turns):
             said.append((next(own), prompts(random)))
             answer = outputs(random)

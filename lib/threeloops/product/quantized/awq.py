@@ -47,13 +47,15 @@ def search_scales(
     if not size.any():
         return torch.ones_like(size)
     size = size.clamp(min=1e-4 * float(size.max()))  # a channel that is always 0 is not worth an infinite scale
-    best, least = torch.ones_like(size), torch.inf
+    best = torch.ones_like(size)
+    least = torch.inf
     for step in range(_STEPS):
         scales = size ** (step / _STEPS)
         scales = scales / (scales.max() * scales.min()).sqrt()
         rounded = quantize_weight(together * scales, scheme).dequantize(torch.float64) / scales
         if (error := output_error(together, rounded, statistics.gram)) < least:
-            best, least = scales, error
+            best = scales
+            least = error
     return best
 
 
@@ -64,8 +66,10 @@ def fold_scales(block: Block, statistics: dict[str, InputStatistics], scheme: Sc
     The block computes the same function as before. Layers that make the channels of others are scaled first, so that
     each search sees the weights that will be rounded.
     """
-    attention, mlp = block.attention, block.mlp
-    shared, head_dim = attention.heads // attention.kv_heads, attention.output.in_features // attention.heads
+    attention = block.attention
+    mlp = block.mlp
+    shared = attention.heads // attention.kv_heads
+    head_dim = attention.output.in_features // attention.heads
     scales = search_scales([attention.output.weight], statistics["attention.output"], scheme, tied=(shared, head_dim))
     attention.output.weight *= scales
     _divide_rows(attention.qkv, scales.view(attention.kv_heads, shared, head_dim)[:, 0].flatten())

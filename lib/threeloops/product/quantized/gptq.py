@@ -43,12 +43,14 @@ def gptq(
         raise ValueError(f"gram has shape {tuple(gram.shape)}: expected {(columns, columns)}, Σ x xᵀ of the inputs")
     if not 0 <= damping < math.inf:
         raise ValueError(f"damping = {damping}: expected a share of the diagonal's mean, at least 0")
-    original, gram = weight.detach().double(), gram.double().clone()
+    original = weight.detach().double()
+    gram = gram.double().clone()
     gram.diagonal()[gram.diagonal() == 0] = 1  # an input that is always 0: its weights neither matter nor move others
     order = torch.arange(columns, device=gram.device)
     if act_order:
         order = gram.diagonal().argsort(descending=True, stable=True)
-    w, upper = original[:, order], _factor(gram[order][:, order], damping)
+    w = original[:, order]
+    upper = _factor(gram[order][:, order], damping)
     grids = [grid_of(each, scheme) for each in original.split(scheme.group, dim=1)]
     codes = torch.zeros_like(w, dtype=torch.uint8)
     width = min(_BLOCK, scheme.group)  # so that a group begins where a block does, and nothing is owed to it
@@ -88,6 +90,7 @@ def output_error(
     gram: Float[Tensor, "columns columns"],
 ) -> float:
     """Return Σ ‖(W − Ŵ) x‖² / Σ ‖W x‖² over the inputs whose Σ x xᵀ is `gram`, or 0 if all outputs are 0."""
-    exact, gram = weight.detach().double(), gram.double()
+    exact = weight.detach().double()
+    gram = gram.double()
     lost, whole = (float(((each @ gram) * each).sum()) for each in (exact - quantized.double(), exact))
     return lost / whole if whole else 0.0

@@ -88,7 +88,8 @@ class QuantizedWeight:
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "rows columns"]:
         """The weights that the codes stand for, computed in float32 or wider and rounded once, to `dtype`."""
         wide = torch.promote_types(dtype, torch.float32)
-        groups, group = self.scheme.groups(self.columns), min(self.scheme.group, self.columns)
+        groups = self.scheme.groups(self.columns)
+        group = min(self.scheme.group, self.columns)
         zeros = self.scheme.levels // 2 if self.zeros is None else self.zeros[:, :, None].to(wide)
         values = unpack(self.codes, self.scheme.bits, self.columns).to(wide)
         if ragged := groups * group - self.columns:
@@ -107,7 +108,8 @@ def quantize_weight(weight: Float[Tensor, "rows columns"], scheme: Scheme) -> Qu
     if weight.ndim != 2 or not weight.numel():
         raise ValueError(f"weight has shape {tuple(weight.shape)}: expected (rows, columns), neither of them 0")
     rows, columns = weight.shape
-    groups, group = scheme.groups(columns), min(scheme.group, columns)
+    groups = scheme.groups(columns)
+    group = min(scheme.group, columns)
     # Zeros at the end change no group's grid, since every grid has a code for 0.
     grouped = torch.nn.functional.pad(weight.detach(), (0, groups * group - columns)).view(rows, groups, group)
     scales, zeros = grid_of(grouped, scheme)
@@ -126,9 +128,11 @@ def grid_of(weights: Float[Tensor, "... group"], scheme: Scheme) -> tuple[Float[
             "its file is damaged"
         )
     if scheme.symmetric:
-        low, high = -weights.abs().amax(-1), weights.abs().amax(-1)
+        low = -weights.abs().amax(-1)
+        high = weights.abs().amax(-1)
     else:
-        low, high = weights.amin(-1).clamp(max=0), weights.amax(-1).clamp(min=0)
+        low = weights.amin(-1).clamp(max=0)
+        high = weights.amax(-1).clamp(min=0)
     exact = (high - low) / (scheme.levels - 1)
     scales = exact.to(scheme.scale_dtype)
     if not scales.isfinite().all():

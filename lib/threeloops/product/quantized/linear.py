@@ -33,7 +33,9 @@ class QuantizedLinear(nn.Module):
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None, dtype: torch.dtype = torch.float32):
         super().__init__()
-        self.scheme, self.in_features, self.out_features = weight.scheme, weight.columns, weight.rows
+        self.scheme = weight.scheme
+        self.in_features = weight.columns
+        self.out_features = weight.rows
         self.dtype = dtype
         self._for_cpu: list[_CPUWeight | None] = []  # made at first use
         self.register_buffer("codes", weight.codes)
@@ -56,7 +58,8 @@ class QuantizedLinear(nn.Module):
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "QuantizedLinear":
         # `model.to(torch.bfloat16)` says how to compute. Scales are part of the weight: rounding them would change it.
-        scales, self._for_cpu = self.scales, []
+        scales = self.scales
+        self._for_cpu = []
         super()._apply(fn, recurse)
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=scales.device)).dtype
         if self.scales.dtype != scales.dtype:
@@ -92,7 +95,8 @@ class QuantizedLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, int{self.scheme.bits}, group={self.scheme.group}, {kind}"
 
 
-_INT4, _INT8 = "_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm"
+_INT4 = "_weight_int4pack_mm_for_cpu"
+_INT8 = "_weight_int8pack_mm"
 _GROUPS = (32, 64, 128, 256)
 
 
@@ -122,7 +126,9 @@ class _CPUWeight:
 def _cpu_weight(weight: QuantizedWeight) -> _CPUWeight | None:
     """Return the weight as torch's CPU kernels take it. Returns None for a weight that no kernel takes: 4 bits with a
     ragged group, or 8 bits with more than one scale per row."""
-    scheme, rows, columns = weight.scheme, weight.rows, weight.columns
+    scheme = weight.scheme
+    rows = weight.rows
+    columns = weight.columns
     wide = weight.scales.float()
     if scheme.bits == 4:
         if not hasattr(torch.ops.aten, _INT4) or rows % 16 or columns % scheme.group or scheme.group not in _GROUPS:

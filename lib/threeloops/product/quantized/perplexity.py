@@ -63,7 +63,8 @@ def perplexity(
     predictions = len(tokens) - 1
     window = min(window, predictions)
     ends = [*range(window, predictions, stride), predictions]
-    total, before = torch.zeros((), dtype=torch.float64, device=tokens.device), 0
+    total = torch.zeros((), dtype=torch.float64, device=tokens.device)
+    before = 0
     for first in range(0, len(ends), batch):
         group = ends[first : first + batch]
         reads = torch.stack([tokens[end - window : end] for end in group])

@@ -51,13 +51,28 @@ def _numbers(codes, zero, BITS: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def weight_only_matmul_kernel(
-    x_ptr, codes_ptr, scales_ptr, zeros_ptr, out_ptr, m, n, k, groups, row_bytes, steps_per_part,
-    BITS: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    x_ptr,
+    codes_ptr,
+    scales_ptr,
+    zeros_ptr,
+    out_ptr,
+    m,
+    n,
+    k,
+    groups,
+    row_bytes,
+    steps_per_part,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     output = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    output_exists, token_exists = output < n, token < m
+    output_exists = output < n
+    token_exists = token < m
     inner = tl.arange(0, BLOCK_K)
     byte = tl.arange(0, BLOCK_K * BITS // 8)
     code_rows = codes_ptr + output.to(tl.int64)[:, None] * row_bytes
@@ -101,7 +116,9 @@ def weight_only_matmul(x: torch.Tensor, weight: QuantizedWeight) -> torch.Tensor
             f"x has {x.shape[-1]} columns: expected {weight.columns}, those of the weight; transpose x, or look for "
             "the layer that it belongs to"
         )
-    scheme, n, k = weight.scheme, weight.rows, weight.columns
+    scheme = weight.scheme
+    n = weight.rows
+    k = weight.columns
     tokens = x.reshape(-1, k).contiguous()
     m = len(tokens)
     if not m:
@@ -112,11 +129,22 @@ def weight_only_matmul(x: torch.Tensor, weight: QuantizedWeight) -> torch.Tensor
     parts, steps_per_part = _parts(triton.cdiv(n, blocks["BLOCK_N"]), steps)
     out = torch.empty(parts, m, n, dtype=x.dtype if parts == 1 else torch.float32, device=x.device)
     weight_only_matmul_kernel[(triton.cdiv(n, blocks["BLOCK_N"]), triton.cdiv(m, blocks["BLOCK_M"]), parts)](
-        tokens, weight.codes.contiguous(), weight.scales.contiguous(),
+        tokens,
+        weight.codes.contiguous(),
+        weight.scales.contiguous(),
         None if weight.zeros is None else weight.zeros.contiguous(),
-        out, m, n, k, weight.scales.shape[1], weight.codes.shape[1], steps_per_part,
-        BITS=scheme.bits, GROUP=scheme.group, STAGES=chosen.num_stages, **chosen.options(),
-    )  # fmt: skip
+        out,
+        m,
+        n,
+        k,
+        weight.scales.shape[1],
+        weight.codes.shape[1],
+        steps_per_part,
+        BITS=scheme.bits,
+        GROUP=scheme.group,
+        STAGES=chosen.num_stages,
+        **chosen.options(),
+    )
     total = out[0] if parts == 1 else out.sum(0).to(x.dtype)
     return total.view(*x.shape[:-1], n)
 

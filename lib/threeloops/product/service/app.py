@@ -149,7 +149,8 @@ class Service:
         is not whole or cannot be recorded, and SwitchFailedError for one that does not start: then the version before
         is served."""
         async with self._changing:
-            version, before = await asyncio.to_thread(registry.version, name), self.switch.current
+            version = await asyncio.to_thread(registry.version, name)
+            before = self.switch.current
             await asyncio.to_thread(registry.history)  # damaged, it is found before anything has changed
             await self.switch.to(version)
             try:
@@ -273,7 +274,8 @@ _Registry = Annotated[Registry, Depends(_registry_of)]
 
 def _add_admin(app: FastAPI, service: Service) -> None:
     def described(registry: Registry) -> dict[str, Any]:
-        current, starting = service.switch.current, service.switch.starting
+        current = service.switch.current
+        starting = service.switch.starting
         return {
             "serving": str(current) if current else None,
             "starting": str(starting) if starting else None,

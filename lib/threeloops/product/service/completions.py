@@ -68,7 +68,8 @@ class Answer(Response):
 
     def __init__(self, service: Answers, job: Job) -> None:
         super().__init__()
-        self._service, self._job = service, job
+        self._service = service
+        self._job = job
         self._choices: list[Choice] = []
         self._version = ""
         self._started = False
@@ -77,10 +78,12 @@ class Answer(Response):
         self._cut: Refused | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        job, name = self._job, self._service.settings.name
+        job = self._job
+        name = self._service.settings.name
         request_id = scope["state"]["request_id"]
         self._id = f"{'chatcmpl' if self._job.is_chat else 'cmpl'}-{request_id}"
-        self._state, self._log = scope["state"], scope["state"]["log"]
+        self._state = scope["state"]
+        self._log = scope["state"]["log"]
         self._log |= {"client": job.client.name, "stream": job.asked.stream, "prompt_tokens": job.prompt_tokens}
         parent = dict(scope["headers"]).get(b"traceparent", b"").decode("latin-1")
         span = request_span(
@@ -158,7 +161,8 @@ class Answer(Response):
             await choice.keep()
 
     async def _take_place(self, stack: AsyncExitStack) -> None:
-        arrived, limit = time.monotonic(), self._service.settings.request_seconds
+        arrived = time.monotonic()
+        limit = self._service.settings.request_seconds
         self._span.event("queue")
         place = self._service.admission.admit(self._job.client, self._job.most_tokens, limit)
         try:
@@ -189,7 +193,8 @@ class Answer(Response):
             if is_late:
                 choice.fail()
             choice.left()
-        reasons, tokens = {choice.reason for choice in self._choices}, sum(choice.tokens for choice in self._choices)
+        reasons = {choice.reason for choice in self._choices}
+        tokens = sum(choice.tokens for choice in self._choices)
         self._span.finished(reason := ",".join(sorted(reasons)), tokens)
         self._log |= {"finish_reason": reason, "completion_tokens": tokens}
         if any(choice.is_cached for choice in self._choices):

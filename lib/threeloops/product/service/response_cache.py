@@ -52,14 +52,23 @@ class ResponseCache:
         clock: Callable[[], float] = time.monotonic,
     ):
         require_whole(seconds_to_live=seconds_to_live, largest_bytes=largest_bytes)
-        self.seconds_to_live, self.largest_bytes = seconds_to_live, largest_bytes
+        self.seconds_to_live = seconds_to_live
+        self.largest_bytes = largest_bytes
         self.hits = self.misses = self.errors = 0
-        self._timeout, self._pause, self._clock = timeout, pause, clock
-        self._failures, self._closed_until = 0, 0.0
+        self._timeout = timeout
+        self._pause = pause
+        self._clock = clock
+        self._failures = 0
+        self._closed_until = 0.0
         pool = BlockingConnectionPool.from_url(
-            url, max_connections=_CONNECTIONS, timeout=timeout, socket_timeout=timeout, socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0), protocol=2,
-        )  # fmt: skip
+            url,
+            max_connections=_CONNECTIONS,
+            timeout=timeout,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
         self._redis = Redis(connection_pool=pool)
 
     @staticmethod
@@ -131,8 +140,10 @@ class ResponseCache:
             self._closed_until = self._clock() + self._pause
             _log.warning(
                 "Redis failed %d times in a row (%s): answers are not cached; it is tried again every %g s",
-                _FAILURES, why, self._pause,
-            )  # fmt: skip
+                _FAILURES,
+                why,
+                self._pause,
+            )
 
 
 _SEAL_BYTES = hashlib.sha256().digest_size

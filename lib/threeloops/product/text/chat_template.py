@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 
 __all__ = ["ChatTemplate"]
 
-_MOST_CHARACTERS, _MOST_PER_MESSAGE, _MOST_PER_CHARACTER = 1_000_000, 100, 10
+_MOST_CHARACTERS = 1_000_000
+_MOST_PER_MESSAGE = 100
+_MOST_PER_CHARACTER = 10
 """A template may write this many characters: in all, for each message besides, and for each character of the messages.
 Published templates write far fewer."""
 _SECONDS = 5.0
@@ -53,7 +55,8 @@ class ChatTemplate:
         given = {"messages": [dict(message) for message in messages], "tools": None, "documents": None}
         own = sum(len(text) for message in messages for text in message.values())
         most = _MOST_CHARACTERS + _MOST_PER_MESSAGE * len(messages) + _MOST_PER_CHARACTER * own
-        parts, written = [], 0
+        parts = []
+        written = 0
         self._environment.start_clock()
         try:
             for part in self._template.generate(**self._special, **given, add_generation_prompt=True):

@@ -17,7 +17,8 @@ class TextDecoder:
 
         `first`, if given, is called instead of `piece` for the first token that has any bytes.
         """
-        self._piece, self._first = piece, first
+        self._piece = piece
+        self._first = first
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._characters = 0
 
@@ -46,5 +47,6 @@ class TextDecoder:
     def _bytes(self, token: int) -> bytes:
         data = self._piece(token)
         if data and self._first is not None:
-            data, self._first = self._first(token), None
+            data = self._first(token)
+            self._first = None
         return data

@@ -24,7 +24,8 @@ def read_folder(folder: Path) -> LibraryTokenizer:
     found = hashlib.sha256()
     for path in map(folder.joinpath, _FILES):
         found.update(path.read_bytes() if path.is_file() else b"\0")
-    source, where = files.template, str(files.template_file)
+    source = files.template
+    where = str(files.template_file)
     return LibraryTokenizer(
         files.library,
         where=str(folder),

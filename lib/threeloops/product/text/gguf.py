@@ -31,7 +31,8 @@ def read_gguf(path: Path) -> Tokenizer:
     keys: dict[str, Any] = {
         key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)
     }
-    kind, tokens = keys.get("model", "none"), keys.get("tokens", [])
+    kind = keys.get("model", "none")
+    tokens = keys.get("tokens", [])
     if tokens == byte_vocabulary().tokens or (kind == "none" and _rows(file) == ByteTokenizer.vocabulary):
         return ByteTokenizer()
     if kind not in ("gpt2", "llama"):
@@ -69,7 +70,8 @@ def _rows(file: File) -> int:
 def _byte_level(keys: Mapping[str, Any], path: Path) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    pre, tokens = keys.get("pre", "gpt-2"), keys["tokens"]
+    pre = keys.get("pre", "gpt-2")
+    tokens = keys["tokens"]
     expression = expression_of(pre)
     if expression is None and pre != "gpt-2":
         raise ValueError(
@@ -97,7 +99,8 @@ def _byte_level(keys: Mapping[str, Any], path: Path) -> Any:
 def _sentencepiece(keys: Mapping[str, Any]) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    numbers, scores = _numbers(keys), keys.get("scores", [])
+    numbers = _numbers(keys)
+    scores = keys.get("scores", [])
     unknown = keys["tokens"][keys.get("unknown_token_id", 0)]
     made = Tokenizer(
         models.BPE(numbers, _merges(numbers, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True)

@@ -28,11 +28,14 @@ class LibraryTokenizer:
 
         Raises ValueError if its decoder does not work token by token.
         """
-        self._library, self._where, self._template = library, where, template
+        self._library = library
+        self._where = where
+        self._template = template
         library.no_truncation()
         library.no_padding()
         self.vocabulary: int = max(library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.end_tokens, self.fingerprint = frozenset(end_tokens), fingerprint
+        self.end_tokens = frozenset(end_tokens)
+        self.fingerprint = fingerprint
         added = library.get_added_tokens_decoder()
         self._special = {token: known.content for token, known in added.items() if known.special}
         decoder = library.decoder

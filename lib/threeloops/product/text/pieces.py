@@ -31,7 +31,8 @@ class Pieces:
 
         `text_of` returns a token as it stands in the vocabulary. `skipped` are special tokens, which add no text.
         """
-        self._text_of, self._skipped = text_of, skipped
+        self._text_of = text_of
+        self._skipped = skipped
         self._known: dict[int, bytes] = {}
         self._steps: list[Callable[[str | bytes], str | bytes]] = []
         self._space = ""

@@ -22,7 +22,8 @@ def _main() -> int:
         parser.error(f"no model {unknown[0]!r}; there are {', '.join(RECIPES)}")
     text = standard_library()
     for name in options.names or ("model", "draft"):
-        recipe, folder = RECIPES[name], folder_of(name)
+        recipe = RECIPES[name]
+        folder = folder_of(name)
         folder.mkdir(parents=True, exist_ok=True)
         seen = recipe.steps * recipe.batch * recipe.sequence
         print(

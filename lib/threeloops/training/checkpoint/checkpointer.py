@@ -80,8 +80,11 @@ class Checkpointer:
         for name, value, least in (("keep", keep, 1), ("milestones", milestones, 0), ("full_every", full_every, 1)):
             if value < least:
                 raise ValueError(f"{name} = {value}: expected {least} or more")
-        self.store, self.group = store, group
-        self.keep, self.milestones, self.full_every = keep, milestones, full_every
+        self.store = store
+        self.group = group
+        self.keep = keep
+        self.milestones = milestones
+        self.full_every = full_every
         alone = not dist.is_initialized()
         self.rank: int = 0 if alone else dist.get_rank(group)
         self.world: int = 1 if alone else dist.get_world_size(group)
@@ -143,7 +146,8 @@ class Checkpointer:
             self._under_way = None
             raise
         self._under_way = None
-        self._saved, self._chain = save.saved, save.plan.chain
+        self._saved = save.saved
+        self._chain = save.plan.chain
 
     def load(self, template: _Template | None = None, step: int | None = None, *, strict: bool = True) -> Loaded:
         """Load the newest complete checkpoint, or that of `step`.
@@ -181,7 +185,8 @@ class Checkpointer:
                 )
             for each in skipped.values():
                 warnings.warn(f"{each}. Loaded {directory} in its place", stacklevel=2)
-            self._saved, self._chain = saved_blocks(manifest), manifest.chain
+            self._saved = saved_blocks(manifest)
+            self._chain = manifest.chain
             values = manifest.values_of(self.rank if self.rank < manifest.world else 0)
             return Loaded(manifest.step, {**state, **values}, manifest, tuple(skipped.values()))
         wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
@@ -189,7 +194,9 @@ class Checkpointer:
 
     def _begin(self, step: int, state: Mapping[str, Any]) -> Save:
         """Agree on who writes what, and make room."""
-        attempt, problem, there = "", "", set[str]()
+        attempt = ""
+        problem = ""
+        there = set[str]()
         step, mistake = as_step(step)
         if self.rank == 0 and not mistake:
             try:
@@ -214,11 +221,16 @@ class Checkpointer:
             if self.rank == 0 and attempt:
                 self.store.abort(attempt)
             raise
-        plan.chain, plan.there = 0 if full else chain + 1, frozenset(there)
+        plan.chain = 0 if full else chain + 1
+        plan.there = frozenset(there)
         return Save(
-            self.store, plan, {} if full else self._saved,
-            identifies=self.full_every > 1, keep=self.keep, milestones=self.milestones,
-        )  # fmt: skip
+            self.store,
+            plan,
+            {} if full else self._saved,
+            identifies=self.full_every > 1,
+            keep=self.keep,
+            milestones=self.milestones,
+        )
 
     def _agree(self, step: int, state: Mapping[str, Any], attempt: str, mistake: str = "") -> Plan:
         """Return the part of a state that this rank writes. If there are errors, all ranks get the same ones."""
@@ -268,7 +280,8 @@ class Checkpointer:
         directories again after each one that it cannot load. It forgets those in `skipped` that no longer exist,
         because they are not damaged.
         """
-        found, problem = [], ""
+        found = []
+        problem = ""
         if self.rank == 0:
             try:
                 there = sorted(self.store.directories(), key=lambda name: step_of(name) or (-1, 0), reverse=True)

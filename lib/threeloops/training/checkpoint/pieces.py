@@ -64,7 +64,8 @@ def sharded_along(dim: int, values: Tensor, rank: int, ranks: int) -> Sharded:
 
 def flat_range(shape: tuple[int, ...], begin: int, values: Tensor) -> Sharded:
     """`values`, of one dimension, are the elements of the flattened tensor from `begin` on."""
-    parts, at = [], 0
+    parts = []
+    at = 0
     for box in _range_boxes(shape, begin, begin + len(values)):
         parts.append((box.start, values[at : at + prod(box.shape)].view(box.shape)))
         at += prod(box.shape)
@@ -79,7 +80,8 @@ def _range_boxes(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
     if not shape:
         return [Box((), ())]
     row = prod(shape[1:])
-    first, last = -(-begin // row), end // row  # whole rows
+    first = -(-begin // row)
+    last = end // row  # whole rows
     if first > last:  # inside of one row
         return _in_row(shape, last, begin - last * row, end - last * row)
     boxes = _in_row(shape, first - 1, begin - (first - 1) * row, row) if begin < first * row else []

@@ -80,11 +80,13 @@ def _read_overlap(
         return
     common = overlap(piece.box, box)
     assert common is not None
-    size, strides = item_size(entry.dtype), _strides(piece.shape)
+    size = item_size(entry.dtype)
+    strides = _strides(piece.shape)
     inside = [start - first for start, first in zip(common.start, piece.start, strict=True)]
     begin = sum(at * stride for at, stride in zip(inside, strides, strict=True))
     end = begin + 1 + sum((length - 1) * stride for length, stride in zip(common.shape, strides, strict=True))
-    first, last = begin * size // BLOCK, (end * size - 1) // BLOCK + 1
+    first = begin * size // BLOCK
+    last = (end * size - 1) // BLOCK + 1
     buffer = torch.empty(sum(block.length for block in piece.blocks[first:last]), dtype=torch.uint8)
     _read_blocks(store, files, name, piece.blocks[first:last], bytes_of(buffer))
     found = buffer.view(DTYPES[entry.dtype]).as_strided(common.shape, strides, begin - first * BLOCK // size)
@@ -100,13 +102,15 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _read_blocks(store: Store, files: tuple[File, ...], name: str, blocks: tuple[Block, ...], into: memoryview) -> None:
     for run in _neighbours(blocks):
-        file, length = files[run[0].file], sum(block.length for block in run)
+        file = files[run[0].file]
+        length = sum(block.length for block in run)
         try:
             store.read(file.directory, file.name, run[0].offset, into[:length])
         except (EOFError, FileNotFoundError) as error:
             raise CorruptCheckpointError(f"{name!r} cannot be read: {error}") from None
         for block in run:
-            data, into = into[: block.length], into[block.length :]
+            data = into[: block.length]
+            into = into[block.length :]
             if not is_as_written(data, block.checksum):
                 raise CorruptCheckpointError(
                     f"{name!r} is not what was written: bytes {block.offset} to {block.offset + block.length - 1} of "

@@ -28,7 +28,8 @@ from threeloops.training.checkpoint.writer import Part, Saved, merge, workers, w
 
 __all__ = ["Plan", "Save", "Staging"]
 
-_POLL_SECONDS, _GRACE_SECONDS = 0.002, 5.0
+_POLL_SECONDS = 0.002
+_GRACE_SECONDS = 5.0
 _ALIGNMENT = 64
 _CHUNK = 1 << 19
 """Bytes that a thread copies at once."""
@@ -67,11 +68,17 @@ class Save:
     def __init__(
         self, store: Store, plan: Plan, before: Saved, *, identifies: bool, keep: int, milestones: int
     ) -> None:
-        self.plan, self._store, self._before, self._identifies = plan, store, before, identifies
-        self._keep, self._milestones = keep, milestones
+        self.plan = plan
+        self._store = store
+        self._before = before
+        self._identifies = identifies
+        self._keep = keep
+        self._milestones = milestones
         self._part: Part | None = None
         self._not_written = self._not_published = ""  # what users read
-        self._started, self._written, self._cancelled = threading.Event(), threading.Event(), threading.Event()
+        self._started = threading.Event()
+        self._written = threading.Event()
+        self._cancelled = threading.Event()
         self._committed = False
         self._thread: threading.Thread | None = None
 
@@ -159,7 +166,8 @@ class Save:
     def _publish(self) -> None:
         """Make a checkpoint of the files of all ranks. Then move the pointer to it. Then remove what is no longer
         needed."""
-        plan, directory = self.plan, committed_as(self.plan.attempt)
+        plan = self.plan
+        directory = committed_as(self.plan.attempt)
         try:
             assert self._part is not None
             parts = [self._part, *(self._part_of(rank) for rank in range(1, plan.world))]
@@ -230,7 +238,9 @@ def _retain(store: Store, newest: str, old: frozenset[str], keep: int, milestone
     newest_files = decode(store.manifest(newest)).files if newest in places else ()
     if newest not in places or any(file.directory not in places for file in newest_files):
         raise CorruptCheckpointError(f"{newest}, or what it refers to, was removed: is another job saving here?")
-    needed, seen, left = {newest}, set[int](), keep
+    needed = {newest}
+    seen = set[int]()
+    left = keep
     for name in sorted(places, key=lambda name: (name != newest, -places[name][0], -places[name][1])):
         step = places[name][0]
         try:
@@ -284,7 +294,8 @@ class Staging:
     def copy(self, tensors: Mapping[_Key, Tensor]) -> dict[_Key, Tensor]:
         """These values, in the buffer: they stay as they are until the next copy."""
         self.reserve(tensors)
-        plain, others = list[tuple[Tensor, Tensor]](), list[tuple[Tensor, Tensor]]()
+        plain = list[tuple[Tensor, Tensor]]()
+        others = list[tuple[Tensor, Tensor]]()
         for key, tensor in tensors.items():
             on_cpu = tensor.device.type == "cpu" and tensor.is_contiguous()
             (plain if on_cpu else others).append((self._places[key], tensor))

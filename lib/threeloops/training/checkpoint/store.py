@@ -24,10 +24,14 @@ from threeloops.training.checkpoint.manifest import committed_as, step_of
 
 __all__ = ["LocalStore", "ObjectStore", "Store"]
 
-_MANIFEST, _POINTER, _BEGUN, _LEAVING = "manifest.json", "latest", ".tmp", ".leaving.tmp"
+_MANIFEST = "manifest.json"
+_POINTER = "latest"
+_BEGUN = ".tmp"
+_LEAVING = ".leaving.tmp"
 
 
-_BUFFER, _WRITEBACK = 1 << 18, 1 << 24
+_BUFFER = 1 << 18
+_WRITEBACK = 1 << 24
 """Bytes of small chunks that are written at once, and of the stretches that the disk writes meanwhile."""
 _LIBC = ctypes.CDLL(None)
 _SYNC_FILE_RANGE_WRITE = 2
@@ -171,7 +175,8 @@ class LocalStore:
             while len(into):
                 if not (got := os.preadv(descriptor, [into], offset)):
                     raise EOFError(f"{directory}/{name} ends at {offset}")
-                into, offset = into[got:], offset + got
+                into = into[got:]
+                offset = offset + got
         finally:
             os.close(descriptor)
 

@@ -58,7 +58,8 @@ def write_part(
     """
     items = [_Item(tensor, box, name_of(t.dtype), octets_of(t)) for (tensor, box), t in boxes.items()]
     items.sort(key=lambda item: (-item_size(item.dtype), item.name, item.box))
-    pool, written = ThreadPoolExecutor(workers()), threading.Event()
+    pool = ThreadPoolExecutor(workers())
+    written = threading.Event()
     try:
         _compare(items, before, pool)
         runs = [_Run(item, first, last) for item in items for first, last in item.changed()]
@@ -97,7 +98,8 @@ def _checksums(pool: ThreadPoolExecutor, blocks: Sequence[np.ndarray], identifie
     for block in blocks:
         if job and size + len(block) > BLOCK:
             begin()
-            job, size = [], 0
+            job = []
+            size = 0
         job.append(block)
         size += len(block)
     if job:
@@ -157,7 +159,8 @@ class _Run(msgspec.Struct, gc=False):
 
     def described(self, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
         """Return the entry of the file's header: whole tensors by their names, boxes with their place as well."""
-        key, box = self.item.name, self.item.box
+        key = self.item.name
+        box = self.item.box
         if box.shape != shape:
             key += f"[{', '.join(f'{start}:{start + length}' for start, length in zip(*box, strict=True))}]"
         if self.last - self.first == self.item.count:
@@ -181,7 +184,8 @@ def _part(items: Sequence[_Item], file: File | None) -> Part:
     offset = file.header if file else 0
     pieces: dict[str, list[Piece]] = {}
     for item in items:
-        blocks, left = list[Block](), len(item.data)
+        blocks = list[Block]()
+        left = len(item.data)
         for number, found in enumerate(item.sums):
             length = min(left, BLOCK)
             left -= length

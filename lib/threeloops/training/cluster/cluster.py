@@ -72,7 +72,9 @@ class Cluster:
         self, topology: Topology | int, faults: Sequence[Fault] = (), timeout: float = 600.0, *, fresh: bool = False
     ) -> None:
         self.topology = uniform(topology) if isinstance(topology, int) else topology
-        self.faults, self.timeout, self.fresh = tuple(faults), timeout, fresh
+        self.faults = tuple(faults)
+        self.timeout = timeout
+        self.fresh = fresh
         check_faults(faults, self.topology)
 
     def run(
@@ -129,7 +131,8 @@ class Cluster:
         served: Served | None = None,
     ) -> Run:
         """Route a run whose ranks are reached through `transport`; `load` gives a rank's result."""
-        router, ranks = Router(self.topology, self.faults, self.timeout), Ranks(transport, memory, served)
+        router = Router(self.topology, self.faults, self.timeout)
+        ranks = Ranks(transport, memory, served)
         try:
             router.run(ranks.step)
         except ClusterError:

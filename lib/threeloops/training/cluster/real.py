@@ -121,7 +121,8 @@ def _wait(statuses: _Statuses, deadline: float) -> int | None:
     while None in (now := statuses()):
         bad = [rank for rank, status in enumerate(now) if status]
         if bad and failed is None:
-            failed, deadline = bad[0], min(deadline, time.monotonic() + _GRACE_SECONDS)
+            failed = bad[0]
+            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
         if time.monotonic() > deadline:
             return failed if failed is not None else now.index(None)
         time.sleep(0.01)

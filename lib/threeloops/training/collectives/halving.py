@@ -54,10 +54,12 @@ def halving_doubling_all_reduce(peers: Peers, tensor: torch.Tensor, operation: s
     how = reduction(operation, tensor)
 
     def among(member: int, members: int, buffer: torch.Tensor) -> None:
-        kept, halved = buffer, []
+        kept = buffer
+        halved = []
         for distance in _distances(members):
             first, second = kept.tensor_split(2)
-            whole, (kept, out) = kept, (first, second) if member & distance else (second, first)
+            whole = kept
+            kept, out = (first, second) if member & distance else (second, first)
             halved.append((whole, out))
             got = scratch(kept, kept.numel())
             _exchange(peers, out, got, member ^ distance)
@@ -96,7 +98,8 @@ def halving_doubling_all_reduce_cost(elements: int, element_size: int, ranks: in
     """
     require_sizes(elements, element_size, ranks)
     steps, extra = _split(ranks)
-    size, halves = elements * element_size, [-(-elements // 2**j) * element_size for j in range(1, steps + 1)]
+    size = elements * element_size
+    halves = [-(-elements // 2**j) * element_size for j in range(1, steps + 1)]
     sent = [_halving_bytes(elements, member, steps) * element_size for member in range(1 << steps)]
     in_pairs = [part for member in range(extra) for part in (size, sent[member] + size)]
     seconds = sum(_reduced(link, half) + link.seconds(half) for half in halves)
@@ -113,7 +116,8 @@ _Among: TypeAlias = "Callable[[int, int, torch.Tensor], None]"
 def _folded(peers: Peers, tensor: torch.Tensor, how: Reduction, among: _Among) -> None:
     """Run `among(member, members, buffer)` on 2^m ranks that have taken in the tensors of the others."""
     steps, extra = _split(peers.size)
-    rank, members = peers.rank, 1 << steps
+    rank = peers.rank
+    members = 1 << steps
     with flat(tensor) as buffer:
         if rank < 2 * extra and rank % 2 == 0:
             peers.wait(peers.send(buffer, rank + 1))
@@ -154,7 +158,8 @@ def _distances(members: int) -> list[int]:
 def _halving_bytes(elements: int, member: int, steps: int) -> int:
     """Return the elements that a member sends: all except those it keeps at the end, then each stretch that it has on
     the way back."""
-    kept, back = elements, 0
+    kept = elements
+    back = 0
     for step in range(steps):
         kept = (kept + (member >> step & 1)) // 2
         back += kept

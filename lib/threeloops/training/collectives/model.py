@@ -71,8 +71,11 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
     largest = max(sizes)
     ones = [1 / t for t in seconds]
     parts = [size / largest / t for size, t in zip(sizes, seconds, strict=True)]
-    xx, xy, yy = _dot(ones, ones), _dot(ones, parts), _dot(parts, parts)
-    x, y = sum(ones), sum(parts)
+    xx = _dot(ones, ones)
+    xy = _dot(ones, parts)
+    yy = _dot(parts, parts)
+    x = sum(ones)
+    y = sum(parts)
     determinant = xx * yy - xy * xy
     both = (x * yy - y * xy) / determinant, (y * xx - x * xy) / determinant
     candidates = [both] if min(both) >= 0 else [(x / xx, 0.0), (0.0, y / yy)]

@@ -23,7 +23,8 @@ def all_to_all(peers: Peers, outs: Sequence[torch.Tensor], tensors: Sequence[tor
     for name, given in (("outs", outs), ("tensors", tensors)):
         if len(given) != peers.size:
             raise ValueError(f"{name} has {len(given)} tensors: expected one for each of {peers.size} ranks")
-    rank, size = peers.rank, peers.size
+    rank = peers.rank
+    size = peers.size
     if outs[rank].shape != tensors[rank].shape:
         raise ValueError(
             f"outs[{rank}] has shape {tuple(outs[rank].shape)}: this rank's own tensor has {tuple(tensors[rank].shape)}"
@@ -33,7 +34,8 @@ def all_to_all(peers: Peers, outs: Sequence[torch.Tensor], tensors: Sequence[tor
     with torch.no_grad():
         outs[rank].detach().copy_(tensors[rank])
         for step in range(1, size):
-            to, source = (rank + step) % size, (rank - step) % size
+            to = (rank + step) % size
+            source = (rank - step) % size
             got = torch.empty_like(outs[source], memory_format=torch.contiguous_format)
             peers.wait(peers.exchange(tensors[to].detach().contiguous(), to, got, source))
             outs[source].detach().copy_(got)

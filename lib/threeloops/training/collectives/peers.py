@@ -49,7 +49,8 @@ class TorchPeers:
         import torch.distributed as dist
 
         self._group = group
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
         if self.rank < 0:
             raise ValueError("this process is not in the group: call the collective on the ranks of the group alone")
         self._together = dist.get_backend(group) == "nccl"
@@ -83,8 +84,10 @@ class Subset:
     def __init__(self, peers: Peers, ranks: Sequence[int]) -> None:
         if peers.rank not in ranks:
             raise ValueError(f"rank {peers.rank} is not among the ranks of the subset, {list(ranks)}")
-        self._peers, self._ranks = peers, ranks
-        self.rank, self.size = ranks.index(peers.rank), len(ranks)
+        self._peers = peers
+        self._ranks = ranks
+        self.rank = ranks.index(peers.rank)
+        self.size = len(ranks)
 
     def send(self, tensor: torch.Tensor, to: int) -> Any:
         return self._peers.send(tensor, self._ranks[to])

@@ -39,7 +39,9 @@ def reduce_scatter_chunks(peers: Peers, chunks: Sequence[torch.Tensor], operatio
 
     Chunks are flat and contiguous. Chunks with the same index have the same length on all ranks.
     """
-    how, rank, size = reduction(operation, chunks[0]), peers.rank, peers.size
+    how = reduction(operation, chunks[0])
+    rank = peers.rank
+    size = peers.size
     for step in range(size - 1):
         into = chunks[(rank - 2 - step) % size]
         got = scratch(into, into.numel())
@@ -50,9 +52,11 @@ def reduce_scatter_chunks(peers: Peers, chunks: Sequence[torch.Tensor], operatio
 
 def all_gather_chunks(peers: Peers, chunks: Sequence[torch.Tensor]) -> None:
     """Chunk `rank` of each rank is copied to all others."""
-    rank, size = peers.rank, peers.size
+    rank = peers.rank
+    size = peers.size
     for step in range(size - 1):
-        out, into = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        out = chunks[(rank - step) % size]
+        into = chunks[(rank - step - 1) % size]
         peers.wait(peers.exchange(out, (rank + 1) % size, into, (rank - 1) % size))
 
 

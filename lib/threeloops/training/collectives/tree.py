@@ -54,7 +54,8 @@ def tree_all_reduce(peers: Peers, tensor: torch.Tensor, operation: str = "sum") 
 def naive_all_reduce(peers: Peers, tensor: torch.Tensor, operation: str = "sum") -> None:
     """Replace `tensor` on each rank by the reduction over all ranks, the simplest way, for comparison: all send to rank
     0, which reduces in the order of ranks and sends the result to one after another."""
-    how, others = reduction(operation, tensor), range(1, peers.size)
+    how = reduction(operation, tensor)
+    others = range(1, peers.size)
     with flat(tensor) as buffer:
         if peers.rank:
             peers.wait(peers.send(buffer, 0))
@@ -107,13 +108,15 @@ def naive_all_reduce_cost(elements: int, element_size: int, ranks: int, link: Li
     On a machine whose rank 0 has one port in, they also arrive one after another: 2α + 2(N − 1)·n·e/β.
     """
     require_sizes(elements, element_size, ranks)
-    size, others = elements * element_size, ranks - 1
+    size = elements * element_size
+    others = ranks - 1
     seconds = 2 * link.latency + size * (ranks / link.bandwidth + others * link.reduce_seconds) if others else 0.0
     return Cost((others * size, *(size,) * others), (others, *(1,) * others), seconds)
 
 
 def _broadcast(peers: Peers, buffer: torch.Tensor, root: int) -> None:
-    place, step = (peers.rank - root) % peers.size, 1
+    place = (peers.rank - root) % peers.size
+    step = 1
     while step < peers.size:
         if place < step and place + step < peers.size:
             peers.wait(peers.send(buffer, (peers.rank + step) % peers.size))
@@ -123,7 +126,8 @@ def _broadcast(peers: Peers, buffer: torch.Tensor, root: int) -> None:
 
 
 def _reduce(peers: Peers, buffer: torch.Tensor, root: int, how: Reduction) -> None:
-    place, step = (peers.rank - root) % peers.size, 1 << (peers.size - 1).bit_length() >> 1
+    place = (peers.rank - root) % peers.size
+    step = 1 << (peers.size - 1).bit_length() >> 1
     while step:
         if place < step and place + step < peers.size:
             got = scratch(buffer, buffer.numel())

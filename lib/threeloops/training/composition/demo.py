@@ -12,7 +12,10 @@ from threeloops.training.mesh import Mesh
 
 __all__ = ["main"]
 
-_STEPS, _BATCH, _TOKENS, _MICROBATCHES = 5, 4, 32, 4
+_STEPS = 5
+_BATCH = 4
+_TOKENS = 32
+_MICROBATCHES = 4
 
 
 def main() -> str:

@@ -53,8 +53,10 @@ class ParallelGPT:
         if unknown := sorted(set(mesh.axes) - {"pp", "dp", "tp"}):
             raise ValueError(f"axis {unknown[0]}: expected a mesh with axes pp, dp and tp")
         mesh = Mesh(**mesh.axes, **{axis: 1 for axis in ("pp", "dp", "tp") if axis not in mesh.axes})
-        groups, place = mesh.connect("pp", "dp", "tp"), mesh.coordinates(dist.get_rank())
-        self.pp, self.dp = groups["pp"], groups["dp"]
+        groups = mesh.connect("pp", "dp", "tp")
+        place = mesh.coordinates(dist.get_rank())
+        self.pp = groups["pp"]
+        self.dp = groups["dp"]
         model = _build(config, experts, k, seed).to(dtype)
         plan = {name: style for name, style in gpt_plan().items() if not (experts and ".mlp" in name)}
         self.sharded = parallelize(model, plan, groups["tp"])
@@ -96,9 +98,14 @@ class ParallelGPT:
             raise ValueError(f"a batch of {len(tokens)} cannot be cut into {count} equal microbatches: use a multiple")
         stream = self._like.new_empty(len(tokens) // count, tokens.shape[1], self._width)
         done = run_schedule(
-            self.schedule, {self.stage: self._stage}, tokens.chunk(count), targets.chunk(count), self._stage.loss,
-            stream, group=self.pp,
-        )  # fmt: skip
+            self.schedule,
+            {self.stage: self._stage},
+            tokens.chunk(count),
+            targets.chunk(count),
+            self._stage.loss,
+            stream,
+            group=self.pp,
+        )
         self._average_over_data()
         return done.loss
 

@@ -43,7 +43,8 @@ def block_gradients(
     """
     probabilities = (_scores(q, k, causal) - log_sum[..., None]).exp()
     of_scores = probabilities * (gradient @ v[:, :, None].mT - inner[..., None]) * q.shape[-1] ** -0.5
-    of_k, of_v = of_scores.mT @ q, probabilities.mT @ gradient
+    of_k = of_scores.mT @ q
+    of_v = probabilities.mT @ gradient
     return of_scores @ k[:, :, None], of_k.sum(2), of_v.sum(2)
 
 

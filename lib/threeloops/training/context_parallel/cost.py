@@ -27,7 +27,8 @@ def ring_attention_ends(
     them, and those of the rank before have arrived. `block_bytes` are those of one rank's k and v.
     """
     pairs = visible_pairs(tokens, ranks, order)
-    now, sending = [0.0] * ranks, block_bytes / link.bandwidth
+    now = [0.0] * ranks
+    sending = block_bytes / link.bandwidth
     for step in range(ranks - 1):
         now = [
             max(

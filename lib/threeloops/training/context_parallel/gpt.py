@@ -37,8 +37,10 @@ class _OwnPositions(nn.Module):
 
     def __init__(self, rotation: nn.Module, group: dist.ProcessGroup | None, order: Order) -> None:
         super().__init__()
-        self.rotation, self.order = rotation, order
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.rotation = rotation
+        self.order = order
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
 
     def forward(self, start: int | Tensor, length: int) -> tuple[Tensor, ...]:
         tokens = length * self.size

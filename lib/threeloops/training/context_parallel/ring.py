@@ -62,7 +62,8 @@ class _RingAttention(torch.autograd.Function):
         peers = TorchPeers(group)
         wide = torch.promote_types(q.dtype, torch.float32)
         heads = q.to(wide).unflatten(1, (k.shape[1], -1))
-        out, log_sum = torch.zeros_like(heads), torch.full_like(heads[..., 0], -torch.inf)
+        out = torch.zeros_like(heads)
+        log_sum = torch.full_like(heads[..., 0], -torch.inf)
         block = torch.stack([k, v])
         for step in range(peers.size):
             arriving, handle = _pass_on(peers, block, step)
@@ -74,17 +75,22 @@ class _RingAttention(torch.autograd.Function):
             peers.wait(handle)
             block = arriving
         ctx.save_for_backward(q, k, v, out, log_sum)
-        ctx.peers, ctx.order, ctx.seconds = peers, order, seconds
+        ctx.peers = peers
+        ctx.order = order
+        ctx.seconds = seconds
         return out.flatten(1, 2).to(q.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of a block's keys and values travel behind it, each rank adding its own, until they are home."""
         q, k, v, out, log_sum = ctx.saved_tensors
-        peers, wide = ctx.peers, out.dtype
-        heads, gradient = q.to(wide).unflatten(1, (k.shape[1], -1)), gradient.to(wide).unflatten(1, (k.shape[1], -1))
+        peers = ctx.peers
+        wide = out.dtype
+        heads = q.to(wide).unflatten(1, (k.shape[1], -1))
+        gradient = gradient.to(wide).unflatten(1, (k.shape[1], -1))
         inner = (gradient * out).sum(-1)
-        of_q, block = torch.zeros_like(heads), torch.stack([k, v])
+        of_q = torch.zeros_like(heads)
+        block = torch.stack([k, v])
         own = coming = torch.zeros_like(block, dtype=wide)
         coming_handle: Any = []
         for step in range(peers.size):
@@ -93,9 +99,14 @@ class _RingAttention(torch.autograd.Function):
             of_block = torch.zeros_like(own)
             for mine, theirs, causal in _visible_chunks(peers, step, ctx.order, q.shape[2]):
                 of_mine, of_keys, of_values = block_gradients(
-                    heads[..., mine, :], keys[..., theirs, :], values[..., theirs, :], causal,
-                    log_sum[..., mine], gradient[..., mine, :], inner[..., mine],
-                )  # fmt: skip
+                    heads[..., mine, :],
+                    keys[..., theirs, :],
+                    values[..., theirs, :],
+                    causal,
+                    log_sum[..., mine],
+                    gradient[..., mine, :],
+                    inner[..., mine],
+                )
                 of_q[..., mine, :] += of_mine
                 of_block[0, ..., theirs, :] += of_keys
                 of_block[1, ..., theirs, :] += of_values

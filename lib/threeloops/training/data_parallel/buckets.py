@@ -9,7 +9,8 @@ from collections.abc import Hashable, Sequence
 
 __all__ = ["BUCKET_CAP_MB", "FIRST_BUCKET_MB", "assign_buckets"]
 
-BUCKET_CAP_MB, FIRST_BUCKET_MB = 25.0, 1.0
+BUCKET_CAP_MB = 25.0
+FIRST_BUCKET_MB = 1.0
 """torch's defaults, in MiB (torch/csrc/distributed/c10d/reducer.hpp)."""
 
 

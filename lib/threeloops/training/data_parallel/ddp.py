@@ -40,11 +40,13 @@ class Bucket:
         self.work: dist.Work | None = None
 
     def reset(self) -> None:
-        self.missing, self.work = set(self.parameters), None
+        self.missing = set(self.parameters)
+        self.work = None
 
     def put(self, name: str) -> None:
         """Move a parameter's gradient, or zeros if it has none, into the bucket. `grad` becomes a view of it."""
-        parameter, view = self.parameters[name], self.views[name]
+        parameter = self.parameters[name]
+        view = self.views[name]
         if parameter.grad is None:
             view.zero_()
         elif parameter.grad.is_sparse:
@@ -101,7 +103,9 @@ class DDP(torch.nn.Module):
     ) -> None:
         super().__init__()
         require_in_group(group, "DDP")
-        self.module, self.group, self.find_unused_parameters = module, group, find_unused_parameters
+        self.module = module
+        self.group = group
+        self.find_unused_parameters = find_unused_parameters
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not trained:
             raise ValueError("the module has no parameter that requires a gradient: there is nothing to average")
@@ -113,7 +117,8 @@ class DDP(torch.nn.Module):
         for bucket in self.buckets:
             for name, parameter in bucket.parameters.items():
                 parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket, name))
-        self._synchronizes, self._shared_buffers = True, SharedBuffers(module, group)
+        self._synchronizes = True
+        self._shared_buffers = SharedBuffers(module, group)
         self._state: Literal["idle", "local", "forward", "backward"] = "idle"
         self._launched = 0
         self._unreachable: list[tuple[Bucket, str]] = []
@@ -122,7 +127,8 @@ class DDP(torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients on each rank without communication; the first backward after it averages the sums.
         Forward must be inside too."""
-        before, self._synchronizes = self._synchronizes, False
+        before = self._synchronizes
+        self._synchronizes = False
         try:
             yield
         finally:

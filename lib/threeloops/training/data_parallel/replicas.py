@@ -70,7 +70,9 @@ class SharedBuffers:
     """
 
     def __init__(self, module: torch.nn.Module, *groups: dist.ProcessGroup | None) -> None:
-        self._module, self._groups, self._changed = module, groups, True
+        self._module = module
+        self._groups = groups
+        self._changed = True
 
     def before_forward(self) -> None:
         if self._changed:

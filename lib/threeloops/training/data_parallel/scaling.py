@@ -98,9 +98,12 @@ def bucketed_step(
         compute: seconds of the whole step without communication.
     """
     sizes = [gradient.elements * gradient.bytes_per_element for gradient in gradients]
-    ends, alone, spans = [0.0] * ranks, 0.0, []
+    ends = [0.0] * ranks
+    alone = 0.0
+    spans = []
     for bucket in assign_buckets(sizes, bucket_cap_mb, first_bucket_mb):
-        elements, bytes_each = sum(gradients[i].elements for i in bucket), gradients[bucket[0]].bytes_per_element
+        elements = sum(gradients[i].elements for i in bucket)
+        bytes_each = gradients[bucket[0]].bytes_per_element
         ready = max(gradients[i].ready for i in bucket)
         starts = [max(ready, end) for end in ends]
         ends = ring_all_reduce_ends(starts, elements, bytes_each, link)
@@ -116,7 +119,8 @@ def ring_all_reduce_ends(starts: Sequence[float], elements: int, bytes_per_eleme
     continues when its own chunk has left, after size ÷ bandwidth, and the other has arrived, a latency after it left.
     With equal starts and chunks of S ÷ n bytes all end after 2(n − 1) · (latency + S ÷ (n · bandwidth)).
     """
-    ranks, now = len(starts), np.array(starts, dtype=float)
+    ranks = len(starts)
+    now = np.array(starts, dtype=float)
     lengths = elements // ranks + (np.arange(ranks) < elements % ranks)
     sending = np.tile(lengths * bytes_per_element / link.bandwidth, 2)
     before = np.arange(ranks) - 1

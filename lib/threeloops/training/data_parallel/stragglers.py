@@ -51,7 +51,8 @@ class StragglerDetector:
     def __init__(self, ranks: int, factor: float = 1.1, patience: int = 3) -> None:
         if ranks < 1 or not factor > 1 or patience < 1:
             raise ValueError(f"{ranks} ranks, factor = {factor}, patience = {patience}: expected ≥ 1, > 1 and ≥ 1")
-        self.factor, self.patience = factor, patience
+        self.factor = factor
+        self.patience = patience
         self.slow_steps = [0] * ranks
         """The number of consecutive steps for which each rank has been slow."""
 

@@ -33,7 +33,8 @@ from threeloops.training.elastic.grace import RESUME_ME, Grace
 
 __all__ = ["main", "train"]
 
-_SEQUENCES, _TOKENS = 12, 16
+_SEQUENCES = 12
+_TOKENS = 16
 """The size of a global batch, which 1, 2, 3, 4, 6 or 12 ranks can share equally."""
 
 
@@ -54,7 +55,8 @@ def main() -> None:
 
 def train(folder: Path, steps: int, every: int, step_seconds: float = 0.0) -> bool:
     """Go on from the last checkpoint in the folder, to the end or until a SIGTERM; says whether it was the end."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    ranks = dist.get_world_size()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"rank {rank}").write_text(str(os.getpid()))
     torch.manual_seed(0)

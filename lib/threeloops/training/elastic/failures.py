@@ -102,7 +102,8 @@ class _Disk(io.FileIO):
 
     def __init__(self, path: Any, mode: str, left: list[float], bandwidth: float) -> None:
         super().__init__(path, mode)
-        self._left, self._bandwidth = left, bandwidth
+        self._left = left
+        self._bandwidth = bandwidth
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")

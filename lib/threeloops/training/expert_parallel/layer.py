@@ -22,7 +22,8 @@ __all__ = ["ExpertParallel", "exchange_rows", "own_experts"]
 
 def own_experts(experts: int, group: dist.ProcessGroup | None = None) -> range:
     """Which of all experts this rank has: equal parts, in order."""
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    size = dist.get_world_size(group)
+    rank = dist.get_rank(group)
     if experts % size:
         raise ValueError(f"{experts} experts cannot be shared equally by {size} ranks: use a multiple of {size}")
     return range(rank * experts // size, (rank + 1) * experts // size)
@@ -38,7 +39,9 @@ def exchange_rows(
 class _ExchangeRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sends: list[int], gets: list[int], group: dist.ProcessGroup | None) -> Tensor:
-        ctx.sends, ctx.gets, ctx.group = sends, gets, group
+        ctx.sends = sends
+        ctx.gets = gets
+        ctx.group = group
         out = rows.new_empty(sum(gets), *rows.shape[1:])
         dist.all_to_all_single(out, rows.contiguous(), gets, sends, group=group)
         return out
@@ -85,7 +88,9 @@ class ExpertParallel(nn.Module):
                 f"{len(experts)} experts on rank {dist.get_rank(group)}: expected {len(expected)}, numbers "
                 f"{expected.start} to {expected.stop - 1} of {router.experts}"
             )
-        self.router, self.experts, self.group = router, nn.ModuleList(experts), group
+        self.router = router
+        self.experts = nn.ModuleList(experts)
+        self.group = group
         self.capacity_factor = capacity_factor
 
     def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
@@ -96,7 +101,8 @@ class ExpertParallel(nn.Module):
         # The kept choices, sorted by expert, and so by the rank that has it.
         token, choice = kept.nonzero(as_tuple=True)
         order = routing.experts[token, choice].sort(stable=True).indices
-        token, choice = token[order], choice[order]
+        token = token[order]
+        choice = choice[order]
         count = torch.bincount(routing.experts[token, choice], minlength=self.router.experts)
         chosen = torch.bincount(routing.experts.flatten(), minlength=self.router.experts)
         self.load = Load(tuple(chosen.tolist()), tuple(count.tolist()))

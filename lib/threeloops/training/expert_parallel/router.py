@@ -33,7 +33,9 @@ class Router(nn.Module):
         super().__init__()
         if not 1 <= k <= experts:
             raise ValueError(f"k = {k} of {experts} experts: expected at least 1, and no more than there are experts")
-        self.k, self.experts, self.normalise = k, experts, normalise
+        self.k = k
+        self.experts = experts
+        self.normalise = normalise
         self.weight = nn.Parameter(torch.empty(experts, width))
         nn.init.normal_(self.weight, std=width**-0.5)
 

@@ -21,7 +21,10 @@ class IllegalSchedule(ValueError):
 
     def __init__(self, rank: int, position: int, action: Action, why: str) -> None:
         super().__init__(f"rank {rank}, position {position}: {action} {why}")
-        self.rank, self.position, self.action, self.why = rank, position, action, why
+        self.rank = rank
+        self.position = position
+        self.action = action
+        self.why = why
 
 
 def check(schedule: Schedule, *, complete: bool = True, limit: int | None = None) -> None:
@@ -99,7 +102,9 @@ def _misplaced(schedule: Schedule, rank: int, action: Action) -> str:
 def _out_of_turn(action: Action, before: dict[tuple[Kind, int, int], int]) -> str:
     """Why an action may not follow those `before` it, of its own stage and microbatch."""
     _, stage, microbatch = action
-    forward, backward, inputs = ("F", stage, microbatch), ("B", stage, microbatch), ("I", stage, microbatch)
+    forward = ("F", stage, microbatch)
+    backward = ("B", stage, microbatch)
+    inputs = ("I", stage, microbatch)
     if action in before:
         return f"is done twice: first at position {before[action]}"
     if action.kind == "F":
@@ -167,7 +172,8 @@ def _deadlocked(schedule: Schedule) -> bool:
 
 def _why_deadlock(schedule: Schedule, beginning: Schedule, action: Action) -> str:
     """The shortest circle in which an action of the beginning of a schedule waits for itself, in words."""
-    waits, start = _waits(beginning), _result(action)
+    waits = _waits(beginning)
+    start = _result(action)
     waited_for: dict[Action, Action] = {}  # by whom first
     todo = deque([start])
     while start not in waited_for:

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 __all__ = ["gantt"]
 
 _COLOURS = {"F": palette.sky, "B": palette.orange, "I": palette.orange, "W": palette.green}
-_WIDTH, _PLOT_WIDTH = 10.0, 9.0
+_WIDTH = 10.0
+_PLOT_WIDTH = 9.0
 """Inches of the figure, and about as many of its axes."""
-_FONT, _PALER = 9.0, 0.5
+_FONT = 9.0
+_PALER = 0.5
 
 
 def gantt(timeline: Timeline, *, until: float | None = None) -> "Figure":
@@ -38,7 +40,8 @@ def gantt(timeline: Timeline, *, until: float | None = None) -> "Figure":
     for rank, row in enumerate(timeline.rows):
         first = min((each.action.stage for each in row), default=0)
         for action, start, stop in row:
-            left, right = start - timeline.start, min(stop - timeline.start, end)
+            left = start - timeline.start
+            right = min(stop - timeline.start, end)
             if left < end:
                 corners = [(left, rank - 0.42), (left, rank + 0.42), (right, rank + 0.42), (right, rank - 0.42)]
                 kinds.setdefault((action.kind, action.name, action.stage > first), []).append(corners)

@@ -55,11 +55,18 @@ class _Inbox:
     """
 
     def __init__(
-        self, schedule: Schedule, rank: int, group: dist.ProcessGroup | None, activations: Sequence[Tensor],
+        self,
+        schedule: Schedule,
+        rank: int,
+        group: dist.ProcessGroup | None,
+        activations: Sequence[Tensor],
         device: torch.device,
-    ) -> None:  # fmt: skip
-        self._schedule, self._rank, self._group = schedule, rank, group
-        self._activations, self._device = activations, device
+    ) -> None:
+        self._schedule = schedule
+        self._rank = rank
+        self._group = group
+        self._activations = activations
+        self._device = device
         self._here: dict[Action, Tensor] = {}
         """Results of this rank that it needs itself, by the action that needs them (B stands for I as well)."""
 
@@ -79,10 +86,12 @@ class Tagged(_Inbox):
 
     def look_ahead(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            source, wants = self._schedule.source(action), _wants(action, action.stage)
+            source = self._schedule.source(action)
+            wants = _wants(action, action.stage)
             if source is None or self._schedule.placement[source] == self._rank or wants in self._asked:
                 continue
-            buffer, peer = self._buffer(wants), self._schedule.placement[source]
+            buffer = self._buffer(wants)
+            peer = self._schedule.placement[source]
             work = dist.irecv(buffer, group=self._group, group_src=peer, tag=1 + wants.microbatch)
             self._asked[wants] = work, buffer
 
@@ -103,7 +112,8 @@ class Tagged(_Inbox):
         if target is None:
             return
         assert result is not None
-        wants, peer = _wants(action, target), self._schedule.placement[target]
+        wants = _wants(action, target)
+        peer = self._schedule.placement[target]
         if peer == self._rank:
             self._here[wants] = result
             return
@@ -161,9 +171,13 @@ class Ordered(_Inbox):
             for source, target, wants in batch:
                 if source == self._rank:
                     assert result is not None
-                    tensor, call, peer = result.contiguous(), dist.isend, target
+                    tensor = result.contiguous()
+                    call = dist.isend
+                    peer = target
                 else:
-                    tensor, call, peer = self._buffer(wants), dist.irecv, source
+                    tensor = self._buffer(wants)
+                    call = dist.irecv
+                    peer = source
                     self._arriving[wants] = self._begun, tensor
                 operations.append(dist.P2POp(call, tensor, group=self._group, group_peer=peer))
             works = dist.batch_isend_irecv(operations)
@@ -180,7 +194,9 @@ class Ordered(_Inbox):
 
 def rounds(schedule: Schedule) -> list[list[Action | None]]:
     """List the action of each rank in each round: its next one, or None while the input is not there."""
-    left, there, found = [deque(row) for row in schedule.rows], set[Action](), []
+    left = [deque(row) for row in schedule.rows]
+    there = set[Action]()
+    found = []
     while any(left):
         acting = [
             row[0] if row and (schedule.source(row[0]) is None or _wants(row[0], row[0].stage) in there) else None

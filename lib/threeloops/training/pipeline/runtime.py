@@ -91,8 +91,12 @@ class _Run:
         tags: bool | None,
     ) -> None:
         check(schedule)
-        self.schedule, self.stages, self.group = schedule, stages, group
-        self.inputs, self.targets, self.loss = inputs, targets, loss
+        self.schedule = schedule
+        self.stages = stages
+        self.group = group
+        self.inputs = inputs
+        self.targets = targets
+        self.loss = loss
         self.last = schedule.stages - 1
         self.activations = [activations] * self.last if isinstance(activations, Tensor) else list(activations)
         self.rank = _rank(schedule, group)
@@ -106,7 +110,8 @@ class _Run:
         """Functions that compute weight gradients later."""
 
     def execute(self, seconds: Mapping[Kind, list[float]]) -> Step:
-        row, timed = self.schedule.rows[self.rank], []
+        row = self.schedule.rows[self.rank]
+        timed = []
         kind_of_messages = Tagged if self.tags else Ordered
         with _tied(self.schedule, self.stages, self.rank, self.group):
             messages: Messages = kind_of_messages(self.schedule, self.rank, self.group, self.activations, self.device)
@@ -155,7 +160,8 @@ class _Run:
         return output.detach()
 
     def _check_arguments(self) -> None:
-        schedule, owned = self.schedule, self.schedule.stages_of(self.rank)
+        schedule = self.schedule
+        owned = self.schedule.stages_of(self.rank)
         if sorted(self.stages) != owned:
             raise ValueError(f"rank {self.rank} was given stages {sorted(self.stages)}: its schedule has {owned} there")
         for stage, name, given in ((0, "inputs", self.inputs), (self.last, "targets", self.targets)):
@@ -177,7 +183,8 @@ def _rank(schedule: Schedule, group: dist.ProcessGroup | None) -> int:
         if schedule.ranks == 1:
             return 0
         raise RuntimeError("run_schedule needs a process group: call torch.distributed.init_process_group() first")
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    rank = dist.get_rank(group)
+    size = dist.get_world_size(group)
     if rank < 0:
         raise ValueError(f"rank {dist.get_rank()} is not in this group: call run_schedule on its ranks only")
     if size != schedule.ranks:
@@ -210,10 +217,12 @@ def _tied(
     if weight is None or not weight.requires_grad or ends[0] == ends[1]:
         yield
         return
-    before, weight.grad = weight.grad, None
+    before = weight.grad
+    weight.grad = None
     yield
     own = torch.zeros_like(weight) if weight.grad is None else weight.grad
-    other, peer = torch.empty_like(own), sum(ends) - rank
+    other = torch.empty_like(own)
+    peer = sum(ends) - rank
     exchange = [
         dist.P2POp(call, each, group=group, group_peer=peer) for call, each in ((dist.isend, own), (dist.irecv, other))
     ]

@@ -153,7 +153,8 @@ def simulate(
 
 _STEPS: dict[Kind, tuple[int, int]] = {"F": (0, 1), "B": (1, 3), "I": (1, 2), "W": (2, 3)}
 """How far a microbatch has to be on a stage before an action, and how far it is after it."""
-_NEVER, _DONE = (-1, -1), 3
+_NEVER = (-1, -1)
+_DONE = 3
 
 
 def _arrivals(schedule: Schedule, transfers: float | Transfers) -> Callable[[int, Action, float], float]:

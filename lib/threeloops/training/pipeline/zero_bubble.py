@@ -41,7 +41,8 @@ def zb_v(ranks: int, microbatches: int) -> Schedule:
 def _v_without_weights(rank: int, ranks: int, microbatches: int) -> list[Action]:
     """The order of F and I on one rank, with a stage on the way down and one on the way up. Turns of microbatches that
     there are not pass."""
-    down, up = rank, 2 * ranks - 1 - rank
+    down = rank
+    up = 2 * ranks - 1 - rank
     f_down, i_down, f_up, i_up = (iter(_all(kind, stage, microbatches)) for stage in (down, up) for kind in ("F", "I"))
     turns: list[Iterator[Action]] = [
         *[f_down] * (2 * (ranks - rank) - 1),

@@ -19,7 +19,8 @@ from threeloops.training.planning.plan import Machine, Plan
 
 __all__ = ["LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "PUBLISHED", "Run", "a100_node", "h100_node", "node"]
 
-_NVLINK, _NETWORK = 3.4e-6, 14e-6  # seconds that NCCL 2.23 assumes for a hop of a ring (src/graph/tuning.cc)
+_NVLINK = 3.4e-6
+_NETWORK = 14e-6  # seconds that NCCL 2.23 assumes for a hop of a ring (src/graph/tuning.cc)
 
 
 def h100_node(efficiency: float = 0.6) -> Machine:

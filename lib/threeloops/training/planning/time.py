@@ -52,7 +52,8 @@ def step_time(model: Transformer, machine: Machine, plan: Plan) -> StepTime:
     """Predict a step's time. The slowest pipeline rank sets the pace of all microbatches. Collectives of tensor and
     context parallelism are exposed. Transfers between stages are hidden except for the first microbatch. Those of data
     parallelism are hidden behind the layers that compute meanwhile. The optimizer's own time is left out."""
-    m, tokens = plan.microbatches, plan.tokens
+    m = plan.microbatches
+    tokens = plan.tokens
     layers = plan.layers(model)
     links = {axis: machine.link(ranks) for axis, ranks in plan.groups.items()}
     forward = model.layer_flops(tokens, plan.sequence) / plan.tp / machine.flops

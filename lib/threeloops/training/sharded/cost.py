@@ -52,7 +52,8 @@ def model_states(
             parameter as its float32 master alone, and its gradient in float32: 0 + 4 + 4 + 8, which is 16 as well.
     """
     _require(sizes, ranks, stage)
-    whole, shard = sum(sizes), sum(-(-size // ranks) for size in sizes)
+    whole = sum(sizes)
+    shard = sum(-(-size // ranks) for size in sizes)
     padded = shard * ranks
     return ModelStates(
         parameter_bytes * (shard if stage == 3 else padded if stage else whole),
@@ -88,7 +89,8 @@ def bytes_sent(
         raise ValueError(f"kept and replicas = {replicas} in stage {stage}: expected 1 or more, in stage 3 alone")
     if stage == 0:
         return [sum(_all_reduce(size, ranks, rank) for size in sizes) * gradient_bytes for rank in range(ranks)]
-    chunks, kept_chunks = [-(-size // ranks) for size in sizes], [-(-size // ranks) for size in kept]
+    chunks = [-(-size // ranks) for size in sizes]
+    kept_chunks = [-(-size // ranks) for size in kept]
     gathered = sum(chunks) * (2 if stage == 3 else 1) + sum(kept_chunks)
     inside = (ranks - 1) * (gathered * parameter_bytes + (sum(chunks) + sum(kept_chunks)) * gradient_bytes)
     return [

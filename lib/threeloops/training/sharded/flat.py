@@ -30,7 +30,8 @@ class FlatLayout:
 
     def __init__(self, parameters: Mapping[str, Tensor], ranks: int) -> None:
         self.shapes = {name: tuple(parameters[name].shape) for name in reversed(list(parameters))}
-        self.ranks, self.elements = ranks, sum(parameter.numel() for parameter in parameters.values())
+        self.ranks = ranks
+        self.elements = sum(parameter.numel() for parameter in parameters.values())
         self.chunk_length = -(-self.elements // ranks)
         self.padded = self.chunk_length * ranks
 
@@ -80,9 +81,14 @@ class FlatGradient:
         replicas: dist.ProcessGroup | None = None,
         keep: bool = False,
     ) -> None:
-        self.parameters, self.layout, self.shard, self.keep = parameters, layout, shard, keep
+        self.parameters = parameters
+        self.layout = layout
+        self.shard = shard
+        self.keep = keep
         self.missing: set[str] = set()
-        self._group, self._replicas, self._rank = group, replicas, dist.get_rank(group)
+        self._group = group
+        self._replicas = replicas
+        self._rank = dist.get_rank(group)
         self._copies = 1 if replicas is None else dist.get_world_size(replicas)
         self._full: Tensor | None = None
         self._views: dict[str, Tensor] = {}
@@ -128,7 +134,8 @@ class FlatGradient:
 
     def reduce(self) -> None:
         """Start the reduce-scatter. Dividing first keeps 16-bit sums in range, as DDP does."""
-        full, layout = self._full, self.layout
+        full = self._full
+        layout = self.layout
         assert full is not None
         full.div_(layout.ranks * self._copies)
         self._chunk = layout.chunk(full, self._rank) if self.keep else full.new_empty(layout.chunk_length)
@@ -154,19 +161,25 @@ class FlatGradient:
             self.shard.grad = gradient
         else:
             self.shard.grad += gradient
-        self._work, self._chunk, self._reduced = None, None, True
+        self._work = None
+        self._chunk = None
+        self._reduced = True
 
     def _end_scatter(self) -> None:
         """Wait for the reduce-scatter, and free the collected gradients."""
         assert self._work is not None
         self._work.wait()
-        self._work, self._scattering = None, False
+        self._work = None
+        self._scattering = False
         if not self.keep:
-            self._full, self._views = None, {}
+            self._full = None
+            self._views = {}
 
     def clear(self) -> None:
         """Forget all gradients."""
-        self._full, self._views, self._reduced = None, {}, False
+        self._full = None
+        self._views = {}
+        self._reduced = False
         self.shard.grad = None
         for parameter in self.parameters.values():
             parameter.grad = None

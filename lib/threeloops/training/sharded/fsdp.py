@@ -97,11 +97,16 @@ class FSDP(torch.nn.Module):
         for each in groups:
             check_same_on_all_ranks(module, each)
             broadcast_tensors([*module.parameters(), *module.buffers()], each)
-        self.module, self.group, self._limit, self._reshard = module, group, units_in_flight, reshard_after_forward
+        self.module = module
+        self.group = group
+        self._limit = units_in_flight
+        self._reshard = reshard_after_forward
         made = [Unit(name, place, owned[name], group, replicas) for place, name in enumerate(owned)]
-        self.units, self._root = made[:-1], made[-1]
+        self.units = made[:-1]
+        self._root = made[-1]
         self._reducing: deque[Unit] = deque()
-        self._in_backward, self._shared_buffers = False, SharedBuffers(module, *groups)
+        self._in_backward = False
+        self._shared_buffers = SharedBuffers(module, *groups)
         for child, unit in zip(units, self.units, strict=True):
             child.register_forward_pre_hook(partial(self._before_forward, unit))
             child.register_forward_hook(partial(self._after_forward, unit))

@@ -38,11 +38,9 @@ class ZeroBucket:
     def __init__(
         self, parameters: dict[str, torch.nn.Parameter], group: dist.ProcessGroup | None, keep_gradients: bool
     ) -> None:
-        self.layout, self._group, self._rank = (
-            FlatLayout(parameters, dist.get_world_size(group)),
-            group,
-            dist.get_rank(group),
-        )
+        self.layout = FlatLayout(parameters, dist.get_world_size(group))
+        self._group = group
+        self._rank = dist.get_rank(group)
         self._values = self.layout.flatten(parameters)
         for name, view in self.layout.views(self._values).items():
             parameters[name].data = view
@@ -112,7 +110,9 @@ class ZeroOptimizer:
             raise ValueError("the module has no parameter that requires a gradient: there is nothing to optimize")
         check_same_on_all_ranks(module, group)
         broadcast_tensors([*module.parameters(), *module.buffers()], group)
-        self.stage, self.group, self._limit = stage, group, buckets_in_flight
+        self.stage = stage
+        self.group = group
+        self._limit = buckets_in_flight
         sizes = [p.numel() * p.element_size() for _, p in trained]
         assigned = assign_buckets(sizes, bucket_cap_mb, first_bucket_mb, [(p.dtype, p.device) for _, p in trained])
         in_order = [{trained[index][0]: trained[index][1] for index in sorted(bucket)} for bucket in assigned]
@@ -121,7 +121,9 @@ class ZeroOptimizer:
         for bucket in self.buckets:
             for name, parameter in bucket.gradient.parameters.items():
                 parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket, name))
-        self._synchronizes, self._in_backward, self._launched = True, False, 0
+        self._synchronizes = True
+        self._in_backward = False
+        self._launched = 0
         self._reducing: deque[ZeroBucket] = deque()
         buffers = SharedBuffers(module, group)
         module.register_forward_pre_hook(lambda *_: buffers.before_forward() if self._synchronizes else None)
@@ -131,7 +133,8 @@ class ZeroOptimizer:
     def no_sync(self) -> Iterator[None]:
         """Accumulate whole gradients on each rank without communication, in backwards inside of it; the first backward
         after it averages the sums. In stage 2 it only saves communication: backwards add up by themselves."""
-        before, self._synchronizes = self._synchronizes, False
+        before = self._synchronizes
+        self._synchronizes = False
         try:
             yield
         finally:
@@ -167,13 +170,15 @@ class ZeroOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of this rank's state: masters and the optimizer's states, each as long as the shard."""
-        layouts, masters = [b.layout for b in self.buckets], [b.master for b in self.buckets]
+        layouts = [b.layout for b in self.buckets]
+        masters = [b.master for b in self.buckets]
         return shards_state(layouts, masters, self.group) | {"optimizer": deepcopy(self.optimizer.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the result of `state_dict` from the same rank of the same number of ranks. Every rank must call it,
         because parameters are gathered."""
-        layouts, masters = [b.layout for b in self.buckets], [b.master for b in self.buckets]
+        layouts = [b.layout for b in self.buckets]
+        masters = [b.master for b in self.buckets]
         load_shards(state, layouts, masters, self.group)
         self.optimizer.load_state_dict(state["optimizer"])
         for work in [bucket.gather() for bucket in self.buckets]:
@@ -184,7 +189,8 @@ class ZeroOptimizer:
         if not self._synchronizes:
             return
         if not self._in_backward:
-            self._in_backward, self._launched = True, 0
+            self._in_backward = True
+            self._launched = 0
             for each in self.buckets:
                 each.gradient.expect()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)

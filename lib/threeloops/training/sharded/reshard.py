@@ -26,7 +26,8 @@ def reshard(states: Sequence[Mapping[str, Any]], rank: int, ranks: int) -> dict[
     if not here or here != [(each, len(states)) for each in range(len(states))]:
         raise ValueError(f"states of (rank, ranks) {here}: expected one of every rank of a program, in order")
     first = states[0]
-    shards, moments = [], dict(first["optimizer"]["state"])
+    shards = []
+    moments = dict(first["optimizer"]["state"])
     for bucket, shard in enumerate(first["shards"]):
         shards.append(shard | {"values": _cut([state["shards"][bucket]["values"] for state in states], rank, ranks)})
         if bucket in moments:

@@ -27,8 +27,10 @@ class FlatParameter:
         group: dist.ProcessGroup | None,
         replicas: dist.ProcessGroup | None,
     ) -> None:
-        rank, first = dist.get_rank(group), next(iter(parameters.values()))
-        self.parameters, self.layout = parameters, FlatLayout(parameters, dist.get_world_size(group))
+        rank = dist.get_rank(group)
+        first = next(iter(parameters.values()))
+        self.parameters = parameters
+        self.layout = FlatLayout(parameters, dist.get_world_size(group))
         self._group, self._full = group, self.layout.flatten(parameters)
         self._views = self.layout.views(self._full)
         chunk = self.layout.chunk(self._full, rank)
@@ -81,7 +83,8 @@ class Unit:
         group: dist.ProcessGroup | None,
         replicas: dist.ProcessGroup | None,
     ) -> None:
-        self.name, self.place = name, place
+        self.name = name
+        self.place = place
         self.in_backward = False
         """Its parameters are gathered for backward, and may still be needed."""
         kinds: dict[str, dict[str, torch.nn.Parameter]] = {}

@@ -50,7 +50,8 @@ class Heads:
                     f"{name} = {getattr(module, name)} cannot be cut over {size} ranks: heads are not replicated, so "
                     "choose a group whose size divides both heads and kv_heads"
                 )
-        heads, kv_heads = module.heads, module.kv_heads
+        heads = module.heads
+        kv_heads = module.kv_heads
         head_dim = module.qkv.out_features // (heads + 2 * kv_heads)
         # The matrix, and its bias, hold all query heads, then all key heads, then all value heads: each is cut.
         for name, parameter in list(module.qkv.named_parameters()):
@@ -58,7 +59,8 @@ class Heads:
             mine = torch.cat([own_shard(part, 0, group).detach() for part in parts])
             setattr(module.qkv, name, nn.Parameter(mine, parameter.requires_grad))
         module.qkv.out_features //= size
-        module.heads, module.kv_heads = heads // size, kv_heads // size
+        module.heads = heads // size
+        module.kv_heads = kv_heads // size
         module.output = RowParallelLinear(module.output, group, output=self.outside)
         for norm in (module.query_norm, module.key_norm):
             if norm is not None:  # whole on every rank, and used there for the rank's own heads

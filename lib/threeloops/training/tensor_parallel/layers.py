@@ -51,7 +51,9 @@ class ColumnParallelLinear(nn.Module):
         super().__init__()
         self.weight = own_shard(linear.weight, 0, group)
         self.bias = None if linear.bias is None else own_shard(linear.bias, 0, group)
-        self.group, self.input, self.output = group, input, output
+        self.group = group
+        self.input = input
+        self.output = output
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... own_outputs"]:
         x = change_layout(x, self.input, COPIED, self.group)
@@ -81,7 +83,9 @@ class RowParallelLinear(nn.Module):
         super().__init__()
         self.weight = own_shard(linear.weight, 1, group)
         self.bias = linear.bias
-        self.group, self.input, self.output = group, input, output
+        self.group = group
+        self.input = input
+        self.output = output
 
     def forward(self, x: Float[Tensor, "... own_inputs"]) -> Float[Tensor, "... outputs"]:
         x = change_layout(x, self.input, _FEATURES, self.group)

@@ -75,7 +75,9 @@ def change_layout(x: Tensor, before: Layout, after: Layout, group: dist.ProcessG
 class _ChangeLayout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, before: Layout, after: Layout, group: dist.ProcessGroup | None) -> Tensor:
-        ctx.before, ctx.after, ctx.group = before, after, group
+        ctx.before = before
+        ctx.after = after
+        ctx.group = group
         out = redistribute(x, before.value, after.value, group)
         return out.view_as(out)  # autograd wants a tensor of its own, also where nothing changes
 

@@ -143,7 +143,8 @@ def _matched(module: nn.Module, plan: Plan) -> dict[str, Style]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    steps, patterns = name.split("."), pattern.split(".")
+    steps = name.split(".")
+    patterns = pattern.split(".")
     return len(steps) == len(patterns) and all(map(fnmatchcase, steps, patterns))
 
 

@@ -37,7 +37,8 @@ class VocabularyParallelEmbedding(nn.Module):
                 "every rank"
             )
         self.weight = own_shard(embedding.weight, 0, group)
-        self.group, self.output = group, output
+        self.group = group
+        self.output = output
 
     def forward(self, tokens: Int[Tensor, "..."]) -> Float[Tensor, "... width"]:
         row, mine = _own_rows(tokens, len(self.weight), self.group, "token")

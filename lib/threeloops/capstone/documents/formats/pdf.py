@@ -14,13 +14,19 @@ from threeloops.figures import palette
 __all__ = ["render"]
 
 _FONT = "DejaVu Sans"
-_MARGIN, _WIDTH, _HEIGHT = 18.0, 174.0, 261.0
+_MARGIN = 18.0
+_WIDTH = 174.0
+_HEIGHT = 261.0
 """Millimetres of an A4 page, and of the text in it."""
-_TEXT, _TABLE, _SMALL = 9.5, 8.0, 8.5
+_TEXT = 9.5
+_TABLE = 8.0
+_SMALL = 8.5
 """Font sizes in points."""
-_CHARACTERS, _LINES_TOGETHER = 95, 12
+_CHARACTERS = 95
+_LINES_TOGETHER = 12
 """Characters in a line of a table, and the most lines of a table that is kept on one page."""
-_HEADER_FILL, _RULE = (232, 238, 243), (184, 196, 204)
+_HEADER_FILL = (232, 238, 243)
+_RULE = (184, 196, 204)
 _LINE = 0.5
 """Millimetres of a line per point of its font."""
 

@@ -16,9 +16,13 @@ __all__ = ["render"]
 
 _FONT = "Arial"
 _PAGE = (13.333, 7.5)
-_LEFT, _TOP, _WIDTH, _BOTTOM = 0.7, 1.55, 11.93, 7.1
+_LEFT = 0.7
+_TOP = 1.55
+_WIDTH = 11.93
+_BOTTOM = 7.1
 """The slide's edges and the area below its title, in inches."""
-_TITLE, _TEXT = 28, 20
+_TITLE = 28
+_TEXT = 20
 """Font sizes in points."""
 _SIZES = (20, 18, 16)
 """Font sizes of tables: the largest that fits is taken."""
@@ -28,15 +32,19 @@ _CELL_LINES = 2
 """Lines of text in one cell. Longer text is cut at a word, and is complete in the notes or in the document."""
 _EM = 0.5
 """Width of an average character, as a share of the font's size, in Arial."""
-_TITLE_ONLY, _FIRST = 5, 0
+_TITLE_ONLY = 5
+_FIRST = 0
 """Layouts of the library's template."""
 
 
 def render(document: Document) -> bytes:
     deck = pptx.Presentation()
-    deck.slide_width, deck.slide_height = Inches(_PAGE[0]), Inches(_PAGE[1])
+    deck.slide_width = Inches(_PAGE[0])
+    deck.slide_height = Inches(_PAGE[1])
     properties = deck.core_properties
-    properties.title, properties.subject, properties.author = document.title, document.subtitle, "threeloops plan"
+    properties.title = document.title
+    properties.subject = document.subtitle
+    properties.author = "threeloops plan"
     first = deck.slides.add_slide(deck.slide_layouts[_FIRST])
     _place(first.shapes.title, 2.2, 1.6)
     _say(first.shapes.title.text_frame, [document.title], 36, palette.blue, bold=True)
@@ -79,7 +87,9 @@ def _say(frame: Any, lines: list[str], size: float, colour: str, bold: bool = Fa
             paragraph.space_before = Pt(size / 2)
         run = paragraph.add_run()
         run.text = line
-        run.font.name, run.font.size, run.font.bold = _FONT, Pt(size), bold
+        run.font.name = _FONT
+        run.font.size = Pt(size)
+        run.font.bold = bold
         run.font.color.rgb = RGBColor.from_string(colour[1:])
 
 
@@ -87,7 +97,8 @@ def _add_picture(made: Any, picture: Picture) -> None:
     room = _BOTTOM - _TOP
     width = min(_WIDTH, room * picture.width / picture.height)
     height = width * picture.height / picture.width
-    left, top = (_PAGE[0] - width) / 2, _TOP + (room - height) / 2
+    left = (_PAGE[0] - width) / 2
+    top = _TOP + (room - height) / 2
     shape = made.shapes.add_picture(io.BytesIO(picture.png), Inches(left), Inches(top), width=Inches(width))
     shape._element.nvPicPr.cNvPr.set("descr", picture.alt)
     shape.name = picture.name
@@ -135,13 +146,17 @@ def _fits(table: Table, size: float) -> bool:
 
 def _lines(text: str, width: float, size: float) -> int:
     """Estimate how many lines a text takes in this many inches. Words that do not fit go to the next line."""
-    most, lines, used = _characters(width, size), 1, 0
+    most = _characters(width, size)
+    lines = 1
+    used = 0
     for word in text.split():
         if used and used + 1 + len(word) > most:
-            lines, used = lines + 1, 0
+            lines = lines + 1
+            used = 0
         used += len(word) + bool(used)
         if used > most:
-            lines, used = lines + math.ceil(used / most) - 1, used % most
+            lines = lines + math.ceil(used / most) - 1
+            used = used % most
     return lines
 
 

@@ -16,12 +16,16 @@ from threeloops.figures import palette
 __all__ = ["render"]
 
 _FONT = "Arial"
-_WIDTH, _TALLEST = 17.0, 20.0
+_WIDTH = 17.0
+_TALLEST = 20.0
 """Centimetres of the text, and of the tallest picture."""
-_HEADER_FILL, _RULE = "e8eef3", "b8c4cc"
-_CHARACTERS, _LINES_TOGETHER = 105, 12
+_HEADER_FILL = "e8eef3"
+_RULE = "b8c4cc"
+_CHARACTERS = 105
+_LINES_TOGETHER = 12
 """Characters in a line of a table, and the most lines of a table that is kept on one page."""
-_TEXT_POINTS, _TABLE_POINTS = 10.5, 9
+_TEXT_POINTS = 10.5
+_TABLE_POINTS = 9
 
 
 def render(document: Document) -> bytes:
@@ -45,14 +49,20 @@ def render(document: Document) -> bytes:
 
 def _set_page(made: Any, document: Document) -> None:
     page = made.sections[0]
-    page.page_width, page.page_height = Cm(21), Cm(29.7)
+    page.page_width = Cm(21)
+    page.page_height = Cm(29.7)
     page.left_margin = page.right_margin = page.top_margin = page.bottom_margin = Cm(2)
     for name, size, colour in (
-        ("Normal", _TEXT_POINTS, palette.ink), ("Title", 22, palette.blue), ("Subtitle", 12, palette.ink),
-        ("Heading 1", 15, palette.blue), ("Caption", 9.5, palette.ink),
-    ):  # fmt: skip
+        ("Normal", _TEXT_POINTS, palette.ink),
+        ("Title", 22, palette.blue),
+        ("Subtitle", 12, palette.ink),
+        ("Heading 1", 15, palette.blue),
+        ("Caption", 9.5, palette.ink),
+    ):
         style = made.styles[name]
-        style.font.name, style.font.size, style.font.italic = _FONT, Pt(size), False
+        style.font.name = _FONT
+        style.font.size = Pt(size)
+        style.font.italic = False
         style.font.color.rgb = RGBColor.from_string(colour[1:])
         fonts = style.element.get_or_add_rPr().get_or_add_rFonts()
         for theme in ("asciiTheme", "hAnsiTheme", "eastAsiaTheme", "cstheme"):
@@ -61,8 +71,11 @@ def _set_page(made: Any, document: Document) -> None:
     made.styles["Caption"].paragraph_format.space_after = Pt(4)
     made.styles["Normal"].paragraph_format.space_after = Pt(6)
     properties = made.core_properties
-    properties.title, properties.subject, properties.author = document.title, document.subtitle, "threeloops plan"
-    properties.comments, properties.language = "", "en"
+    properties.title = document.title
+    properties.subject = document.subtitle
+    properties.author = "threeloops plan"
+    properties.comments = ""
+    properties.language = "en"
     foot = page.footer.paragraphs[0]
     foot.alignment = WD_ALIGN_PARAGRAPH.RIGHT
     for kind, text in (("begin", None), (None, "PAGE"), ("end", None)):
@@ -101,7 +114,8 @@ def _add_picture(made: Any, picture: Picture) -> None:
 
 def _add_table(made: Any, table: Table) -> None:
     found = made.add_table(rows=0, cols=len(table.header))
-    found.alignment, found.autofit = WD_TABLE_ALIGNMENT.LEFT, False
+    found.alignment = WD_TABLE_ALIGNMENT.LEFT
+    found.autofit = False
     _frame(found)
     for column, share in zip(found.columns, table.widths, strict=True):
         column.width = Cm(_WIDTH * share)
@@ -125,7 +139,8 @@ def _add_table(made: Any, table: Table) -> None:
 def _fill(cell: Any, text: str, bold: bool, right: bool, header: bool) -> None:
     paragraph = cell.paragraphs[0]
     run = paragraph.add_run(text)
-    run.font.size, run.bold = Pt(_TABLE_POINTS), bold
+    run.font.size = Pt(_TABLE_POINTS)
+    run.bold = bold
     paragraph.paragraph_format.space_after = Pt(0)
     if right:
         paragraph.alignment = WD_ALIGN_PARAGRAPH.RIGHT
@@ -139,7 +154,8 @@ def _fill(cell: Any, text: str, bold: bool, right: bool, header: bool) -> None:
 def _frame(table: Any) -> None:
     """Thin horizontal rules, and room around the text."""
     properties = table._tbl.tblPr
-    borders, margins = OxmlElement("w:tblBorders"), OxmlElement("w:tblCellMar")
+    borders = OxmlElement("w:tblBorders")
+    margins = OxmlElement("w:tblCellMar")
     for side in ("top", "bottom", "insideH"):
         rule = OxmlElement(f"w:{side}")
         for key, value in (("val", "single"), ("sz", "4"), ("color", _RULE)):

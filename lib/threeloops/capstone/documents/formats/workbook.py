@@ -20,10 +20,12 @@ from threeloops.figures import palette
 
 __all__ = ["render"]
 
-_PICTURE_PIXELS, _ROWS_PER_PAGE = 620, 46
+_PICTURE_PIXELS = 620
+_ROWS_PER_PAGE = 46
 _WIDTH = 110
 """Characters of a page in landscape, which the columns of a table share."""
-_CHOSEN, _COMPUTED = "#fff8d6", "#eeeeee"
+_CHOSEN = "#fff8d6"
+_COMPUTED = "#eeeeee"
 _NOT_A_NAME = re.compile(r"[a-z]{1,3}\d+|r\d*(c\d*)?|c\d*|true|false", re.IGNORECASE)
 """Names that a spreadsheet would take for a cell, a row, a column or a constant."""
 _INPUTS_NOTE = (
@@ -45,7 +47,8 @@ class _Writer:
     """Sheets are filled from top to bottom: `row` is the next free row of `sheet`."""
 
     def __init__(self, book: Any, document: Document) -> None:
-        self.book, self.document = book, document
+        self.book = book
+        self.document = document
         self.sheet: Any = None
         self.row = 0
         self.widths: list[float] = []
@@ -53,7 +56,8 @@ class _Writer:
         self.quantities = {each.name: each for each in document.quantities}
 
     def write(self) -> None:
-        title, subject = self.document.title[:255], self.document.subtitle[:255]
+        title = self.document.title[:255]
+        subject = self.document.subtitle[:255]
         self.book.set_properties({"title": title, "subject": subject, "author": "threeloops plan"})
         self.book.set_calc_mode("auto")
         first, *others = self.document.sections
@@ -76,7 +80,8 @@ class _Writer:
         return self.formats[key]
 
     def _start(self, name: str, title: str, notes: tuple[str, ...] = ()) -> None:
-        self.sheet, self.row = self.book.add_worksheet(name[:31]), 0
+        self.sheet = self.book.add_worksheet(name[:31])
+        self.row = 0
         self.sheet.set_landscape()
         self.sheet.set_paper(9)  # A4
         self.sheet.fit_to_pages(1, 0)
@@ -207,7 +212,8 @@ class _Writer:
         self.sheet.set_portrait()
         self.sheet.set_print_scale(100)
         self.sheet.set_column(0, 0, 88)
-        breaks, page = [], 0
+        breaks = []
+        page = 0
         for picture in pictures:
             scale = _PICTURE_PIXELS / picture.width
             rows = math.ceil(picture.height * scale / 20) + 3

@@ -15,7 +15,8 @@ _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -
 """OCP Microscaling Formats specification 1.0, table 4: E2M1."""
 
 _Handle = Any
-_tritons_dot, _tritons_dot_scaled = InterpreterBuilder.create_dot, TritonSemantic.dot_scaled
+_tritons_dot = InterpreterBuilder.create_dot
+_tritons_dot_scaled = TritonSemantic.dot_scaled
 
 
 def _create_dot(
@@ -23,7 +24,8 @@ def _create_dot(
 ) -> _Handle:
     """Compute tl.dot. Products of bfloat16, fp8 and float16 are exact in float32. Their sum is float32, rounded once to
     d's type. float32 operands are not rounded to TF32 first, so the result is more exact than a GPU's default."""
-    left, right = values_of(a), values_of(b)
+    left = values_of(a)
+    right = values_of(b)
     if left.dtype.kind != "f" or np.float64 in (left.dtype, right.dtype):
         return _tritons_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
     product = np.matmul(left.astype(np.float32, copy=False), right.astype(np.float32, copy=False))

@@ -94,7 +94,8 @@ def _function(symbol: str, floats: bool) -> Callable[..., _Array] | None:
 def _create_extern_elementwise(
     self: Any, library: str, path: str, symbol: str, arguments: list[Any], result: Any, pure: bool
 ) -> Any:
-    values, dtype = [values_of(each) for each in arguments], result.scalar
+    values = [values_of(each) for each in arguments]
+    dtype = result.scalar
     if symbol in ("__nv_fmaf", "__nv_fmaf_rn"):
         return stored(multiply_add(*values), dtype)
     if symbol in ("__nv_fma", "__nv_fma_rn"):

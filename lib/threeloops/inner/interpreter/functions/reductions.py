@@ -17,7 +17,8 @@ from threeloops.inner.interpreter.repairs import format_of, stored, values_of
 __all__ = ["NotElementwise", "add", "install"]
 
 _Array = np.ndarray
-_reduce_as_triton, _scan_as_triton = ReduceOps.apply_impl, ScanOps.apply_impl
+_reduce_as_triton = ReduceOps.apply_impl
+_scan_as_triton = ScanOps.apply_impl
 _to_tensor = ReduceOps.to_tensor
 
 
@@ -73,9 +74,11 @@ def _scan(self: Any, input: tuple) -> Any:
 
 def _reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
     data = [each.handle.data for each in input]
-    rank, axis = data[0].ndim, self.axis
+    rank = data[0].ndim
+    axis = self.axis
     if axis is None:
-        data, axis = [each.reshape(-1) for each in data], 0
+        data = [each.reshape(-1) for each in data]
+        axis = 0
     parts = [np.moveaxis(each, axis, 0) for each in data]
     dtypes = [each.dtype for each in input]
     while (length := len(parts[0])) > 1:
@@ -96,7 +99,8 @@ def _scan_by_doubling(self: Any, input: tuple) -> list:
     parts = [np.moveaxis(each.handle.data, self.axis, 0) for each in input]
     if self.reverse:
         parts = [np.flip(each, axis=0) for each in parts]
-    length, distance = len(parts[0]), 1
+    length = len(parts[0])
+    distance = 1
     while distance < length:
         earlier = [np.roll(each, distance, axis=0) for each in parts]
         step = _combined(self.combine_fn.fn, dtypes, earlier, parts)
@@ -158,4 +162,6 @@ def _narrowed(self: Any, result: Any, dtype: tl.dtype) -> Any:
 
 
 def install() -> None:
-    ReduceOps.apply_impl, ScanOps.apply_impl, ReduceOps.to_tensor = _reduce, _scan, _narrowed
+    ReduceOps.apply_impl = _reduce
+    ScanOps.apply_impl = _scan
+    ReduceOps.to_tensor = _narrowed

@@ -11,7 +11,8 @@ from triton.language.semantic import TritonSemantic
 
 __all__ = ["install"]
 
-_block_type, _tensor = tl.block_type.__init__, tl.core.tensor.__init__
+_block_type = tl.block_type.__init__
+_tensor = tl.core.tensor.__init__
 _broadcast = TritonSemantic.broadcast_impl_value
 
 _Sizes = tuple[int, ...]
@@ -43,7 +44,9 @@ def _make_tensor(self: Any, handle: Any, type: Any) -> None:
         _tensor(self, handle, type)
         known.update((name, each) for name, each in self.__dict__.items() if name not in ("handle", "type", "dtype"))
     self.__dict__.update(known)
-    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.handle = handle
+    self.type = type
+    self.dtype = type.scalar
 
 
 def _broadcast_unless_alike(self: Any, lhs: Any, rhs: Any) -> Any:

@@ -35,7 +35,8 @@ def chunks_of(sizes: Iterable[int], largest: int) -> list[Chunk]:
     """Cut parameters of these sizes, in order, into chunks of at most `largest` elements."""
     if largest < 1:
         raise ValueError(f"chunk_elements = {largest}: expected at least 1")
-    found, base = [], 0
+    found = []
+    base = 0
     for number, size in enumerate(sizes):
         for first in range(0, size, largest):
             found.append(Chunk(number, first, min(largest, size - first), base + first))
@@ -68,11 +69,15 @@ class OffloadedAdamW:
     ):
         self.parameters = list(parameters)
         self._require(masters, buffers)
-        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.lr = lr
+        self.betas = betas
+        self.eps = eps
+        self.weight_decay = weight_decay
         self.kinds = ("exp_avg", "exp_avg_sq", *(("master",) if masters else ()))
         self.store = store or HostStore()
         self.chunks = chunks_of([p.numel() for p in self.parameters], chunk_elements)
-        device, largest = self.parameters[0].device, max(chunk.elements for chunk in self.chunks)
+        device = self.parameters[0].device
+        largest = max(chunk.elements for chunk in self.chunks)
         self.steps = self.store.open(self.kinds, [tuple(p.shape) for p in self.parameters])
         if self.steps == 0:
             if masters:
@@ -131,7 +136,8 @@ class OffloadedAdamW:
             wait()
         if self.parameters[0].is_cuda:
             torch.cuda.synchronize()
-        self.steps, self._torn = self.steps + 1, False
+        self.steps = self.steps + 1
+        self._torn = False
 
     def save(self) -> None:
         """Save this step in the store, as `FileStore.save` does. Raises TornStateError after a step that failed."""
@@ -159,7 +165,8 @@ class OffloadedAdamW:
 
     def _copy(self, number: int, *, fetch: bool) -> Callable[[], None]:
         """Queue the copy of chunk `number` from the store, or back to it; the result waits for it."""
-        chunk, states = self.chunks[number], self.store.states
+        chunk = self.chunks[number]
+        states = self.store.states
         pairs = [(b, states[kind][chunk.offset :][: chunk.elements]) for kind, b in self._staged(number).items()]
         return self._channel.submit(pairs if fetch else [(there, here) for here, there in pairs])
 

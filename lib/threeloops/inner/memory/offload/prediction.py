@@ -31,7 +31,8 @@ def step_seconds(chunk_bytes: Sequence[float], rates: Rates, *, buffers: int = 2
     """
     if buffers < 1:
         raise ValueError(f"buffers = {buffers}: expected at least 1")
-    channel, updater = Server(), Server()
+    channel = Server()
+    updater = Server()
     arrived = [channel.serve(0.0, size / rates.fetch) for size in chunk_bytes[:buffers]]
     for number, size in enumerate(chunk_bytes):
         updated = updater.serve(arrived[number], size / rates.update)

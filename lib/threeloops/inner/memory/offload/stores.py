@@ -51,7 +51,8 @@ class HostStore:
         self.states: dict[str, Tensor] = {}
 
     def open(self, kinds: tuple[str, ...], shapes: Shapes) -> int:
-        pin, elements = torch.cuda.is_available(), _elements(shapes)
+        pin = torch.cuda.is_available()
+        elements = _elements(shapes)
         self.states = {kind: torch.zeros(elements, dtype=torch.float32, pin_memory=pin) for kind in kinds}
         return 0
 
@@ -74,7 +75,8 @@ class FileStore:
         """Open the files. Raises StateFileError if the manifest lists other states or parameters, or does not match the
         files."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        manifest, elements = self._manifest(), _elements(shapes)
+        manifest = self._manifest()
+        elements = _elements(shapes)
         self._shapes = [list(shape) for shape in shapes]
         if manifest is None:
             for kind in kinds:

@@ -87,7 +87,8 @@ class Pattern:
             apart = part[1:] - part[:-1] != self.itemsize
             if 8 * (np.count_nonzero(apart) + 1) > max(self.lanes, 8):
                 return None
-        active, breaks = lanes.astype(np.int64), np.flatnonzero(apart)
+        active = lanes.astype(np.int64)
+        breaks = np.flatnonzero(apart)
         starts = active[np.concatenate(([0], breaks + 1))]
         return starts, active[np.concatenate((breaks, [self.lanes - 1]))] + self.itemsize
 
@@ -166,7 +167,8 @@ class Pattern:
     @cached_property
     def _requests(self) -> np.ndarray:
         """Offsets, one row per request with an active lane; inactive lanes repeat an active one."""
-        lanes, padding = self.by_thread(self.offsets), -len(self.offsets) % _REQUEST_LANES
+        lanes = self.by_thread(self.offsets)
+        padding = -len(self.offsets) % _REQUEST_LANES
         if self.mask is None and not padding:
             return lanes.reshape(-1, _REQUEST_LANES)
         mask = np.ones(len(lanes), bool) if self.mask is None else self.by_thread(self.mask)
@@ -194,7 +196,8 @@ class Patterns:
 
         `site` identifies the source line, which mostly repeats its latest pattern.
         """
-        first, flags = 0, None if mask is None else mask.tobytes()
+        first = 0
+        flags = None if mask is None else mask.tobytes()
         if flags is not None:
             # A masked lane's address may be anything.
             first = max(flags.find(1), 0)

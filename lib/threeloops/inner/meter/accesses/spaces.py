@@ -79,8 +79,10 @@ class Spaces:
 
     def add(self, name: str, original: Any, host: Any) -> Space:
         """Give argument `name` a space. `host`: the tensor in host memory that the interpreter made of `original`."""
-        original, host = unwrapped(original), unwrapped(host)
-        real, ordinal = host.untyped_storage().data_ptr(), len(self.by_ordinal) + 1
+        original = unwrapped(original)
+        host = unwrapped(host)
+        real = host.untyped_storage().data_ptr()
+        ordinal = len(self.by_ordinal) + 1
         # Kernels may depend on the alignment of the real address to 16 bytes, so it is preserved.
         start = (ordinal << _SPACE_BITS) + real % 16
         storage = self._storages.setdefault(original.untyped_storage()._cdata, len(self._storages))

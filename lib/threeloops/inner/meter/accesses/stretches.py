@@ -75,9 +75,13 @@ def apart(stores: Stretches, others: Stretches | None) -> bool:
         return True
     # Overlapping stores now belong to the same program, so each group of them can be treated as one stretch.
     first = np.flatnonzero(new)
-    starts, ends, programs = stores.starts[first], reach[np.append(first[1:], len(reach)) - 1], stores.programs[first]
-    low, high = np.searchsorted(ends, others.starts, "right"), np.searchsorted(starts, others.ends, "left")
+    starts = stores.starts[first]
+    ends = reach[np.append(first[1:], len(reach)) - 1]
+    programs = stores.programs[first]
+    low = np.searchsorted(ends, others.starts, "right")
+    high = np.searchsorted(starts, others.ends, "left")
     meets = np.flatnonzero(low < high)
-    low, high = low[meets], high[meets] - 1
+    low = low[meets]
+    high = high[meets] - 1
     owners = np.cumsum(np.append(False, programs[1:] != programs[:-1]))
     return bool(((programs[low] == others.programs[meets]) & (owners[low] == owners[high])).all())

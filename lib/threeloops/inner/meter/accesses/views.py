@@ -20,7 +20,8 @@ class View:
     """
 
     def __init__(self, tensor: Any) -> None:
-        self.shape, self.strides = tuple(tensor.shape), tuple(tensor.stride())
+        self.shape = tuple(tensor.shape)
+        self.strides = tuple(tensor.stride())
         self.item = tensor.element_size()
         self.low = self.high = tensor.storage_offset() * self.item
         self._sizes = sorted((stride, size) for size, stride in zip(self.shape, self.strides, strict=True) if size != 1)

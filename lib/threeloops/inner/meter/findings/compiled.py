@@ -120,7 +120,8 @@ def _undefined_conversions(value: Any, dtype: Any) -> tuple[np.ndarray, str]:
     from threeloops.inner.interpreter.repairs import values_of
 
     whole = np.trunc(values_of(value).astype(np.float64, copy=False))  # in float32, −2³¹ − 1 is −2³¹, which fits
-    bits, signed = dtype.scalar.primitive_bitwidth, dtype.scalar.is_int_signed()
+    bits = dtype.scalar.primitive_bitwidth
+    signed = dtype.scalar.is_int_signed()
     low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if signed else (0.0, 2.0**bits)
     wrong = ~((whole >= low) & (whole < high))
     undefined = getattr(value, "undefined", None)

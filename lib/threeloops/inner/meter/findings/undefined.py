@@ -65,7 +65,8 @@ class UndefinedLanes:
     """
 
     def __init__(self, quietly: Callable[[], AbstractContextManager], on_branch: Callable[[int], None]) -> None:
-        self._quietly, self._on_branch = quietly, on_branch
+        self._quietly = quietly
+        self._on_branch = on_branch
         self._replacements: list[tuple[Any, str, Any, Any]] = []
         """The replacements while lanes are followed: owner, name, the owner's own attribute of that name, and its
         replacement."""
@@ -173,7 +174,8 @@ class UndefinedLanes:
 
     def _compare(self, result: Any, again: Callable, operands: tuple, carriers: list) -> None:
         """Compute again with other contents of the undefined lanes, and see which lanes of the results change."""
-        site, results = carriers[0].undefined.site, _handles(result)
+        site = carriers[0].undefined.site
+        results = _handles(result)
         with self._quietly():
             try:
                 others = [_handles(again(*[_filled(each, byte) for each in operands])) for byte in _FILLS]

@@ -28,7 +28,8 @@ _EMPTY = {
     f"aten::{name}"
     for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 }
-NAN_BYTE, _OTHER_BYTE = 0xFF, 0xA5
+NAN_BYTE = 0xFF
+_OTHER_BYTE = 0xA5
 
 
 class Unwritten:
@@ -59,7 +60,8 @@ class Unwritten:
     def write_tensor(self, tensor: torch.Tensor) -> None:
         """Clear the flags of a tensor's own elements."""
         item = tensor.element_size()
-        shape, strides = (*tensor.shape, item), (*(stride * item for stride in tensor.stride()), 1)
+        shape = (*tensor.shape, item)
+        strides = (*(stride * item for stride in tensor.stride()), 1)
         start = tensor.storage_offset() * item
         if tensor.numel():
             np.lib.stride_tricks.as_strided(self.flags[start:], shape, strides)[...] = False

@@ -85,7 +85,8 @@ def admit(cell: str, launched: Collection[str] | None = None, file: str = "cell.
 def _admit(tree: ast.Module, launched: Collection[str] | None, file: str) -> Admitted:
     bound = Counter(bound_names(tree.body))
     cell = _Cell(tree, bound)
-    functions, constants = cell.functions, cell.constants
+    functions = cell.functions
+    constants = cell.constants
     wanted = sorted(functions if launched is None else set(launched) & set(functions))
     kernels: dict[str, Kernel] = {}
     used: set[str] = set()

@@ -43,7 +43,9 @@ class Canonical(ast.NodeTransformer):
     def __init__(
         self, aliases: Mapping[str, str], constants: Collection[str] = (), local: Collection[str] = ()
     ) -> None:
-        self.aliases, self.constants, self.local = aliases, constants, set(local)
+        self.aliases = aliases
+        self.constants = constants
+        self.local = set(local)
         self.compile_time: set[str] = set()
 
     def kernel(self, node: ast.FunctionDef) -> ast.FunctionDef:

@@ -63,7 +63,8 @@ def constants_of(body: Sequence[ast.stmt], bound: Mapping[str, int], aliases: Ma
             expression = Canonical(aliases).visit(value)
             match expression:
                 case ast.Call(func=function, args=[inner], keywords=[]) if path_of(function) == "tl.constexpr":
-                    expression, annotated = inner, True
+                    expression = inner
+                    annotated = True
             try:
                 worth = _worth(expression, known)
             except (ValueError, RecursionError):

@@ -83,7 +83,9 @@ class Expressions:
     `uses` are the names of the cell that it uses."""
 
     def __init__(self, function: ast.FunctionDef, kernels: Collection[str], constants: Collection[str]) -> None:
-        self.function, self.kernels, self.constants = function, kernels, constants
+        self.function = function
+        self.kernels = kernels
+        self.constants = constants
         self.uses: set[str] = set()
         self.local: set[str] = set()
 
@@ -191,7 +193,9 @@ class Expressions:
             )
 
     def _call(self, node: ast.Call) -> None:
-        function, string, lends = node.func, True, False
+        function = node.func
+        string = True
+        lends = False
         match function:
             case ast.Name(id=name) if name in self.kernels and name not in self.local:
                 self.uses.add(name)

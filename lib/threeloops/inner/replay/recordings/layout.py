@@ -17,13 +17,15 @@ def without_ones(view: StridedView) -> StridedView:
 def without_axes(view: StridedView, axes: Sequence[int]) -> StridedView:
     """Return the tensor at index 0 of these axes."""
     kept = [axis for axis in range(len(view.shape)) if axis not in axes]
-    shape, strides = tuple(view.shape[axis] for axis in kept), tuple(view.strides[axis] for axis in kept)
+    shape = tuple(view.shape[axis] for axis in kept)
+    strides = tuple(view.strides[axis] for axis in kept)
     return replace(view, shape=shape, strides=strides)
 
 
 def row_major(view: StridedView) -> StridedView:
     """Return a tensor of this shape with contiguous strides."""
-    strides, step = [], 1
+    strides = []
+    step = 1
     for size in reversed(view.shape):
         strides.append(step)
         step *= max(1, size)

@@ -86,7 +86,10 @@ class _Reader:
         self, inputs: Sequence[int], kernels: Mapping[str, Kernel], limits: Limits, given: Sequence[StridedView]
     ) -> None:
         self.given = {without_ones(view) for view in given}
-        self.sizes, self.inputs, self.kernels, self.limits = list(inputs), len(inputs), kernels, limits
+        self.sizes = list(inputs)
+        self.inputs = len(inputs)
+        self.kernels = kernels
+        self.limits = limits
         self.launched: set[int] = set()
         self.received: set[int] = set()
         """Storages that torch copied or summed something into."""
@@ -170,7 +173,9 @@ class _Reader:
             self.launched.add(to.storage)
 
     def _sum(self, step: Sum) -> None:
-        to, source, dimensions = step.to, step.source, step.dimensions
+        to = step.to
+        source = step.source
+        dimensions = step.dimensions
         self._target(to)
         self._view(source)
         if len(set(dimensions)) != len(dimensions) or max(dimensions, default=-1) >= len(source.shape):
@@ -212,7 +217,9 @@ class _Reader:
             self.launched.add(view.storage)
 
     def _check_names(self, step: LaunchStep, kernel: Kernel) -> None:
-        arguments, constants, parameters = set(step.arguments), set(step.constants), set(kernel.parameters)
+        arguments = set(step.arguments)
+        constants = set(step.constants)
+        parameters = set(kernel.parameters)
         if not arguments | constants <= parameters:
             raise RecordingRefused(
                 f"launches a {kernel.name} with arguments that its cell's text does not have: run the cell again, and "

@@ -95,9 +95,25 @@ class TritonDtype(_Part, frozen=True, tag="dtype"):
     """A `tl` dtype given to a kernel as a constant."""
 
     name: Literal[
-        "int1", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "fp16", "bf16", "fp32",
-        "fp64", "fp8e4nv", "fp8e5", "fp8e4b8", "fp8e5b16", "fp8e4b15",
-    ]  # fmt: skip
+        "int1",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "fp16",
+        "bf16",
+        "fp32",
+        "fp64",
+        "fp8e4nv",
+        "fp8e5",
+        "fp8e4b8",
+        "fp8e5b16",
+        "fp8e4b15",
+    ]
 
 
 _T = TypeVar("_T")

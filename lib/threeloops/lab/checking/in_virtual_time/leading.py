@@ -43,7 +43,8 @@ class LeadingLoop(VirtualTimeLoop):
         self._operations: dict[int, asyncio.Future[Any]] = {}
         self._started = self._lanes = 0
         self._questions: dict[int, asyncio.Task[Any]] = {}
-        self._other_timer, self._other_is_ready = math.inf, False
+        self._other_timer = math.inf
+        self._other_is_ready = False
         # An error that nobody awaits is the student's, so it is not printed.
         self.set_exception_handler(lambda *_: None)
 
@@ -131,7 +132,8 @@ class LeadingLoop(VirtualTimeLoop):
         return self._lanes
 
     def _exchange(self, name: str, *args: Any) -> Any:
-        told, self._told = self._told, []
+        told = self._told
+        self._told = []
         return self.ask(name, wall.CalledBack(self._serve), self._now, told, *args)
 
     def _take(self, answer: Any) -> None:
@@ -143,7 +145,8 @@ class LeadingLoop(VirtualTimeLoop):
         if not good or (timer is not None and (type(timer) not in (int, float) or math.isnan(timer))):
             raise _malformed()
         self._asked.extend(asked)
-        self._other_timer, self._other_is_ready = math.inf if timer is None else timer, is_ready
+        self._other_timer = math.inf if timer is None else timer
+        self._other_is_ready = is_ready
 
     def _hear(self, kind: str, number: int, *rest: Any) -> None:
         """Act on one request of the sandbox."""

@@ -82,7 +82,8 @@ class Adjuster:
         return adjusted, failures
 
     def _adjust(self, logits: Tensor, request: Request) -> None:
-        sampling, state = request.sampling, self._state(request, logits)
+        sampling = request.sampling
+        state = self._state(request, logits)
         if state.matcher is not None:
             logits.masked_fill_(~_allowed(state.matcher, logits), -torch.inf)
         if len(request.output) < sampling.min_tokens and sampling.stop:

@@ -28,7 +28,9 @@ Respond = Callable[[str, float], float]
 """`respond(path, age)`: in how many seconds a container of this age, in seconds, answers 200 at this path; infinity if
 it does not answer, or answers something else."""
 
-_BACKOFF, _LONGEST_BACKOFF, _FORGIVEN = 10.0, 300.0, 600.0
+_BACKOFF = 10.0
+_LONGEST_BACKOFF = 300.0
+_FORGIVEN = 600.0
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,8 @@ class Kubelet:
             self._backoff = 0.0
         self._starts_at = now + grace + self._backoff
         self._backoff = min(_LONGEST_BACKOFF, 2 * self._backoff) if self._backoff else _BACKOFF
-        self.running_since, self.started = None, False
+        self.running_since = None
+        self.started = False
         self.restarts += 1
         return []
 
@@ -229,7 +232,8 @@ def probe_timeline(probes: Probes, respond: Respond, until: float) -> tuple[Prob
     >>> [event.what for event in probe_timeline(Probes(liveness=Probe(initial_delay=30)), loading, 60)]
     ['runs', 'started', 'ready', 'unready', 'killed', 'runs', 'started', 'ready']
     """
-    kubelet, events = Kubelet(probes, respond), []
+    kubelet = Kubelet(probes, respond)
+    events = []
     while kubelet.next <= until:
         events += kubelet.tick(kubelet.next)
     return tuple(events)

@@ -57,10 +57,13 @@ class RealFleet:
 
     def __enter__(self) -> "RealFleet":
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.desired, self._began = self.replicas, time.monotonic()
+        self.desired = self.replicas
+        self._began = time.monotonic()
         self._members: list[_Member] = []
-        self._history, self._next_look = History(), self.period
-        self._lock, self._stop = threading.RLock(), threading.Event()
+        self._history = History()
+        self._next_look = self.period
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
         self.failed: BaseException | None = None
         self._nginx = Nginx(self.folder / "nginx").__enter__()
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
@@ -185,9 +188,12 @@ class RealFleet:
         if self.autoscaler is not None:
             state = State(len(staying), metrics, sum(known), self._history)
             decision = self.autoscaler.decide(self.now(), state)
-            self.desired, self._history, reason = decision.desired, decision.history, decision.reason
+            self.desired = decision.desired
+            self._history = decision.history
+            reason = decision.reason
         mean = sum(known) / len(known) if known else math.nan
-        starting, draining = len(staying) - len(ready), len(self._members) - len(staying)
+        starting = len(staying) - len(ready)
+        draining = len(self._members) - len(staying)
         self.samples.append(
             Sample(
                 self.now(), math.nan, len(ready), starting, draining, 0, round(sum(known)), mean, self.desired, reason

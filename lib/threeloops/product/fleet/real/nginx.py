@@ -191,7 +191,8 @@ class Nginx:
 
     def _write(self, replicas: Sequence[int]) -> None:
         """Write the configuration and check it. Raises NginxError, and keeps the one before, if NGINX refuses it."""
-        file, made = self.folder / "nginx.conf", configuration(self.proxy, replicas, self._generation + 1)
+        file = self.folder / "nginx.conf"
+        made = configuration(self.proxy, replicas, self._generation + 1)
         candidate = self.folder / "candidate.conf"
         replace_text(candidate, made)
         checked = subprocess.run(
@@ -201,7 +202,8 @@ class Nginx:
         if checked.returncode:
             raise NginxError(f"nginx -t refuses the configuration: {checked.stderr.strip()}")
         candidate.replace(file)
-        self.replicas, self._generation = tuple(replicas), self._generation + 1
+        self.replicas = tuple(replicas)
+        self._generation = self._generation + 1
 
     @property
     def _arguments(self) -> list[str]:

@@ -32,15 +32,24 @@ def serve_command(model: str = "tiny", config: Path | None = None) -> Command:
     """The course's own service with a model of `threeloops.product.trained` or a folder, and settings from a file."""
     more = ["--config", str(config)] if config else []
     return lambda port: [
-        sys.executable, "-m", "threeloops.product.service", "--port", str(port), "--model", model, *more
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "threeloops.product.service",
+        "--port",
+        str(port),
+        "--model",
+        model,
+        *more,
+    ]
 
 
 class Container:
     """One replica. `tick` does everything that is due. Its log is in `folder`."""
 
     def __init__(self, name: str, command: Command, folder: Path, probes: Probes, now: float) -> None:
-        self.name, self.port, self.log = name, free_port(), folder / f"{name}.log"
+        self.name = name
+        self.port = free_port()
+        self.log = folder / f"{name}.log"
         self.kubelet = Kubelet(probes, self._respond, now)
         self.events: list[ProbeEvent] = []
         self.draining = False

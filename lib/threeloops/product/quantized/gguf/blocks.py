@@ -105,7 +105,8 @@ def _inverse(scale: np.ndarray) -> np.ndarray:
 def _scales_and_codes(data: UInt8[np.ndarray, "rows bytes"], type: TensorType) -> tuple[np.ndarray, np.ndarray]:
     """Scales, (rows, blocks) in float16, and unsigned codes, (rows, weights), whose zero is in the middle."""
     blocks = np.ascontiguousarray(data).reshape(-1, _BYTES[type][0])
-    scales, codes = blocks[:, :2].copy().view(np.float16), blocks[:, 2:]
+    scales = blocks[:, :2].copy().view(np.float16)
+    codes = blocks[:, 2:]
     if type == TensorType.Q4_0:
         codes = np.concatenate([codes & 15, codes >> 4], 1)
     else:

@@ -27,11 +27,18 @@ from threeloops.product.quantized.gguf.errors import GGUFError
 
 __all__ = ["File", "StoredTensor", "Value", "read_file", "write_file"]
 
-_MAGIC, _VERSION, _ALIGNMENT = b"GGUF", 3, 32
+_MAGIC = b"GGUF"
+_VERSION = 3
+_ALIGNMENT = 32
 _READ = (2, 3)
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
 """struct's letter of each type of number."""
-_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
+_UINT32 = 4
+_INT32 = 5
+_FLOAT32 = 6
+_BOOL = 7
+_STRING = 8
+_ARRAY = 9
 _MOST_DIMENSIONS = 4  # ggml's
 
 Value = str | bool | int | float | list
@@ -123,7 +130,9 @@ class _Reader:
     """Goes through a file from its start; `place` is the next byte."""
 
     def __init__(self, data: memoryview, name: str):
-        self.data, self.name, self.place = data, name, 0
+        self.data = data
+        self.name = name
+        self.place = 0
 
     def file(self) -> File:
         if (magic := bytes(self._take(4))) != _MAGIC:

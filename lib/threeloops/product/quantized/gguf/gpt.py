@@ -125,7 +125,9 @@ def _parts(config: GPTConfig, turns: bool) -> dict[str, list[_Part]]:
 
 
 def _parts_of_layer(config: GPTConfig, layer: int, turns: bool) -> dict[str, list[_Part]]:
-    ours, theirs, (query, key, value) = f"blocks.{layer}", f"blk.{layer}", config.qkv_widths
+    ours = f"blocks.{layer}"
+    theirs = f"blk.{layer}"
+    query, key, value = config.qkv_widths
     found = {f"{ours}.{name}.weight": [_Part(f"{theirs}.{named}.weight")] for name, named in _NAMES.items()}
     if config.qk_norm:
         found |= {f"{ours}.{name}.weight": [_Part(f"{theirs}.{named}.weight")] for name, named in _HEAD_NORMS.items()}
@@ -172,7 +174,8 @@ def load_gguf(path: Path, *, config: GPTConfig | None = None, keep_bits: bool = 
         GGUFError: the file is damaged or holds another architecture, or its configuration differs from `config`. Or a
             tensor is missing, unexpected or of the wrong shape, or a key asks for an unsupported computation.
     """
-    file, where = read_file(path), Path(path).name
+    file = read_file(path)
+    where = Path(path).name
     found = read_config(file, where)
     if config is not None:
         require_same(found, config, where)

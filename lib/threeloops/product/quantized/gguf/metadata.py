@@ -108,7 +108,8 @@ def _describe(scaling: RopeScaling | None, name: str) -> dict[str, Value]:
             _require_usual(scaling, Llama3Scaling(scaling.factor, scaling.original_max_sequence))
             return {"rope.scaling.original_context_length": scaling.original_max_sequence}
         case YarnScaling():
-            factor, length = scaling.factor, scaling.original_max_sequence
+            factor = scaling.factor
+            length = scaling.original_max_sequence
             _require_usual(scaling, YarnScaling(factor, length, attention_factor=scaling.attention_factor))
             return {
                 "rope.scaling.type": "yarn",
@@ -127,7 +128,8 @@ def frequency_factors(config: GPTConfig, scaling: RopeScaling) -> np.ndarray:
 def _require_usual(scaling: RopeScaling, usual: RopeScaling) -> None:
     """Raise ValueError if a number differs from the constant that llama.cpp uses for it regardless of the file."""
     for field in dataclasses.fields(usual):
-        value, expected = getattr(scaling, field.name), getattr(usual, field.name)
+        value = getattr(scaling, field.name)
+        expected = getattr(usual, field.name)
         if value != expected:
             raise ValueError(
                 f"{field.name} = {value} in {type(scaling).__name__}: llama.cpp computes with {expected}, whatever the "
@@ -262,7 +264,8 @@ def _require_nothing_else(values: dict[str, Value], config: GPTConfig, where: st
 def require_same(found: GPTConfig, config: GPTConfig, where: str) -> None:
     """Raise GGUFError naming the first field in which a file's configuration differs from the expected one."""
     for field in dataclasses.fields(GPTConfig):
-        theirs, ours = getattr(found, field.name), getattr(config, field.name)
+        theirs = getattr(found, field.name)
+        ours = getattr(config, field.name)
         if field.name == "sliding_window" and (ours or math.inf) >= config.max_sequence:
             continue
         if field.name != "kernels" and not _equal(theirs, ours):

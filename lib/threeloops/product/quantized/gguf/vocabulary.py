@@ -170,7 +170,8 @@ def _pre_of(described: Mapping[str, Any], folder: Path) -> str:
 
     Raises ValueError if llama.cpp would turn text into tokens differently.
     """
-    model, steps = described["model"], _steps(described.get("pre_tokenizer"), "pretokenizers")
+    model = described["model"]
+    steps = _steps(described.get("pre_tokenizer"), "pretokenizers")
     normalizers = [step["type"] for step in _steps(described.get("normalizer"), "normalizers")]
     kinds = [step["type"] for step in steps]
     pre = None
@@ -221,7 +222,8 @@ def _around(processor: Mapping[str, Any] | None, end: int, folder: Path) -> tupl
         texts = [at for at, part in enumerate(parts) if "Sequence" in part]
         known &= len(texts) == 1
         at = texts[0] if texts else 0
-        before, after = [*chain(*special[:at]), *before], [*after, *chain(*special[at:])]
+        before = [*chain(*special[:at]), *before]
+        after = [*after, *chain(*special[at:])]
     if not known or len(before) > 1 or after not in ([], [end]):
         raise ValueError(
             f"{folder / 'tokenizer.json'} has post_processor = {json.dumps(processor, ensure_ascii=False)}: expected "

@@ -54,7 +54,8 @@ class Admission:
     def __init__(self, max_running: int, max_queued: int, clock: Callable[[], float] = time.monotonic):
         require_whole(1, of="requests", max_running=max_running)
         require_whole(0, of="requests", max_queued=max_queued)
-        self.max_running, self.max_queued = max_running, max_queued
+        self.max_running = max_running
+        self.max_queued = max_queued
         self.running = 0
         self.draining = False
         self._clock = clock
@@ -82,7 +83,8 @@ class Admission:
         """
         if not deadline >= 0:
             raise ValueError(f"deadline = {deadline!r}: expected seconds from now, at least 0")
-        now, account = self._clock(), self._account(client)
+        now = self._clock()
+        account = self._account(client)
         if self.draining:
             raise Refused(503, "draining", "the service is shutting down: try again", _UNMEASURED)
         self._check_limits(client, account, tokens, now)
@@ -112,12 +114,15 @@ class Admission:
     def _account(self, client: Client) -> _Account:
         """Return the client's account by name. It outlives a reload of the keys, but gets new buckets if its limits
         change."""
-        account, limits = self._accounts.get(client.name), client.limits
+        account = self._accounts.get(client.name)
+        limits = client.limits
         if account is None or account.limits != limits:
             requests = _bucket(limits.requests_per_second, limits.request_burst)
             tokens = _bucket(limits.tokens_per_second, limits.token_burst)
             account = account or _Account(limits, requests, tokens)
-            account.limits, account.requests, account.tokens = limits, requests, tokens
+            account.limits = limits
+            account.requests = requests
+            account.tokens = tokens
             self._accounts[client.name] = account
         return account
 

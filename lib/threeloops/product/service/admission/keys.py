@@ -46,7 +46,8 @@ class Keys:
 
     def __init__(self, path: Path | None, clients: list[tuple[bytes, Client]]):
         self.problem: str | None = None
-        self._path, self._clients = path, clients
+        self._path = path
+        self._clients = clients
         self._seen = _signature(path) if path else None
 
     def __repr__(self) -> str:
@@ -84,7 +85,8 @@ class Keys:
                 "invalid_api_key",
                 "no API key: expected the header `Authorization: Bearer KEY`; ask whoever runs this service for a key",
             )
-        found, digest = None, _digest(key.strip())
+        found = None
+        digest = _digest(key.strip())
         for known, client in self._clients:  # all of them, so that the time says nothing about which one was close
             if hmac.compare_digest(known, digest):
                 found = client
@@ -178,7 +180,8 @@ def _limits(table: Any) -> Limits:
 
 def _line_of(text: str, number: int, field: str) -> int:
     """Return the line of an entry's field, or of the entry, or 1 if the entry is not written as [[keys]]."""
-    entry, found = -1, 1
+    entry = -1
+    found = 1
     for line, content in enumerate(text.splitlines(), 1):
         if re.match(r"\s*\[\[\s*keys\s*\]\]", content):
             entry += 1

@@ -12,4 +12,8 @@ class Refused(Exception):
         self, status: int, code: str, message: str, retry_after: float | None = None, param: str | None = None
     ):
         super().__init__(message)
-        self.status, self.code, self.message, self.retry_after, self.param = status, code, message, retry_after, param
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after = retry_after
+        self.param = param

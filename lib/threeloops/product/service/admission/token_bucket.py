@@ -21,8 +21,10 @@ class TokenBucket:
             raise ValueError(f"rate = {rate!r}: expected tokens per second, at least 0")
         if not 0 < burst < math.inf:
             raise ValueError(f"burst = {burst!r}: expected how many tokens it holds when full, above 0")
-        self.rate, self.burst = rate, burst
-        self._level, self._at = burst, -math.inf
+        self.rate = rate
+        self.burst = burst
+        self._level = burst
+        self._at = -math.inf
 
     def charge(self, amount: float, now: float) -> None:
         """Take `amount` tokens. First ask every bucket for its `wait`, so that a request is charged to all or none.

@@ -67,7 +67,8 @@ class EngineClient:
         self._readers: dict[int, _Reader] = {}
         self._numbers = count()
         self._questions: dict[int, asyncio.Future[EngineStats]] = {}
-        self._ready, self._gone = asyncio.Event(), asyncio.Event()
+        self._ready = asyncio.Event()
+        self._gone = asyncio.Event()
         self._reason = ""
         self._process: asyncio.subprocess.Process
         self._link: Link
@@ -125,7 +126,8 @@ class EngineClient:
         """
         if not self.ready:
             raise EngineStopped(self.reason or "the engine is loading its model")
-        number, taken = next(self._numbers), 0
+        number = next(self._numbers)
+        taken = 0
         reader = self._readers[number] = _Reader(request)
         self._link.send(
             Submit(
@@ -229,7 +231,8 @@ class EngineClient:
         reader.changed.set()
 
     def _fail(self, reader: _Reader, error: Exception) -> None:
-        reader.request.finish, reader.request.error = Finish.ERROR, str(error)
+        reader.request.finish = Finish.ERROR
+        reader.request.error = str(error)
         reader.error = error
 
     def _lost(self) -> None:

@@ -17,7 +17,9 @@ class Link(asyncio.Protocol):
     """
 
     def __init__(self, kind: object, receive: Callable[[Message], None], lost: Callable[[], None]) -> None:
-        self._reader, self._receive, self._lost = FrameReader(kind), receive, lost
+        self._reader = FrameReader(kind)
+        self._receive = receive
+        self._lost = lost
         self._outbox: list[bytes] = []
         self._transport: asyncio.Transport | None = None
 

@@ -66,7 +66,8 @@ def main() -> None:
         fingerprint = _fingerprint(model) if load.spec.fingerprint else ""
     except Exception as error:  # whatever a model can be wrong with
         _give_up(front, f"the model {load.spec.model!r} cannot be loaded: {_words(error)}")
-    config, seconds = model.config, time.monotonic() - started
+    config = model.config
+    seconds = time.monotonic() - started
     front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, files, fingerprint)])
     server = _Server(engine, front, load.spec.window)
     try:
@@ -109,7 +110,8 @@ class _Front:
         with self._changed:
             while wait and not self._heard:
                 self._changed.wait()
-            heard, self._heard = self._heard, []
+            heard = self._heard
+            self._heard = []
             return heard
 
     def tell(self, messages: list[FromEngine]) -> None:
@@ -152,7 +154,9 @@ class _Server:
     """
 
     def __init__(self, engine: Engine, front: _Front, window: int) -> None:
-        self._engine, self._front, self._window = engine, front, window
+        self._engine = engine
+        self._front = front
+        self._window = window
         self._streams: dict[int, _Stream] = {}
         self._unchecked: dict[int, Request] = {}  # requests whose grammars are being compiled
         self._compiling = ThreadPoolExecutor(1, "grammars")

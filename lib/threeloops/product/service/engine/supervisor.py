@@ -12,8 +12,10 @@ from threeloops.product.text import ByteTokenizer, Tokenizer, load_tokenizer
 
 __all__ = ["ServedModel", "Supervisor"]
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.25, 30.0
-_LOAD_SECONDS, _STEP_SECONDS = 600.0, 60.0
+_FIRST_WAIT = 0.25
+_LONGEST_WAIT = 30.0
+_LOAD_SECONDS = 600.0
+_STEP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,12 @@ class Supervisor:
         step_seconds: float = _STEP_SECONDS,
         start: Callable[[EngineSpec], Awaitable[EngineClient]] = EngineClient.start,
     ) -> None:
-        self.spec, self.first_wait, self.longest_wait, self._start = spec, first_wait, longest_wait, start
-        self.load_seconds, self.step_seconds = load_seconds, step_seconds
+        self.spec = spec
+        self.first_wait = first_wait
+        self.longest_wait = longest_wait
+        self._start = start
+        self.load_seconds = load_seconds
+        self.step_seconds = step_seconds
         self.tokenizer: Tokenizer = ByteTokenizer()
         """The model's, once it is open."""
         self.restarts = 0
@@ -133,7 +139,8 @@ class Supervisor:
         self._reason = ""
 
     async def _watch(self) -> None:
-        wait, clock = self.first_wait, asyncio.get_running_loop().time
+        wait = self.first_wait
+        clock = asyncio.get_running_loop().time
         while True:
             assert self._client is not None
             since = clock()

@@ -57,10 +57,12 @@ class Choice:
         """Start the clock. `first_token` is called once, with the seconds that the first token took."""
         self.index = index
         self.tokens = self.cached_tokens = 0
-        self._arrived, self._first_token = time.monotonic(), first_token
+        self._arrived = time.monotonic()
+        self._first_token = first_token
         self.is_cached = False
         self.reason = "cancelled"
-        self._service, self._job = service, job
+        self._service = service
+        self._job = job
         self._prompt = job.prompts[index // job.asked.n]
         self._id = request_id if job.choices == 1 else f"{request_id}-{index}"
         self._key: str | None = None
@@ -92,7 +94,8 @@ class Choice:
         The last piece, which may be empty, has the reason why the text ended. `job` was made for the model that the
         engine serves now, which may differ from the model at the time the request came.
         """
-        self._job, self._prompt = job, job.prompts[self.index // job.asked.n]
+        self._job = job
+        self._prompt = job.prompts[self.index // job.asked.n]
         request = self._request()
         self._key = self._cache_key(engine, request)
         try:
@@ -159,7 +162,8 @@ class Choice:
 
     def _request(self) -> Request:
         job = self._job
-        answer, ends = self.index % job.asked.n, job.tokenizer.end_tokens
+        answer = self.index % job.asked.n
+        ends = job.tokenizer.end_tokens
         sampling = job.asked.sampling(max(1, job.max_tokens), ends, answer=answer, grammar=job.grammar)
         salt = job.asked.cache_salt or ""
         return Request(self._id, self._prompt, sampling, client=job.client.name, cache_salt=salt)
@@ -188,5 +192,6 @@ class Choice:
             return None
         known = json.loads(found)
         self.tokens, self.cached_tokens = known["tokens"], len(self._prompt)
-        self.is_cached, self.reason = True, known["reason"]
+        self.is_cached = True
+        self.reason = known["reason"]
         return known

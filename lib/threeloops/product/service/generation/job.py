@@ -111,9 +111,11 @@ def _invalid(name: str, said: str) -> Refused:
 
 
 def _max_tokens(asked: CompletionRequest | ChatRequest, name: str, prompt: int, settings: _Limits, longest: int) -> int:
-    wanted, limit = asked.max_tokens, "max_tokens"
+    wanted = asked.max_tokens
+    limit = "max_tokens"
     if isinstance(asked, ChatRequest) and asked.max_completion_tokens is not None:
-        wanted, limit = asked.max_completion_tokens, "max_completion_tokens"
+        wanted = asked.max_completion_tokens
+        limit = "max_completion_tokens"
     if wanted is not None and wanted > settings.largest_max_tokens:
         raise _invalid(
             limit, f"{wanted} is more than this service's limit of {settings.largest_max_tokens} tokens: lower it"

@@ -36,7 +36,8 @@ class HeldReports:
         self._held.append(report)
         self._sent += len(text)
         count = next((at for at, held in enumerate(self._held) if held.place >= self._sent), len(self._held))
-        ready, self._held = self._held[:count], self._held[count:]
+        ready = self._held[:count]
+        self._held = self._held[count:]
         return tuple(ready)
 
     def end(self, text: str) -> tuple[Reported, ...]:
@@ -53,7 +54,8 @@ def prompt_reports(
     A special token that is written in the text has its own place. One that the tokenizer has added takes up no
     characters. If the tokenizer changes the text before it encodes it, places refer to the changed text.
     """
-    decoder, names = tokenizer.decoder(), 0
+    decoder = tokenizer.decoder()
+    names = 0
     reports = []
     for token, found in zip(tokens, (None, *logprobs), strict=True):
         place = min(decoder.place(token) + names, len(text))

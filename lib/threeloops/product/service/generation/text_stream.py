@@ -53,7 +53,8 @@ class TextStream:
         An incomplete character becomes a replacement character.
         """
         text = self._take(self._decoder.end())
-        rest, self._held = self._held, ""
+        rest = self._held
+        self._held = ""
         return text if self.stopped else text + rest
 
     def _take(self, text: str, may_stop: bool = True) -> str:
@@ -61,15 +62,18 @@ class TextStream:
             return ""
         self._held += text
         if not self._stop or not may_stop:
-            given, self._held = self._held, ""
+            given = self._held
+            self._held = ""
             return given
         found = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if found:
             self.stopped = True
-            given, self._held = self._held[: min(found)[1]], ""
+            given = self._held[: min(found)[1]]
+            self._held = ""
             return given
         keep = self._may_become_a_stop()
-        given, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        given = self._held[: len(self._held) - keep]
+        self._held = self._held[len(self._held) - keep :]
         return given
 
     def _may_become_a_stop(self) -> int:

@@ -25,7 +25,8 @@ _TYPES = {
     408: "timeout_error",
     429: "rate_limit_error",
 }
-_LONGEST_MESSAGE, _LONGEST_NAME = 1000, 64
+_LONGEST_MESSAGE = 1000
+_LONGEST_NAME = 64
 """Limits in characters. A client's own words come back in an error, so their length is bounded."""
 _OF_HTTP = {404: "not_found", 405: "method_not_allowed", 400: "bad_request"}
 

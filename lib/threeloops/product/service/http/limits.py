@@ -14,7 +14,8 @@ from threeloops.product.service.http.errors import Refusal
 __all__ = ["BoundedRequests", "until_disconnected"]
 
 _CLOSE = {"connection": "close"}
-_LINGER_SECONDS, _PAUSE_SECONDS = 2.0, 0.2
+_LINGER_SECONDS = 2.0
+_PAUSE_SECONDS = 0.2
 """How long a refused body is still received and discarded, in total and between two pieces. If the connection were
 reset while the client sends, it would never see the reason."""
 
@@ -30,7 +31,10 @@ class BoundedRequests:
     def __init__(
         self, app: ASGIApp, body_bytes: int, body_seconds: float, check: Callable[[Scope], None] = lambda scope: None
     ) -> None:
-        self.app, self.body_bytes, self.body_seconds, self._check = app, body_bytes, body_seconds, check
+        self.app = app
+        self.body_bytes = body_bytes
+        self.body_seconds = body_seconds
+        self._check = check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,7 +70,8 @@ class BoundedRequests:
 
     async def _body(self, receive: Receive) -> bytes | None:
         """Read the body, or return None if the client leaves before its end."""
-        parts, size = [], 0
+        parts = []
+        size = 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":

@@ -34,7 +34,8 @@ class Observed:
     """
 
     def __init__(self, app: ASGIApp, refused: Callable[[str], None]) -> None:
-        self.app, self._refused = app, refused
+        self.app = app
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -43,7 +44,8 @@ class Observed:
         name = given if _NAME.fullmatch(given) else uuid.uuid4().hex.encode()
         noted: dict[str, object] = {}
         scope.setdefault("state", {}).update(request_id=name.decode(), log=noted)
-        started, status = time.monotonic(), _CLIENT_CLOSED
+        started = time.monotonic()
+        status = _CLIENT_CLOSED
 
         async def named(message: Message) -> None:
             nonlocal status
@@ -61,7 +63,8 @@ class Observed:
             ending = Refused(503, "draining", "the service is shutting down: try again", 1.0)
             return await Refusal(ending, {"connection": "close"})(scope, receive, named)
         except Exception:
-            is_failure, status = True, 500
+            is_failure = True
+            status = 500
             raise
         finally:
             if "code" in noted and "has_ended" not in scope["state"]:

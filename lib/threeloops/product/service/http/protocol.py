@@ -94,7 +94,8 @@ class BoundedProtocol(H11Protocol):
         the client has gone, so read on; if more comes than is kept, this answer is the last of its connection."""
         if self.flow.read_paused and self.conn.their_state is h11.DONE:
             if len(self.conn.trailing_data[0]) > _AHEAD:
-                self._is_deaf, self.cycle.keep_alive = True, False
+                self._is_deaf = True
+                self.cycle.keep_alive = False
             self.flow.resume_reading()
 
     def _watch_head(self, is_idle: bool = False) -> None:
@@ -135,7 +136,9 @@ class _Closing:
     """A transport that is cut off if, after closing, the client does not take the remaining data within `seconds`."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._transport, self._loop, self._seconds = transport, loop, seconds
+        self._transport = transport
+        self._loop = loop
+        self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
 
     def __getattr__(self, name: str) -> Any:

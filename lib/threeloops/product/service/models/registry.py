@@ -33,7 +33,8 @@ __all__ = ["Registry"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _COMMANDS = ("activate", "rollback")  # words of the service's addresses, where a version's name stands too
 _UNFINISHED = ".tmp"
-_LOCK_SECONDS, _LOOK_SECONDS = 10.0, 0.02
+_LOCK_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def _reported() -> Iterator[None]:
         if isinstance(error, shutil.Error) and isinstance(first, list) and first:  # of copytree: all that went wrong
             where, _, why = first[0]
         else:
-            where, why = error.filename or "the registry", error.strerror or error
+            where = error.filename or "the registry"
+            why = error.strerror or error
         raise RegistryError(f"{str(where)[:200]}: {str(why)[:200]}") from None
 
 
@@ -70,8 +72,10 @@ class Registry:
 
     @_reported()
     def __init__(self, folder: Path, lock_seconds: float = _LOCK_SECONDS):
-        self.folder, self._lock_seconds = Path(folder), lock_seconds
-        self._versions, self._history = self.folder / "versions", self.folder / "history.json"
+        self.folder = Path(folder)
+        self._lock_seconds = lock_seconds
+        self._versions = self.folder / "versions"
+        self._history = self.folder / "history.json"
         self._versions.mkdir(parents=True, exist_ok=True)
 
     @_reported()
@@ -152,7 +156,8 @@ class Registry:
     def _put(self, place: Path, name: str, digest: str) -> None:
         """Rename to the version's name. A damaged version of this name is replaced. An intact one stays, and must be
         equal."""
-        target, damaged = self._versions / name, None
+        target = self._versions / name
+        damaged = None
         if target.exists():
             try:
                 there = read_version(target)
@@ -185,7 +190,8 @@ class Registry:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        path, end = self.folder / "lock", time.monotonic() + self._lock_seconds
+        path = self.folder / "lock"
+        end = time.monotonic() + self._lock_seconds
         with path.open("a") as file:
             while True:
                 with suppress(BlockingIOError):

@@ -54,7 +54,8 @@ class RollingSwitch(Generic[_Version, _Engine]):
         start: Callable[[_Version], Awaitable[_Engine]],
         stop: Callable[[_Engine], Awaitable[None]],
     ):
-        self._start, self._stop = start, stop
+        self._start = start
+        self._stop = stop
         self._serving: _Serving[_Version, _Engine] | None = None
         self._starting: _Version | None = None
         self._retiring: asyncio.Task[None] | None = None
@@ -130,7 +131,8 @@ class RollingSwitch(Generic[_Version, _Engine]):
     def _replace(self, new: "_Serving[_Version, _Engine] | None") -> None:
         """Replace the serving engine, so that nobody gets the old one. It has no `await`, so no task sees a state
         between."""
-        old, self._serving = self._serving, new
+        old = self._serving
+        self._serving = new
         if old is not None:
             old.count(0)
             self._retiring = asyncio.create_task(self._retire(old))

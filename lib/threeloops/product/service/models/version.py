@@ -12,7 +12,8 @@ from threeloops.places import below
 
 __all__ = ["RegistryError", "Version", "read_version", "write_manifest"]
 
-_MANIFEST, _FILES = "manifest.json", "files"
+_MANIFEST = "manifest.json"
+_FILES = "files"
 
 
 class RegistryError(RuntimeError):

@@ -39,7 +39,8 @@ _LONGEST = 1000  # characters of a text
 _QUEUED = 10_000  # lines
 _BATCH = 1000
 _END_SECONDS = 5.0
-_REPEATS, _REPEAT_SECONDS = 10, 60.0
+_REPEATS = 10
+_REPEAT_SECONDS = 60.0
 _OURS = "threeloops"
 
 
@@ -108,26 +109,30 @@ class Logs(logging.Handler):
         """Whether to leave it out. Told apart by the line of code and the exception's type: a message may differ each
         time."""
         kind = record.exc_info[0] if record.exc_info else None
-        key, now = (record.pathname, record.lineno, kind), time.monotonic()
+        key = (record.pathname, record.lineno, kind)
+        now = time.monotonic()
         seen = self._repeats.setdefault(key, _Repeats(now))
         if now - seen.since >= _REPEAT_SECONDS:
             if seen.left_out:
                 record.repeated = seen.left_out
             seen = self._repeats[key] = _Repeats(now)
         if seen.written >= _REPEATS:
-            seen.left_out, seen.latest = seen.left_out + 1, record
+            seen.left_out = seen.left_out + 1
+            seen.latest = record
             return True
         seen.written += 1
         return False
 
     def _write_all(self) -> None:
         while True:
-            lines, last = [self._lines.get()], False
+            lines = [self._lines.get()]
+            last = False
             with contextlib.suppress(queue.Empty):
                 while len(lines) < _BATCH:
                     lines.append(self._lines.get_nowait())
             if None in lines:
-                lines, last = lines[: lines.index(None)], True
+                lines = lines[: lines.index(None)]
+                last = True
             self._write([line for line in lines if line is not None])
             if last:
                 return

@@ -132,7 +132,8 @@ class RequestMetrics:
     """One request, from its arrival to its end. `finished` may be called more than once: the first counts."""
 
     def __init__(self, metrics: ServiceMetrics, prompt_tokens: int):
-        self._metrics, self._prompt_tokens = metrics, prompt_tokens
+        self._metrics = metrics
+        self._prompt_tokens = prompt_tokens
         self._arrived = metrics.clock()
         self._admitted: float | None = None
         self._first = self._latest = 0.0
@@ -162,7 +163,8 @@ class RequestMetrics:
         if self._ended:
             return
         self._ended = True
-        metrics, now = self._metrics, self._metrics.clock()
+        metrics = self._metrics
+        now = self._metrics.clock()
         metrics.count("vllm:request_success", 1, _REASONS[reason])
         metrics.observe("vllm:request_prompt_tokens", self._prompt_tokens)
         metrics.observe("vllm:request_generation_tokens", self._tokens)

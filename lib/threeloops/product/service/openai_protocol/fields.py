@@ -25,7 +25,8 @@ class Absent:
     """A field that this service does not support, the reason, and the values that change nothing (`neutral`)."""
 
     def __init__(self, *neutral: Any, why: str = "this service does not support it", also: tuple[Any, ...] = _NOTHING):
-        self.neutral, self.why = (*also, *neutral), why
+        self.neutral = (*also, *neutral)
+        self.why = why
 
 
 def _only(*neutral: Any) -> Absent:

@@ -78,7 +78,8 @@ class Structured(Sent):
 
     def _forms(self) -> list[tuple[str, str, Any]]:
         """List the forms that the request sets, each as (field, kind, form)."""
-        wanted, more = self.response_format, self.structured_outputs
+        wanted = self.response_format
+        more = self.structured_outputs
         found: list[tuple[str, str, Any]] = []
         if wanted is not None and wanted.type != "text":
             schema = wanted.json_schema.described if wanted.json_schema else {"type": "object"}

@@ -118,7 +118,9 @@ class _Loads:
     """Loads folders, each once, and keeps of each only which of the known values it holds."""
 
     def __init__(self, function: Callable[[Path], Any], scratch: Path, same: Callable[[Any, Any], bool]) -> None:
-        self.function, self.scratch, self.same = function, scratch, same
+        self.function = function
+        self.scratch = scratch
+        self.same = same
         self._known: dict[Hashable, tuple[list[int], str]] = {}
 
     def load(self, files: Files) -> _Outcome:
@@ -194,7 +196,8 @@ def write_files(folder: str | os.PathLike[str], files: Files) -> None:
     """Make a folder that holds a state's files."""
     os.makedirs(folder)
     for path in sorted(files):
-        content, full = files[path], os.path.join(folder, path)
+        content = files[path]
+        full = os.path.join(folder, path)
         if content is None:
             os.mkdir(full)
         elif isinstance(content, str):

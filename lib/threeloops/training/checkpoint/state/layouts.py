@@ -44,7 +44,8 @@ def held_by_model(model: nn.Module) -> list[Held]:
     """Parameters, and the buffers that `state_dict` has. A shared one has all of its names: on the stages of a pipeline
     an embedding and a head that are tied have one each."""
     if isinstance(model, FSDP):
-        rank, names = dist.get_rank(model.group), _names_of_parameters(model.module)
+        rank = dist.get_rank(model.group)
+        names = _names_of_parameters(model.module)
         flats = [Held(flat.shard, partial(_in_flat, flat.layout, names, rank)) for flat in model.flats.values()]
         return flats + [held for held in _whole(model.module) if not isinstance(held.tensor, nn.Parameter)]
     if isinstance(model, DDP | nn.parallel.DistributedDataParallel):
@@ -63,13 +64,15 @@ def held_by_model(model: nn.Module) -> list[Held]:
 def held_by_optimizer(model: nn.Module, optimizer: Any) -> list[Held]:
     """The tensors that it trains, each as the optimizer's states know it."""
     if isinstance(optimizer, ZeroOptimizer):
-        rank, names = dist.get_rank(optimizer.group), _names_of_parameters(model)
+        rank = dist.get_rank(optimizer.group)
+        names = _names_of_parameters(model)
         return [Held(bucket.master, partial(_in_flat, bucket.layout, names, rank)) for bucket in optimizer.buckets]
     return held_by_model(model)
 
 
 def _whole(model: nn.Module) -> list[Held]:
-    cuts, renamed = dict(_cut_parameters(model)), dict(_experts(model))
+    cuts = dict(_cut_parameters(model))
+    renamed = dict(_experts(model))
     names: dict[int, dict[str, Callable[[Tensor], Tensor | Sharded]]] = {}
     tensors: dict[int, Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -111,9 +114,11 @@ def _names_of_parameters(model: nn.Module) -> dict[str, list[str]]:
 def _in_flat(layout: FlatLayout, names: dict[str, list[str]], rank: int, chunk: Tensor) -> _Pieces:
     """The chunk of a rank, without padding, holds ranges of some of the parameters."""
     found: _Pieces = {}
-    begin, at = rank * layout.chunk_length, 0
+    begin = rank * layout.chunk_length
+    at = 0
     for name, shape in layout.shapes.items():
-        first, last = max(at, begin), min(at + prod(shape), begin + len(chunk))
+        first = max(at, begin)
+        last = min(at + prod(shape), begin + len(chunk))
         if first < last:
             piece = flat_range(shape, first - at, chunk[first - begin : last - begin])
             found |= dict.fromkeys(names[name], piece)
@@ -142,7 +147,10 @@ def _along(dim: int, group: dist.ProcessGroup | None, tensor: Tensor) -> Sharded
 
 def _by_heads(heads: int, kv_heads: int, group: dist.ProcessGroup | None, tensor: Tensor) -> Sharded:
     """This rank's query heads, then its key and then its value heads; in the whole matrix each kind lies together."""
-    rank, ranks, parts, before = dist.get_rank(group), dist.get_world_size(group), [], 0
+    rank = dist.get_rank(group)
+    ranks = dist.get_world_size(group)
+    parts = []
+    before = 0
     for part in tensor.split([len(tensor) // (heads + 2 * kv_heads) * n for n in (heads, kv_heads, kv_heads)]):
         parts.append(((before * ranks + rank * len(part), *[0] * (tensor.dim() - 1)), part))
         before += len(part)

@@ -48,7 +48,9 @@ class TrainingState:
     ) -> None:
         if taken := [n for n in parts if n in _TAKEN or n.startswith(("model.", "optimizer."))]:
             raise ValueError(f"a part is called {taken[0]!r}, as a part of every state is: give it another name")
-        self.model, self.optimizer, self.parts = model, optimizer, parts
+        self.model = model
+        self.optimizer = optimizer
+        self.parts = parts
         alone = not dist.is_initialized()
         self.rank: int = 0 if alone else dist.get_rank(group)
         self.world: int = 1 if alone else dist.get_world_size(group)

@@ -25,7 +25,8 @@ __all__ = [
     "Wait",
 ]
 
-COMPUTE, COMMUNICATION = 0, 1
+COMPUTE = 0
+COMMUNICATION = 1
 MOST_SAID = 20_000
 """Characters of an error."""
 

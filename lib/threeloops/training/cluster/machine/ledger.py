@@ -31,7 +31,8 @@ class Ledger:
     def check_sizes(self, message: Message, receiver: Actor, receive: Receive) -> None:
         if receive.size == message.size:
             return
-        source, target = message.source, receiver.rank
+        source = message.source
+        target = receiver.rank
         if receiver.timeline == COMPUTE:
             why = "the tensors of both sides need the same shape and dtype"
         else:
@@ -45,7 +46,8 @@ class Ledger:
         """Check that the n-th collective of a group is the same on all of its ranks. The first rank that calls it
         defines it."""
         group = call.collective.group
-        number, made = self._called[group, rank], self._collectives[group]
+        number = self._called[group, rank]
+        made = self._collectives[group]
         self._called[group, rank] += 1
         if number == len(made):
             made.append((call.collective, rank, call.where))
@@ -149,9 +151,11 @@ class Ledger:
     def _describe_message(self, call: Send | Receive) -> str:
         label = f" with tag {call.tag}" * (call.tag != 0) + f" in group {call.channel!r}" * (call.channel != _WORLD)
         if isinstance(call, Receive):
-            peer, what = call.source, f"a message from rank {call.source}{label}"
+            peer = call.source
+            what = f"a message from rank {call.source}{label}"
         else:
-            peer, what = call.to, f"rank {call.to} to receive its message{label}"
+            peer = call.to
+            what = f"rank {call.to} to receive its message{label}"
         if peer in self.died:
             return f"{what}, which died at {self.died[peer]:g} s"
         return f"{what}, which has returned" if peer in self.ended else what

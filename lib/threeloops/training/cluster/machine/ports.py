@@ -13,13 +13,16 @@ class Ports:
     """Each serves one message at a time, in the order in which they are taken."""
 
     def __init__(self, topology: Topology, slow: Sequence[SlowLink]) -> None:
-        self._topology, self._slow = topology, slow
+        self._topology = topology
+        self._slow = slow
         self._free = [0.0] * len(topology.ports)
         self._bandwidths: dict[tuple[int, int], float] = {}
 
     def take(self, pair: tuple[int, int], size: int, ready: float) -> tuple[float, float]:
         """Occupy every port between two ranks as soon as all are free: from when, and until when."""
-        ports, free, start = self._topology.routes[pair].ports, self._free, ready
+        ports = self._topology.routes[pair].ports
+        free = self._free
+        start = ready
         for port in ports:
             if free[port] > start:
                 start = free[port]
@@ -37,6 +40,7 @@ class Ports:
         """Bytes/s of the slowest of these ports at that time."""
         found = []
         for port in ports:
-            name, bandwidth = self._topology.ports[port].name, self._topology.ports[port].bandwidth
+            name = self._topology.ports[port].name
+            bandwidth = self._topology.ports[port].bandwidth
             found.append(bandwidth * math.prod(f.factor for f in self._slow if f.port == name and f.at <= at < f.until))
         return min(found)

@@ -59,7 +59,8 @@ class _Job(NamedTuple):
 
 _Key = tuple[int, int, int, str, int]
 """Sender, receiver, timeline of both, channel and tag. A message meets a receiver if all of them are equal."""
-_LEAVES, _RESUMES = 0, 1
+_LEAVES = 0
+_RESUMES = 1
 """Kinds of events; at the same moment messages leave before actors go on."""
 
 _Step = Callable[[list[tuple[Actor, float, Resumption]]], Iterable[Iterable[Call]]]
@@ -73,7 +74,8 @@ class Router:
     """
 
     def __init__(self, topology: Topology, faults: Sequence[Fault] = (), timeout: float = 600.0) -> None:
-        self.topology, self.timeout = topology, timeout
+        self.topology = topology
+        self.timeout = timeout
         self.spans: list[Span] = []
         self.clock: dict[Actor, float] = {}
         self.events = 0
@@ -159,9 +161,19 @@ class Router:
         if self._dies and self._dead_at(sender, left):  # before its last byte had left
             return
         message = Message(
-            *pair, send.size, send.channel, send.tag, send.at, start, left, left + self.topology.routes[pair].latency,
-            sender.timeline, send.handle, send.where, corrupted=(*pair, self._count[pair]) in self._corrupt,
-        )  # fmt: skip
+            *pair,
+            send.size,
+            send.channel,
+            send.tag,
+            send.at,
+            start,
+            left,
+            left + self.topology.routes[pair].latency,
+            sender.timeline,
+            send.handle,
+            send.where,
+            corrupted=(*pair, self._count[pair]) in self._corrupt,
+        )
         self._count[pair] += 1
         self.messages.append(message)
         self._in_flight += send.size
@@ -175,7 +187,8 @@ class Router:
 
     def _match(self, key: _Key) -> None:
         """Messages meet receivers in order: the first sent, the first asked for."""
-        sent, posted = self._sent[key], self._posted[key]
+        sent = self._sent[key]
+        posted = self._posted[key]
         while sent and posted:
             message, (receiver, receive) = sent.popleft(), posted.popleft()
             self._ledger.check_sizes(message, receiver, receive)
@@ -204,10 +217,13 @@ class Router:
 
     def _go_on(self, actor: Actor, wait: Wait) -> None:
         self._ledger.waiting.pop(actor, None)
-        end, error, messages = wait.at, "", []
+        end = wait.at
+        error = ""
+        messages = []
         for handle in wait.handles:
             done = self._done[actor, handle]
-            end, error = max(end, done.at), error or done.error
+            end = max(end, done.at)
+            error = error or done.error
             messages.append(done.message)
         if wait.values:
             self._push(wait.at, _RESUMES, actor, Resumption(wait.handles, number=end, error=error))
@@ -269,7 +285,8 @@ class Router:
     def _next_job(self, rank: int) -> None:
         if rank in self._job or not self._jobs[rank]:
             return
-        job, actor = self._jobs[rank].popleft(), Actor(rank, COMMUNICATION)
+        job = self._jobs[rank].popleft()
+        actor = Actor(rank, COMMUNICATION)
         start = max(job.ready, self.clock.get(actor, 0.0))
         self._job[rank] = job, start
         self._push(max(start, self.now), _RESUMES, actor, Resumption(number=job.handle))

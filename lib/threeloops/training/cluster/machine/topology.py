@@ -15,7 +15,9 @@ __all__ = ["Port", "Route", "Topology", "fabric", "one_node", "pcie_only", "read
 _MOST_RANKS = 128
 """Each rank is a process of this machine."""
 
-_NVLINK_LATENCY, _PCIE_LATENCY, _NETWORK_LATENCY = 3.4e-6, 5.7e-6, 14e-6
+_NVLINK_LATENCY = 3.4e-6
+_PCIE_LATENCY = 5.7e-6
+_NETWORK_LATENCY = 14e-6
 """The latencies that NCCL 2.28 assumes per step of a ring, protocol Simple (src/graph/tuning.cc: hwLatencies)."""
 _NDR_BANDWIDTH = 50e9
 """One port of 400 Gbit/s InfiniBand (NDR)."""
@@ -141,7 +143,8 @@ def fabric(
     """
     _count("nodes", nodes)
     _count("per_node", per_node)
-    ranks, nics = nodes * per_node, per_node if nics is None else nics
+    ranks = nodes * per_node
+    nics = per_node if nics is None else nics
     _count("ranks", ranks)
     if not 1 <= nics <= per_node or per_node % nics:
         raise ValueError(f"nics = {nics} for {per_node} devices: expected a number that divides them")
@@ -151,7 +154,8 @@ def fabric(
     uplink = nic_bandwidth * nics * (nodes_per_leaf or 1) / oversubscription
     made = _Builder()
     for a, b in _pairs(ranks):
-        out, into = made.port(f"out {a}", rate), made.port(f"in {b}", rate)
+        out = made.port(f"out {a}", rate)
+        into = made.port(f"in {b}", rate)
         (node_a, device_a), (node_b, device_b) = divmod(a, per_node), divmod(b, per_node)
         if node_a == node_b:
             made.routes[a, b] = Route((out, into), link_latency)

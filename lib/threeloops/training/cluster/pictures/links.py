@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["link_matrix"]
 
-_PALEST, _DARKEST = 0.10, 0.60
+_PALEST = 0.10
+_DARKEST = 0.60
 """Opacity of the smallest and the largest number of bytes: below any of them, the page's ink can be read on it."""
 
 
@@ -23,7 +24,8 @@ def link_matrix(run: Run) -> "Figure":
     """
     from matplotlib.collections import PolyCollection
 
-    ranks, sent = run.topology.ranks, run.bytes
+    ranks = run.topology.ranks
+    sent = run.bytes
     pairs = sorted({(m.source, m.target) for m in run.messages})
     largest = max((sent[a][b] for a, b in pairs), default=0)
     unit, name = _unit(largest)

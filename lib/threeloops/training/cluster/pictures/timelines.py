@@ -30,9 +30,11 @@ _COLLECTIVES = {
     "barrier": palette.grey,
 }
 _OTHER_COLLECTIVE = palette.vermillion
-_WIDTH, _PLOT_WIDTH = 10.0, 8.3
+_WIDTH = 10.0
+_PLOT_WIDTH = 8.3
 """Inches of the figure, and about as many of its axes."""
-_HALF, _RANK_GAP = 0.42, 0.9
+_HALF = 0.42
+_RANK_GAP = 0.9
 """Half the height of a bar, and the gap between two ranks, if a lane has height 1."""
 
 
@@ -107,7 +109,8 @@ def _lanes(run: Run) -> tuple[_Lane, ...]:
     busy = {(span.rank, span.timeline) for span in run.spans}
     for message in run.messages:
         busy |= {(message.source, message.timeline), (message.target, message.timeline)}
-    lanes, y = [], 0.0
+    lanes = []
+    y = 0.0
     for rank in range(run.topology.ranks):
         for timeline in [t for t in (COMPUTE, COMMUNICATION) if (rank, t) in busy] or [COMPUTE]:
             lanes.append(_Lane(rank, timeline, y))
@@ -118,7 +121,8 @@ def _lanes(run: Run) -> tuple[_Lane, ...]:
 
 def _draw_frame(chart: _Chart, run: Run) -> None:
     """Draw a line for each lane, with the name of the rank on its first lane, and of the timeline if there are two."""
-    axes, lanes = chart.axes, chart.lanes
+    axes = chart.axes
+    lanes = chart.lanes
     room = 0.006 * (chart.end - chart.start) if chart.end >= run.seconds else 0.0  # for the heads of the last arrows
     axes.set_xlim(chart.start, chart.end + room)
     axes.set_ylim(lanes[-1].y + 0.6, -0.6)
@@ -159,11 +163,14 @@ def _draw_bars(chart: _Chart, spans: Iterable[Span]) -> None:
         shown = [
             span for span in every if span.start <= chart.end and (span.end > chart.start or span.start == chart.start)
         ]
-        corners, edges = [], []
+        corners = []
+        edges = []
         for span in shown:
             if span.start <= chart.until:
-                y, end = chart.y[span.rank, span.timeline], min(span.end, chart.until)
-                low, high = y - _HALF, y + _HALF
+                y = chart.y[span.rank, span.timeline]
+                end = min(span.end, chart.until)
+                low = y - _HALF
+                high = y + _HALF
                 corners.append([(span.start, low), (span.start, high), (end, high), (end, low)])
                 edges.append("white" if chart.inches(end - span.start) > 0.08 else colour)  # it would hide a thin bar
         bars = PolyCollection(corners, facecolors=colour, edgecolors=edges, lw=0.6, label=kind, zorder=2)
@@ -179,14 +186,22 @@ def _draw_bars(chart: _Chart, spans: Iterable[Span]) -> None:
 def _write_name(chart: _Chart, span: Span, name: str, colour: str) -> bool:
     """Whether the whole name fits on the part of the bar that is in the window."""
     size = min(9.0, 42 * chart.lane_inches)
-    left, right = max(span.start, chart.start), min(span.end, chart.end)
-    text, middle = fitting(name, chart.inches(right - left), size), (left + right) / 2
+    left = max(span.start, chart.start)
+    right = min(span.end, chart.end)
+    text = fitting(name, chart.inches(right - left), size)
+    middle = (left + right) / 2
     if text and chart.inches(chart.until - middle) >= text_inches(text, size) / 2:
         chart.axes.text(
-            middle, chart.y[span.rank, span.timeline], text, ha="center", va="center_baseline", fontsize=size,
-            color=ON_DARK if colour == palette.blue else ON_LIGHT, zorder=4,
+            middle,
+            chart.y[span.rank, span.timeline],
+            text,
+            ha="center",
+            va="center_baseline",
+            fontsize=size,
+            color=ON_DARK if colour == palette.blue else ON_LIGHT,
+            zorder=4,
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.2},  # hides arrows that pass
-        )  # fmt: skip
+        )
     return text == name
 
 
@@ -195,7 +210,8 @@ def _thinned(messages: Iterable[Message], most: int) -> tuple[list[Message], int
     by_sender: dict[int, list[Message]] = defaultdict(list)
     for message in sorted(messages, key=lambda m: (m.start, m.source, m.target)):
         by_sender[message.source].append(message)
-    every, longest = 1, max(map(len, by_sender.values()), default=0)
+    every = 1
+    longest = max(map(len, by_sender.values()), default=0)
     while sum(-(-len(sent) // every) for sent in by_sender.values()) > most and every < longest:
         every += 1
     return [message for sent in by_sender.values() for message in sent[::every]][:most], every
@@ -214,7 +230,18 @@ def _draw_arrows(chart: _Chart, messages: Iterable[Message]) -> None:
             arrows.append((message.start, source + side, seconds * part, (target - source - 2 * side) * part))
     if arrows:
         chart.axes.quiver(
-            *zip(*arrows, strict=True), angles="xy", scale_units="xy", scale=1, units="inches", width=0.011,
-            headwidth=7, headlength=7, headaxislength=6, minlength=0, minshaft=1.2, color=palette.ink, alpha=0.75,
+            *zip(*arrows, strict=True),
+            angles="xy",
+            scale_units="xy",
+            scale=1,
+            units="inches",
+            width=0.011,
+            headwidth=7,
+            headlength=7,
+            headaxislength=6,
+            minlength=0,
+            minshaft=1.2,
+            color=palette.ink,
+            alpha=0.75,
             zorder=3,
-        )  # fmt: skip
+        )

@@ -63,9 +63,11 @@ def _events(run: Run) -> Iterator[dict[str, Any]]:
         kind = "computation" if span.timeline == COMPUTE else "communication"
         yield slice_(span.what or kind, (span.rank, 0, span.timeline), span.start, span.end, kind, {})
     for number, m in enumerate(messages, start=1):
-        link, arrival = (m.source, 1, m.target), (m.target, 0, m.timeline)
+        link = (m.source, 1, m.target)
+        arrival = (m.target, 0, m.timeline)
         more = {"bytes": m.size, "waited_us": 1e6 * (m.start - m.ready), "channel": m.channel, "tag": m.tag}
-        name, flow = readable_bytes(m.size), {"cat": "message", "id": number}
+        name = readable_bytes(m.size)
+        flow = {"cat": "message", "id": number}
         # A viewer binds each end of a flow to the event before it on the same thread, at the same time.
         yield slice_(name, link, m.start, m.left, "message", more | ({"where": m.where} if m.where else {}))
         yield event("s", "message", link, m.start, **flow)

@@ -114,9 +114,12 @@ class _Peer:
     """One rank of a group, on its communication timeline. Ranks are counted within the group."""
 
     def __init__(self, communicator: Communicator, submitted: Submit, rank: int) -> None:
-        self.ranks, self.now = submitted.collective.ranks, 0.0
+        self.ranks = submitted.collective.ranks
+        self.now = 0.0
         self.size, self.rank = len(self.ranks), self.ranks.index(rank)
-        self._communicator, self._global, self._channel = communicator, rank, submitted.collective.group
+        self._communicator = communicator
+        self._global = rank
+        self._channel = submitted.collective.group
         self._where = submitted.where
 
     def send(self, tensor: torch.Tensor, to: int) -> Send:
@@ -130,7 +133,8 @@ class _Peer:
 
     def exchange(self, out: torch.Tensor, to: int, size: int, source: int) -> _Received:
         """Send to one rank while receiving `size` bytes from another."""
-        sent, got = self.send(out, to), self.receive(size, source)
+        sent = self.send(out, to)
+        got = self.receive(size, source)
         yield sent
         yield got
         received = yield Wait((got.handle, sent.handle), self.now)
@@ -199,8 +203,10 @@ def _all_gather(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 def _broadcast(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
     """A binomial tree: after step k, 2^(k+1) ranks have it."""
-    root, step = call.collective.root, 1
-    place, out = (me.rank - root) % me.size, x if me.rank == root else x.new_empty(sum(call.gets))
+    root = call.collective.root
+    step = 1
+    place = (me.rank - root) % me.size
+    out = x if me.rank == root else x.new_empty(sum(call.gets))
     while step < me.size:
         if place < step and place + step < me.size:
             yield from me.send_and_wait(out, me.rank + step)
@@ -212,8 +218,10 @@ def _broadcast(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 def _reduce(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
     """Reduce along the same tree, from its leaves to its root. Afterwards the other ranks hold their own input."""
-    root, out = call.collective.root, x.clone()
-    place, step = (me.rank - root) % me.size, 1
+    root = call.collective.root
+    out = x.clone()
+    place = (me.rank - root) % me.size
+    step = 1
     while step < me.size:
         if place % (2 * step):
             yield from me.send_and_wait(out, me.rank - step)
@@ -226,11 +234,13 @@ def _reduce(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 def _all_to_all(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
     """Send to the rank k places behind and receive from the one k places before, in step k."""
-    sends, out = x.split(call.sends), x.new_empty(sum(call.gets))
+    sends = x.split(call.sends)
+    out = x.new_empty(sum(call.gets))
     gets = out.split(call.gets)
     gets[me.rank].copy_(sends[me.rank])
     for k in range(1, me.size):
-        to, source = (me.rank + k) % me.size, (me.rank - k) % me.size
+        to = (me.rank + k) % me.size
+        source = (me.rank - k) % me.size
         gets[source].copy_((yield from me.exchange(sends[to], to, gets[source].nbytes, source)))
     return out
 

@@ -48,7 +48,7 @@ def fresh_ranks(size: int, program: bytes, seconds: float) -> Iterator[Sockets]:
                         env=environment,
                         stdin=subprocess.DEVNULL,
                         process_group=0,
-                    )  # fmt: skip
+                    )
                 )
             return [process.pid for process in processes]
 

@@ -30,7 +30,8 @@ Served = Mapping[str, Callable[..., Any]]
 
 _decoder, _encoder = msgspec.msgpack.Decoder(list[Call]), msgspec.msgpack.Encoder()
 
-_STACK_SECONDS, _STATUS_SECONDS = 0.5, 1.0
+_STACK_SECONDS = 0.5
+_STATUS_SECONDS = 1.0
 _Told = list[tuple[int, Sequence[Any]]]
 """Pairs of a rank and the parts of the message to it."""
 _Heard = Iterable[tuple[Any, memoryview]]
@@ -71,7 +72,8 @@ class Sockets:
         statuses: Callable[[], list[int | None]] | None = None,
         most: int | None = None,
     ) -> None:
-        self._statuses, self._most = statuses, most
+        self._statuses = statuses
+        self._most = most
         self._channels: list[Channel] = []
         self._printed = [log() for _ in range(size)]
         theirs = []
@@ -89,7 +91,8 @@ class Sockets:
         self._seconds, self._deadline = seconds, time.monotonic() + seconds
 
     def exchange(self, told: _Told) -> _Heard:
-        rank, left = 0, self._deadline - time.monotonic()
+        rank = 0
+        left = self._deadline - time.monotonic()
         try:
             for rank, parts in told:
                 self._channels[rank].bound(left)
@@ -203,7 +206,8 @@ class Ranks:
             if isinstance(call, Send | Submit | Ask):
                 if call.size > len(data):
                     raise ClusterError(f"rank {rank} sends {call.size:,} bytes, of which {len(data):,} came")
-                part, data = data[: call.size], data[call.size :]
+                part = data[: call.size]
+                data = data[call.size :]
                 if isinstance(call, Send):
                     self._sent[rank, call.handle] = part
                 elif isinstance(call, Ask):

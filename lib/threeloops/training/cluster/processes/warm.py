@@ -36,7 +36,10 @@ __all__ = [
 
 COMMAND = struct.Struct("<4sIQi")
 """The command, the number of ranks, the bytes of the program that follows, and the core to run on or -1."""
-START, PROCESSES, STATUS, END = b"RUN ", b"FORK", b"LOOK", b"END "
+START = b"RUN "
+PROCESSES = b"FORK"
+STATUS = b"LOOK"
+END = b"END "
 PROCESS = struct.Struct("<i")
 """The answer to `START` and `PROCESSES`, once per rank: its process; to `STATUS`, how each ended, or AT_WORK."""
 AT_WORK = 1 << 30
@@ -140,7 +143,8 @@ def _fork(control: socket.socket, ranks: int, program: bytes, core: int) -> list
 
 
 def _become(control: socket.socket, ranks: int, program: bytes) -> list[int]:
-    children, descriptors = [], _receive_descriptors(control, 3)
+    children = []
+    descriptors = _receive_descriptors(control, 3)
     for rank in range(ranks):
         child = os.fork()
         if child == 0:

@@ -45,7 +45,8 @@ from threeloops.training.cluster.machine.faults import SlowRank
 __all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "calling_line", "is_library", "line_in_stack"]
 
 HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
-_SMALL, _STATE = 1 << 16, 16
+_SMALL = 1 << 16
+_STATE = 16
 _encoder, _words = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(tuple[str, list[tuple[int, float]]])
 
 
@@ -120,14 +121,16 @@ class ActorSocket:
         self._left: dict[int, float] = {}
         self._sends: dict[int, str] = {}
         self._handles: Iterator[int] = itertools.count(1)
-        self._thread, self._refused = threading.get_ident(), ""
+        self._thread = threading.get_ident()
+        self._refused = ""
         self._shared: mmap.mmap | bytearray
         try:
             self._shared = mmap.mmap(-1, _SMALL)  # the forks of this process see it too
         except OSError:  # a sandbox forbids it, and then none of them can take over
             self._shared = bytearray(_SMALL)
         self._owner = memoryview(self._shared).cast("q")
-        self._owner[0], self._flushes = os.getpid(), 0
+        self._owner[0] = os.getpid()
+        self._flushes = 0
 
     def check_thread(self) -> None:
         """Raise if another process or thread than the program's has called, now or before. The order of two callers
@@ -163,7 +166,9 @@ class ActorSocket:
         if self._owner[0] == 0:
             state = pickle.loads(self._shared[_STATE:])
             self.now, handle, self._flushes, self._sizes, self._left, self._sends = state
-            self._handles, self._calls, self._bytes = itertools.count(handle), [], []
+            self._handles = itertools.count(handle)
+            self._calls = []
+            self._bytes = []
         self._owner[0], self._thread = os.getpid(), threading.get_ident()
 
     def refuse(self, what: str) -> NoReturn:
@@ -173,7 +178,8 @@ class ActorSocket:
             "the virtual cluster all calls of a rank come from one process. Call from there, or let the process that "
             "is to communicate begin with init_process_group, with the number of its rank"
         )
-        self._calls, self._bytes = [], []
+        self._calls = []
+        self._bytes = []
         self.end(refused)
         raise RuntimeError(refused)
 
@@ -277,7 +283,8 @@ class ActorSocket:
         calls = _encoder.encode(self._calls)
         body = sum(len(part) for part in self._bytes)
         self._channel.send([HEAD.pack(len(calls), body), calls, *self._bytes])
-        self._calls, self._bytes = [], []
+        self._calls = []
+        self._bytes = []
         self._flushes += 1
         self._owner[1] = self._flushes
 

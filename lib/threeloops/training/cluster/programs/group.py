@@ -36,7 +36,11 @@ class _Group(dist.ProcessGroup):
 
     def __init__(self, me: Rank, rank: int, ranks: Sequence[int], channel: str) -> None:
         super().__init__(rank, len(ranks))
-        self._me, self._ranks, self._here, self._channel, self._name = me, tuple(ranks), rank, channel, ""
+        self._me = me
+        self._ranks = tuple(ranks)
+        self._here = rank
+        self._channel = channel
+        self._name = ""
 
     def getBackendName(self) -> str:
         return "virtual"
@@ -94,14 +98,16 @@ class _Group(dist.ProcessGroup):
         return Work(self._me, handle, out if result is None else result, put, True)
 
     def send(self, tensors: _Tensors, to: int, tag: int = 0) -> Work:
-        tensor, to = check_dense("send", "its tensor", tensors[0]), self._ranks[to]
+        tensor = check_dense("send", "its tensor", tensors[0])
+        to = self._ranks[to]
         handle = self._me.message(
             lambda: self._me.main.send(as_bytes(tensor), to, self._channel, tag), tensor, f"isend to rank {to}"
         )
         return Work(self._me, handle, tensors, lambda data: None, False)
 
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Work:
-        tensor, source = check_dense("recv", "its tensor", tensors[0]), self._ranks[source]
+        tensor = check_dense("recv", "its tensor", tensors[0])
+        source = self._ranks[source]
         handle = self._me.message(
             lambda: self._me.main.receive(tensor.nbytes, source, self._channel, tag),
             tensor,
@@ -120,7 +126,8 @@ class _Group(dist.ProcessGroup):
         return self._submit("reduce", tensors[0], tensors, opts=opts, root=opts.rootRank)
 
     def broadcast(self, tensors: _Tensors, opts: Any) -> Work:
-        (tensor,), root = tensors, opts.rootRank
+        (tensor,) = tensors
+        root = opts.rootRank
         given = tensor if self._here == root else tensor.new_empty(0)
         gets = (tensor.numel(),)
         return self._submit("broadcast", given, tensors, count=tensor.numel(), root=root, gets=gets)
@@ -142,7 +149,8 @@ class _Group(dist.ProcessGroup):
 
     def reduce_scatter_tensor_coalesced(self, outs: _Tensors, tensors: _Tensors, opts: Any = None) -> Work:
         """Several in one collective: each rank's part of it has a part of every tensor."""
-        call, size = "reduce_scatter_tensor_coalesced(outputs, inputs)", self.size()
+        call = "reduce_scatter_tensor_coalesced(outputs, inputs)"
+        size = self.size()
         self._check_many(call, "inputs", tensors)
         self._check_many(call, "outputs", outs)
         for number, (out, tensor) in enumerate(zip(outs, tensors, strict=True)):
@@ -153,7 +161,8 @@ class _Group(dist.ProcessGroup):
 
     def allgather_into_tensor_coalesced(self, outs: _Tensors, tensors: _Tensors, opts: Any = None) -> Work:
         """Gather several tensors in one collective. A rank sends all of its tensors together."""
-        call, size = "all_gather_into_tensor_coalesced(outputs, inputs)", self.size()
+        call = "all_gather_into_tensor_coalesced(outputs, inputs)"
+        size = self.size()
         self._check_many(call, "inputs", tensors)
         self._check_many(call, "outputs", outs)
         for number, (out, tensor) in enumerate(zip(outs, tensors, strict=True)):
@@ -173,7 +182,8 @@ class _Group(dist.ProcessGroup):
         check_one_dtype(call, name, tensors)
         check_each_dense(call, name, tensors)
 
-    _reduce_scatter_base, _allgather_base = reduce_scatter_single, all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    _allgather_base = all_gather_single
 
     def allgather(self, outs: list[_Tensors], tensors: _Tensors, opts: Any = None) -> Work:
         call = "all_gather(tensor_list, tensor)"
@@ -189,7 +199,9 @@ class _Group(dist.ProcessGroup):
     def alltoall_base(
         self, out: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], sizes: list[int], opts: Any = None
     ) -> Work:
-        call, ranks, here = "all_to_all_single(output, input)", self.size(), self._here
+        call = "all_to_all_single(output, input)"
+        ranks = self.size()
+        here = self._here
         sends = split_sizes(call, "input", tensor, sizes, ranks)
         gets = split_sizes(call, "output", out, out_sizes, ranks)
         if sends[here] != gets[here]:
@@ -200,15 +212,18 @@ class _Group(dist.ProcessGroup):
         return self._submit("all_to_all", tensor, [out], count=0, sends=sends, gets=gets)
 
     def alltoall(self, outs: _Tensors, tensors: _Tensors, opts: Any = None) -> Work:
-        call, here = "all_to_all(output_list, input_list)", self._here
+        call = "all_to_all(output_list, input_list)"
+        here = self._here
         self._check_parts(call, "input_list", tensors)
         self._check_parts(call, "output_list", outs)
         check_fit(call, f"input_list[{here}]", tensors[here], f"output_list[{here}]", outs[here])
-        sends, gets = [part.numel() for part in tensors], [part.numel() for part in outs]
+        sends = [part.numel() for part in tensors]
+        gets = [part.numel() for part in outs]
         return self._submit("all_to_all", joined(tensors), outs, count=0, sends=sends, gets=gets, dense=False)
 
     def gather(self, outs: list[_Tensors], tensors: _Tensors, opts: Any) -> Work:
-        parts, call = outs[0] if outs else [], "gather(tensor, gather_list)"
+        parts = outs[0] if outs else []
+        call = "gather(tensor, gather_list)"
         if outs:
             self._check_parts(call, "gather_list", parts)
         for number, part in enumerate(parts):
@@ -217,13 +232,15 @@ class _Group(dist.ProcessGroup):
         return self._submit("gather", tensors[0], parts, root=opts.rootRank, gets=gets, result=outs, dense=False)
 
     def scatter(self, outs: _Tensors, tensors: list[_Tensors], opts: Any) -> Work:
-        parts, call = tensors[0] if tensors else [], "scatter(tensor, scatter_list)"
+        parts = tensors[0] if tensors else []
+        call = "scatter(tensor, scatter_list)"
         if tensors:
             self._check_parts(call, "scatter_list", parts)
         for number, part in enumerate(parts):
             check_fit(call, f"scatter_list[{number}]", part, "tensor", outs[0])
         given = joined(parts) if parts else outs[0].new_empty(0)
-        sends, gets = [part.numel() for part in parts], [outs[0].numel()]
+        sends = [part.numel() for part in parts]
+        gets = [outs[0].numel()]
         count = outs[0].numel()
         return self._submit("scatter", given, outs, count=count, root=opts.rootRank, sends=sends, gets=gets)
 

@@ -26,7 +26,9 @@ class Rank:
     """This process: its number, its conversation with the router, and collectives whose time is still to be charged."""
 
     def __init__(self, rank: int, size: int, main: ActorSocket) -> None:
-        self.rank, self.size, self.main = rank, size, main
+        self.rank = rank
+        self.size = size
+        self.main = main
         self.unsettled: list[int] = []
         self._settles_after = -1
         self._under_way: dict[int, tuple[int, int, str]] = {}
@@ -49,7 +51,8 @@ class Rank:
     def synchronize(self) -> None:
         """Let the clock of the program catch up with the collectives whose values it has seen."""
         if self.unsettled:
-            handles, self.unsettled = self.unsettled, []
+            handles = self.unsettled
+            self.unsettled = []
             self.main.wait(*handles)
 
     def leave_unsettled(self, handle: int) -> None:
@@ -80,7 +83,8 @@ class Rank:
         sent. torch itself may do so: its pipelining opens all connections before the first step with numbers that
         nobody reads, and receives those of both neighbours into one tensor.
         """
-        start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes * tensor.is_contiguous()
+        start = tensor.data_ptr()
+        end = tensor.data_ptr() + tensor.nbytes * tensor.is_contiguous()
         for other_start, other_end, other in self._under_way.values():
             sent = what.startswith("isend") and other.startswith("isend")
             if start < other_end and other_start < end and not sent and not _by_torch():
@@ -115,8 +119,12 @@ class Work(dist.Work):
         self, rank: Rank, handle: int, result: Any, put: Callable[[memoryview], None], collective: bool
     ) -> None:
         super().__init__()
-        self._rank, self._handle, self._result, self._put = rank, handle, result, put
-        self._collective, self._done = collective, False
+        self._rank = rank
+        self._handle = handle
+        self._result = result
+        self._put = put
+        self._collective = collective
+        self._done = False
 
     def wait(self, timeout: Any = None) -> bool:
         if not self._done:

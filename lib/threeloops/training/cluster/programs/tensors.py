@@ -18,10 +18,22 @@ _TENSOR = 1
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
-        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
-        torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
     )
-}  # fmt: skip
+}
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "SUM": torch.Tensor.add_,
@@ -49,7 +61,8 @@ def fill(tensors: Sequence[torch.Tensor], data: memoryview) -> None:
     """Copy the bytes of a result, or of a message, into tensors of any strides."""
     for tensor in tensors:
         if tensor.nbytes:
-            part, data = data[: tensor.nbytes], data[tensor.nbytes :]
+            part = data[: tensor.nbytes]
+            data = data[tensor.nbytes :]
             tensor.detach().copy_(torch.frombuffer(part, dtype=tensor.dtype).view(tensor.shape))
 
 

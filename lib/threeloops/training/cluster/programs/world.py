@@ -71,12 +71,16 @@ class _World:
         take_over: Callable[[], None] | None,
     ) -> None:
         self.take_over = take_over
-        self.rank, self.ranks, self.is_virtual, self.new_store = rank, ranks, backend == "virtual", new_store
+        self.rank = rank
+        self.ranks = ranks
+        self.is_virtual = backend == "virtual"
+        self.new_store = new_store
         self.given = False
         """Whether the default group is the one that the program found, and has not asked for."""
         self._process = os.getpid()
         self._worlds = 0
-        self._init, self._new_group = dist.init_process_group, distributed_c10d._new_process_group_helper
+        self._init = dist.init_process_group
+        self._new_group = distributed_c10d._new_process_group_helper
         dist.init_process_group = distributed_c10d.init_process_group = self.init_process_group
         distributed_c10d.rendezvous = self.rendezvous
         distributed_c10d._new_process_group_helper = self.new_process_group
@@ -95,9 +99,15 @@ class _World:
             context._Popen = staticmethod(multiprocessing.context.ForkProcess._Popen)  # type: ignore
 
     def init_process_group(
-        self, backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
-        *arguments: Any, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        backend: Any = None,
+        init_method: Any = None,
+        timeout: Any = None,
+        world_size: int = -1,
+        rank: int = -1,
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
         if os.getpid() != self._process and self.take_over is not None:
             self.enter_process(world_size, rank)
         self.check(backend, world_size, rank)
@@ -147,7 +157,8 @@ class _World:
         """Every group has this world's backend."""
         if not members:
             self._worlds += 1
-            size, rank = self.ranks, self.rank
+            size = self.ranks
+            rank = self.rank
         if not self.is_virtual:
             return self._new_group(size, rank, members, backend, store, name, **options)
         self.check(backend, -1, -1)

@@ -114,8 +114,10 @@ def _ulps(a: float, b: float) -> int:
     wide = torch.tensor([a, b], dtype=torch.float64)
     narrow = wide.float()
     if torch.equal(narrow.double(), wide):
-        places, bits = narrow.view(torch.int32).tolist(), 32
+        places = narrow.view(torch.int32).tolist()
+        bits = 32
     else:
-        places, bits = wide.view(torch.int64).tolist(), 64
+        places = wide.view(torch.int64).tolist()
+        bits = 64
     first, second = (place if place >= 0 else -(2 ** (bits - 1)) - place for place in places)
     return abs(first - second)

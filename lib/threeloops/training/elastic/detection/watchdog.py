@@ -42,12 +42,23 @@ __all__ = ["Called", "FlightRecorder", "Watchdog", "diagnose", "first_alarm"]
 _WATCHED = tuple(
     name
     for name in (
-        "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
-        "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_single",
+        "all_reduce",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "broadcast",
+        "gather",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_single",
+        "reduce_scatter_tensor",
         "scatter",
     )
     if hasattr(dist, name)  # torch 2.13 has new names for two of them
-)  # fmt: skip
+)
 _UNEVEN = ("all_to_all", "all_to_all_single")
 """Ranks may call them with different numbers of elements, as where experts get different numbers of tokens."""
 
@@ -127,7 +138,8 @@ class FlightRecorder:
         tensors = data if isinstance(data, (list, tuple)) else [data]
         elements = sum(each.numel() for each in tensors if isinstance(each, torch.Tensor))
         ranks = tuple(dist.get_process_group_ranks(group))
-        where, begun = _caller(), self.clock()
+        where = _caller()
+        begun = self.clock()
         with self._lock:
             self._numbers[name] += 1
             call = Called(self._numbers[name], name, ranks, what, elements, where, begun)
@@ -139,7 +151,9 @@ class _Noted:
     """The handle of an asynchronous collective, which ends for the program when it has waited for it."""
 
     def __init__(self, work: Any, call: Called, clock: Callable[[], float]) -> None:
-        self._work, self._call, self._clock = work, call, clock
+        self._work = work
+        self._call = call
+        self._clock = clock
 
     def wait(self, *arguments: Any, **options: Any) -> Any:
         try:
@@ -190,7 +204,9 @@ def diagnose(records: Mapping[int, Sequence[Called]], at: float, ranks: Iterable
 def _about(call: Called, inside: Mapping[int, Called], known: Mapping[int, Sequence[Called]], at: float) -> str:
     """Describe the first collective of a group that has not ended everywhere."""
     since = at - min(each.begun for each in inside.values())
-    who, line, wait = _ranks(inside), _lines(inside.values()), "waits" if len(inside) == 1 else "wait"
+    who = _ranks(inside)
+    line = _lines(inside.values())
+    wait = "waits" if len(inside) == 1 else "wait"
     others = {
         rank: [each for each in known.get(rank, []) if each.group == call.group]
         for rank in call.ranks
@@ -260,10 +276,14 @@ class Watchdog:
     ) -> None:
         if not (timeout > 0 and patience >= 0 and poll > 0):
             raise ValueError(f"timeout = {timeout} s, patience = {patience} s, poll = {poll} s: expected > 0, ≥ 0, > 0")
-        self._recorder, self._folder, self._timeout = recorder, Path(folder), timeout
+        self._recorder = recorder
+        self._folder = Path(folder)
+        self._timeout = timeout
         self._on_hang = on_hang or (lambda said: print(said, file=sys.stderr, flush=True))
-        self._patience, self._poll = patience, poll
-        self._rank, self._size = dist.get_rank(), dist.get_world_size()
+        self._patience = patience
+        self._poll = poll
+        self._rank = dist.get_rank()
+        self._size = dist.get_world_size()
         self._stop, self._thread = threading.Event(), threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Watchdog":

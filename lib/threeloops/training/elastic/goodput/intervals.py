@@ -39,7 +39,8 @@ def best_interval(save: float, mtbf: float) -> float:
     bisection finds its root. (In terms of Lambert's function τ = M · (1 + W(−e^(−1 − C/M))).)
     """
     check_times(save, mtbf)
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while low < (middle := (low + high) / 2) < high:
         if math.log1p(-middle) + middle + save / mtbf > 0:
             low = middle

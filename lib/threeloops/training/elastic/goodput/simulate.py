@@ -107,7 +107,10 @@ class _Simulation:
     """The job is in one activity at a time. A failure makes all that was planned for it void (`_epoch`)."""
 
     def __init__(self, job: Job, seed: int) -> None:
-        self.clock, self.account, self._job, self._random = VirtualClock(), Account(), job, random.Random(seed)
+        self.clock = VirtualClock()
+        self.account = Account()
+        self._job = job
+        self._random = random.Random(seed)
         self._scale = job.node_mtbf / math.gamma(1 + 1 / job.shape)
         self._interval, self._save, self._flush = map(_ticks, (job.interval, job.save, job.flush))
         self._detect, self._restart, self._repair = map(_ticks, (job.detect, job.restart, job.repair))
@@ -141,7 +144,8 @@ class _Simulation:
             self._unsaved += spent
         else:
             setattr(self.account, self._activity, getattr(self.account, self._activity) + spent)
-        self._activity, self._since = activity, now
+        self._activity = activity
+        self._since = now
 
     def _then(self, moment: float, action: Callable[[], None]) -> None:
         """Plan the job's next event, unless a failure comes first."""
@@ -161,7 +165,8 @@ class _Simulation:
         self._then(self.clock.now() + self._save, self._end_save)
 
     def _end_save(self) -> None:
-        self._flushing, self._unsaved = self._unsaved, 0.0
+        self._flushing = self._unsaved
+        self._unsaved = 0.0
         self._flushed_at = self.clock.now() + self._flush
         if self._flush:
             self._then(self._flushed_at, self._usable)

@@ -49,7 +49,8 @@ class PeerMemory:
     def save(self, step: int, part: Any) -> None:
         members = self._of()
         mine = _to_bytes(part)
-        me, before = members.ranks[members.place], members.ranks[members.place - 1]
+        me = members.ranks[members.place]
+        before = members.ranks[members.place - 1]
         held = {me: mine}
         if members.size > 1:
             held[before] = self._exchange(mine, members)

@@ -79,8 +79,12 @@ class GuardedOptimizer:
         gradients: Callable[[], Iterable[Tensor | None]],
         replicated: bool = True,
     ) -> None:
-        self.optimizer, self.members, self._gradients, self._replicated = optimizer, members, gradients, replicated
-        self.steps, self.skipped = 0, []
+        self.optimizer = optimizer
+        self.members = members
+        self._gradients = gradients
+        self._replicated = replicated
+        self.steps = 0
+        self.skipped = []
         self._quorum: dist.Work | None = None
         self._at: Tensor = torch.empty(0)
 
@@ -100,7 +104,8 @@ class GuardedOptimizer:
         """
         if self._quorum is None:
             raise RuntimeError("step() without a quorum: expected zero_grad() at the beginning of the step")
-        quorum, self._quorum = self._quorum, None
+        quorum = self._quorum
+        self._quorum = None
         quorum.wait()
         steps = dict(zip(self.members.ranks, self._at.tolist(), strict=True))
         if len(set(steps.values())) > 1:

@@ -65,7 +65,8 @@ def run_with_restarts(
     if [each.at for each in deaths] != sorted(each.at for each in deaths):
         raise ValueError(f"deaths at {[each.at for each in deaths]} s: expected them in order of time")
     attempts: list[Attempt] = []
-    start, left = 0.0, list(deaths)
+    start = 0.0
+    left = list(deaths)
     while True:
         while left and left[0].at < start:
             left.pop(0)

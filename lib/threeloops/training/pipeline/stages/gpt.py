@@ -20,8 +20,11 @@ class GPTStage(nn.Module):
         if first:
             self.embedding = model.embedding
         if last:
-            self.norm, self.head = model.norm, model.head
-        self._first, self._last, self._loss = first, last, model.loss
+            self.norm = model.norm
+            self.head = model.head
+        self._first = first
+        self._last = last
+        self._loss = model.loss
         self._tied = model.config.tied_embeddings and first != last
 
     def forward(self, x: Tensor) -> Tensor:

@@ -59,12 +59,23 @@ def from_deepspeed_config(
     zero.end()
     top.end()
     return DeepSpeedSettings(
-        world_size, micro, accumulation, stage,
-        reduce_bucket_elements=reduced, gather_bucket_elements=gathered, units_in_flight=2 if prefetch else 1,
-        overlap_communication=overlap, dtype=dtype, loss_scale=loss_scale, gradient_clipping=clipping or None,
-        optimizer_class=optimizer_class, optimizer_options=options, learning_rate=learning_rate,
-        offload_optimizer=offload, notes=tuple(top.notes),
-    )  # fmt: skip
+        world_size,
+        micro,
+        accumulation,
+        stage,
+        reduce_bucket_elements=reduced,
+        gather_bucket_elements=gathered,
+        units_in_flight=2 if prefetch else 1,
+        overlap_communication=overlap,
+        dtype=dtype,
+        loss_scale=loss_scale,
+        gradient_clipping=clipping or None,
+        optimizer_class=optimizer_class,
+        optimizer_options=options,
+        learning_rate=learning_rate,
+        offload_optimizer=offload,
+        notes=tuple(top.notes),
+    )
 
 
 def _batches(top: Section, world_size: int) -> tuple[int, int]:
@@ -133,10 +144,11 @@ def _dtypes_of_gradients(top: Section, dtype: torch.dtype, stage: int, accumulat
     here = torch.float32 if stage == 3 else dtype
     if added and _DTYPES[added] != here and accumulation > 1:
         raise types.refusal(
-            "grad_accum_dtype", added,
+            "grad_accum_dtype",
+            added,
             f"gradients of {accumulation} micro batches add up in {here} here. Remove it, or use "
             f"{'another stage' if stage == 3 else 'stage 3, where they add up in float32'}",
-        )  # fmt: skip
+        )
     types.end()
 
 
@@ -147,10 +159,11 @@ def _optimizer(top: Section) -> tuple[type[torch.optim.Optimizer] | None, dict[s
     name = section.take("type", REQUIRED, str)
     if name.lower() not in ("adam", "adamw"):
         raise section.refusal(
-            "type", name,
+            "type",
+            name,
             'expected one of "Adam", "AdamW". To use another one, remove optimizer from the configuration, and pass '
             "its class to ZeroOptimizer, or FSDP's parameters to it",
-        )  # fmt: skip
+        )
     params = section.section("params")
     section.end()
     betas = params.take("betas", [0.9, 0.999], list, tuple)
@@ -176,10 +189,11 @@ def _learning_rate(top: Section, rate: float | None) -> LearningRate | None:
     kind = section.take("type", REQUIRED, str)
     if kind not in kinds:
         raise section.refusal(
-            "type", kind,
+            "type",
+            kind,
             f"expected one of {', '.join(kinds)}. To use another one, remove scheduler from the configuration, and "
             "give the optimizer a scheduler of torch",
-        )  # fmt: skip
+        )
     params = section.section("params")
     section.end()
     cosine = kind == "WarmupCosineLR"
@@ -201,9 +215,15 @@ def _learning_rate(top: Section, rate: float | None) -> LearningRate | None:
         params.note("total_num_steps", " has no effect: WarmupLR keeps its highest rate")
     params.end()
     return LearningRate(
-        first, highest, last, steps, total, warmup,
-        decay="cosine" if cosine else "none" if total is None else "linear", initial=0.0 if cosine else first,
-    )  # fmt: skip
+        first,
+        highest,
+        last,
+        steps,
+        total,
+        warmup,
+        decay="cosine" if cosine else "none" if total is None else "linear",
+        initial=0.0 if cosine else first,
+    )
 
 
 def _zero(top: Section) -> Section:
@@ -218,7 +238,8 @@ def _zero(top: Section) -> Section:
 def _offload(zero: Section) -> str | None:
     """Read where DeepSpeed would keep the optimizer's states. Here they stay on their devices, as parameters do."""
     old = {name: zero.flag(name, False) for name in ("cpu_offload", "cpu_offload_param")}
-    parameters, states = zero.section("offload_param"), zero.section("offload_optimizer")
+    parameters = zero.section("offload_param")
+    states = zero.section("offload_optimizer")
     places = []
     for section, name in ((parameters, "cpu_offload_param"), (states, "cpu_offload")):
         device = section.choose("device", "cpu" if old[name] else "none", ("none", "cpu", "nvme"))

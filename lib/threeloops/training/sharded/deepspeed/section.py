@@ -45,8 +45,11 @@ class Section:
     """
 
     def __init__(self, name: str, values: Mapping[str, Any], reading: Reading) -> None:
-        self.name, self._prefix, self._left = name, f"{name}." if name else "", dict(values)
-        self._reading, self._taken = reading, set[str]()
+        self.name = name
+        self._prefix = f"{name}." if name else ""
+        self._left = dict(values)
+        self._reading = reading
+        self._taken = set[str]()
 
     @classmethod
     def whole(cls, config: Mapping[str, Any], auto: Mapping[str, Any]) -> "Section":

@@ -130,7 +130,8 @@ class _Choice:
         return max(self.size.position, self.generation.position, int(newest))
 
     def data(self) -> bytes:
-        generation, length = self.generation, self.size.length
+        generation = self.generation
+        length = self.size.length
         sectors = -(-length // generation.sector)
         content = bytearray(sectors * generation.sector)
         content[: min(length, len(generation.base))] = memoryview(generation.base)[:length]
@@ -187,10 +188,12 @@ def _generations(inode: Inode, sector: int) -> list[_Generation]:
             continue
         if not operation.data:
             continue
-        before, end = len(content), operation.offset + len(operation.data)
+        before = len(content)
+        end = operation.offset + len(operation.data)
         content.extend(bytes(max(0, operation.offset - before)))
         content[operation.offset : end] = operation.data
-        first, last = operation.offset // sector, (end - 1) // sector
+        first = operation.offset // sector
+        last = (end - 1) // sector
         for number in range(first, last + 1):
             now.stood_until(number, written)
         now.add(first, bytes(content[first * sector : (last + 1) * sector]), max(written, end), position)
@@ -203,7 +206,8 @@ def _generations(inode: Inode, sector: int) -> list[_Generation]:
 
 def _cut(now: _Generation, position: int, size: int, written: int) -> _Generation:
     """The generation after a cut: sectors below it are as old or new as they were."""
-    sector, after = now.sector, _Generation(now.sector, position, now.base[:size], min(now.floor, size), [])
+    sector = now.sector
+    after = _Generation(now.sector, position, now.base[:size], min(now.floor, size), [])
     after.sizes.append(_Size(size, written, position))
     after.base_ends = {number: min(end, size) for number, end in now.base_ends.items()}
     for number, rows in now.versions.items():
@@ -259,7 +263,8 @@ def _every_choice(generation: _Generation, rules: Rules) -> Iterator[tuple[_Size
 def _corners(generation: _Generation, rules: Rules) -> Iterator[tuple[_Size, dict[int, int]]]:
     """Choose writes to survive, for each of some sizes: none, all, all up to some moment, or one side of the file
     without the other. Then add a sample."""
-    versions, numbers = generation.versions, generation.numbers
+    versions = generation.versions
+    numbers = generation.numbers
     half = len(numbers) // 2
     newest = {number: len(versions[number]) - 1 for number in numbers}
     patterns: list[dict[int, int]] = [{}, newest]
@@ -295,7 +300,8 @@ def some(values: list, most: int) -> list:
 
 
 def _distinct(generation: _Generation, rules: Rules, complete: bool) -> Iterator[_Choice]:
-    versions, seen = generation.versions, set[tuple]()
+    versions = generation.versions
+    seen = set[tuple]()
     for size, picks in _every_choice(generation, rules) if complete else _corners(generation, rules):
         end = -(-size.length // generation.sector)
         chosen = {number: versions[number][pick] for number, pick in picks.items() if pick and number < end}

@@ -160,7 +160,8 @@ class Disk:
 
     def _rename(self, operation: Rename) -> None:
         moved = self._find(operation.old)
-        old, new = self._key(operation.old), self._key(operation.new)
+        old = self._key(operation.old)
+        new = self._key(operation.new)
         if (operation.new + "/").startswith(operation.old + "/") and operation.new != operation.old:
             raise BadRecord(f"{operation} (operation {self.position}): a folder cannot move into itself")
         replaced = self.inodes.get(self._entries(new[0]).get(new[1], -1))
@@ -198,7 +199,8 @@ class Disk:
 
     def _sync(self, inode: Inode, data_only: bool = False) -> None:
         if isinstance(inode.latest, bytearray):
-            inode.durable, inode.pending = bytes(inode.latest), []
+            inode.durable = bytes(inode.latest)
+            inode.pending = []
         if not data_only:
             own = [change for change in self.pending if any(key[0] == inode.number for key, _ in change.sets)]
             if self.rules.journal:

@@ -37,7 +37,8 @@ __all__ = ["CrashStates", "DirtyFile", "Files", "State", "crash_states", "files_
 Files = dict[str, bytes | str | None]
 """The contents of a folder: contents of files, targets of symbolic links, None for folders."""
 
-_MOST_NAMES, _MOST_CONTENTS = 128, 512
+_MOST_NAMES = 128
+_MOST_CONTENTS = 512
 """Pending changes of names, and contents of one file, from which corners are taken rather than everything."""
 
 
@@ -56,7 +57,8 @@ class DirtyFile:
     def lost(self, point: int) -> str:
         """Describe in a few words how the state differs from what programs saw after that operation. "" if nothing is
         lost."""
-        data, whole = self.data, changed_content(self.inode, point)
+        data = self.data
+        whole = changed_content(self.inode, point)
         return "" if data == whole else _difference(data, whole, bytes(self.inode.durable))
 
 
@@ -133,7 +135,9 @@ def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> C
     disk = Disk(record.start, rules)
     found: dict[tuple[int, Hashable], State] = {}
     contents: _Known = {}
-    complete, saves, barrier = True, 0, -1
+    complete = True
+    saves = 0
+    barrier = -1
     for operation in (*record.operations, None):
         if operation is None or isinstance(operation, Sync | SyncAll | Saved):
             states = _Crash(disk, record.operations, saves, barrier, most, contents)
@@ -176,7 +180,11 @@ class _Crash:
     def __init__(
         self, disk: Disk, operations: list[Operation], saves: int, barrier: int, most: int, known: "_Known"
     ) -> None:
-        self.disk, self.operations, self.saves, self.barrier, self.most = disk, operations, saves, barrier, most
+        self.disk = disk
+        self.operations = operations
+        self.saves = saves
+        self.barrier = barrier
+        self.most = most
         self.complete = True
         self._known = known
         self._random = Random(disk.position)
@@ -207,7 +215,8 @@ class _Crash:
                 return [tuple(c for c in pending if c in each) for each in chosen], True
         corners = {frozenset[NameChange](), frozenset(pending)}
         for change in some(pending, _MOST_NAMES):
-            alone, todo = {change}, [change]
+            alone = {change}
+            todo = [change]
             while todo:
                 more = needed[todo.pop()] - alone
                 alone |= more
@@ -229,7 +238,8 @@ class _Crash:
 
     def _options(self, chosen: tuple[NameChange, ...]) -> tuple[dict[str, Inode], dict[int, Contents]]:
         """Return the tree with these changes on disk, and the possible contents of each file that was not synced."""
-        disk, rules = self.disk, self.disk.rules
+        disk = self.disk
+        rules = self.disk.rules
         tree = disk.tree(chosen)
         last = max((change.position for change in chosen), default=disk.committed) if rules.journal else -1
         flushed: dict[int, int] = {}
@@ -239,7 +249,8 @@ class _Crash:
         found = {}
         for inode in {inode.number: inode for inode in tree.values() if inode.pending}.values():
             cuts = (p for p, o in inode.pending if isinstance(o, Truncate) and p <= last)
-            flush, cut = flushed.get(inode.number, -1), max(cuts, default=-1)
+            flush = flushed.get(inode.number, -1)
+            cut = max(cuts, default=-1)
             key = (inode.number, inode.pending[0][0], inode.pending[-1][0], flush, cut)
             if key not in self._known:
                 most = min(self.most, _MOST_CONTENTS)
@@ -272,9 +283,7 @@ class _Crash:
         there = set(chosen)
         missing = tuple(c for c in self.disk.pending if c.position <= point and c not in there)
         inodes = self.disk.inodes
-        dirty = tuple(
-            DirtyFile(paths[n], _frozen(inodes[n]), content) for n, content in contents.items()
-        )  # fmt: skip
+        dirty = tuple(DirtyFile(paths[n], _frozen(inodes[n]), content) for n, content in contents.items())
         return State(files, point, self.saves, missing, dirty, self.operations)
 
 
@@ -301,7 +310,8 @@ def _parent(path: str) -> str:
 
 
 def _difference(data: bytes, whole: bytes, durable: bytes) -> str:
-    length, size = len(data), len(whole)
+    length = len(data)
+    size = len(whole)
     if not length:
         return f"is empty instead of {size} bytes"
     if data == durable:

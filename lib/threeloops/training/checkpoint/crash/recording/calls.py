@@ -128,7 +128,8 @@ class _Calls:
     """A method for each function of `os` that changes files: takes the plain function, and its arguments."""
 
     def __init__(self, recorder: Notes) -> None:
-        self._recorder, self._add = recorder, recorder.add
+        self._recorder = recorder
+        self._add = recorder.add
 
     def open(self, plain, path, flags, mode=0o777, *, dir_fd=None):
         inside = self._recorder.path(path, dir_fd, follow=not flags & os.O_NOFOLLOW)
@@ -205,7 +206,8 @@ class _Calls:
             self._add(Truncate(*known, length))
 
     def posix_fallocate(self, plain, fd, offset, length):
-        known, before = self._recorder.find(fd), os.fstat(fd).st_size
+        known = self._recorder.find(fd)
+        before = os.fstat(fd).st_size
         plain(fd, offset, length)
         if known:
             self._recorder.expect(os.fstat(fd))
@@ -223,7 +225,8 @@ class _Calls:
         self._recorder.sync(SyncAll())
 
     def rename(self, plain, src, dst, *, src_dir_fd=None, dst_dir_fd=None):
-        old, new = self._name(src, src_dir_fd), self._name(dst, dst_dir_fd)
+        old = self._name(src, src_dir_fd)
+        new = self._name(dst, dst_dir_fd)
         self._recorder.forget(new)
         plain(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if old is not None and new is not None:
@@ -276,14 +279,15 @@ class _Calls:
 
     def _harmless(self, plain, path, *arguments, **keywords):
         if isinstance(path, int):
-            known, statuses = self._recorder.find(path) is not None, lambda: [os.fstat(path)]
+            inside: list[Any] = [path] if self._recorder.find(path) is not None else []
+            status: Callable[[Any], os.stat_result] = os.fstat
         else:
             ways = [self._recorder.path(path, keywords.get("dir_fd"), follow=follow) for follow in (True, False)]
             inside = [way for way in ways if way is not None]
-            known, statuses = bool(inside), lambda: [self._status(way) for way in inside]
+            status = self._status
         plain(path, *arguments, **keywords)
-        if known:
-            self._recorder.expect(*statuses())
+        if inside:
+            self._recorder.expect(*map(status, inside))
 
     def _name(self, path: Any, folder_fd: int | None) -> str | None:
         return self._recorder.path(path, folder_fd, follow=False)
@@ -292,7 +296,8 @@ class _Calls:
         return os.lstat(os.path.join(self._recorder.folder, inside))
 
     def _write(self, plain: Callable, fd: int, known: tuple[int, str], offset: int, data: Any) -> int:
-        data, flags = bytes(memoryview(data).cast("B")), fcntl.fcntl(fd, fcntl.F_GETFL)
+        data = bytes(memoryview(data).cast("B"))
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         if not data or flags & os.O_ACCMODE == os.O_RDONLY:
             return plain(data)
         count = self._recorder.write(Write(*known, offset, data))

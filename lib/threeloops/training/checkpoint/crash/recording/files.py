@@ -34,7 +34,8 @@ def open_recorded(
     opener: Any = None,
 ) -> Any:
     """Open a file like `io.open`, for modes that write. It follows CPython's Lib/_pyio.py."""
-    binary, both = "b" in mode, "+" in mode
+    binary = "b" in mode
+    both = "+" in mode
     if binary and (encoding or errors or newline is not None):
         raise ValueError("binary mode takes no encoding, errors or newline argument")
     if not binary and buffering == 0:

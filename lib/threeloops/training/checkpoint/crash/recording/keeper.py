@@ -10,7 +10,8 @@ class Keeper:
     """Keeps the record of a disk that may fail. The recorder that calls it may be in another process."""
 
     def __init__(self, record: Record, fail: Failure) -> None:
-        self.record, self.fail = record, fail
+        self.record = record
+        self.fail = fail
         self._lost = set[int]()
         """Numbers of files of which an fsync failed: Linux takes their data for written, and a later fsync writes none
         of it, though it succeeds (Rebello et al. 2020). So those that follow are not written down."""

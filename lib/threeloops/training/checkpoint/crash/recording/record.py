@@ -85,7 +85,8 @@ class Recorder:
         self.folder = os.path.realpath(folder)
         if not os.path.isdir(self.folder):
             raise NotADirectoryError(f"folder = {folder}: expected a folder that exists")
-        self.lock, self._process = threading.RLock(), os.getpid()
+        self.lock = threading.RLock()
+        self._process = os.getpid()
         self._inodes: dict[tuple[int, int], tuple[int, str]] = {}
         """Our number of each file and folder, and its path when it was made, by the system's device and number."""
         self._next = ROOT

@@ -135,11 +135,13 @@ class Kernel(Processes):
     def _copy(
         self, call: Call, process: Process, out: int, source: int, source_offset: int | None, offset: int | None
     ) -> None:
-        descriptors, count = call.descriptors, call.result or 0
+        descriptors = call.descriptors
+        count = call.result or 0
         files = [process.files.get(number) for number, _, _ in descriptors]
         if call.name == "sendfile" and (given := re.search(r"\[(\d+)\]", call.arguments)):
             source_offset = int(given[1])
-        read, written = files[source], files[out]
+        read = files[source]
+        written = files[out]
         start = source_offset if source_offset is not None else (read.offset if read else 0)
         if source_offset is None and read:
             read.offset += count
@@ -166,7 +168,9 @@ class Kernel(Processes):
         target = self._target(call, process)[1]
         if target is None:
             return
-        offset, length, size = call.number(-2), call.number(-1), self._size(target[0])
+        offset = call.number(-2)
+        length = call.number(-1)
+        size = self._size(target[0])
         mode = call.arguments.split(", ")[1]
         if "PUNCH_HOLE" in mode or "ZERO_RANGE" in mode:
             end = min(offset + length, size) if "KEEP_SIZE" in mode else offset + length
@@ -198,7 +202,8 @@ class Kernel(Processes):
         path = next((path for path, number in self._names.items() if number == mapped.number), None)
         if path is None:
             return
-        full, before = os.path.join(self.folder, path), bytes(self._disk.inodes[mapped.number].latest)
+        full = os.path.join(self.folder, path)
+        before = bytes(self._disk.inodes[mapped.number].latest)
         after = Path(full).read_bytes()
         if len(after) != len(before) or after == before:
             return
@@ -259,7 +264,8 @@ class Kernel(Processes):
     def _move_in(self, call: Call, process: Process, new: str) -> None:
         """Record a move of a file into the folder as a new file that is written beside its new name and then renamed.
         The new file is synced in the record if the save synced the old one outside of the folder."""
-        full, beside = os.path.join(self.folder, new), f"{new}.moved-in"
+        full = os.path.join(self.folder, new)
+        beside = f"{new}.moved-in"
         if not os.path.isfile(full):
             raise Escaped(f"the save moved `{new}` into the folder, but it is not a file at the end")
         number = self._number()

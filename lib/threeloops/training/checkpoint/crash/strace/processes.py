@@ -41,7 +41,8 @@ class Processes:
 
     def __init__(self, folder: str, working_directory: str) -> None:
         self.folder = folder
-        self._working_directory, self._processes = working_directory, dict[int, Process]()
+        self._working_directory = working_directory
+        self._processes = dict[int, Process]()
         self._forking: list[Call] = []
 
     def _process(self, call: Call) -> Process:

@@ -98,7 +98,9 @@ def calls(lines: Iterable[str]) -> Iterator[Call]:
         head = _LINE.match(line.rstrip("\n"))
         if not head:
             continue
-        process, time, text = int(head[1]), float(head[2]), head[3]
+        process = int(head[1])
+        time = float(head[2])
+        text = head[3]
         before = None
         if text.endswith("<unfinished ...>"):
             if name := _NAME.match(text):
@@ -110,7 +112,8 @@ def calls(lines: Iterable[str]) -> Iterator[Call]:
             if process not in begun:
                 continue
             first = begun.pop(process)
-            text, before = first.text + text.split("resumed>", 1)[1], first.call
+            text = first.text + text.split("resumed>", 1)[1]
+            before = first.call
         if whole := _CALL.match(text):
             result = -1 if whole[3] == "?" else int(whole[3], 0)
             marks = re.findall(_MARK_SEEN, whole[2]) if result < 0 else []
