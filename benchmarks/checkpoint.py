@@ -61,7 +61,9 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             _say(f"what DCP printed of the checkpoints that it could not load is in {errors}")
     total = sum(tensor.nbytes for tensor in state.values())
     return Result(
-        "checkpoint", about, {"quick": quick, "tensors": tensors, "bytes": total},
+        "checkpoint",
+        about,
+        {"quick": quick, "tensors": tensors, "bytes": total},
         [*throughput, *small, *stalls, *crashed, *killed],
         {"seconds of one copy of the state": copy_seconds},
         increments,
@@ -74,7 +76,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "kills: after SIGKILL nothing is lost of what was written, synced or not, so this is the milder test",
             "stalls are in copies of the state: one into memory that was touched before, measured in the same run",
         ],
-    )  # fmt: skip
+    )
 
 
 def _say(what: str) -> None:

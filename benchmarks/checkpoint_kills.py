@@ -110,9 +110,11 @@ def _state(step: int) -> State:
     some = torch.arange(600_000, dtype=torch.float32)
     some[(step * 50_021) % len(some)] = step
     return {
-        "all": torch.full((_ELEMENTS,), float(step)), "some": some, "same": torch.ones(_ELEMENTS),
+        "all": torch.full((_ELEMENTS,), float(step)),
+        "some": some,
+        "same": torch.ones(_ELEMENTS),
         "step": torch.tensor(step),
-    }  # fmt: skip
+    }
 
 
 def _kill_once(make: Callable[[Path], _Ours | _InPlace | _DcpInPlace], folder: Path, step: int, delay: float) -> int:

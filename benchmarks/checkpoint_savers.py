@@ -297,9 +297,14 @@ def lightning_checkpoint(folder: Path) -> Iterator[None]:
     from lightning.pytorch.demos.boring_classes import BoringModel
 
     trainer = pl.Trainer(
-        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=str(folder),
-    )  # fmt: skip
+        max_steps=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=str(folder),
+    )
     trainer.fit(BoringModel())
     trainer.save_checkpoint(str(folder / "last.ckpt"))
     yield
@@ -315,9 +320,16 @@ def trainer_rotation(folder: Path) -> Iterator[None]:
     rows = [{"input_ids": torch.arange(4), "labels": torch.arange(4)} for _ in range(4)]
     for steps in (1, 2):
         arguments = TrainingArguments(
-            output_dir=str(folder / "run"), max_steps=steps, save_steps=1, save_total_limit=1, use_cpu=True,
-            report_to=[], per_device_train_batch_size=1, disable_tqdm=True, logging_steps=1000,
-        )  # fmt: skip
+            output_dir=str(folder / "run"),
+            max_steps=steps,
+            save_steps=1,
+            save_total_limit=1,
+            use_cpu=True,
+            report_to=[],
+            per_device_train_batch_size=1,
+            disable_tqdm=True,
+            logging_steps=1000,
+        )
         trainer = Trainer(_model(0), arguments, train_dataset=rows)  # type: ignore[arg-type]
         trainer.train(resume_from_checkpoint=steps > 1)
         if steps == 1:

@@ -58,12 +58,14 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         "router": _router_part(quick),
     }
     return Result(
-        "cluster", about, {"quick": quick},
+        "cluster",
+        about,
+        {"quick": quick},
         [each for part in parts.values() for each in part.series],
         {name: part.facts for name, part in parts.items()},
         [each for part in parts.values() for each in part.predictions],
         [each for part in parts.values() for each in part.notes],
-    )  # fmt: skip
+    )
 
 
 def gloo_rows(sizes: Sequence[int], rounds: int, seconds: float) -> Part:

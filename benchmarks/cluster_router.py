@@ -62,13 +62,15 @@ def router_facts(rows: list[Series], runs: int) -> dict[str, Any]:
     ours = {row.what: row.median for row in rows if not row.peer}
     sixty_four = _seconds(lambda: Cluster(64).run(_reduces, 2))
     return {
-        "runs": runs, "different": len(seen), "seconds_of_64_ranks": sixty_four,
+        "runs": runs,
+        "different": len(seen),
+        "seconds_of_64_ranks": sixty_four,
         "alone_enough": ours["events, router alone"] >= WANTED_ALONE,
         "through_enough": ours[f"events, all-reduces of {RANKS} ranks"] >= WANTED_THROUGH,
         "messages_enough": ours[f"events, isend and irecv of {RANKS} ranks"] >= WANTED_THROUGH,
         "start_enough": ours[f"start and end of {RANKS} ranks"] <= WANTED_START,
         "sixty_four_enough": sixty_four <= WANTED_64,
-    }  # fmt: skip
+    }
 
 
 def _reduces(times: int) -> float:

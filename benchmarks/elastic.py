@@ -37,7 +37,10 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     """`quick` simulates fewer years. All but the time that a simulation takes is the same in every run."""
     years = 2 if quick else 10
     return Result(
-        "elastic", about, {"simulated years": years}, _speed(),
+        "elastic",
+        about,
+        {"simulated years": years},
+        _speed(),
         {"best intervals beside Young's and Daly's": _intervals(), "claims": _claims()},
         [*_goodput(years), *_published()],
         [
@@ -46,7 +49,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "published: the rate of unexpected interruptions of Llama 3 405B per node-day, times the node-days of the "
             "other run; a rate of one cluster need not be that of another, as OPT's shows",
         ],
-    )  # fmt: skip
+    )
 
 
 _JOBS = {

@@ -66,9 +66,15 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
                 facts["where a step of ours goes"][what] = where_a_step_goes(model, threads, batch)
                 finished(what + ": " + ", ".join(f"{by} {digits(median(rates))}" for by, rates in times.items()))
     return Result(
-        "engines", about,
-        {"quick": quick, "prompt": _PROMPT, "answer": answer, "rounds": rounds,
-         "models": {size: config.parameters_count() for size, config in MODELS.items()}},
+        "engines",
+        about,
+        {
+            "quick": quick,
+            "prompt": _PROMPT,
+            "answer": answer,
+            "rounds": rounds,
+            "models": {size: config.parameters_count() for size, config in MODELS.items()},
+        },
         series,
         {**facts, "not measured": list(missing)},
         notes=[
@@ -79,7 +85,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "the memory of the process, which holds all engines, is in huge pages, as in the course's service",
             *missing,
         ],
-    )  # fmt: skip
+    )
 
 
 def _compare(

@@ -107,9 +107,13 @@ def _ctranslate2(model: GPT, threads: int, batch: int, folder: Path) -> Generate
     def generate(prompts: Prompts, count: int) -> list[list[int]]:
         made = generator.generate_batch(
             [[f"t{token}" for token in prompt] for prompt in prompts],
-            max_length=count, min_length=count, beam_size=1, sampling_topk=1, end_token=[],
+            max_length=count,
+            min_length=count,
+            beam_size=1,
+            sampling_topk=1,
+            end_token=[],
             include_prompt_in_result=False,
-        )  # fmt: skip
+        )
         return [result.sequences_ids[0] for result in made]
 
     return generate

@@ -95,10 +95,16 @@ def _compared(case: str, expected: FleetRun, answers: Sequence[_Answer]) -> list
     foretold = [each.seconds for each in expected.answered]
     tokens = sum(each.tokens for each in served)
     found = [
-        Prediction(f"P{share} from arrival to last token", case, PARTY, "s",
-                   float(np.percentile(foretold, share)), float(np.percentile(times, share)))
+        Prediction(
+            f"P{share} from arrival to last token",
+            case,
+            PARTY,
+            "s",
+            float(np.percentile(foretold, share)),
+            float(np.percentile(times, share)),
+        )
         for share in (50, 95)
-    ]  # fmt: skip
+    ]
     per_million = (
         cost_per_million(REPLICAS * expected.seconds, expected.output_tokens, PER_HOUR),
         cost_per_million(REPLICAS * ends, tokens, PER_HOUR),

@@ -20,7 +20,9 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     sizes = ((2, 4), (2, 4, 8)) if quick else ((2, 3, 4, 8, 16), (1, 2, 3, 4, 8, 16, 32, 64))
     schedules, placements = pipeline_facts(*sizes), plan_facts()
     return Result(
-        "parallel", about, {"quick": quick},
+        "parallel",
+        about,
+        {"quick": quick},
         [*sharded_rows(), *tensor_rows(), *pipeline_rows()],
         {"pipeline schedules beside torch's": schedules, "placements beside published ones": placements},
         [*sharded_predictions(), *([] if quick else pipeline_predictions()), *plan_predictions()],
@@ -33,4 +35,4 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "GPUs of lower power, are slower than predicted; throughput with float8 is not modelled",
             "pipeline: torch's tables are simulated by our simulator; its runtimes are not compared",
         ],
-    )  # fmt: skip
+    )

@@ -51,10 +51,22 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         overload, facts = _overloaded(folder, seconds)
         series = [*overload, *_overhead(folder, rounds, requests, singles=10 if quick else 60)]
     return Result(
-        "service", about,
-        {"quick": quick, "parameters": CONFIG.parameters_count(), "max_running": RUNNING, "max_queued": QUEUED,
-         "prompt": LOAD.prompt, "answer": LOAD.answer, "seconds of overload": seconds, "objective": {
-             "time to first token": TTFT_LIMIT, "time per output token": TPOT_LIMIT, "P95 of refusals": REFUSAL_LIMIT}},
+        "service",
+        about,
+        {
+            "quick": quick,
+            "parameters": CONFIG.parameters_count(),
+            "max_running": RUNNING,
+            "max_queued": QUEUED,
+            "prompt": LOAD.prompt,
+            "answer": LOAD.answer,
+            "seconds of overload": seconds,
+            "objective": {
+                "time to first token": TTFT_LIMIT,
+                "time per output token": TPOT_LIMIT,
+                "P95 of refusals": REFUSAL_LIMIT,
+            },
+        },
         series,
         facts,
         notes=[
@@ -64,7 +76,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "overhead: all parties compute with one thread, in turns; client, front and engine share this machine's "
             "cores, so where it has few or is busy, CPU seconds say more than the wall's",
         ],
-    )  # fmt: skip
+    )
 
 
 def _ours(folder: Path, **more: object) -> Any:

@@ -60,9 +60,17 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     predictions, fitted = prediction_rows(model, new_engine, 60 if quick else 200, 1 if quick else 3)
     missing = no_transformers()
     return Result(
-        "serving", about,
-        {"quick": quick, "requests": requests, "parameters": CONFIG.parameters_count(), "block": BLOCK,
-         "blocks": BLOCKS, "threads": torch.get_num_threads(), "chosen by trying": tuned},
+        "serving",
+        about,
+        {
+            "quick": quick,
+            "requests": requests,
+            "parameters": CONFIG.parameters_count(),
+            "block": BLOCK,
+            "blocks": BLOCKS,
+            "threads": torch.get_num_threads(),
+            "chosen by trying": tuned,
+        },
         series,
         {"fitted seconds": fitted, "not measured": [missing] if missing else []},
         predictions,
@@ -76,7 +84,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "time, and measured after that",
             *([f"transformers: {missing}"] if missing else []),
         ],
-    )  # fmt: skip
+    )
 
 
 def new_model() -> GPT:

@@ -64,8 +64,10 @@ def policy_rows(model: GPT, new_engine: NewEngine, requests: int, rounds: int) -
         alone = replay(engine_of(policies(1)["chunked"]), trace(poisson(1e-3), 1, PROMPTS, ANSWERS, seed=12))
         gap = measure(alone.requests).itl.p50 if where == "this CPU" else 0.01
         slo = SLO(ttft=100 * gap, tpot=5 * gap)
-        loads = {f"{load:.0%} of capacity": trace(poisson(load * capacity, 13), requests, PROMPTS, ANSWERS, seed=14)
-                 for load in (0.2, 0.7)}  # fmt: skip
+        loads = {
+            f"{load:.0%} of capacity": trace(poisson(load * capacity, 13), requests, PROMPTS, ANSWERS, seed=14)
+            for load in (0.2, 0.7)
+        }
         for _ in range(1 if where.endswith("virtual") else rounds):
             for name, policy in policies(16).items():
                 burst = _metrics(engine_of(policy), at_once, slo)

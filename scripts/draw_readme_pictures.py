@@ -117,12 +117,14 @@ def product_loop() -> Chart:
     chunked, whole = "threeloops", "threeloops, whole prompts"
     return Chart(
         "P99 inter-token latency",
-        tuple(Bar(name, gap[by], f"{1e3 * gap[by]:.0f} ms", by == chunked)
-              for by, name in ((chunked, "chunked prefill"), (whole, "whole prompts"))),
+        tuple(
+            Bar(name, gap[by], f"{1e3 * gap[by]:.0f} ms", by == chunked)
+            for by, name in ((chunked, "chunked prefill"), (whole, "whole prompts"))
+        ),
         f"When long prompts arrive, chunked prefill cuts the P99 inter-token latency from {1e3 * gap[whole]:.0f} to "
         f"{1e3 * gap[chunked]:.0f} ms. The price: the P99 time to first token is {wait[chunked] / wait[whole]:.1f} "
         "times as long (CPU).",
-    )  # fmt: skip
+    )
 
 
 CHARTS = {"inner_loop": inner_loop, "training_loop": training_loop, "product_loop": product_loop}

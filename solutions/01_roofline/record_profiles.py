@@ -172,9 +172,13 @@ def synthesise(recorded: dict, seed: int) -> dict:
     allocations = [[round(float(np.interp(t, old, new)), 3), size // 2] for t, size in recorded["allocations"]]
     machine = {"name": gpu.name, "peak_flops": peak, "bandwidth": bandwidth, "launch_us": launch}
     return {
-        "source": "synthetic", "device": "cuda", "machine": machine, "wall_us": round(max(clock, finished), 1),
-        "events": events, "allocations": allocations,
-    }  # fmt: skip
+        "source": "synthetic",
+        "device": "cuda",
+        "machine": machine,
+        "wall_us": round(max(clock, finished), 1),
+        "events": events,
+        "allocations": allocations,
+    }
 
 
 def save(name: str, contents: dict) -> None:
@@ -228,10 +232,16 @@ def write_manifest() -> None:
     for name, description in what.items():
         contents = (DATA / name).read_bytes()
         source = f"record_profiles.py, torch {torch_version}" if name.startswith("resnet") else "stated in each row"
-        entries.append({
-            "file": name, "bytes": len(contents), "sha256": hashlib.sha256(contents).hexdigest(),
-            "source": source, "licence": "CC-BY-4.0", "what": description,
-        })  # fmt: skip
+        entries.append(
+            {
+                "file": name,
+                "bytes": len(contents),
+                "sha256": hashlib.sha256(contents).hexdigest(),
+                "source": source,
+                "licence": "CC-BY-4.0",
+                "what": description,
+            }
+        )
     (DATA / "MANIFEST.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -293,9 +293,11 @@ with check("decode", "the values of codes", part="values", hidden="other formats
         what = f"decode of {hexadecimal(code, format)} in {format.name}, given as {name} (as int64 it was right)"
         check.close(float(got[0]), expected, rtol=0, what=what, hint="convert the codes to int64 first")
     check.close(
-        decode(np.array([[0x3C00, 0x4000], [0xC000, 0x0000]]), FLOAT16), [[1.0, 2.0], [-2.0, 0.0]], rtol=0,
+        decode(np.array([[0x3C00, 0x4000], [0xC000, 0x0000]]), FLOAT16),
+        [[1.0, 2.0], [-2.0, 0.0]],
+        rtol=0,
         what="decode of a (2, 2) array in float16",
-    )  # fmt: skip
+    )
     ### BEGIN HIDDEN TESTS
     UNUSUAL = (Format("e3m4", 3, 4), Format("e2m3fn", 2, 3, False), Format("e2m1fn", 2, 1, False), Format("e6m9", 6, 9))
     for format in (FLOAT16, BFLOAT16, E5M2, E4M3FN, *UNUSUAL):
@@ -637,9 +639,7 @@ def digits_network():
     torch.manual_seed(0)
     layers = (nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1), nn.Linear(512, 64), nn.Linear(64, 10))
     first, second, hidden, output = layers
-    return nn.Sequential(
-        first, nn.ReLU(), second, nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), hidden, nn.ReLU(), output
-    )  # fmt: skip
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), hidden, nn.ReLU(), output)
 
 
 def loss_of(network, batch):
@@ -895,9 +895,10 @@ with check("scaled_step", "the scale that follows", part="scale", hidden="500 st
 
     check.equal(next_of(Scaler(1024.0), False), Scaler(1024.0, clean=1), what="the scaler after a clean step")
     check.equal(
-        next_of(Scaler(1024.0, interval=3, clean=2), False), Scaler(2048.0, interval=3),
+        next_of(Scaler(1024.0, interval=3, clean=2), False),
+        Scaler(2048.0, interval=3),
         what="the scaler after the third clean step, interval 3",
-    )  # fmt: skip
+    )
     check.equal(
         next_of(Scaler(1024.0, interval=1), False),
         Scaler(2048.0, interval=1),
@@ -905,13 +906,15 @@ with check("scaled_step", "the scale that follows", part="scale", hidden="500 st
     )
     check.equal(next_of(Scaler(1024.0, clean=77), True), Scaler(512.0), what="the scaler after an overflow, clean = 77")
     check.equal(
-        next_of(Scaler(2.0**127, interval=1), False), Scaler(2.0**127, interval=1),
+        next_of(Scaler(2.0**127, interval=1), False),
+        Scaler(2.0**127, interval=1),
         what="the scaler after a clean step at 2^127, growth 2, interval 1 (float32 ends below 2^128)",
-    )  # fmt: skip
+    )
     check.equal(
-        next_of(Scaler(LARGEST_SCALE / 2, interval=1), False), Scaler(LARGEST_SCALE, interval=1),
+        next_of(Scaler(LARGEST_SCALE / 2, interval=1), False),
+        Scaler(LARGEST_SCALE, interval=1),
         what="the scaler after a clean step at half of float32's largest number, growth 2, interval 1",
-    )  # fmt: skip
+    )
     grown = float(np.float32(3.0 * 1.1))
     got = next_of(Scaler(3.0, growth=1.1, interval=1), False).scale
     check.close(
@@ -940,9 +943,10 @@ with check("scaled_step", "the scale that follows", part="scale", hidden="500 st
             theirs.step(optimizer)
             theirs.update()
             check.equal(
-                ours.scale, theirs.get_scale(),
+                ours.scale,
+                theirs.get_scale(),
                 what=f"scale after step {step} (start {start:g}, growth {growth:g}, backoff {backoff:g}, interval {interval}), beside torch's",
-            )  # fmt: skip
+            )
 
     follow(25, 1, 1000.0, 1.7, 0.3, 3, 0.1)
     ### BEGIN HIDDEN TESTS
@@ -1208,7 +1212,11 @@ with check("master_step", "a step on the masters", part="values", hidden="other 
             check.close(found[place], expected[place], rtol=0, what=f"{name} {case}", hint=cause)
 
     after(
-        1.0, 4.0, 2.0, 0.5, 0.25,
+        1.0,
+        4.0,
+        2.0,
+        0.5,
+        0.25,
         {
             "the learning rate belongs to the masters' step, not into the momentum": (2.0, -1.0, -1.0),
             "the gradient is not multiplied by the momentum factor": (1.5, 0.25, 0.25),
@@ -1217,7 +1225,7 @@ with check("master_step", "a step on the masters", part="values", hidden="other 
             "the masters move by the old momentum": (3.0, -1.0, -1.0),
             "the masters go up": (3.0, 2.5, 2.5),
         },
-    )  # fmt: skip
+    )
     after(1.0, 0.0, 2.0, 0.5, 0.0, {})
     state, model = master_step(
         Masters(torch.ones(2, 3), torch.zeros(2, 3)), torch.ones(2, 3, dtype=torch.bfloat16), 0.5, 0.5, torch.bfloat16
@@ -1261,8 +1269,12 @@ with check("master_step", "nothing is lost", part="precision", hidden="40 steps 
     check.close(state.weights.item(), 1.015625, rtol=0, what="the master after 64 steps of 2⁻¹²", hint=cause)
     check.close(model.item(), 1.015625, rtol=0, what="the weight of the model after 64 steps of 2⁻¹²")
     state, model = master_step(
-        Masters(torch.tensor([1.0]), torch.tensor([2.0**-9])), torch.ones(1, dtype=torch.bfloat16), 0.5, 0.5, torch.bfloat16
-    )  # fmt: skip
+        Masters(torch.tensor([1.0]), torch.tensor([2.0**-9])),
+        torch.ones(1, dtype=torch.bfloat16),
+        0.5,
+        0.5,
+        torch.bfloat16,
+    )
     got = state.momentum.item()
     cause = first_cause(got, {"rounded to 16 bits: cast the gradient to float32 first": 1.0})
     check.close(got, 1 + 2.0**-10, rtol=0, what="0.5 · 2⁻⁹ + 1 as momentum", hint=cause)

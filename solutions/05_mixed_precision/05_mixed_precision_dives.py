@@ -460,10 +460,17 @@ for operator, call in TRY.items():
 show.table(rows, ["operator", "the policy for GPUs", "autocast on a CPU returned"])
 assert all(found == "bfloat16" for _, words, found in rows if words == "16 bits")
 show.table(
-    [[treatment.name.lower(), len(names), treatment.value] for treatment, names in (
-        (Treatment.LOW, GPU_POLICY.low), (Treatment.FLOAT32, GPU_POLICY.float32), (Treatment.PROMOTE, GPU_POLICY.promote), (Treatment.REFUSED, GPU_POLICY.refused))],
+    [
+        [treatment.name.lower(), len(names), treatment.value]
+        for treatment, names in (
+            (Treatment.LOW, GPU_POLICY.low),
+            (Treatment.FLOAT32, GPU_POLICY.float32),
+            (Treatment.PROMOTE, GPU_POLICY.promote),
+            (Treatment.REFUSED, GPU_POLICY.refused),
+        )
+    ],
     ["list", "operators", "what happens"],
-)  # fmt: skip
+)
 
 # %% [markdown]
 # An exponential turns the absolute error of its argument into a relative error of its result. Near x = 10 bfloat16 rounds x

@@ -1889,9 +1889,19 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
         states, head = 3 * weights * float(rng.uniform(0.3, 1.0)), float(rng.uniform(0.1, 3)) * GB
         least = weights + layers * b + c + head
         made = Job(
-            f"job {seed}", layers, b, c, head, weights, states, int(rng.integers(1, 17)), float(rng.uniform(0.02, 1)),
-            float(rng.uniform(0.005, 0.3)), 63 * GB, least * float(rng.uniform(1.3, 6)),
-        )  # fmt: skip
+            f"job {seed}",
+            layers,
+            b,
+            c,
+            head,
+            weights,
+            states,
+            int(rng.integers(1, 17)),
+            float(rng.uniform(0.02, 1)),
+            float(rng.uniform(0.005, 0.3)),
+            63 * GB,
+            least * float(rng.uniform(1.3, 6)),
+        )
         margin = float(rng.choice([0.0, 0.05, 0.2]))
         fitting = [plan for plan in every_plan(made) if needs(made, plan) <= (1 - margin) * made.capacity]
         outcome(min(duration(made, plan) for plan in fitting), made, margin)

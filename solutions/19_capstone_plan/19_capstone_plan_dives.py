@@ -33,9 +33,15 @@ from threeloops.product.loadgen import SLO, uniform
 from threeloops.training.planning import LLAMA_70B
 
 SEVENTY = GPTConfig(
-    LLAMA_70B.vocabulary, 80, LLAMA_70B.heads, LLAMA_70B.kv_heads, LLAMA_70B.width, LLAMA_70B.hidden, 131072,
+    LLAMA_70B.vocabulary,
+    80,
+    LLAMA_70B.heads,
+    LLAMA_70B.kv_heads,
+    LLAMA_70B.width,
+    LLAMA_70B.hidden,
+    131072,
     tied_embeddings=False,
-)  # fmt: skip
+)
 
 # %% [markdown]
 # ## Two GPUs or four?
