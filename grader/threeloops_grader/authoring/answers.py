@@ -176,9 +176,9 @@ def _header(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             return
-        found = _KEY.match(line)
-        if found and get_close_matches(found[1].lower(), _KEYS, n=1, cutoff=_ALIKE):
-            yield found[1], found[2].strip()
+        key = _KEY.match(line)
+        if key and get_close_matches(key[1].lower(), _KEYS, n=1, cutoff=_ALIKE):
+            yield key[1], key[2].strip()
 
 
 def _references(lab: Lab) -> dict[str, str]:
@@ -228,9 +228,9 @@ def wrong_faults(lab: Lab) -> list[str]:
         exercise = exercises[draft.exercise]
         counted[draft.exercise] += 1
         try:
-            known = KnownWrong.read(draft, text)
+            answer = KnownWrong.read(draft, text)
             if exercise.tests:  # where there is none, that is the fault
-                known.lost(list(exercise.tests))
+                answer.lost(list(exercise.tests))
         except ValueError as error:
             faults.append(str(error))
         if missing := sorted(exercise.defines - bound(text, imports=False)):
