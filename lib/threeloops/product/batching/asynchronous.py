@@ -156,8 +156,8 @@ class AsyncEngine:
     def _take_commands(self, wait: bool) -> list[Callable[[], None]]:
         with self._changed:
             if wait and not self._commands and not self._closing:
-                left = self._engine.scheduler.next_door() - self._engine.clock.now()
-                self._changed.wait(None if left > threading.TIMEOUT_MAX else max(0.0, left))
+                seconds = self._engine.scheduler.next_door() - self._engine.clock.now()
+                self._changed.wait(None if seconds > threading.TIMEOUT_MAX else max(0.0, seconds))
             commands = self._commands
             self._commands = []
             return commands
