@@ -164,7 +164,7 @@ class _Server:
 
     def turn(self) -> None:
         """Handle the received messages, and make a step. Raises what the executor raises."""
-        answers = [found for heard in self._front.heard(wait=not self._is_busy) if (found := self._take(heard))]
+        answers = [answer for heard in self._front.heard(wait=not self._is_busy) if (answer := self._take(heard))]
         batch = self._engine.step()
         self._is_busy = bool(batch.chunks)
         if answers := [*answers, *self._new(batch)]:
@@ -303,11 +303,11 @@ def _grammars(files: str, vocabulary: int) -> Grammars | None:
 
 
 def _fingerprint(model: GPT) -> str:
-    found = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
     for name, weight in sorted(model.state_dict().items()):
-        found.update(name.encode())
-        found.update(weight.cpu().contiguous().view(torch.uint8).numpy())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(weight.cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _words(error: Exception) -> str:
