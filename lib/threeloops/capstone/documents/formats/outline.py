@@ -113,11 +113,11 @@ class Document:
 
 def cleaned(outline: _T) -> _T:
     """The same without characters that XML, and so Word, Excel and PowerPoint, cannot hold: each becomes a space."""
-    found: Any = outline
+    clean: Any = outline
     if isinstance(outline, str):
-        found = _NOT_TEXT.sub(" ", outline)
+        clean = _NOT_TEXT.sub(" ", outline)
     elif isinstance(outline, tuple):
-        found = tuple(map(cleaned, outline))
+        clean = tuple(map(cleaned, outline))
     elif is_dataclass(outline) and not isinstance(outline, type):
-        found = replace(outline, **{each.name: cleaned(getattr(outline, each.name)) for each in fields(outline)})
-    return found
+        clean = replace(outline, **{field.name: cleaned(getattr(outline, field.name)) for field in fields(outline)})
+    return clean

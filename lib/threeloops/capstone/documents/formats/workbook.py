@@ -53,7 +53,7 @@ class _Writer:
         self.row = 0
         self.widths: list[float] = []
         self.formats: dict[tuple, Any] = {}
-        self.quantities = {each.name: each for each in document.quantities}
+        self.quantities = {quantity.name: quantity for quantity in document.quantities}
 
     def write(self) -> None:
         title = self.document.title[:255]
@@ -62,8 +62,8 @@ class _Writer:
         self.book.set_calc_mode("auto")
         first, *others = self.document.sections
         self._section(first)
-        self._inputs([each for each in self.document.quantities if not each.formula])
-        self._calculation([each for each in self.document.quantities if each.formula])
+        self._inputs([quantity for quantity in self.document.quantities if not quantity.formula])
+        self._calculation([quantity for quantity in self.document.quantities if quantity.formula])
         for section in others:
             if any(isinstance(block, Table) for block in section.blocks) and "all quantities" not in section.title:
                 self._section(section)
@@ -169,20 +169,20 @@ class _Writer:
         self._header(("Quantity", "Value", "Unit", "Evidence", "Source", "Name"), (False, True, *[False] * 4))
         self.sheet.freeze_panes(self.row, 0)
         self.sheet.repeat_rows(self.row - 1)
-        for each in quantities:
-            chosen = each.evidence != "model"
+        for quantity in quantities:
+            chosen = quantity.evidence != "model"
             style = self._style(
-                num_format=_number_format(each.unit, each.value),
+                num_format=_number_format(quantity.unit, quantity.value),
                 bg_color=_CHOSEN if chosen else _COMPUTED,
                 align="right",
                 border=1,
             )
-            self.sheet.write_number(self.row, 1, each.value, style)
-            if chosen and each.value >= 0:
-                wrong = {"input_title": each.label[:32], "error_title": "Not a number", "error_message": _REFUSED}
+            self.sheet.write_number(self.row, 1, quantity.value, style)
+            if chosen and quantity.value >= 0:
+                wrong = {"input_title": quantity.label[:32], "error_title": "Not a number", "error_message": _REFUSED}
                 rule = {"validate": "decimal", "criteria": ">=", "value": 0}
                 self.sheet.data_validation(self.row, 1, self.row, 1, rule | wrong)
-            self._describe(each, "Inputs", (each.evidence, each.source))
+            self._describe(quantity, "Inputs", (quantity.evidence, quantity.source))
 
     def _calculation(self, quantities: list[Quantity]) -> None:
         if not quantities:
@@ -192,10 +192,10 @@ class _Writer:
         self._header(("Quantity", "Value", "Unit", "Formula", "Name"), (False, True, *[False] * 3))
         self.sheet.freeze_panes(self.row, 0)
         self.sheet.repeat_rows(self.row - 1)
-        for each in quantities:
-            style = self._style(num_format=_number_format(each.unit, each.value), align="right")
-            self.sheet.write_formula(self.row, 1, f"={_formula(each.formula)}", style, each.value)
-            self._describe(each, "Calculation", (each.formula,))
+        for quantity in quantities:
+            style = self._style(num_format=_number_format(quantity.unit, quantity.value), align="right")
+            self.sheet.write_formula(self.row, 1, f"={_formula(quantity.formula)}", style, quantity.value)
+            self._describe(quantity, "Calculation", (quantity.formula,))
 
     def _describe(self, quantity: Quantity, sheet: str, texts: tuple[str, ...]) -> None:
         """Write the texts beside a quantity's value, and the name of the cell."""
