@@ -78,6 +78,11 @@ class Picture:
     width: int
     height: int
 
+    def fitted(self, width: float, height: float) -> tuple[float, float]:
+        """Return the largest width and height of the picture within this width and height."""
+        fitted = min(width, height * self.width / self.height)
+        return fitted, fitted * self.height / self.width
+
 
 Block = Paragraph | Table | Picture
 

@@ -95,8 +95,7 @@ def _say(frame: Any, lines: list[str], size: float, colour: str, bold: bool = Fa
 
 def _add_picture(made: Any, picture: Picture) -> None:
     room = _BOTTOM - _TOP
-    width = min(_WIDTH, room * picture.width / picture.height)
-    height = width * picture.height / picture.width
+    width, height = picture.fitted(_WIDTH, room)
     left = (_PAGE[0] - width) / 2
     top = _TOP + (room - height) / 2
     shape = made.shapes.add_picture(io.BytesIO(picture.png), Inches(left), Inches(top), width=Inches(width))

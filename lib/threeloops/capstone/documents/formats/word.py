@@ -100,7 +100,7 @@ def _add(made: Any, block: Block) -> None:
 
 
 def _add_picture(made: Any, picture: Picture) -> None:
-    width = min(_WIDTH, _TALLEST * picture.width / picture.height)
+    width, _ = picture.fitted(_WIDTH, _TALLEST)
     paragraph = made.add_paragraph()
     shape = paragraph.add_run().add_picture(io.BytesIO(picture.png), width=Cm(width))
     shape._inline.docPr.set("descr", picture.alt)

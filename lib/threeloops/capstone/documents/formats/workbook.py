@@ -164,11 +164,8 @@ class _Writer:
             self.sheet.write_number(self.row, column, cell.value, style)
 
     def _inputs(self, quantities: list[Quantity]) -> None:
-        self._start("Inputs", "Inputs", (_INPUTS_NOTE,))
-        self._columns((0.28, 0.16, 0.1, 0.1, 0.36, 0.22))
-        self._header(("Quantity", "Value", "Unit", "Evidence", "Source", "Name"), (False, True, *[False] * 4))
-        self.sheet.freeze_panes(self.row, 0)
-        self.sheet.repeat_rows(self.row - 1)
+        widths = (0.28, 0.16, 0.1, 0.1, 0.36, 0.22)
+        self._start_quantities("Inputs", _INPUTS_NOTE, widths, ("Evidence", "Source"))
         for quantity in quantities:
             chosen = quantity.evidence != "model"
             style = self._style(
@@ -187,15 +184,20 @@ class _Writer:
     def _calculation(self, quantities: list[Quantity]) -> None:
         if not quantities:
             return
-        self._start("Calculation", "Calculation", (_CALCULATION_NOTE,))
-        self._columns((0.3, 0.16, 0.1, 0.44, 0.22))
-        self._header(("Quantity", "Value", "Unit", "Formula", "Name"), (False, True, *[False] * 3))
-        self.sheet.freeze_panes(self.row, 0)
-        self.sheet.repeat_rows(self.row - 1)
+        self._start_quantities("Calculation", _CALCULATION_NOTE, (0.3, 0.16, 0.1, 0.44, 0.22), ("Formula",))
         for quantity in quantities:
             style = self._style(num_format=_number_format(quantity.unit, quantity.value), align="right")
             self.sheet.write_formula(self.row, 1, f"={_formula(quantity.formula)}", style, quantity.value)
             self._describe(quantity, "Calculation", (quantity.formula,))
+
+    def _start_quantities(self, name: str, note: str, widths: tuple[float, ...], texts: tuple[str, ...]) -> None:
+        """Start a sheet of quantities, with a header that stays visible. `texts` are the columns beside the values."""
+        self._start(name, name, (note,))
+        self._columns(widths)
+        columns = ("Quantity", "Value", "Unit", *texts, "Name")
+        self._header(columns, tuple(column == "Value" for column in columns))
+        self.sheet.freeze_panes(self.row, 0)
+        self.sheet.repeat_rows(self.row - 1)
 
     def _describe(self, quantity: Quantity, sheet: str, texts: tuple[str, ...]) -> None:
         """Write the texts beside a quantity's value, and the name of the cell."""
