@@ -44,8 +44,8 @@ class Replays:
         self.socket = ours
 
     def ask(self, tree: dict[str, Any], buffers: Sequence[Any], remaining: float) -> tuple[dict[str, Any], list[Any]]:
-        """Return the answer to a question, within the `remaining` seconds of the test. Raises FrameError if the other end
-        is gone."""
+        """Return the answer to a question. The test has `remaining` seconds. Raises FrameError if the other end is
+        gone."""
         seconds = max(0.1, min(_SECONDS, remaining - _RESERVE_SECONDS))
         return server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
 
