@@ -30,7 +30,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from threeloops.inner.launches import Configurations, Launch, checked, observe
-from threeloops.inner.meter.counting import rows, traffic_of
+from threeloops.inner.meter.counting import Table, traffic_of
 from threeloops.inner.meter.faults import find_faults
 from threeloops.inner.meter.findings import Finding, Watch, amount
 from threeloops.inner.meter.hooks import recording
@@ -182,7 +182,7 @@ class _Observer:
         recorded = self._recording
         self._recording = None
         if recorded is not None and not launch.rehearsal:
-            table = rows(recorded)
+            table = Table(recorded)
             find_faults(recorded, table, launch.accumulates)
             for metered in self.meters:
                 if launch.chosen or metered.configs == "all":
