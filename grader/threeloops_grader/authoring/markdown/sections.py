@@ -21,7 +21,7 @@ _KEY = re.compile(r"- (\w+):\s*(.*)")
 
 @dataclass(frozen=True)
 class Form:
-    """What the sections of a kind of file look like: their titles, an example of one, and the languages of blocks."""
+    """The form of the sections of a kind of file: their titles, an example for messages, and the languages of blocks."""
 
     title: re.Pattern[str]
     example: str
