@@ -28,9 +28,9 @@ def begin(slug: str, root: Path | None = None) -> Lab:
     if labs:  # in a bundle or a wheel, a first source would hide all labs that have none
         require_solutions(labs)
     lab = Lab(slug, root)
-    if taken := [each.slug for each in labs if each.number == lab.number]:
+    if taken := [other.slug for other in labs if other.number == lab.number]:
         raise LabError(f"lab {lab.number:02} is there already: {taken[0]}; take another number")
-    if taken := [each.slug for each in labs if each.name == lab.name]:
+    if taken := [other.slug for other in labs if other.name == lab.name]:
         raise LabError(f"{taken[0]} has this name already, and commands take a lab by its name; take another word")
     if lab.folder.exists():
         raise LabError(f"{lab.folder} is there already, and holds no {slug}.py; move it away")

@@ -100,16 +100,16 @@ def _drafts(lab: Lab, side: Side) -> list[Draft]:
     """
     path = lab.folder / ANSWERS
     try:
-        found = [draft for draft in drafts(path.read_text(encoding="utf-8")) if draft.side == side]
+        of_side = [draft for draft in drafts(path.read_text(encoding="utf-8")) if draft.side == side]
     except FileNotFoundError:
         return []
     except ValueError as error:
         raise ValueError(f"{ANSWERS}, {error}") from None
-    for name, count in Counter(draft.name for draft in found).items():
+    for name, count in Counter(draft.name for draft in of_side).items():
         if count > 1:
-            places = " and ".join(draft.place for draft in found if draft.name == name)
+            places = " and ".join(draft.place for draft in of_side if draft.name == name)
             raise ValueError(f"{places} have the same name; rename or remove one")
-    return sorted(found, key=lambda draft: draft.name)
+    return sorted(of_side, key=lambda draft: draft.name)
 
 
 def _text(draft: Draft, references: Mapping[str, str]) -> str:
@@ -171,9 +171,9 @@ def wrong_faults(lab: Lab) -> list[str]:
         exercise = exercises[draft.exercise]
         counted[draft.exercise] += 1
         try:
-            known = KnownWrong.read(draft, text)
+            answer = KnownWrong.read(draft, text)
             if exercise.tests:  # where there is none, that is the fault
-                known.lost(list(exercise.tests))
+                answer.lost(list(exercise.tests))
         except ValueError as error:
             faults.append(str(error))
         if missing := sorted(exercise.defines - bound(text, imports=False)):
@@ -192,12 +192,12 @@ def _readable(
     if (lab.folder / side).exists():
         faults.append(f"{side}/: no command reads this folder; move its answers to {ANSWERS}, and remove it")
     try:
-        found = _drafts(lab, side)
+        readable = _drafts(lab, side)
     except ValueError as error:
         faults.append(str(error))
         return
     references = _references(lab)
-    for draft in found:
+    for draft in readable:
         if draft.exercise not in exercises:
             faults.append(_misnamed(draft, exercises))
             continue
