@@ -21,7 +21,7 @@ _KEY = re.compile(r"- (\w+):\s*(.*)")
 
 @dataclass(frozen=True)
 class Form:
-    """The form of the sections of a kind of file: their titles, an example for messages, and the languages of blocks."""
+    """The form of the sections in a kind of file: titles, an example of one for messages, and languages of blocks."""
 
     title: re.Pattern[str]
     example: str
