@@ -26,15 +26,15 @@ def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 |
     spaces = recording.spaces.by_ordinal
     kind = table[:, 0]
     argument = table[:, 1]
-    pattern = table[:, 2]
+    index = table[:, 2]
     program = table[:, 4]
-    lanes = np.array([each.lanes for each in patterns] or [0])
-    size = np.array([each.bytes for each in patterns] or [0])[pattern]
+    lanes = np.array([pattern.lanes for pattern in patterns] or [0])
+    size = np.array([pattern.bytes for pattern in patterns] or [0])[index]
 
     def traffic(own: np.ndarray) -> ArgumentTraffic:
         loads = own & (kind != STORE)
         stores = own & (kind != LOAD)
-        unique = (union(patterns, table[each]) for each in (loads, stores))
+        unique = (union(patterns, table[rows]) for rows in (loads, stores))
         return ArgumentTraffic(int(size[loads].sum()), int(size[stores].sum()), *unique)
 
     arguments: dict[str, ArgumentTraffic] = {}
@@ -59,7 +59,7 @@ def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 |
         dram_stored=stored,
         sectors=sectors,
         requests=requests,
-        atomics=int(lanes[pattern[kind >= ATOMIC]].sum()),
+        atomics=int(lanes[index[kind >= ATOMIC]].sum()),
         programs=recording.program + 1,
         idle=recording.program + 1 - int(np.count_nonzero(np.bincount(program[kind != LOAD]))),
         largest_tile=recording.tiles.largest,
@@ -81,8 +81,8 @@ def _count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int
     """Count (sectors, requests) of all accesses."""
     places, times = distinct(table[:, 2], table[:, 3] % SECTOR_BYTES)
     counted = [patterns[pattern].sectors(shift) for pattern, shift in places]
-    sectors = sum(n * each for (each, _), n in zip(counted, times, strict=True))
-    requests = sum(n * each for (_, each), n in zip(counted, times, strict=True))
+    sectors = sum(n * count for (count, _), n in zip(counted, times, strict=True))
+    requests = sum(n * count for (_, count), n in zip(counted, times, strict=True))
     return sectors, requests
 
 

@@ -40,10 +40,10 @@ class Stretches:
         ordered = pattern[order]
         changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
         for own in np.split(order, changes) if len(changes) else (order,):
-            known = patterns[int(pattern[own[0]])]
-            if exact and known.spans is None:
+            shared_pattern = patterns[int(pattern[own[0]])]
+            if exact and shared_pattern.spans is None:
                 return None
-            spans = known.spans or known.hull
+            spans = shared_pattern.spans or shared_pattern.hull
             starts, ends = (np.add.outer(base[own], bound) for bound in spans)
             parts.append((starts.ravel(), ends.ravel(), np.repeat(program[own], len(spans[0]))))
         starts, ends, programs = (
