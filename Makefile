@@ -36,7 +36,7 @@ release: environment ## generate labs/ from solutions/
 	@$(BIN)/threeloops release
 
 evidence: ## measure this machine; call it until nothing is left (ARGS="--part numbers")
-	@PYTHONPATH="lib:.:$$PYTHONPATH" $(MEASURE) -m grader.cli evidence $(ARGS)
+	@PYTHONPATH="lib:grader:.:$$PYTHONPATH" $(MEASURE) -m threeloops_grader.cli evidence $(ARGS)
 
 wheels: environment ## wheels/: what a machine without a network needs (make wheels FOR=3.12)
 	@$(BIN)/python scripts/make_wheels.py wheels $(FOR)

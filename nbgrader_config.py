@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 try:
-    from grader.classroom.configuration import configure
+    from threeloops_grader.classroom.configuration import configure
 
     configure(get_config(), Path(__file__).resolve().parent)  # noqa: F821 (nbgrader provides get_config)
 except Exception:

@@ -16,7 +16,7 @@ class WithLabs(build_py):
     def run(self):
         super().run()
         if not self.editable_mode:
-            shutil.rmtree(Path(self.build_lib, "grader", LABS), ignore_errors=True)  # what an earlier build left
+            shutil.rmtree(Path(self.build_lib, "threeloops_grader", LABS), ignore_errors=True)  # of an earlier build
             for source, target in self._labs().items():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
@@ -30,7 +30,7 @@ class WithLabs(build_py):
     def _labs(self):
         """Each file that students get, with its place in the package; no checkpoint or other hidden file."""
         files = [path for path in LABS.rglob("*") if path.is_file() and not any(p[0] == "." for p in path.parts)]
-        return {path: Path(self.build_lib, "grader", path) for path in sorted(files)}
+        return {path: Path(self.build_lib, "threeloops_grader", path) for path in sorted(files)}
 
 
 setup(cmdclass={"build_py": WithLabs})

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from rich.console import Console
 from threeloops.files import replace_text
+from threeloops_grader.machine.provenance import Provenance, provenance
+from threeloops_grader.sandbox.bwrap import SandboxError
 
 from benchmarks.result import Result, Unmeasured
-from grader.machine.provenance import Provenance, provenance
-from grader.sandbox.bwrap import SandboxError
 
 BENCHMARKS = {
     "roofline": "copy bandwidth and matmul rates of this machine against numpy, torch and triton's timers (a minute)",
@@ -164,7 +164,7 @@ def _run(name: str, about: Provenance, options: argparse.Namespace, place: Path)
         from benchmarks import grading
     except ModuleNotFoundError as error:
         raise Unmeasured(f"{error.name} is not installed; `make course` installs what is missing") from None
-    from grader.authoring.labs import LabError, all_labs, find_lab
+    from threeloops_grader.authoring.labs import LabError, all_labs, find_lab
 
     try:
         labs = [find_lab(lab) for lab in options.lab] or all_labs()[: 1 if options.quick else GRADED_LABS]

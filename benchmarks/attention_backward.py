@@ -17,13 +17,13 @@ import torch
 from threeloops.inner.costs import visible_pairs
 from threeloops.inner.kernels.attention.flash_attention import flash_attention
 from threeloops.inner.timing import benchmark
+from threeloops_grader.machine.provenance import Provenance
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.kernel_part import OURS
 from benchmarks.result import Result, Series, Unmeasured
-from grader.machine.provenance import Provenance
 
 FLASH, CUDNN = "FlashAttention-2 in torch", "cuDNN in torch"
 SAMPLES, QUICK_SAMPLES = 30, 10

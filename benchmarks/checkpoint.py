@@ -20,11 +20,11 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from threeloops.files import sync
 from threeloops.training.checkpoint import Checkpointer, LocalStore
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.checkpoint_crash import Saver, crash_rows, errors_in_a_file
 from benchmarks.checkpoint_kills import kill_rows
 from benchmarks.result import Prediction, Result, Series
-from grader.machine.provenance import Provenance
 
 __all__ = ["measure"]
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-
-from grader.authoring.answers import wrong_answers as known_wrong
-from grader.authoring.labs import Lab
-from grader.authoring.manifest import Kind, Manifest, manifest
+from threeloops_grader.authoring.answers import wrong_answers as known_wrong
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.authoring.manifest import Kind, Manifest, manifest
 
 MIX = (
     "honest",

@@ -24,11 +24,11 @@ from threeloops.training.collectives import (
     ring_all_reduce_cost,
 )
 from threeloops.units import readable_bytes
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.cluster_ddp import ddp_rows
 from benchmarks.cluster_router import router_facts, router_rows
 from benchmarks.result import Prediction, Result, Series, Unmeasured, percent, readable
-from grader.machine.provenance import Provenance
 
 OURS, GLOO = "ring of threeloops.training.collectives", "torch.distributed.all_reduce, gloo"
 EXCHANGE, REDUCTION = "exchange of a half", "reduction of a half"

@@ -14,10 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-from grader.authoring.labs import Lab
-from grader.authoring.manifest import Kind, Manifest, manifest
-from grader.submissions.reading import find, read
-from grader.submissions.rebuild import rebuild
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.authoring.manifest import Kind, Manifest, manifest
+from threeloops_grader.submissions.reading import find, read
+from threeloops_grader.submissions.rebuild import rebuild
 
 COUNTED = (Kind.SETUP, Kind.SOLUTION, Kind.FREE, Kind.TEST)
 

@@ -29,9 +29,9 @@ from threeloops.data.storage.tiers import forget, measure_tiers
 from threeloops.hardware.probe import installed_version
 from threeloops.simulation.clock import VirtualClock
 from threeloops.simulation.pipeline import Stage, simulate
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Result, Series, readable
-from grader.machine.provenance import Provenance
 
 LIBRARY, SMALL_FILES, WEBDATASET = "threeloops.data", "small files", "webdataset"
 LATENCY, BANDWIDTH, READERS = 0.030, 200e6, 16

@@ -12,12 +12,12 @@ import torch
 from threeloops.models.gpt import GPT
 from threeloops.product.request import Sampling
 from threeloops.product.trained import standard_library, trained
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.decode_quantized import quantized_rows
 from benchmarks.decode_quantized import series as quantized_series
 from benchmarks.decode_steps import speculation, step_times
 from benchmarks.result import Result
-from grader.machine.provenance import Provenance
 
 __all__ = ["measure"]
 

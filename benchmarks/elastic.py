@@ -22,9 +22,9 @@ from threeloops.training.elastic.goodput import (
     useful_share,
     young_interval,
 )
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Prediction, Result, Series
-from grader.machine.provenance import Provenance
 
 __all__ = ["measure"]
 

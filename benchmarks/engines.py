@@ -20,12 +20,12 @@ from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.decode import ModelRunner
 from threeloops.product.request import Request, Sampling
 from threeloops.resident import use_huge_pages
+from threeloops_grader.machine.provenance import Provenance
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.engines_peers import LLAMA_CPP, OURS, new_engine, peers
 from benchmarks.progress import finished
 from benchmarks.result import Result, Series, digits
-from grader.machine.provenance import Provenance
 
 __all__ = ["BATCHES", "MODELS", "measure", "where_a_step_goes"]
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from threeloops_grader.authoring.labs import Lab, find_lab
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.machine.child_process import CODE
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Result, Series, Unmeasured
-from grader.authoring.labs import Lab, find_lab
-from grader.authoring.manifest import manifest
-from grader.machine.child_process import CODE
-from grader.machine.provenance import Provenance
 from scripts.make_venv import CPU_WHEELS
 
 _GOAL_SECONDS = 240.0
@@ -193,9 +193,9 @@ def _make_lab(scratch: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _quick_lab(scratch: Path) -> tuple[list[str], dict[str, str]]:
-    command = [sys.executable, "-m", "grader.cli", "lab", "00", "--", "--no-browser", "--ServerApp.port=0"]
+    command = [sys.executable, "-m", "threeloops_grader.cli", "lab", "00", "--", "--no-browser", "--ServerApp.port=0"]
     clone = scratch / "threeloops"
-    return command, _variables(scratch) | {"PYTHONPATH": f"{clone / 'lib'}:{clone}"}
+    return command, _variables(scratch) | {"PYTHONPATH": f"{clone / 'lib'}:{clone / 'grader'}"}
 
 
 def _variables(scratch: Path) -> dict[str, str]:

@@ -6,11 +6,11 @@ import tempfile
 from pathlib import Path
 
 from threeloops.product.fleet.real import Nginx, NginxError
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.fleet_policies import policy_rows
 from benchmarks.fleet_real import real_rows
 from benchmarks.result import Result, Unmeasured
-from grader.machine.provenance import Provenance
 
 __all__ = ["measure"]
 

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.machine.child_process import run_child
+from threeloops_grader.machine.provenance import Provenance
+from threeloops_grader.sandbox.bwrap import SandboxError, why_not
+
 from benchmarks.harnesses import OURS, STOCK, STOCK_LEAN, WALLED, Bench, HarnessFailed, Run, prepare
 from benchmarks.result import Result, Series
 from benchmarks.wall import FULL, QUICK, wall_costs
-from grader.authoring.labs import Lab
-from grader.machine.child_process import run_child
-from grader.machine.provenance import Provenance
-from grader.sandbox.bwrap import SandboxError, why_not
 
 HARNESSES = (STOCK, STOCK_LEAN, WALLED, OURS)
 OURS_JOBS = 2

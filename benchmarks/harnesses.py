@@ -20,14 +20,14 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
+from threeloops_grader.authoring.labs import SOLUTIONS, Lab
+from threeloops_grader.authoring.manifest import Kind, Manifest, manifest
+from threeloops_grader.machine.child_process import CODE, environment
+from threeloops_grader.release.release import release
 
 from benchmarks.classroom import Student, classroom, hand_in
 from benchmarks.process_tree import Usage, run_measured
 from benchmarks.result import Unmeasured
-from grader.authoring.labs import SOLUTIONS, Lab
-from grader.authoring.manifest import Kind, Manifest, manifest
-from grader.machine.child_process import CODE, environment
-from grader.release.release import release
 
 STOCK, WALLED, OURS = "nbgrader autograde (stock)", "nbgrader autograde (walled)", "threeloops grade"
 STOCK_LEAN = "nbgrader autograde (stock, no demonstrations)"
@@ -75,7 +75,7 @@ class Bench:
         report.unlink(missing_ok=True)
         folder = str(self.lab.root / "submitted")
         command = ["grade", "--lab", self.lab.slug, "--submissions", folder, "--json", str(report), "--fresh"]
-        usage = self._measure([sys.executable, "-m", "grader.cli", *command], self.lab.root, (0, 1))
+        usage = self._measure([sys.executable, "-m", "threeloops_grader.cli", *command], self.lab.root, (0, 1))
         records = json.loads(report.read_text(encoding="utf-8"))["records"]
         return Run(usage, {r["student"]: r["score"] for r in records})
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from threeloops_grader.evidence.result_rows import BEGUN, ENDED, append, begin, measured, note, settled
+from threeloops_grader.machine.child_process import run_child
+from threeloops_grader.machine.provenance import Device
+
 from benchmarks.result import Unmeasured
-from grader.evidence.result_rows import BEGUN, ENDED, append, begin, measured, note, settled
-from grader.machine.child_process import run_child
-from grader.machine.provenance import Device
 
 Row = dict[str, Any]
 """One line of a table: plain data, which says what was counted and of which kernel, shape and dtype."""

@@ -17,12 +17,12 @@ from statistics import median
 from typing import Any
 
 from rich.console import Group
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.kernel_part import COPY, OURS, TORCH, Row, run_part
 from benchmarks.kernel_tables import tables
 from benchmarks.kernel_timing import estimate
 from benchmarks.result import Result, Series
-from grader.machine.provenance import Provenance
 
 JOBS = min(max(os.cpu_count() or 1, 2), 8)
 CODE_SHARES = 8

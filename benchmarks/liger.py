@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Group
 from threeloops.hardware.probe import installed_version
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.kernel_part import Row, run_part
 from benchmarks.result import Result, Series, Unmeasured
 from benchmarks.tables import Lines
-from grader.machine.provenance import Provenance
 
 SECONDS = 300.0
 METER, PLAIN, TRITON_VIZ = "meter", "plain interpreter", "triton-viz profiler"

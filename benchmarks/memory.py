@@ -16,13 +16,13 @@ from threeloops.inner.memory import LiveStorage, account
 from threeloops.inner.memory.recompute import MATRIX_PRODUCTS, Segments, best_segment, divisors, segment_peak
 from threeloops.models.gpt import GPT, Block, RotaryPositions
 from threeloops.models.gpt_config import GPTConfig
+from threeloops_grader.machine.provenance import Provenance
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.memory_offload import offloading
 from benchmarks.result import Prediction, Result, Series
 from benchmarks.turns import in_turns
-from grader.machine.provenance import Provenance
 
 TORCH_CHECKPOINT = "torch.utils.checkpoint, every block"
 CLAIMED_RECOMPUTE = (1.20, 1.33)

@@ -11,10 +11,10 @@ from statistics import median
 from typing import Any
 
 from threeloops.hardware.probe import installed_version
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.kernel_part import Row, run_part
 from benchmarks.result import Result, Series, Unmeasured
-from grader.machine.provenance import Provenance
 
 QUICK_SECONDS, FULL_SECONDS = 120.0, 900.0
 QUICK_PARTS, PARTS = 2, 4

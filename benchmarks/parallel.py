@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from threeloops_grader.machine.provenance import Provenance
+
 from benchmarks.parallel_pipeline import pipeline_facts, pipeline_predictions, pipeline_rows
 from benchmarks.parallel_plans import plan_facts, plan_note, plan_predictions
 from benchmarks.parallel_sharded import sharded_predictions, sharded_rows
 from benchmarks.parallel_tensor import tensor_rows
 from benchmarks.result import Result
-from grader.machine.provenance import Provenance
 
 __all__ = ["measure"]
 

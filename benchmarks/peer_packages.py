@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from functools import cache
 
-from grader.machine.child_process import CODE
+from threeloops_grader.machine.child_process import CODE
 
 __all__ = ["why_absent"]
 

@@ -19,11 +19,11 @@ from threeloops.inner.precision.fp8 import Fp8Linear, Recipe, with_fp8_linears
 from threeloops.inner.timing import benchmark
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops_grader.machine.provenance import Device, Provenance
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.result import Result, Series
-from grader.machine.provenance import Device, Provenance
 
 LIBRARY, TORCH, BF16 = "threeloops", "torch", "torch, bfloat16"
 FORMATS = (FLOAT16, BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2)

@@ -10,9 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-from grader.evidence.gpu_tests import NOT_COLLECTED, SELECTED
-from grader.evidence.result_rows import BEGUN, MOST_ATTEMPTS, append, read
+from threeloops_grader.evidence.gpu_tests import NOT_COLLECTED, SELECTED
+from threeloops_grader.evidence.result_rows import BEGUN, MOST_ATTEMPTS, append, read
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

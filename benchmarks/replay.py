@@ -6,12 +6,13 @@ import json
 import tempfile
 from pathlib import Path
 
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.authoring.manifest import Kind, manifest
+from threeloops_grader.grading.session import Session
+from threeloops_grader.machine.provenance import Provenance
+from threeloops_grader.sandbox.pool import Pool, choose
+
 from benchmarks.result import Result, Series, Unmeasured
-from grader.authoring.labs import Lab
-from grader.authoring.manifest import Kind, manifest
-from grader.grading.session import Session
-from grader.machine.provenance import Provenance
-from grader.sandbox.pool import Pool, choose
 
 _ANSWER = """\
 @triton.jit

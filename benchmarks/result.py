@@ -8,9 +8,9 @@ from statistics import median
 from typing import Any, Literal
 
 from rich.console import Group
+from threeloops_grader.machine.provenance import Provenance, anonymous
 
 from benchmarks.tables import Lines, span, summary_table
-from grader.machine.provenance import Provenance, anonymous
 
 _SCALES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),

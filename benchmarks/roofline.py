@@ -18,10 +18,10 @@ from threeloops.hardware.measure import (
     measure_copy_bandwidth,
     measure_matmul_rate,
 )
+from threeloops_grader.machine.provenance import Device, Provenance
 from torch.utils.benchmark import Timer
 
 from benchmarks.result import Result, Series
-from grader.machine.provenance import Device, Provenance
 
 LIBRARY = "threeloops.hardware"
 TORCH_TIMER = "torch.utils.benchmark"

@@ -19,12 +19,12 @@ import numpy as np
 from threeloops.models.gpt import GPT
 from threeloops.models.llama_folder import save_llama_folder
 from threeloops.product.request import Request, Sampling
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Result, Series, Unmeasured
 from benchmarks.service_load import Call, Load, Server, at_once, call, closed_loop, open_loop, serving
 from benchmarks.serving import CONFIG, new_engine, new_model
 from benchmarks.serving_prediction import one_thread
-from grader.machine.provenance import Provenance
 
 __all__ = ["measure"]
 

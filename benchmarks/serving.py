@@ -20,6 +20,7 @@ from threeloops.product.loadgen import Metrics, lognormal, mixture, poisson, rep
 from threeloops.product.loadgen import measure as measured
 from threeloops.product.request import Request, Sampling
 from threeloops.simulation.clock import Clock
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.progress import finished
 from benchmarks.result import Result, Series
@@ -27,7 +28,6 @@ from benchmarks.serving_policies import policy_rows
 from benchmarks.serving_prediction import CpuClock, one_thread, prediction_rows
 from benchmarks.serving_transformers import Transformers, no_transformers
 from benchmarks.serving_waste import waste_rows
-from grader.machine.provenance import Provenance
 
 __all__ = ["CONFIG", "measure", "new_engine"]
 

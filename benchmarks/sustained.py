@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import torch
+from threeloops_grader.machine.provenance import Device, Provenance
 
 from benchmarks.result import Result, Series
-from grader.machine.provenance import Device, Provenance
 
 BURST, START, END = "bursts after a pause", "first second under load", "last ten seconds under load"
 BF16, FP8 = "bf16", "fp8 (e4m3), bf16 out"

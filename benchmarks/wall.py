@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_client.manager import start_new_kernel
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.authoring.manifest import Kind, Manifest, manifest
+from threeloops_grader.grading.session import Session
+from threeloops_grader.machine.child_process import environment
+from threeloops_grader.sandbox.pool import Pool, Sandbox
 
 from benchmarks.result import Series
-from grader.authoring.labs import Lab
-from grader.authoring.manifest import Kind, Manifest, manifest
-from grader.grading.session import Session
-from grader.machine.child_process import environment
-from grader.sandbox.pool import Pool, Sandbox
 
 _SOURCE = """\
 # %% nbgrader={"grade": false, "grade_id": "echo", "locked": false, "schema_version": 3, "solution": true}

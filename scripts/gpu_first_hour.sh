@@ -26,12 +26,12 @@ if [ -z "$DRY_RUN" ] && [[ ! $CALLS =~ ^[123]$ ]]; then
   echo "usage: bash scripts/gpu_first_hour.sh 1|2|3, or --dry-run [1|2|3]" >&2
   exit 2
 fi
-if [ ! -f grader/cli.py ]; then
-  echo "$PWD has no grader/cli.py: run this in the root of the repository" >&2
+if [ ! -f grader/threeloops_grader/cli.py ]; then
+  echo "$PWD has no grader/threeloops_grader/cli.py: run this in the root of the repository" >&2
   exit 2
 fi
 
-export PYTHONPATH="$PWD/lib:$PWD:$SITE${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD/lib:$PWD/grader:$PWD:$SITE${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 unset TRITON_INTERPRET
 
@@ -43,8 +43,8 @@ collect() {
     3) group=record ;;
     *) echo "call $1: expected 1, 2 or 3" >&2; return 2 ;;
   esac
-  echo "$PY -m grader.cli evidence --device $DEVICE --part $group --budget $2 --out $OUT/evidence"
-  "$PY" -m grader.cli evidence --device "$DEVICE" --part "$group" --budget "$2" --out "$OUT/evidence" $DRY_RUN
+  echo "$PY -m threeloops_grader.cli evidence --device $DEVICE --part $group --budget $2 --out $OUT/evidence"
+  "$PY" -m threeloops_grader.cli evidence --device "$DEVICE" --part "$group" --budget "$2" --out "$OUT/evidence" $DRY_RUN
 }
 
 if [ -n "$DRY_RUN" ]; then

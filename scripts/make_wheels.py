@@ -14,8 +14,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
-from grader.machine.installed import closure
+sys.path[:0] = [str(ROOT / "lib"), str(ROOT / "grader")]
+from threeloops_grader.machine.installed import closure
 
 BROUGHT = (
     "torch", "triton", "numpy", "matplotlib", "cycler", "pillow", "fonttools", "psutil", "packaging", "rich", "typer",

@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "lib"), str(ROOT / "tests/support")]
+sys.path[:0] = [str(ROOT / "lib"), str(ROOT / "grader"), str(ROOT / "tests/support")]
 from real_jupyterlab import jupyter_lab
 
 DEFAULT = ROOT / ".github/images/first_exercise.gif"

@@ -2,6 +2,7 @@
 
 import pytest
 from threeloops.hardware.capability import probe
+from threeloops_grader.machine.provenance import provenance
 
 from benchmarks.checkpoint import (
     DCP,
@@ -16,7 +17,6 @@ from benchmarks.checkpoint import (
     TORCH,
     measure,
 )
-from grader.machine.provenance import provenance
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from threeloops_grader.machine.provenance import provenance
 
 from benchmarks import decode
-from grader.machine.provenance import provenance
 
 
 @pytest.fixture(scope="module")

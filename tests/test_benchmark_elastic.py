@@ -2,9 +2,9 @@
 
 import pytest
 from threeloops.hardware.probe import probe
+from threeloops_grader.machine.provenance import provenance
 
 from benchmarks.elastic import measure
-from grader.machine.provenance import provenance
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from threeloops.hardware.capability import probe
+from threeloops_grader.machine.child_process import CODE
+from threeloops_grader.machine.provenance import provenance
 
 from benchmarks import first_hour
 from benchmarks.result import Unmeasured
-from grader.machine.child_process import CODE
-from grader.machine.provenance import provenance
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@
 import pytest
 from real_fleet import needs_nginx
 from threeloops.hardware.probe import probe
+from threeloops_grader.machine.provenance import provenance
 
 from benchmarks.fleet import measure
 from benchmarks.fleet_policies import CPU, LIVENESS_ALONE, QUEUE, policy_rows, scaled_fleets
 from benchmarks.result import Unmeasured
-from grader.machine.provenance import provenance
 
 
 def test_the_claims_of_scaling_on_cpu_and_of_a_liveness_probe_alone():

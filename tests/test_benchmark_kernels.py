@@ -12,6 +12,7 @@ from threeloops.inner.codegen import CompileError
 from threeloops.inner.kernels.catalog import Entry
 from threeloops.inner.kernels.launching import TARGETS
 from threeloops.inner.kernels.rows import saxpy, softmax
+from threeloops_grader.machine.provenance import provenance
 
 from benchmarks import (
     kernel_cases,
@@ -26,7 +27,6 @@ from benchmarks import (
 from benchmarks.kernel_part import OURS, TORCH, run_part
 from benchmarks.kernels import PUBLISHED, KernelResult, series, summary, with_share_of_copy, without_samples
 from benchmarks.result import Unmeasured
-from grader.machine.provenance import provenance
 
 WHOLE = (0, 1)
 interpreted = pytest.mark.skipif(not interpreter.interpreted(), reason="counting needs Triton's interpreter")

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks import __main__ as command
 from benchmarks import report
@@ -15,7 +16,6 @@ from benchmarks.report.evidence import COLLECTED, FOLDER, current, read
 from benchmarks.report.page import ON_GPU, TOPICS, pages
 from benchmarks.report.rows import FASTER, LESS, amount, beside, distance, verdict, within
 from benchmarks.result import Result, Series
-from grader.machine.provenance import Provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 

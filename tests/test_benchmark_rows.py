@@ -9,6 +9,7 @@ from threeloops.inner import costs
 from threeloops.inner.kernels.catalog.sparse_functions import masked_blocks
 from threeloops.inner.kernels.sparse import block_sparse_attention
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
+from threeloops_grader.evidence.result_rows import begin, measured
 
 from benchmarks import kernel_part, kernel_prediction, kernel_timing, kernels
 from benchmarks.kernel_cases import entries, label, weight
@@ -16,7 +17,6 @@ from benchmarks.kernel_part import CONTEXT_LOST, TORCH, run_part, work
 from benchmarks.kernel_peers import parties
 from benchmarks.memory import parameters
 from benchmarks.memory_offload import CHUNKS, STATE_BYTES
-from grader.evidence.result_rows import begin, measured
 
 
 def piece(name, *values, error=None, done=None):

@@ -5,10 +5,10 @@ import json
 
 import pytest
 from threeloops.hardware.capability import probe
+from threeloops_grader.machine.provenance import provenance
 
 from benchmarks.service import BARE, FLOOR, OURS, SAMPLE, measure
 from benchmarks.service_load import Load, at_once, call, open_loop, serving
-from grader.machine.provenance import provenance
 
 
 def test_every_request_has_a_prompt_of_its_own_and_asks_for_what_the_load_says():

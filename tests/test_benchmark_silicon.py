@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from threeloops_grader.machine.provenance import provenance
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import attention_backward, sustained
 from benchmarks.attention_backward import FLASH, Shape
 from benchmarks.result import Unmeasured
 from benchmarks.sustained import Window, rates
-from grader.machine.provenance import provenance
 
 
 @pytest.fixture(scope="module")

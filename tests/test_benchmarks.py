@@ -13,6 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.machine.child_process import CODE, environment
+from threeloops_grader.machine.provenance import provenance
+from threeloops_grader.sandbox import bwrap
+from threeloops_grader.submissions.rebuild import rebuild
 from toy_course import make_course
 
 from benchmarks import grading
@@ -23,11 +28,6 @@ from benchmarks.process_tree import TookTooLong, Usage, run_measured
 from benchmarks.result import Prediction, Result, Series, a_row_a_line, readable
 from benchmarks.tables import Lines
 from benchmarks.wall import KERNEL, WALL, Effort, wall_costs
-from grader.authoring.manifest import manifest
-from grader.machine.child_process import CODE, environment
-from grader.machine.provenance import provenance
-from grader.sandbox import bwrap
-from grader.submissions.rebuild import rebuild
 
 needs_sandbox = pytest.mark.skipif(bool(bwrap.why_not()), reason=f"the sandbox does not work here: {bwrap.why_not()}")
 

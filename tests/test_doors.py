@@ -71,7 +71,7 @@ def module_of(path: Path) -> str:
 
 def python(program: str, given: str = "") -> str:
     """What `program` prints in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(LIB), str(ROOT)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(LIB), str(ROOT / "grader")])}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, input=given, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

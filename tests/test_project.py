@@ -16,9 +16,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-
-from grader.authoring.labs import all_labs
-from grader.authoring.lint import lint
+from threeloops_grader.authoring.labs import all_labs
+from threeloops_grader.authoring.lint import lint
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -150,7 +149,7 @@ def imported_packages(path):
 
 def test_every_package_that_the_course_imports_is_a_declared_dependency():
     declared = {canonicalize_name(Requirement(line).name) for line in PYPROJECT["project"]["dependencies"]}
-    known = set(sys.stdlib_module_names) | {"grader", "threeloops"}
+    known = set(sys.stdlib_module_names) | {"threeloops", "threeloops_grader"}
     for path in sources("grader", "lib"):
         for package in imported_packages(path) - known:
             name = canonicalize_name(IMPORTED_AS.get(package, package))
@@ -198,7 +197,7 @@ def test_every_make_command_that_is_written_down_is_a_target():
 
 
 def test_every_threeloops_command_that_is_written_down_exists():
-    from grader.cli import _app
+    from threeloops_grader.cli import _app
 
     def names(app):
         return {command.name or command.callback.__name__ for command in app.registered_commands}
@@ -233,7 +232,11 @@ def test_make_help_lists_the_commands_and_runs_without_an_environment():
 
 def test_evidence_takes_the_environment_or_the_interpreter_at_hand_and_installs_nothing():
     done = subprocess.run(["make", "-n", "evidence"], cwd=ROOT, capture_output=True, text=True)
-    assert "-m grader.cli evidence" in done.stdout and "pip" not in done.stdout and "make_venv" not in done.stdout
+    assert (
+        "-m threeloops_grader.cli evidence" in done.stdout
+        and "pip" not in done.stdout
+        and "make_venv" not in done.stdout
+    )
 
 
 def test_ci_runs_both_commands_on_every_python_that_the_package_admits():

@@ -24,10 +24,9 @@ import nbformat
 import pytest
 from markdown_it import MarkdownIt
 from threeloops.product.fleet.real.waiting import free_port
-
-from grader.authoring.labs import find_lab
-from grader.course.course import submissions
-from grader.release.release import stale
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.course.course import submissions
+from threeloops_grader.release.release import stale
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
@@ -92,7 +91,7 @@ def environment(clone: Path) -> dict[str, str]:
     # .venv is not its own: nothing in it may lead to the checkout that it was made for.
     variables = {
         "PATH": os.pathsep.join([str(clone / ".venv/bin"), os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join([str(clone), str(clone / "lib")]),
+        "PYTHONPATH": os.pathsep.join([str(clone / "grader"), str(clone / "lib")]),
         "THREELOOPS_HOME": str(clone.parent / "home"),
         "PRE_COMMIT_HOME": str(clone.parent / "pre-commit"),
         "COLUMNS": "200",

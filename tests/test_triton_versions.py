@@ -13,8 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-from grader.machine.child_process import CODE, environment
+from threeloops_grader.machine.child_process import CODE, environment
 
 pytestmark = pytest.mark.slow
 

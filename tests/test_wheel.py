@@ -16,8 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
-
-from grader.authoring.labs import find_lab
+from threeloops_grader.authoring.labs import find_lab
 
 ROOT = Path(__file__).resolve().parents[1]
 NOBODY = 65534
@@ -127,8 +126,10 @@ def can_run(python: Path, user: int) -> bool:
 def test_the_wheel_holds_every_released_file_and_no_answer(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        found = {name.removeprefix("grader/labs/") for name in names if name.startswith("grader/labs/")}
-        assert archive.read("grader/labs/glossary.md") == (ROOT / "labs/glossary.md").read_bytes()
+        found = {
+            name.removeprefix("threeloops_grader/labs/") for name in names if name.startswith("threeloops_grader/labs/")
+        }
+        assert archive.read("threeloops_grader/labs/glossary.md") == (ROOT / "labs/glossary.md").read_bytes()
     listed = subprocess.run(["git", "ls-files", "labs"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert found == {name.removeprefix("labs/") for name in listed.splitlines()}
     assert not [
@@ -139,26 +140,26 @@ def test_the_wheel_holds_every_released_file_and_no_answer(wheel):
 
 
 def test_a_lab_is_started_and_checked_where_there_is_no_checkout(theirs, machine):
-    started = theirs("-m", "grader.cli", "start", "03")
+    started = theirs("-m", "threeloops_grader.cli", "start", "03")
     assert started.returncode == 0, started.stderr
     copy = copy_of(machine, "03_triton_fusion")
     assert copy.read_bytes() == find_lab("03", ROOT).released.read_bytes()
     assert (copy.parent / "03_triton_fusion_dives.ipynb").is_file()
-    assert theirs("-m", "grader.cli", "start", "00").returncode == 0
+    assert theirs("-m", "threeloops_grader.cli", "start", "00").returncode == 0
 
     below = copy.parent  # the course is found from inside of a lab, too
-    checked = theirs("-m", "grader.cli", "check", "00", folder=below)
+    checked = theirs("-m", "threeloops_grader.cli", "check", "00", folder=below)
     assert checked.returncode == 1 and "is not written yet" in checked.stdout, checked.stdout + checked.stderr
     assert "changed" not in checked.stdout, "an untouched copy was said to be changed"
     copy_of(machine, "00_start_here").write_text(nbformat.writes(solved(machine)))
-    checked = theirs("-m", "grader.cli", "check", "00", folder=below)
+    checked = theirs("-m", "threeloops_grader.cli", "check", "00", folder=below)
     assert "100 of 100 points by the visible checks" in checked.stdout, checked.stdout + checked.stderr
-    status = theirs("-m", "grader.cli", "status")
+    status = theirs("-m", "threeloops_grader.cli", "status")
     assert "00_start_here" in status.stdout and "100 / 100" in status.stdout and "done" in status.stdout
     ahead, hours = map(int, re.search(r"about (\d+) of (\d+) hours are left", status.stdout).groups())
     assert 0 < ahead < hours, status.stdout
 
-    refused = theirs("-m", "grader.cli", "release")
+    refused = theirs("-m", "threeloops_grader.cli", "release")
     assert refused.returncode == 2 and "has no solutions/" in " ".join(refused.stderr.split())
     (site,) = (machine / "theirs/lib").glob("python*/site-packages")
     assert not list(site.rglob("work")) and not list(site.rglob("progress.json")), "left among the packages"
@@ -237,7 +238,7 @@ def solved(machine):
 
 
 def test_the_doctor_finds_packages_without_pyproject(theirs):
-    done = theirs("-m", "grader.cli", "doctor", "--json")
+    done = theirs("-m", "threeloops_grader.cli", "doctor", "--json")
     assert done.returncode == 0, done.stderr
     found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
     assert found["packages"]["status"] == "ok" and "torch" in found["packages"]["sentence"], found["packages"]

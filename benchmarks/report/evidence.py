@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from threeloops_grader.machine.provenance import Provenance
+
 from benchmarks.result import Prediction, Result, Series
-from grader.machine.provenance import Provenance
 
 FOLDER = Path(__file__).parents[1] / "evidence"
 

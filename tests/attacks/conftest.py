@@ -5,8 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-
-import grader
+import threeloops_grader
 
 
 @pytest.fixture(scope="module")
@@ -17,4 +16,4 @@ def aims():
         local.bind(f"\0{name}")
         local.listen()
         port = str(server.getsockname()[1])
-        yield {"COURSE": str(Path(grader.__file__).parent), "PORT": port, "NAME": name}
+        yield {"COURSE": str(Path(threeloops_grader.__file__).parent), "PORT": port, "NAME": name}

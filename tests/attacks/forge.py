@@ -2,7 +2,7 @@
 # `reply(self, tree)`, past its own codec.
 
 import gc, json, os, socket, struct
-import grader.wall.student as side
+import threeloops_grader.wall.student as side
 
 usual, raw = side.Server.answer, socket.socket(fileno=os.dup(200))
 

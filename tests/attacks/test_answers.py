@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 from attack import ANSWERS
 from grading import fresh_course, grade, needs, points, said, submission
-
-from grader.sandbox import cgroup
+from threeloops_grader.sandbox import cgroup
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,8 @@ import nbformat
 import pytest
 from attack import ANSWERS, SUBMISSIONS
 from grading import QUICK, fresh_course, hand_in, nbgrader, needs, processes_of, submission
+from threeloops_grader.release.release import release
 from toy_course import SOURCE, make_course
-
-from grader.release.release import release
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMITS = "memory_mb: 600, processes: 24, disk_mb: 16"

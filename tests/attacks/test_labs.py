@@ -11,11 +11,10 @@ from pathlib import Path
 import attack_file
 import pytest
 from grading import needs, points, said
-
-from grader.authoring.labs import find_lab
-from grader.grading.grade import Options, grade_notebook
-from grader.sandbox import bwrap
-from grader.sandbox.pool import Sandbox
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.grading.grade import Options, grade_notebook
+from threeloops_grader.sandbox import bwrap
+from threeloops_grader.sandbox.pool import Sandbox
 
 FILES = sorted((attack_file.ATTACKS / "labs").glob("*.py"))
 

@@ -3,8 +3,7 @@
 import pytest
 from attack import SUBMISSIONS
 from grading import QUICK, SANDBOXES, fresh_course, hand_in, needs, said
-
-from grader.grading.grade import Options, grade_class
+from threeloops_grader.grading.grade import Options, grade_class
 
 HONEST = ("ada", "zoe")
 

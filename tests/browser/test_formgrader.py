@@ -5,12 +5,11 @@ import shutil
 import nbformat
 import pytest
 from real_jupyterlab import jupyter_lab
+from threeloops_grader.authoring.labs import all_labs, course_root, find_lab
+from threeloops_grader.course.course import submissions
+from threeloops_grader.release.release import release
+from threeloops_grader.sandbox import bwrap
 from toy_course import make_course
-
-from grader.authoring.labs import all_labs, course_root, find_lab
-from grader.course.course import submissions
-from grader.release.release import release
-from grader.sandbox import bwrap
 
 pytestmark = pytest.mark.browser
 

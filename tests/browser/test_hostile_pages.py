@@ -15,10 +15,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_ce
 from payloads import LIVE, PAYLOADS, numbered
 from playwright.sync_api import Error
 from real_jupyterlab import jupyter_lab
+from threeloops_grader.release.release import release
+from threeloops_grader.sandbox import bwrap
 from toy_course import make_course
-
-from grader.release.release import release
-from grader.sandbox import bwrap
 
 pytestmark = pytest.mark.browser
 

@@ -11,8 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import TimeoutError
 from real_jupyterlab import jupyter_lab
-
-from grader.authoring.labs import all_labs, find_lab
+from threeloops_grader.authoring.labs import all_labs, find_lab
 
 pytestmark = pytest.mark.browser
 

@@ -5,8 +5,7 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 from real_jupyterlab import jupyter_lab
-
-from grader.authoring.labs import KERNELSPEC
+from threeloops_grader.authoring.labs import KERNELSPEC
 
 pytestmark = pytest.mark.browser
 

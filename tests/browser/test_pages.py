@@ -1,8 +1,7 @@
 """The pages that the course writes fit a phone and a laptop, also with the table of a class."""
 
 import pytest
-
-from grader.pages import pages
+from threeloops_grader.pages import pages
 
 pytestmark = pytest.mark.browser
 

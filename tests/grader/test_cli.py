@@ -9,14 +9,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from threeloops_grader import cli
+from threeloops_grader.authoring.answers import wrong_answers
+from threeloops_grader.course.course import submissions
+from threeloops_grader.pages.pages import remote_references
+from threeloops_grader.release.release import release
 from toy_course import make_course
 from typer.testing import CliRunner, Result
-
-from grader import cli
-from grader.authoring.answers import wrong_answers
-from grader.course.course import submissions
-from grader.pages.pages import remote_references
-from grader.release.release import release
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -32,7 +31,7 @@ def threeloops(root: Path, *words: str, **environment: str) -> subprocess.Comple
     """The command as a shell starts it, for what depends on that: exit codes, and what is in the environment."""
     course = {"THREELOOPS_ROOT": str(root), "THREELOOPS_HOME": str(root / ".home")}
     return subprocess.run(
-        [sys.executable, "-m", "grader.cli", *words],
+        [sys.executable, "-m", "threeloops_grader.cli", *words],
         capture_output=True,
         text=True,
         timeout=900,
@@ -272,7 +271,7 @@ def test_a_full_disk_leaves_no_half_written_report(toy, classroom, tmp_path):
     out = tmp_path / "scores.json"
     out.write_text("old")
     script = (
-        "import os, sys; from grader import cli\n"
+        "import os, sys; from threeloops_grader import cli\n"
         "def full(fd): raise OSError(28, 'No space left on device')\n"
         "os.fsync = full\n"
         "sys.argv[0] = 'threeloops'; cli.main()\n"
@@ -294,7 +293,7 @@ def test_a_full_disk_leaves_no_half_written_report(toy, classroom, tmp_path):
 
 def test_a_command_compiles_no_grammar_at_its_start():
     """jsonschema would have `lark` compile one of internationalised addresses at its import, for two seconds."""
-    modules = "grader.cli, grader.release.student_copies, jsonschema, sys"
+    modules = "threeloops_grader.cli, threeloops_grader.release.student_copies, jsonschema, sys"
     code = f"import {modules}; print(sorted({{'lark', 'torch'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
     assert done.stdout.strip() == "[]"
@@ -302,9 +301,8 @@ def test_a_command_compiles_no_grammar_at_its_start():
 
 def test_the_two_sides_of_a_lab_without_tensors_import_no_torch():
     """Its import takes two seconds, on each side."""
-    code = (
-        "import grader.processes.student_process, grader.processes.grader_process, sys; print('torch' in sys.modules)"
-    )
+    sides = "threeloops_grader.processes.student_process, threeloops_grader.processes.grader_process"
+    code = f"import {sides}, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
     assert done.stdout.strip() == "False"
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from threeloops.lab import claims
 from threeloops.lab.predictions.audit import LEVELS, VERDICTS
-
-from grader.authoring.labs import all_labs
+from threeloops_grader.authoring.labs import all_labs
 
 LABS = all_labs(Path(__file__).resolve().parents[2])
 

@@ -4,13 +4,12 @@ import subprocess
 import sys
 
 import pytest
-
-from grader.proposals.trial import why_not_alone
+from threeloops_grader.proposals.trial import why_not_alone
 
 
 def search(source):
     """Run `threeloops leaks` over all labs."""
-    command = [sys.executable, "-m", "grader.cli", "leaks", "--source", source, "--jobs", "2"]
+    command = [sys.executable, "-m", "threeloops_grader.cli", "leaks", "--source", source, "--jobs", "2"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -10,15 +10,14 @@ from typing import Any, TypeVar
 import nbformat
 import pytest
 from grading import submission
-
-from grader.authoring.answers import Answer, KnownWrong, right_answers, wrong_answers
-from grader.authoring.labs import Lab, all_labs
-from grader.authoring.manifest import Exercise, manifest
-from grader.course.course import submissions
-from grader.grading.grade import Options, grade_notebook
-from grader.release.release import stale
-from grader.sandbox import bwrap
-from grader.sandbox.pool import Sandbox, close_pools
+from threeloops_grader.authoring.answers import Answer, KnownWrong, right_answers, wrong_answers
+from threeloops_grader.authoring.labs import Lab, all_labs
+from threeloops_grader.authoring.manifest import Exercise, manifest
+from threeloops_grader.course.course import submissions
+from threeloops_grader.grading.grade import Options, grade_notebook
+from threeloops_grader.release.release import stale
+from threeloops_grader.sandbox import bwrap
+from threeloops_grader.sandbox.pool import Sandbox, close_pools
 
 T = TypeVar("T")
 SomeAnswer = TypeVar("SomeAnswer", bound=Answer)

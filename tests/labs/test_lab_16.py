@@ -11,9 +11,8 @@ from threeloops.product.batching import CONTINUOUS, Engine, RooflineCost, Simula
 from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import measure, mixture, poisson, replay, trace, uniform
 from threeloops.simulation.clock import VirtualClock
-
-from grader.authoring.answers import right_answers
-from grader.authoring.labs import find_lab
+from threeloops_grader.authoring.answers import right_answers
+from threeloops_grader.authoring.labs import find_lab
 
 LLAMA = GPTConfig(128256, 32, 32, 8, 4096, 14336, 8192, tied_embeddings=False)
 

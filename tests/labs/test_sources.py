@@ -10,9 +10,8 @@ import json
 import pytest
 from lab_source import SOLUTIONS, load, run_exercise
 from threeloops.lab.predictions.audit import claims
-
-from grader.authoring.answers import wrong_answers
-from grader.authoring.labs import find_lab
+from threeloops_grader.authoring.answers import wrong_answers
+from threeloops_grader.authoring.labs import find_lab
 
 POINTS = {
     "00_start_here": {

@@ -22,8 +22,7 @@ from types import ModuleType
 
 import attack_file
 from grading import QUICK, SANDBOXES
-
-from grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import Limits
 
 ATTACKS = Path(__file__).resolve().parents[1] / "attacks"
 _KEYS = {"says", "earns", "other", "sandboxes", "limits", "cell", "after"}

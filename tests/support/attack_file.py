@@ -5,7 +5,7 @@ from collections.abc import Set
 from dataclasses import fields
 from pathlib import Path
 
-from grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import Limits
 
 ATTACKS = Path(__file__).resolve().parents[1] / "attacks"
 _TYPES = {field.name: type(field.default) for field in fields(Limits)}

@@ -12,15 +12,14 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
+from threeloops_grader.authoring.labs import Lab, Limits
+from threeloops_grader.authoring.manifest import split_test_id
+from threeloops_grader.grading.grade import Options, grade_notebook
+from threeloops_grader.grading.records import Record
+from threeloops_grader.sandbox import bwrap
+from threeloops_grader.sandbox.pool import close_pools
 from toy_course import make_course
 from warm_commands import warm
-
-from grader.authoring.labs import Lab, Limits
-from grader.authoring.manifest import split_test_id
-from grader.grading.grade import Options, grade_notebook
-from grader.grading.records import Record
-from grader.sandbox import bwrap
-from grader.sandbox.pool import close_pools
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SANDBOXES = ("bwrap", "none")
@@ -111,6 +110,6 @@ def processes_of(folder: Path) -> list[str]:
             words = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
         except OSError:
             continue
-        if str(folder) in text or (parent == os.getpid() and "grader." in words):
+        if str(folder) in text or (parent == os.getpid() and "threeloops_grader." in words):
             found.append(f"{entry.name}: {words}")
     return found

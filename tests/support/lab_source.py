@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.authoring.labs import find_lab
-from grader.authoring.manifest import split_test_id
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.authoring.manifest import split_test_id
 
 SOLUTIONS = Path(__file__).parents[2] / "solutions"
 SOLUTION_REGION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?^ *### END SOLUTION\n?", re.M | re.S)

@@ -8,7 +8,8 @@ import venv
 from importlib import metadata
 from pathlib import Path
 
-from grader.machine.installed import closure
+from threeloops_grader.machine.installed import closure
+
 from scripts.make_wheels import BROUGHT
 
 

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 import pytest
 from grading import SANDBOXES, fresh_course, needs
 from threeloops.lab.checking import wall
+from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.sandbox.pool import pool
+from threeloops_grader.transport.link import Link
+from threeloops_grader.wall.outcome import Outcome
 from toy_course import make_course
-
-from grader.authoring.labs import Limits
-from grader.sandbox.pool import pool
-from grader.transport.link import Link
-from grader.wall.outcome import Outcome
 
 
 def course_fixture(make=make_course):

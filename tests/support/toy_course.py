@@ -10,8 +10,7 @@ import json
 from pathlib import Path
 
 import nbformat
-
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SLUG = "90_toy"
 SAMPLES = "1.0\n2.0\n6.0\n"

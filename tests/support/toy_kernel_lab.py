@@ -6,7 +6,7 @@
 
 from pathlib import Path
 
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SLUG = "91_kernels"
 

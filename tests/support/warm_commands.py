@@ -24,16 +24,16 @@ from pathlib import Path
 
 IMPORTED = (
     "nbgrader.apps.nbgraderapp",
-    "grader.classroom.command",
-    "grader.classroom.configuration",
-    "grader.classroom.enrolment",
-    "grader.classroom.exchange.collect",
-    "grader.classroom.late_policy",
-    "grader.classroom.nbgrader_plugin",
-    "grader.classroom.handout.bundle",
-    "grader.classroom.results.export",
-    "grader.pages.student_html",
-    "grader.pages.student_page",
+    "threeloops_grader.classroom.command",
+    "threeloops_grader.classroom.configuration",
+    "threeloops_grader.classroom.enrolment",
+    "threeloops_grader.classroom.exchange.collect",
+    "threeloops_grader.classroom.late_policy",
+    "threeloops_grader.classroom.nbgrader_plugin",
+    "threeloops_grader.classroom.handout.bundle",
+    "threeloops_grader.classroom.results.export",
+    "threeloops_grader.pages.student_html",
+    "threeloops_grader.pages.student_page",
     "typer.rich_utils",
 )
 

@@ -4,5 +4,5 @@
 
 def reply(self, tree):
 
-    names = ["grader.transport.link.LinkDead", "builtins.BaseException", "builtins.Exception"]
+    names = ["threeloops_grader.transport.link.LinkDead", "builtins.BaseException", "builtins.Exception"]
     frame({"error": {"classes": names, "message": "x"}})

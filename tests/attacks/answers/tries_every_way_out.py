@@ -39,8 +39,8 @@ with open("/proc/self/status") as file:
     status = dict(line.split() for line in file if line.startswith(("Cap", "NoNewPrivs")))
 attempt("capabilities", lambda: any(int(status[k], 16) for k in status if k[0] == "C"))
 attempt("new privileges", lambda: status["NoNewPrivs:"] != "1")
-for folder in ("/", "/etc", "/dev", "/home", "/lab", "/lab/grader", "/venv", "/usr", "/proc/sys/kernel"):
+for folder in ("/", "/etc", "/dev", "/home", "/lab", "/lab/threeloops_grader", "/venv", "/usr", "/proc/sys/kernel"):
     attempt(f"a file in {folder}", lambda: writes(f"{folder}/threeloops"))
-for path in ("/lab/grader/wire.py", "/proc/sys/kernel/hostname", "/proc/sys/user/max_user_namespaces"):
+for path in ("/lab/threeloops_grader/transport/wire.py", "/proc/sys/kernel/hostname", "/proc/sys/user/max_user_namespaces"):
     attempt(f"write {path}", lambda: writes(path))
 raise Exception(f'out by {out}')

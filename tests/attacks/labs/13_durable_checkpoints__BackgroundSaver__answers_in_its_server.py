@@ -2,7 +2,7 @@
 
 import gc
 
-from grader.wall.student import Server
+from threeloops_grader.wall.student import Server
 
 
 class BackgroundSaver:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "the file is not JSON"
 EARNS = 0.0

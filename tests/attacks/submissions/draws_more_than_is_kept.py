@@ -4,8 +4,7 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell
-
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "more than the 4 MB of pictures that are kept"
 EARNS = 100.0

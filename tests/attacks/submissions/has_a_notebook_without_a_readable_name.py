@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = ""
 EARNS = 100.0

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_markdown_cell
-
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "characters; at most 50,000 are read"
 EARNS = 60.0

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "at most 100 are accepted"
 EARNS = 0.0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "is a symbolic link"
 EARNS = 0.0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "more than 200,000 lists and objects"
 EARNS = 0.0

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "or 1,000,000 values"
 EARNS = 0.0

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "timestamp.txt is a pipe, a socket or a device"
 EARNS = 0.0

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
-
-from grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab
 
 SAYS = "a second cell with this name was ignored"
 EARNS = 100.0

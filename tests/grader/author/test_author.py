@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from grader.author.new_lab import begin
-from grader.author.trial import trials
-from grader.authoring.labs import LabError
-from grader.sandbox.pool import close_pools
+from threeloops_grader.author.new_lab import begin
+from threeloops_grader.author.trial import trials
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.sandbox.pool import close_pools
 
 ROOT = Path(__file__).resolve().parents[3]
 

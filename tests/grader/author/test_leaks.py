@@ -6,15 +6,15 @@ import signal
 import subprocess
 
 import pytest
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.proposals import search
+from threeloops_grader.proposals.faults import faults
+from threeloops_grader.proposals.library import from_library
+from threeloops_grader.proposals.released import Released
+from threeloops_grader.proposals.search import find_leaks
+from threeloops_grader.proposals.trial import Bench, Patience
 
-from grader.authoring.labs import LabError
-from grader.authoring.manifest import manifest
-from grader.proposals import search
-from grader.proposals.faults import faults
-from grader.proposals.library import from_library
-from grader.proposals.released import Released
-from grader.proposals.search import find_leaks
-from grader.proposals.trial import Bench, Patience
 from tests.support.toy_course import SOURCE, make_course
 
 CASE = '    check.close(mean(SAMPLES), 3.0, what="mean of the samples", hint="the sum was not divided by the count")\n'
@@ -191,8 +191,7 @@ def use_library(monkeypatch, package):
     import sys
 
     import threeloops
-
-    from grader.proposals import library
+    from threeloops_grader.proposals import library
 
     monkeypatch.setattr(library, "LIBRARY", package)
     monkeypatch.setattr(threeloops, "__path__", [*threeloops.__path__, str(package)])

@@ -1,10 +1,9 @@
 """The rules of right and wrong answers: every one is graded, or lint says why not."""
 
 import pytest
+from threeloops_grader.authoring.answers import right_answers, wrong_answers
+from threeloops_grader.authoring.lint import lint
 from toy_course import RIGHT
-
-from grader.authoring.answers import right_answers, wrong_answers
-from grader.authoring.lint import lint
 
 ANOTHER = """\
 # expect: the peak

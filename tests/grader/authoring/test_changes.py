@@ -1,9 +1,8 @@
 """The form of `answers.md`: what a change says, and each way in which it can fail to fit."""
 
 import pytest
-
-from grader.authoring.changes.form import sections, written
-from grader.authoring.changes.hunks import apply, difference
+from threeloops_grader.authoring.changes.form import sections, written
+from threeloops_grader.authoring.changes.hunks import apply, difference
 
 REFERENCE = """\
 def total(rows):

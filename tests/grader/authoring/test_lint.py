@@ -2,12 +2,11 @@
 """The rules of a lab's source: a sound lab passes, and each broken rule is named with its lab and its cell."""
 
 import pytest
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.authoring.lint import lint, require_sound
+from threeloops_grader.authoring.names import bound, imported_modules, used
+from threeloops_grader.authoring.regions import regions, without
 from toy_course import DIVES, SOURCE, add_dives
-
-from grader.authoring.labs import LabError
-from grader.authoring.lint import lint, require_sound
-from grader.authoring.names import bound, imported_modules, used
-from grader.authoring.regions import regions, without
 
 TEST = '"locked": true, "points": 45, "schema_version": 3, "solution": false, "task": false}'
 

@@ -2,10 +2,9 @@
 """The rules of a lab of the second edition: a lab that keeps them passes, and each broken one is named."""
 
 import pytest
+from threeloops_grader.authoring.lint import lint
+from threeloops_grader.authoring.teaching import _FOLDED_NOTE
 from toy_course import DIVES, RIGHT, SOURCE, add_dives, make_course
-
-from grader.authoring.lint import lint
-from grader.authoring.teaching import _FOLDED_NOTE
 
 FOLDED = 'jupyter={"source_hidden": true}'
 ENDING = f"""\

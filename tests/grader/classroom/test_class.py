@@ -12,19 +12,18 @@ import nbformat
 import pytest
 from grading import REPOSITORY
 from nbgrader.api import Gradebook
+from threeloops_grader.authoring.answers import wrong_answers
+from threeloops_grader.classroom.enrolment import gradebook
+from threeloops_grader.classroom.register.roster import saved_roster
+from threeloops_grader.classroom.register.settings import load
+from threeloops_grader.classroom.results.report import class_csv, class_page
+from threeloops_grader.classroom.results.scores import class_scores
+from threeloops_grader.classroom.results.tables import FORMATS
+from threeloops_grader.classroom.results.wrong_answers import common_mistakes, signatures
+from threeloops_grader.course.course import submissions
+from threeloops_grader.sandbox import bwrap
 from toy_course import make_course
 from warm_commands import warm
-
-from grader.authoring.answers import wrong_answers
-from grader.classroom.enrolment import gradebook
-from grader.classroom.register.roster import saved_roster
-from grader.classroom.register.settings import load
-from grader.classroom.results.report import class_csv, class_page
-from grader.classroom.results.scores import class_scores
-from grader.classroom.results.tables import FORMATS
-from grader.classroom.results.wrong_answers import common_mistakes, signatures
-from grader.course.course import submissions
-from grader.sandbox import bwrap
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 ROSTER = f"""student_id;first_name;last_name;email
@@ -41,7 +40,7 @@ DUE, IN_TIME, LATE = "90=2030-01-31 23:59", "2030-01-31 23:58:59 +0100", "2030-0
 def threeloops(root: Path, *words: str) -> str:
     """The nbgrader commands below it are processes of their own, as users have them."""
     env = {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
-    done = warm().run(["grader.cli", *words], root, env, timeout=600)
+    done = warm().run(["threeloops_grader.cli", *words], root, env, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -129,7 +128,7 @@ def test_manual_points_of_the_reflection_come_on_top_and_outlive_another_grading
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_table_holds_a_formula_and_all_have_a_column_per_exercise(course, rows, name):
-    from grader.pages.spreadsheet import to_csv
+    from threeloops_grader.pages.spreadsheet import to_csv
 
     lab, _, _ = course
     table = list(csv.reader(io.StringIO(to_csv(FORMATS[name](lab, list(rows.values()), True)))))

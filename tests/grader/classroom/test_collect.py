@@ -14,15 +14,14 @@ from grading import REPOSITORY, nbgrader, sandbox_words
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import ExchangeError
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.exchange import collect
+from threeloops_grader.classroom.exchange.collect import GuardedCollect
+from threeloops_grader.classroom.exchange.folder import is_open_to_all, require_exchange, shared
+from threeloops_grader.course.course import submissions
+from threeloops_grader.release.release import release
 from toy_course import make_course
 from traitlets.config import Config
-
-from grader.authoring.labs import LabError
-from grader.classroom.exchange import collect
-from grader.classroom.exchange.collect import GuardedCollect
-from grader.classroom.exchange.folder import is_open_to_all, require_exchange, shared
-from grader.course.course import submissions
-from grader.release.release import release
 
 LAB = "90_toy"
 FIRST, LATER = "2030-01-31 10:00:00.5 UTC", "2030-01-31 11:00:00.0 UTC"
@@ -223,7 +222,9 @@ def course(tmp_path_factory):
 def test_a_configuration_that_fails_ends_nbgrader_which_would_go_on_without_the_wall(course):
     config = course.root / "nbgrader_config.py"
     text = config.read_text()
-    config.write_text(text.replace("grader.classroom.configuration", "grader.classroom.is_not_there"))
+    config.write_text(
+        text.replace("threeloops_grader.classroom.configuration", "threeloops_grader.classroom.is_not_there")
+    )
     done = nbgrader(course.root, "autograde", LAB)
     assert done.returncode not in (0, None) and "nbgrader_config.py failed" in done.stderr
     assert not (course.root / "gradebook.db").exists()

@@ -16,21 +16,20 @@ import pytest
 from grading import REPOSITORY
 from hypothesis import given
 from hypothesis import strategies as st
-
-from grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
-from grader.authoring.manifest import manifest
-from grader.classroom.handout.archive import members, write_zip
-from grader.classroom.handout.autograder import write_autograder
-from grader.classroom.handout.bundle import write_bundle
-from grader.classroom.handout.downloads import read_download, store
-from grader.classroom.handout.submission import write_submission
-from grader.classroom.register.roster import Student
-from grader.course.course import submissions
-from grader.learner.commands import check
-from grader.learner.progress import standing
-from grader.release.release import release
-from grader.release.student_copies import start
-from grader.submissions.submitted import BadSubmission
+from threeloops_grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.classroom.handout.archive import members, write_zip
+from threeloops_grader.classroom.handout.autograder import write_autograder
+from threeloops_grader.classroom.handout.bundle import write_bundle
+from threeloops_grader.classroom.handout.downloads import read_download, store
+from threeloops_grader.classroom.handout.submission import write_submission
+from threeloops_grader.classroom.register.roster import Student
+from threeloops_grader.course.course import submissions
+from threeloops_grader.learner.commands import check
+from threeloops_grader.learner.progress import standing
+from threeloops_grader.release.release import release
+from threeloops_grader.release.student_copies import start
+from threeloops_grader.submissions.submitted import BadSubmission
 
 CLASS = [
     Student("ada", "Ada", "Lovelace", canvas_id="7"),
@@ -192,7 +191,7 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
     of_instructors = ("class release 01", "class grade 01", "class gradescope 01", "class similar 01")
     of_authors = ("release", "mutants 01", "course", "test 01", "leaks 01", "new 33_mine")
     for command in (*of_authors, grade, *of_instructors):
-        words = [sys.executable, "-m", "grader.cli", *command.split()]
+        words = [sys.executable, "-m", "threeloops_grader.cli", *command.split()]
         done = subprocess.run(words, env={**os.environ, "THREELOOPS_ROOT": str(root)}, capture_output=True, text=True)
         assert done.returncode == 2 and not (root / "solutions").exists()
         assert "has no solutions/, as in a student bundle or a wheel: run this" in " ".join(done.stderr.split()), (

@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 from grading import QUICK, REPOSITORY, fresh_course, nbgrader, sandbox_words, submission
 from nbgrader.api import Gradebook
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.gradebook import feed
+from threeloops_grader.course.grade_command import _file_names
+from threeloops_grader.grading import records
+from threeloops_grader.grading.grade import Options, grade_class
+from threeloops_grader.grading.records import ClassReport, Record, gradescope, to_csv
+from threeloops_grader.pages.spreadsheet import to_csv as cells
+from threeloops_grader.release.release import release
+from threeloops_grader.submissions.folder import BadSubmission, is_student, require_student, student_name
+from threeloops_grader.submissions.reading import find
 from toy_course import make_course
-
-from grader.authoring.labs import LabError
-from grader.classroom.gradebook import feed
-from grader.course.grade_command import _file_names
-from grader.grading import records
-from grader.grading.grade import Options, grade_class
-from grader.grading.records import ClassReport, Record, gradescope, to_csv
-from grader.pages.spreadsheet import to_csv as cells
-from grader.release.release import release
-from grader.submissions.folder import BadSubmission, is_student, require_student, student_name
-from grader.submissions.reading import find
 
 DECOMPOSED = unicodedata.normalize("NFD", "José")
 PEOPLE = [

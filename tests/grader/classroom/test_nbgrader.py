@@ -9,13 +9,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from grading import REPOSITORY, nbgrader, sandbox_words
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.gradebook import feed
+from threeloops_grader.course.course import submissions
+from threeloops_grader.grading.grade import Options, grade_class
+from threeloops_grader.release.release import release
 from toy_course import make_course
-
-from grader.authoring.labs import LabError
-from grader.classroom.gradebook import feed
-from grader.course.course import submissions
-from grader.grading.grade import Options, grade_class
-from grader.release.release import release
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +208,7 @@ def test_a_gradebook_of_another_version_is_left_alone(course, ours):
 
 
 def test_the_record_is_json_that_gradescope_reads(ours):
-    from grader.grading.records import gradescope, to_json
+    from threeloops_grader.grading.records import gradescope, to_json
 
     exported = json.loads(to_json(gradescope(next(r for r in ours.records if r.student == "half_done"))))
     assert exported["score"] == 40.0

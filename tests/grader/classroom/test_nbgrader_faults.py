@@ -11,10 +11,9 @@ import pytest
 from grading import REPOSITORY, nbgrader
 from nbgrader.api import Gradebook
 from nbgrader.apps import api, autogradeapp
+from threeloops_grader.classroom.autograde import _GuardedAutograde, install
+from threeloops_grader.release.release import release
 from toy_course import make_course
-
-from grader.classroom.autograde import _GuardedAutograde, install
-from grader.release.release import release
 
 NONE = "--WalledExecute.sandbox=none"
 

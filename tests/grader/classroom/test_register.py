@@ -5,11 +5,10 @@ import math
 
 import pytest
 from nbgrader.utils import parse_utc
-
-from grader.authoring.labs import LabError
-from grader.classroom.register import settings
-from grader.classroom.register.roster import Student, read_roster, save_roster, saved_roster
-from grader.classroom.register.settings import LatePolicy, Settings, parse_due
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.register import settings
+from threeloops_grader.classroom.register.roster import Student, read_roster, save_roster, saved_roster
+from threeloops_grader.classroom.register.settings import LatePolicy, Settings, parse_due
 
 OWN = "student_id,first_name,last_name,email\n"
 

@@ -7,17 +7,16 @@ from pathlib import Path
 import nbformat
 import pytest
 from planted_copies import DISGUISES, disguised
+from threeloops_grader import cli
+from threeloops_grader.authoring.answers import right_answers, wrong_answers
+from threeloops_grader.authoring.labs import all_labs, grade_id
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.authoring.regions import without
+from threeloops_grader.classroom.similar import comparison
+from threeloops_grader.classroom.similar.comparison import compare
+from threeloops_grader.classroom.similar.fingerprint import fingerprint, given_names
+from threeloops_grader.classroom.similar.page import similar_page
 from typer.testing import CliRunner
-
-from grader import cli
-from grader.authoring.answers import right_answers, wrong_answers
-from grader.authoring.labs import all_labs, grade_id
-from grader.authoring.manifest import manifest
-from grader.authoring.regions import without
-from grader.classroom.similar import comparison
-from grader.classroom.similar.comparison import compare
-from grader.classroom.similar.fingerprint import fingerprint, given_names
-from grader.classroom.similar.page import similar_page
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LABS = all_labs(REPOSITORY)

@@ -8,13 +8,12 @@ import nbformat
 import pytest
 from threeloops.lab.predictions.audit import MIME
 from threeloops.lab.predictions.claims import claims, disagreements, sources
-
-from grader.authoring.labs import Lab
-from grader.course import claims_page
-from grader.course.course import unsettled
-from grader.course.course_report import junit
-from grader.course.execute import CourseReport, Executed, LabOutcome
-from grader.pages import pages
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.course import claims_page
+from threeloops_grader.course.course import unsettled
+from threeloops_grader.course.course_report import junit
+from threeloops_grader.course.execute import CourseReport, Executed, LabOutcome
+from threeloops_grader.pages import pages
 
 LAB_13 = ("ft-3", "ft-4")
 

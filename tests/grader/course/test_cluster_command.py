@@ -4,9 +4,8 @@ import json
 
 import pytest
 from threeloops.training.cluster import fabric, one_node, pcie_only, read_topology, uniform
+from threeloops_grader.cli import _app
 from typer.testing import CliRunner
-
-from grader.cli import _app
 
 SCRIPT = """
 import argparse, os

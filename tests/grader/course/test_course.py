@@ -5,13 +5,12 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
+from threeloops_grader.course.course import Step, run_course, submissions
+from threeloops_grader.course.course_report import write
+from threeloops_grader.pages import pages
+from threeloops_grader.release.release import release
+from threeloops_grader.sandbox.pool import close_pools
 from toy_course import DIVES, add_dives, make_course
-
-from grader.course.course import Step, run_course, submissions
-from grader.course.course_report import write
-from grader.pages import pages
-from grader.release.release import release
-from grader.sandbox.pool import close_pools
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +134,7 @@ def test_a_fault_in_a_solution_is_reported_everywhere_and_not_raised(tmp_path):
 
 def test_the_students_file_is_graded_never_the_reference(toy):
     """A planted edit in a student's notebook changes the student's score, and only through that edit."""
-    from grader.grading.grade import Options, grade_notebook
+    from threeloops_grader.grading.grade import Options, grade_notebook
 
     release([toy])
     notebook, full = submissions(toy)["reference"]

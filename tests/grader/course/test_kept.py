@@ -6,15 +6,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.course import kept
+from threeloops_grader.course.course import run_course
+from threeloops_grader.course.execute import Executed, LabOutcome
+from threeloops_grader.course.progress import watching
+from threeloops_grader.grading.records import Record
+from threeloops_grader.machine.side_by_side import side_by_side
 from toy_course import make_course
-
-from grader.authoring.labs import Lab
-from grader.course import kept
-from grader.course.course import run_course
-from grader.course.execute import Executed, LabOutcome
-from grader.course.progress import watching
-from grader.grading.records import Record
-from grader.machine.side_by_side import side_by_side
 
 
 @pytest.fixture
@@ -65,12 +64,12 @@ def edit(path: Path) -> None:
 def test_the_state_moves_with_everything_that_a_lab_depends_on(toy, tmp_path, monkeypatch):
     """Lab, deep dives, data, library, grader, packages, Python, device, sandbox, settings, programs."""
     code = tmp_path / "code"
-    for name in ("grader/wall/wall.py", "lib/threeloops/units.py"):
+    for name in ("grader/threeloops_grader/wall/wall.py", "lib/threeloops/units.py"):
         (code / name).parent.mkdir(parents=True)
         (code / name).write_text("x = 1\n")
-    monkeypatch.setattr("grader.grading.fingerprint.CODE", code)
-    monkeypatch.setattr("grader.grading.fingerprint.LIBRARY", code / "lib/threeloops")
-    monkeypatch.setattr("grader.course.kept.CODE", code)
+    monkeypatch.setattr("threeloops_grader.grading.fingerprint.HARNESS", code / "grader")
+    monkeypatch.setattr("threeloops_grader.grading.fingerprint.LIBRARY", code / "lib/threeloops")
+    monkeypatch.setattr("threeloops_grader.course.kept.CODE", code)
     seen = [kept.state(toy, "cpu", "none")]
     assert kept.state(toy, "cpu", "none") == seen[0]
 
@@ -86,13 +85,13 @@ def test_the_state_moves_with_everything_that_a_lab_depends_on(toy, tmp_path, mo
     moved()
     edit(toy.data / "samples.txt")
     moved()
-    edit(code / "grader/wall/wall.py")
+    edit(code / "grader/threeloops_grader/wall/wall.py")
     moved()
     edit(code / "lib/threeloops/units.py")
     moved()
     monkeypatch.setattr(kept, "distributions", list)
     moved()
-    monkeypatch.setattr("grader.grading.fingerprint.platform.python_version", lambda: "3.99.0")
+    monkeypatch.setattr("threeloops_grader.grading.fingerprint.platform.python_version", lambda: "3.99.0")
     moved()
     monkeypatch.setenv("TRITON_INTERPRET", "7")
     moved()

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import typer
 from threeloops.capstone import make_plan, read_prices, read_scenario
-
-from grader.course.commands.plan import plan
-from grader.machine.faults import MachineFault
+from threeloops_grader.course.commands.plan import plan
+from threeloops_grader.machine.faults import MachineFault
 
 
 def threeloops(*words, cwd, **environment):
-    command = [sys.executable, "-m", "grader.cli", "plan", *map(str, words)]
+    command = [sys.executable, "-m", "threeloops_grader.cli", "plan", *map(str, words)]
     variables = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd, env=variables, check=False)
 

@@ -10,13 +10,12 @@ import msgspec
 import pytest
 from rich.console import Console
 from threeloops.hardware.capability import Gpu, Machine
-
-from grader.doctor import doctor, findings, surroundings
-from grader.doctor.doctor import diagnose, render
-from grader.machine import installed
-from grader.machine.child_process import run_child
-from grader.machine.installed import Requirement, python_supported, requirements
-from grader.machine.provenance import anonymous
+from threeloops_grader.doctor import doctor, findings, surroundings
+from threeloops_grader.doctor.doctor import diagnose, render
+from threeloops_grader.machine import installed
+from threeloops_grader.machine.child_process import run_child
+from threeloops_grader.machine.installed import Requirement, python_supported, requirements
+from threeloops_grader.machine.provenance import anonymous
 
 HEALTHY = Machine(
     python="3.12.4",
@@ -387,7 +386,7 @@ def test_rendered_it_fits_a_screen_and_keeps_every_word(width):
 def test_this_machine_is_diagnosed_without_torch_in_the_process():
     """The real thing, in a process of its own: something that works here, nothing of CUDA in the one that asks."""
     source = (
-        "import json, sys; from grader.doctor.doctor import diagnose; d = diagnose(seconds=600); "
+        "import json, sys; from threeloops_grader.doctor.doctor import diagnose; d = diagnose(seconds=600); "
         "print(json.dumps({'d': d.to_dict(), 'torch': 'torch' in sys.modules}))"
     )
     done = run_child(["-c", source], 900)

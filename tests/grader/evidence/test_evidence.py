@@ -10,18 +10,17 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from threeloops_grader.doctor.doctor import Diagnosis
+from threeloops_grader.doctor.finding import Finding
+from threeloops_grader.evidence import collect as evidence
+from threeloops_grader.evidence import result_rows
+from threeloops_grader.evidence.collect import _attempt, collect
+from threeloops_grader.evidence.counters import _METRICS, _parse, hardware_counters
+from threeloops_grader.evidence.gpu_tests import _judge_tests
+from threeloops_grader.evidence.parts import Failed, Part, Skipped, Unfinished
+from threeloops_grader.machine import provenance
+from threeloops_grader.machine.child_process import Finished
 from toy_course import make_course
-
-from grader.doctor.doctor import Diagnosis
-from grader.doctor.finding import Finding
-from grader.evidence import collect as evidence
-from grader.evidence import result_rows
-from grader.evidence.collect import _attempt, collect
-from grader.evidence.counters import _METRICS, _parse, hardware_counters
-from grader.evidence.gpu_tests import _judge_tests
-from grader.evidence.parts import Failed, Part, Skipped, Unfinished
-from grader.machine import provenance
-from grader.machine.child_process import Finished
 
 NO_GPU = "no NVIDIA GPU found"
 NO_SANDBOX = "bubblewrap is not installed"

@@ -5,11 +5,10 @@ import subprocess
 import sys
 
 import pytest
-
-from grader.evidence import rehearsal
-from grader.evidence.parts import Part, Skipped, run_tidily
-from grader.evidence.rehearsal import rehearse
-from grader.machine.child_process import CODE
+from threeloops_grader.evidence import rehearsal
+from threeloops_grader.evidence.parts import Part, Skipped, run_tidily
+from threeloops_grader.evidence.rehearsal import rehearse
+from threeloops_grader.machine.child_process import CODE
 
 SCRIPT = CODE / "scripts/gpu_first_hour.sh"
 
@@ -49,7 +48,7 @@ def test_everything_that_the_first_hour_on_a_gpu_names_is_there(tmp_path):
     assert done.returncode == 0, done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("==")] == [f"== call {n}" for n in (1, 2, 3)]
     for command in (
-        "python -m pytest -m gpu", "python -m benchmarks.kernel_error", "grader.evidence.lab_run 00_start_here",
+        "python -m pytest -m gpu", "python -m benchmarks.kernel_error", "evidence.lab_run 00_start_here",
         "python -m benchmarks roofline", "benchmarks.hardware_counters", "python -m benchmarks grading",
     ):  # fmt: skip
         assert command in done.stdout
@@ -63,7 +62,7 @@ def test_the_first_hour_is_three_calls_in_the_root_of_the_repository(tmp_path):
         assert "usage: bash scripts/gpu_first_hour.sh 1|2|3" in done.stderr
     done = first_hour("1", cwd=tmp_path)
     assert done.returncode == 2
-    assert "has no grader/cli.py: run this in the root of the repository" in done.stderr
+    assert "has no grader/threeloops_grader/cli.py: run this in the root of the repository" in done.stderr
 
 
 def test_a_dry_run_runs_nothing(tmp_path):
@@ -82,9 +81,11 @@ def test_a_part_that_would_run_nothing_says_why():
 
 def test_modules_and_files_that_have_moved_are_named(project):
     folder = str(rehearsal.CODE / "tests")
-    ((_, missing),) = rehearse(part("-m", "benchmarks.gone", "-p", "grader.plugin", "-p", "no:cacheprovider", folder))
+    ((_, missing),) = rehearse(
+        part("-m", "benchmarks.gone", "-p", "threeloops_grader.plugin", "-p", "no:cacheprovider", folder)
+    )
     assert missing == [
-        f"there is no {what}" for what in ("module benchmarks.gone", "module grader.plugin", "file tests")
+        f"there is no {what}" for what in ("module benchmarks.gone", "module threeloops_grader.plugin", "file tests")
     ]
     project("benchmarks/__init__.py", "")
     ((_, missing),) = rehearse(part("-m", "benchmarks", "roofline"))
@@ -92,15 +93,18 @@ def test_modules_and_files_that_have_moved_are_named(project):
 
 
 def test_imports_that_would_fail_are_found_in_whatever_is_imported_on_the_way(project):
-    project("benchmarks/timing.py", "def main():\n    from grader.parts import run\n")
-    project("grader/__init__.py", "")
-    project("grader/parts.py", "import threeloops.gone\nfrom threeloops import units, Missing\ndef run(): pass\n")
+    project("benchmarks/timing.py", "def main():\n    from threeloops_grader.parts import run\n")
+    project("grader/threeloops_grader/__init__.py", "")
+    project(
+        "grader/threeloops_grader/parts.py",
+        "import threeloops.gone\nfrom threeloops import units, Missing\ndef run(): pass\n",
+    )
     project("lib/threeloops/__init__.py", "")
     project("lib/threeloops/units.py", "def broken(:\n")
     ((_, missing),) = rehearse(part("-m", "benchmarks.timing"))
     assert sorted(missing) == [
-        "grader/parts.py:1: there is no module threeloops.gone",
-        "grader/parts.py:2: threeloops has no Missing",
+        "grader/threeloops_grader/parts.py:1: there is no module threeloops.gone",
+        "grader/threeloops_grader/parts.py:2: threeloops has no Missing",
         "lib/threeloops/units.py:1: invalid syntax",
     ]
 

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from grader.evidence.result_rows import BEGUN, ENDED, append, begin, measured, note, read, settled
-from grader.machine.child_process import environment
+from threeloops_grader.evidence.result_rows import BEGUN, ENDED, append, begin, measured, note, read, settled
+from threeloops_grader.machine.child_process import environment
 
 
 def test_rows_of_something_else_are_dropped_and_its_own_are_kept(tmp_path):

@@ -2,9 +2,8 @@
 
 import pytest
 from grading import SANDBOXES, fresh_course, grade, needs, points, said, submission
+from threeloops_grader.authoring.lint import lint
 from toy_course import make_course
-
-from grader.authoring.lint import lint
 
 ORACLE = """\
 # %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "oracle", "locked": true, "schema_version": 3, "solution": false, "task": false}

@@ -7,13 +7,12 @@ import nbformat
 import pytest
 from grading import submission
 from nbformat.v4 import new_code_cell, new_markdown_cell
-
-from grader.authoring.manifest import manifest
-from grader.grading.output_limits import _MAX_DISPLAYS, _MAX_PICTURES, _MAX_TEXT, Allowance
-from grader.processes.grader_process import _shown
-from grader.submissions.rebuild import _MAX_CELL_TEXT, rebuild
-from grader.submissions.submitted import NotThisLab
-from grader.wall.outcome import Outcome
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.grading.output_limits import _MAX_DISPLAYS, _MAX_PICTURES, _MAX_TEXT, Allowance
+from threeloops_grader.processes.grader_process import _shown
+from threeloops_grader.submissions.rebuild import _MAX_CELL_TEXT, rebuild
+from threeloops_grader.submissions.submitted import NotThisLab
+from threeloops_grader.wall.outcome import Outcome
 
 
 def png(width: int, height: int) -> str:

@@ -6,15 +6,14 @@ from types import SimpleNamespace
 import pytest
 from grading import fresh_course, grade, points, said, submission
 from nbformat.v4 import new_code_cell
-
-from grader.authoring.regions import NOT_SHOWN
-from grader.grading.grade import Options, execute
-from grader.grading.records import gradescope
-from grader.grading.redaction import Redactor
-from grader.grading.scoring import Report
-from grader.transport.link import WallError
-from grader.wall.outcome import Outcome
-from grader.wall.proxy import Proxy
+from threeloops_grader.authoring.regions import NOT_SHOWN
+from threeloops_grader.grading.grade import Options, execute
+from threeloops_grader.grading.records import gradescope
+from threeloops_grader.grading.redaction import Redactor
+from threeloops_grader.grading.scoring import Report
+from threeloops_grader.transport.link import WallError
+from threeloops_grader.wall.outcome import Outcome
+from threeloops_grader.wall.proxy import Proxy
 
 SECRET = "345584192064786"
 """Digits of the one number of the first hidden test, `check.rng(1).normal(size=1)`."""

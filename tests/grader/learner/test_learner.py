@@ -11,18 +11,17 @@ from pathlib import Path
 import nbformat
 import pytest
 from threeloops.lab.course import journal
+from threeloops_grader.authoring.labs import LabError, all_labs
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.learner import open_lab
+from threeloops_grader.learner.notebooks import own_notebook
+from threeloops_grader.learner.progress import key, next_step, standing
+from threeloops_grader.learner.reset import reset
+from threeloops_grader.machine.faults import MachineFault
+from threeloops_grader.machine.installed import as_typed
+from threeloops_grader.release import student_copies
+from threeloops_grader.release.release import release
 from toy_course import make_course, read
-
-from grader.authoring.labs import LabError, all_labs
-from grader.authoring.manifest import manifest
-from grader.learner import open_lab
-from grader.learner.notebooks import own_notebook
-from grader.learner.progress import key, next_step, standing
-from grader.learner.reset import reset
-from grader.machine.faults import MachineFault
-from grader.machine.installed import as_typed
-from grader.release import student_copies
-from grader.release.release import release
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +115,7 @@ def test_a_reset_that_cannot_keep_the_answer_changes_nothing(toy, monkeypatch):
     def full(path, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("grader.learner.reset.replace_text", full)
+    monkeypatch.setattr("threeloops_grader.learner.reset.replace_text", full)
     with pytest.raises(OSError, match="No space"):
         reset("mean")
     assert toy.work.read_bytes() == before

@@ -3,14 +3,13 @@
 import shutil
 
 import pytest
+from threeloops_grader import cli
+from threeloops_grader.authoring import labs
+from threeloops_grader.authoring.labs import LABS, find_lab, work_folder
+from threeloops_grader.learner import open_lab
+from threeloops_grader.release.release import release
 from toy_course import make_course
 from typer.testing import CliRunner
-
-from grader import cli
-from grader.authoring import labs
-from grader.authoring.labs import LABS, find_lab, work_folder
-from grader.learner import open_lab
-from grader.release.release import release
 
 
 @pytest.fixture(scope="module")

@@ -13,19 +13,18 @@ from dataclasses import replace
 import psutil
 import pytest
 from grading import QUICK, SANDBOXES, fresh_course, needs, points, submission
+from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.manifest import Kind, manifest
+from threeloops_grader.course import grade_command
+from threeloops_grader.grading import fingerprint
+from threeloops_grader.grading.grade import Options, grade_class, grade_notebook
+from threeloops_grader.grading.scoring import _points, _select
+from threeloops_grader.grading.session import Session
+from threeloops_grader.machine.child_process import CODE
+from threeloops_grader.machine.faults import MachineFault
+from threeloops_grader.sandbox.pool import pool
+from threeloops_grader.wall.outcome import Outcome
 from toy_course import SOURCE, make_course
-
-from grader.authoring.labs import Limits
-from grader.authoring.manifest import Kind, manifest
-from grader.course import grade_command
-from grader.grading import fingerprint
-from grader.grading.grade import Options, grade_class, grade_notebook
-from grader.grading.scoring import _points, _select
-from grader.grading.session import Session
-from grader.machine.child_process import CODE
-from grader.machine.faults import MachineFault
-from grader.sandbox.pool import pool
-from grader.wall.outcome import Outcome
 
 ERRORS = (MemoryError(), RuntimeError("odd"), OSError(errno.ENOSPC, "No space left on device"))
 STUDENTS = ("ada", "bob", "cleo", "dora")
@@ -53,8 +52,18 @@ def hand_in(lab, folder, students, **answers):
 
 def command(lab, folder, *words, code=CODE, prefix=(), **changes):
     """`threeloops grade --sandbox none`, from the code in `code`."""
-    lines = [sys.executable, "-m", "grader.cli", "grade", "--lab", "toy", "--submissions", str(folder), *words]
-    path = os.pathsep.join([str(code), str(code / "lib"), *[p for p in sys.path if "site-packages" in p]])
+    lines = [
+        sys.executable,
+        "-m",
+        "threeloops_grader.cli",
+        "grade",
+        "--lab",
+        "toy",
+        "--submissions",
+        str(folder),
+        *words,
+    ]
+    path = os.pathsep.join([str(code / "grader"), str(code / "lib"), *[p for p in sys.path if "site-packages" in p]])
     return subprocess.Popen(
         [*prefix, *lines, "--sandbox", "none"],
         stdout=subprocess.PIPE,
@@ -356,7 +365,7 @@ def test_a_submission_that_could_not_be_read_is_looked_at_again(lab, classroom, 
 
 def test_a_record_is_kept_for_one_way_of_grading(tmp_path, monkeypatch):
     lab = make_course(tmp_path / "course")
-    monkeypatch.setattr(fingerprint, "CODE", tmp_path / "code")
+    monkeypatch.setattr(fingerprint, "HARNESS", tmp_path / "code" / "grader")
     monkeypatch.setattr(fingerprint, "LIBRARY", tmp_path / "code" / "lib" / "threeloops")
     files = [tmp_path / "code" / "grader" / "x.py", tmp_path / "code" / "lib" / "threeloops" / "lab" / "y.py"]
     files += [lab.source, lab.data / "samples.txt"]
@@ -396,7 +405,7 @@ def test_any_other_exception_names_the_student_and_the_next_step(lab, classroom,
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr("grader.grading.grade.execute", fails)
+    monkeypatch.setattr("threeloops_grader.grading.grade.execute", fails)
     with pytest.raises(MachineFault, match="grading stopped at .*, nobody lost points: .*(again|report|--jobs 1)"):
         grade_class(classroom, lab, Options("none", records=tmp_path / "kept"))
     assert not (tmp_path / "kept").exists()

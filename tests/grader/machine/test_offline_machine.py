@@ -8,14 +8,14 @@ from importlib.metadata import packages_distributions
 import pytest
 from offline_machine import make_offline_machine, offline_environment
 from packaging.utils import canonicalize_name
+from threeloops_grader.authoring.labs import all_labs, find_lab
+from threeloops_grader.evidence.gpu_tests import _judge_tests
+from threeloops_grader.evidence.parts import Skipped
+from threeloops_grader.evidence.result_rows import begin, read
+from threeloops_grader.machine.child_process import CODE, Finished
+from threeloops_grader.machine.installed import requirements
 from toy_course import SOURCE, make_course
 
-from grader.authoring.labs import all_labs, find_lab
-from grader.evidence.gpu_tests import _judge_tests
-from grader.evidence.parts import Skipped
-from grader.evidence.result_rows import begin, read
-from grader.machine.child_process import CODE, Finished
-from grader.machine.installed import requirements
 from scripts.make_wheels import BROUGHT, CARRIED, pins
 
 
@@ -24,7 +24,7 @@ def offline(tmp_path_factory):
     """Runs Python with these arguments on the offline machine, in the course's folder."""
     folder = tmp_path_factory.mktemp("machine")
     python = make_offline_machine(folder)
-    environment = offline_environment(folder) | {"PYTHONPATH": f"{CODE / 'lib'}:{CODE}"}
+    environment = offline_environment(folder) | {"PYTHONPATH": f"{CODE / 'lib'}:{CODE / 'grader'}"}
 
     def run(*arguments):
         command = [str(python), *map(str, arguments)]
@@ -36,7 +36,8 @@ def offline(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "module", ["grader.cli", "grader.evidence.collect", "benchmarks.__main__", "benchmarks.kernel_timing"]
+    "module",
+    ["threeloops_grader.cli", "threeloops_grader.evidence.collect", "benchmarks.__main__", "benchmarks.kernel_timing"],
 )
 def test_what_measures_can_be_imported(offline, module):
     done = offline("-c", f"import {module}")
@@ -51,14 +52,14 @@ def test_the_kernels_that_can_be_measured_are_gone_over_and_the_others_are_named
 
 
 def test_the_doctor_finds_that_the_course_runs(offline):
-    done = offline("-m", "grader.cli", "doctor", "--json")
+    done = offline("-m", "threeloops_grader.cli", "doctor", "--json")
     assert done.returncode == 0, done.stderr
     found = {finding["name"]: finding["status"] for finding in json.loads(done.stdout)["findings"]}
     assert found["interpreter"] == "ok" and found["packages"] == "missing"
 
 
 def test_a_command_that_needs_more_names_it_and_the_next_step(offline):
-    done = offline("-m", "grader.cli", "run", "00")
+    done = offline("-m", "threeloops_grader.cli", "run", "00")
     assert done.returncode == 2
     said = " ".join(done.stderr.split())
     assert "nbformat is not installed" in said and "make course" in said and "Traceback" not in said
@@ -66,7 +67,7 @@ def test_a_command_that_needs_more_names_it_and_the_next_step(offline):
 
 def test_evidence_skips_what_needs_more_with_its_reason(offline, tmp_path):
     parts = ["--part", "lab 00_start_here", "--part", "GPU tests"]
-    done = offline("-m", "grader.cli", "evidence", "--device", "cpu", "--out", tmp_path, *parts)
+    done = offline("-m", "threeloops_grader.cli", "evidence", "--device", "cpu", "--out", tmp_path, *parts)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.glob("*/evidence.json")
     found = json.loads(path.read_text())
@@ -121,9 +122,9 @@ def evidence(tmp_path_factory):
     python = make_offline_machine(folder, CARRIED)
 
     def run(out, lab, **environment):
-        own = offline_environment(folder) | {"PYTHONPATH": f"{CODE / 'lib'}:{CODE}"} | environment
+        own = offline_environment(folder) | {"PYTHONPATH": f"{CODE / 'lib'}:{CODE / 'grader'}"} | environment
         options = ["--device", "cpu", "--out", str(out), "--part", f"lab {lab}"]
-        command = [str(python), "-m", "grader.cli", "evidence", *options]
+        command = [str(python), "-m", "threeloops_grader.cli", "evidence", *options]
         done = subprocess.run(command, cwd=CODE, env=own, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stdout + done.stderr
         (path,) = out.glob("*/evidence.json")

@@ -4,12 +4,11 @@ import ast
 import json
 
 import pytest
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.mutation.mutate import mutants
+from threeloops_grader.mutation.report import is_enough
+from threeloops_grader.mutation.run import run
 from toy_course import SOURCE
-
-from grader.authoring.labs import LabError
-from grader.mutation.mutate import mutants
-from grader.mutation.report import is_enough
-from grader.mutation.run import run
 
 ANSWER = '''\
 import torch

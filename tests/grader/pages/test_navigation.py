@@ -4,11 +4,10 @@ import re
 
 import nbformat
 import pytest
-
-from grader.authoring.labs import find_lab
-from grader.course import course_report
-from grader.pages import pages
-from grader.pages.navigation import Link, anchored, navigation
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.course import course_report
+from threeloops_grader.pages import pages
+from threeloops_grader.pages.navigation import Link, anchored, navigation
 
 MARKDOWN = nbformat.v4.new_markdown_cell
 

@@ -7,10 +7,9 @@ from nbconvert.filters.markdown_mistune import MathBlockParser, MathInlineParser
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
-
-from grader.pages import student_html
-from grader.pages.page_policy import formgrader_page, static_page
-from grader.pages.student_html import (
+from threeloops_grader.pages import student_html
+from threeloops_grader.pages.page_policy import formgrader_page, static_page
+from threeloops_grader.pages.student_html import (
     _MAX_RENDERED,
     Highlight,
     _highlight,
@@ -18,7 +17,7 @@ from grader.pages.student_html import (
     page_markdown,
     text_to_html,
 )
-from grader.pages.student_page import StudentPage
+from threeloops_grader.pages.student_page import StudentPage
 
 SLOW = (
     "\\begin{a}", "\\\\[", "\\\\(", "$a ", "$$a ", "[", "![", "[a](", "*a **b ", "*_", "`", "> ", "- ", "<", "<!-- ",

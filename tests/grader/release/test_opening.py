@@ -11,13 +11,12 @@ from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.patches import Rectangle
 from PIL import Image
 from threeloops.figures import figure, palette
+from threeloops_grader.authoring.labs import Lab, LabError
+from threeloops_grader.pages import any_page
+from threeloops_grader.release import opening
+from threeloops_grader.release.release import release, stale
+from threeloops_grader.release.student_copies import start, update
 from toy_course import SOURCE, make_course, read
-
-from grader.authoring.labs import Lab, LabError
-from grader.pages import any_page
-from grader.release import opening
-from grader.release.release import release, stale
-from grader.release.student_copies import start, update
 
 CELL = """\
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}

@@ -5,12 +5,11 @@ import json
 import pytest
 from jupyter_server.services.contents.filemanager import FileContentsManager
 from nbformat.v4 import new_output
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.learner.reset import reset
+from threeloops_grader.release.release import release
+from threeloops_grader.release.student_copies import start, update
 from toy_course import SOURCE, read
-
-from grader.authoring.labs import find_lab
-from grader.learner.reset import reset
-from grader.release.release import release
-from grader.release.student_copies import start, update
 
 DRAWN = new_output("display_data", data={"text/html": "<svg></svg>", "text/plain": "a figure"})
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import nbformat
 import pytest
 from threeloops.lab.course import loops
+from threeloops_grader.authoring.answers import wrong_answers
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.authoring.regions import regions
+from threeloops_grader.release.leaks import leaks
+from threeloops_grader.release.preprocessors import CheckCells, content_hash
+from threeloops_grader.release.release import not_on_the_map, release, stale
 from toy_course import DIVES, RIGHT, SOURCE, add_data, add_dives, make_course, read
-
-from grader.authoring.answers import wrong_answers
-from grader.authoring.labs import LabError
-from grader.authoring.regions import regions
-from grader.release.leaks import leaks
-from grader.release.preprocessors import CheckCells, content_hash
-from grader.release.release import not_on_the_map, release, stale
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nbformat import from_dict
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.release.merge import merge
+from threeloops_grader.release.release import release
+from threeloops_grader.release.student_copies import start, update
 from toy_course import DIVES, SOURCE, add_data, add_dives, read
-
-from grader.authoring.labs import LabError
-from grader.release.merge import merge
-from grader.release.release import release
-from grader.release.student_copies import start, update
 
 ANSWER = "def mean(values):\n    return sum(values) / len(values)"
 

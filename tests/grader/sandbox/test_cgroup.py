@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from grader.authoring.labs import Limits
-from grader.sandbox import cgroup
+from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.sandbox import cgroup
 
 LIMITS = Limits(memory_mb=64, processes=8)
 WHY_NOT = cgroup.why_not()

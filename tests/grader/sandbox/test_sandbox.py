@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from grading import QUICK, SANDBOXES, fresh_course, needs, processes_of, submission
-
-from grader.grading.grade import Options, grade_notebook
-from grader.sandbox import bwrap, pool, seccomp
-from grader.sandbox.warmup import IdleSteps
+from threeloops_grader.grading.grade import Options, grade_notebook
+from threeloops_grader.sandbox import bwrap, pool, seccomp
+from threeloops_grader.sandbox.warmup import IdleSteps
 
 CHECK = """
 import os
@@ -50,7 +49,7 @@ def test_nothing_that_submissions_share_can_be_written(tmp_path):
 def test_copies_of_the_course_are_hidden_wherever_they_lie(tmp_path, monkeypatch):
     """A course in a bound folder, a library that pip copied: neither shows a withheld module's text."""
     needs("bwrap")
-    for name in ("course/solutions", "packages/threeloops", "packages/grader", "packages/other"):
+    for name in ("course/solutions", "packages/threeloops", "packages/threeloops_grader", "packages/other"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "answer.py").write_text("42")
     interpreter, binds = bwrap._interpreter()
@@ -83,7 +82,7 @@ def test_the_filter_jumps_forward_and_ends(machine, is_rank):
 
 CALLS = """
 import ctypes, errno, mmap, os
-from grader.sandbox import confine, seccomp
+from threeloops_grader.sandbox import confine, seccomp
 confine.prctl(confine.PR_SET_NO_NEW_PRIVS, 1)
 seccomp.install()
 refused = 0

@@ -6,11 +6,10 @@ import signal
 from contextlib import suppress
 
 import pytest
+from threeloops_grader.submissions.folder import MAX_FILES, MAX_FOLDER_BYTES, BadSubmission
+from threeloops_grader.submissions.parse import _MAX_CONTAINERS, _MAX_VALUES, parse
+from threeloops_grader.submissions.reading import Submission, content
 from toy_course import make_course
-
-from grader.submissions.folder import MAX_FILES, MAX_FOLDER_BYTES, BadSubmission
-from grader.submissions.parse import _MAX_CONTAINERS, _MAX_VALUES, parse
-from grader.submissions.reading import Submission, content
 
 SIZE = 4 << 20
 HOSTILE = {

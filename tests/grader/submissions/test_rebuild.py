@@ -8,12 +8,11 @@ from grading import fresh_course, grade, needs, points, said, submission
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+from threeloops_grader.authoring.manifest import Kind, manifest
+from threeloops_grader.submissions.reading import parse
+from threeloops_grader.submissions.rebuild import _MAX_FREE_CELLS, rebuild
+from threeloops_grader.submissions.submitted import _MAX_CELLS, NotThisLab
 from toy_course import make_course
-
-from grader.authoring.manifest import Kind, manifest
-from grader.submissions.reading import parse
-from grader.submissions.rebuild import _MAX_FREE_CELLS, rebuild
-from grader.submissions.submitted import _MAX_CELLS, NotThisLab
 
 LOCKED = {"grade": True, "locked": True, "points": 40, "schema_version": 3, "solution": False, "task": False}
 
@@ -190,7 +189,7 @@ CHANGES = {
         "'mean' is not defined",
     ),
     "a locked cell that would tell the sides apart": (
-        lambda nb: locked(nb, "from grader.wall import proxy\nraise SystemExit", "setup_2"),
+        lambda nb: locked(nb, "from threeloops_grader.wall import proxy\nraise SystemExit", "setup_2"),
         FULL,
         "",
     ),

@@ -19,17 +19,16 @@ from itertools import takewhile
 
 import nbformat
 import pytest
+from threeloops_grader.authoring.manifest import Kind, manifest
+from threeloops_grader.grading import records
+from threeloops_grader.grading.grade import _kept
+from threeloops_grader.submissions.reading import BadSubmission, parse
+from threeloops_grader.submissions.rebuild import rebuild
+from threeloops_grader.submissions.submitted import NotThisLab
+from threeloops_grader.transport.link import Link, LinkDead, WallError
+from threeloops_grader.wall.proxy import Proxy
+from threeloops_grader.wall.wall import Wall
 from toy_course import make_course
-
-from grader.authoring.manifest import Kind, manifest
-from grader.grading import records
-from grader.grading.grade import _kept
-from grader.submissions.reading import BadSubmission, parse
-from grader.submissions.rebuild import rebuild
-from grader.submissions.submitted import NotThisLab
-from grader.transport.link import Link, LinkDead, WallError
-from grader.wall.proxy import Proxy
-from grader.wall.wall import Wall
 
 QUICK_SEEDS, LONG_SECONDS = 150, 100
 ODD = (

@@ -13,9 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-from grader.transport.link import LIMITS, Link, LinkDead, WallError
-from grader.transport.wire import _MAX_DEPTH, _NUMPY, _TORCH, decode, encode
+from threeloops_grader.transport.link import LIMITS, Link, LinkDead, WallError
+from threeloops_grader.transport.wire import _MAX_DEPTH, _NUMPY, _TORCH, decode, encode
 
 
 class Plain:

@@ -13,14 +13,13 @@ from textwrap import dedent
 import pytest
 from grading import QUICK, SANDBOXES, fresh_course, grade, needs, points, said, submission
 from kernel_attacks import ATTACKS
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.authoring.lint import lint
+from threeloops_grader.machine.child_process import environment
+from threeloops_grader.sandbox import seccomp
+from threeloops_grader.sandbox.pool import _modules_of, _without_withheld
+from threeloops_grader.sandbox.warmup import COMPILER, REPLAY
 from toy_kernel_lab import LOOKS_AT_CODE, SOURCE, make_kernel_course
-
-from grader.authoring.labs import find_lab
-from grader.authoring.lint import lint
-from grader.machine.child_process import environment
-from grader.sandbox import seccomp
-from grader.sandbox.pool import _modules_of, _without_withheld
-from grader.sandbox.warmup import COMPILER, REPLAY
 
 LIMITS = replace(QUICK, test_seconds=300, notebook_seconds=1800)
 
@@ -244,7 +243,7 @@ def test_code_is_compiled_behind_the_wall_and_its_faults_are_told(tmp_path):
 
 CONFINED = """
 import os, socket, subprocess, torch
-from grader.wall.replays import confine
+from threeloops_grader.wall.replays import confine
 
 readable = os.open("/etc/passwd", os.O_RDONLY)
 pid = os.getpid()

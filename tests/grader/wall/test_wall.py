@@ -3,9 +3,8 @@
 import pytest
 from grading import SANDBOXES, needs
 from sides import Walled, course_fixture, sides_fixture
+from threeloops_grader.processes.grader_process import _shown
 from toy_course import make_tensor_course
-
-from grader.processes.grader_process import _shown
 
 SETUP = """
 import enum

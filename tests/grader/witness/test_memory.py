@@ -5,8 +5,7 @@ import os
 import signal
 
 import pytest
-
-from grader.processes.student_process import _read
+from threeloops_grader.processes.student_process import _read
 
 _PR_SET_DUMPABLE = 4
 _NOBODY = 65534

@@ -14,7 +14,7 @@ def run(code: str) -> str:
 
 def test_the_kit_imports_nothing_heavy_and_nothing_that_holds_answers():
     loaded = json.loads(run("import sys, json, threeloops.lab; print(json.dumps(sorted(sys.modules)))"))
-    for heavy in ("torch", "matplotlib", "ipywidgets", "IPython", "triton", "pandas", "scipy", "grader"):
+    for heavy in ("torch", "matplotlib", "ipywidgets", "IPython", "triton", "pandas", "scipy", "threeloops_grader"):
         assert heavy not in loaded
     ours = {name.split(".")[1] for name in loaded if name.startswith("threeloops.")}
     assert ours == {"lab"}

@@ -9,9 +9,9 @@ from threeloops.inner import interpreter
 interpreter.enable_without_gpu()
 
 from threeloops.inner.meter import meter
+from threeloops_grader.machine.provenance import provenance
 
 from benchmarks import meter as benchmark
-from grader.machine.provenance import provenance
 
 pytestmark = pytest.mark.skipif(
     not interpreter.interpreted(),

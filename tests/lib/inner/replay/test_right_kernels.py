@@ -14,9 +14,8 @@ from threeloops.inner import interpreter
 from threeloops.inner.codegen import compile_launches, from_source
 from threeloops.inner.launches import Launch, TensorArgument
 from threeloops.inner.replay.allowlist.admit import admit
-
-from grader.authoring.answers import right_answers
-from grader.authoring.labs import find_lab
+from threeloops_grader.authoring.answers import right_answers
+from threeloops_grader.authoring.labs import find_lab
 
 RIGHT = [
     answer for lab in ("02", "03", "04") for answer in right_answers(find_lab(lab)) if "@triton.jit" in answer.text

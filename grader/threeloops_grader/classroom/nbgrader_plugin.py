@@ -1,0 +1,87 @@
+"""The preprocessors with which `nbgrader autograde`, and the formgrader's button, grade through the wall.
+
+`nbgrader_config.py` names them; `WalledExecute` replaces nbgrader's Execute.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+from traitlets import Unicode
+
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.authoring.manifest import test_title
+from threeloops_grader.authoring.regions import without
+from threeloops_grader.grading.grade import Options, execute
+from threeloops_grader.grading.records import WITHOUT_ISOLATION, short_notes
+from threeloops_grader.grading.scoring import Report
+from threeloops_grader.sandbox.pool import choose
+
+__all__ = ["HideTests", "ReflectionPoints", "WalledExecute"]
+
+
+class WalledExecute(Execute):
+    """nbgrader's Execute, with the student's code in a sandbox and the tests on the other side of the wall."""
+
+    sandbox = Unicode("auto", help="auto, bwrap, or none: no isolation, for a machine without bubblewrap.").tag(
+        config=True
+    )
+
+    def preprocess(
+        self, nb: NotebookNode, resources: ResourcesDict, km: Any = None
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        """Execute a submission. Raises MachineFault if, for example, the machine cannot confine submissions. Then none
+        was executed."""
+        report = Report()
+        options = Options(choose(self.sandbox))  # type: ignore[arg-type]
+        student = resources["nbgrader"]["student"]
+        executed = execute(nb, find_lab(resources["nbgrader"]["assignment"]), options, report)
+        for note in short_notes(report.notes):
+            self.log.warning("%s: %s", student, note)
+        done = {cell.id: cell for cell in executed.cells}
+        for cell in nb.cells:
+            if cell.cell_type == "code" and cell.id in done and done[cell.id].execution_count is not None:
+                cell.outputs = done[cell.id].outputs
+                cell.execution_count = done[cell.id].execution_count
+        if options.sandbox == "none":
+            self._warn_of_no_isolation(nb, student)
+        return nb, resources
+
+    def _warn_of_no_isolation(self, nb: NotebookNode, student: str) -> None:
+        """Warn of missing isolation in the log, in the notebook's metadata, and above each result in every page."""
+        self.log.warning("%s: %s", student, WITHOUT_ISOLATION)
+        nb.metadata.threeloops = {**nb.metadata.get("threeloops", {}), "sandbox": "none"}
+        for cell in nb.cells:
+            if cell.cell_type == "code" and cell.metadata.get("nbgrader", {}).get("grade"):
+                cell.outputs.insert(0, new_output("stream", name="stdout", text=f"[{WITHOUT_ISOLATION}]\n"))
+
+
+class ReflectionPoints(NbGraderPreprocessor):
+    """A plugin that lets formgrader give manual points for the written reflection, if the gradebook has a maximum for
+    it."""
+
+    def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
+        given = resources["nbgrader"]
+        with Gradebook(given["db_url"]) as book, suppress(MissingEntry):
+            grade = book.find_grade("reflection", given["notebook"], given["assignment"], given["student"])
+            for cell in nb.cells:
+                if cell.get("metadata", {}).get("nbgrader", {}).get("grade_id") == "reflection":
+                    cell.metadata.nbgrader.update(grade=True, points=grade.max_score)
+        return nb, resources
+
+
+class HideTests(NbGraderPreprocessor):
+    """Hide hidden tests on feedback pages, even after the grades are out, and name each part as reports do."""
+
+    def preprocess_cell(
+        self, cell: NotebookNode, resources: ResourcesDict, cell_index: int
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        cell.source = without(cell.source, "HIDDEN TESTS")
+        about = cell.metadata.get("nbgrader", {})
+        if about.get("grade") or about.get("solution"):
+            about["title"] = test_title(about["grade_id"]) + ("" if about.get("grade") else ", your answer")
+        return cell, resources

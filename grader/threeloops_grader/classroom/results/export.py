@@ -1,0 +1,62 @@
+"""nbgrader's CSV export with correctly quoted cells, none of which a spreadsheet executes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.plugins import ExportPlugin
+from threeloops.files import replace_text
+
+from threeloops_grader.pages.spreadsheet import to_csv
+
+__all__ = ["SafeCsv"]
+
+_COLUMNS = (
+    "assignment,duedate,timestamp,student_id,last_name,first_name,email,raw_score,late_submission_penalty,score,max_score"
+).split(",")
+
+
+class SafeCsv(ExportPlugin):
+    """The columns of nbgrader's own CsvExportPlugin, which joins texts with commas and quotes none.
+
+    A submission without any graded test has no score here, where nbgrader writes 0.
+    """
+
+    def export(self, gradebook: Gradebook) -> None:
+        """Write the scores to `--to`, by default grades.csv, whole or not at all."""
+        path = Path(self.to or "grades.csv")
+        self.log.info("Exporting grades to %s", path)
+        text = to_csv([_COLUMNS, *([_plain(value) for value in row] for row in self._rows(gradebook))])
+        replace_text(path, text.encode("utf-8", "backslashreplace").decode())
+
+    def _rows(self, gradebook: Gradebook) -> Iterator[list[Any]]:
+        assignments = set(map(str, self.assignment))
+        students = set(map(str, self.student))
+        for assignment in gradebook.assignments:
+            for student in gradebook.students:
+                if (assignments and assignment.name not in assignments) or (students and student.id not in students):
+                    continue
+                timestamp, *scores = _score(gradebook, assignment.name, student.id)
+                who = [student.id, student.last_name, student.first_name, student.email]
+                yield [assignment.name, assignment.duedate, timestamp, *who, *scores, assignment.max_score]
+
+
+def _plain(value: Any) -> str | float:
+    if isinstance(value, (str, float)):
+        return value
+    return "" if value is None else str(value)
+
+
+def _score(gradebook: Gradebook, assignment: str, student: str) -> tuple[Any, ...]:
+    """Return the timestamp, raw score, penalty and score. A missing submission counts 0, as in nbgrader. One that was
+    handed in but not graded has no score."""
+    try:
+        submission = gradebook.find_submission(assignment, student)
+    except MissingEntry:
+        return None, 0.0, 0.0, 0.0
+    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
+    if grades and all(g.auto_score is None and g.manual_score is None for g in grades):
+        return submission.timestamp, None, None, None
+    penalty = submission.late_submission_penalty
+    return submission.timestamp, submission.score, penalty, max(0.0, submission.score - (penalty or 0.0))

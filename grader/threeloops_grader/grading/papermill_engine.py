@@ -1,0 +1,50 @@
+"""The class that papermill knows as the engine `walled`.
+
+papermill loads its engines while it is itself being imported, so this module imports nothing else at its top.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from papermill.engines import Engine, NotebookExecutionManager
+
+__all__ = ["WalledEngine"]
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+
+class WalledEngine(Engine):
+    """papermill's engine interface to the wall.
+
+    Engine arguments: `lab` (a `Lab` or its name, by default `$THREELOOPS_LAB`), `submission` (the notebook to execute
+    instead of the one that papermill read), `sandbox` ("auto", "bwrap" or "none"), `jobs` (simultaneous submissions,
+    which share the cores), `only` (an exercise), `visible` (leave out hidden tests and withhold nothing: a student's
+    own check), `limits`, `report` (a `scoring.Report` to fill), `on_test` (called with each verdict as it is known).
+    """
+
+    @classmethod
+    def nb_kernel_name(cls, nb: NotebookNode, name: str | None = None) -> str:
+        return name or "python3"
+
+    @classmethod
+    def nb_language(cls, nb: NotebookNode, language: str | None = None) -> str:
+        return language or "python"
+
+    @classmethod
+    def execute_notebook(cls, nb: NotebookNode, kernel_name: str, **kwargs: Any) -> NotebookNode:
+        """Rebuild the notebook from the lab's master, then execute it."""
+        from threeloops_grader.grading.scoring import Report, prepare
+
+        report = kwargs.pop("report", None) or Report()
+        submission = kwargs.pop("submission", nb)
+        trusted = prepare(submission, kwargs.pop("lab", None), report, visible=kwargs.pop("visible", False))
+        report.notebook.metadata.papermill = nb.metadata.get("papermill", {})
+        return super().execute_notebook(report.notebook, kernel_name, trusted=trusted, report=report, **kwargs)
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
+        from threeloops_grader.grading.scoring import run
+
+        run(nb_man, **kwargs)

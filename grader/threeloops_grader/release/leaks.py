@@ -1,0 +1,73 @@
+"""Check that a release holds no answer: the last check before students see it, independent of how it was made."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import dropwhile
+from pathlib import Path
+
+import nbformat
+
+from threeloops_grader.authoring.answers import CHANGES, right_answers, wrong_answers
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.authoring.regions import KINDS, regions
+
+__all__ = ["leaks"]
+
+_MARKERS = tuple(f"{side} {kind}" for side in ("BEGIN", "END") for kind in KINDS)
+
+
+@dataclass(frozen=True)
+class _Secret:
+    """Lines that a student must not receive. A single line may appear in a hint, but not in its own cell."""
+
+    what: str
+    cell: str
+    lines: list[str]
+
+    def is_in(self, page: str, cell: str | None) -> bool:
+        """Return whether these lines follow one another in a result of `_page`."""
+        if len(self.lines) == 1 and cell != self.cell:
+            return False
+        return _page(self.lines) in page
+
+
+def leaks(lab: Lab, released: Path) -> list[str]:
+    """Return one sentence for each file or cell below `released` that holds a solution, a hidden test or a model
+    answer."""
+    secrets = [secret for secret in _secrets(lab) if secret.lines]
+    leaked = []
+    for path in sorted(p for p in released.rglob("*") if p.is_file()):
+        name = path.relative_to(released)
+        if path.suffix == ".py" or {"wrong", "right", CHANGES} & set(name.parts):
+            leaked.append(f"{name.as_posix()}: sources, wrong answers and right answers are never released")
+        if path.suffix == ".ipynb":
+            cells = [(cell.id, cell.source) for cell in nbformat.read(path, as_version=4).cells]
+        else:
+            cells = [(None, path.read_text(encoding="utf-8", errors="replace"))]
+        for cell, text in cells:
+            where = f"{name.as_posix()}, cell {cell}" if cell else name.as_posix()
+            leaked += [f"{where} holds the words {word!r}" for word in _MARKERS if word in text]
+            page = _page(_lines(text))
+            leaked += [f"{where} holds {secret.what}" for secret in secrets if secret.is_in(page, cell)]
+    return leaked
+
+
+def _secrets(lab: Lab) -> Iterator[_Secret]:
+    for cell in lab.master().cells:
+        for kind, what in zip(KINDS, ("solution", "hidden tests"), strict=True):
+            for region in regions(cell.source, kind):
+                yield _Secret(f"the {what} of {cell.id}", cell.id, _lines(region))
+    for side, answers in (("wrong", wrong_answers(lab)), ("right", right_answers(lab))):
+        for answer in answers:  # a wrong one may begin with comments on how it fails
+            lines = list(dropwhile(lambda line: line.startswith("#"), _lines(answer.text)))
+            yield _Secret(f"the {side} answer {answer.name}", answer.exercise, lines)
+
+
+def _page(lines: list[str]) -> str:
+    """Return lines as one text. It contains another such text exactly if all lines of that text are among these lines,
+    in a row."""
+    return "\n" + "".join(f"{line}\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    return [stripped for line in text.split("\n") if (stripped := line.strip())]
