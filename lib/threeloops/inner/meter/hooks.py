@@ -94,8 +94,8 @@ def _addressed(recorded: Recording, original: Callable) -> Callable:
         hosts = signature.bind(*args_hst, **kwargs_hst).arguments
         for name, value in named.items():
             if name not in executor.constexprs:
-                for each in tensors(name, value, hosts[name]):
-                    recorded.add_argument(*each)
+                for argument in tensors(name, value, hosts[name]):
+                    recorded.add_argument(*argument)
         return args_hst, kwargs_hst
 
     return init_args_hst
@@ -220,7 +220,7 @@ def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
                 return cas(real, compare, value, order, scope)
             # The operation takes no mask, so pass it only the lanes that may run.
             handle = type(real)
-            parts = [handle(each.data[allowed], each.dtype) for each in (real, compare, value)]
+            parts = [handle(operand.data[allowed], operand.dtype) for operand in (real, compare, value)]
             result = np.zeros_like(compare.data)
             if allowed.any():
                 result[allowed] = cas(*parts, order, scope).data
