@@ -54,8 +54,8 @@ class Loaded:
 
 
 class _Opening(NamedTuple):
-    """The message of a rank when a save begins. The attempt, the problem and the checkpoints in the store are those of the
-    first rank."""
+    """The message of a rank when a save begins. The attempt, the problem and the checkpoints in the store are those of
+    the first rank."""
 
     attempt: str
     problem: str
