@@ -9,7 +9,7 @@ from grading import SANDBOXES, fresh_course, needs
 from threeloops.lab.checking import wall
 from threeloops_grader.authoring.labs import Limits
 from threeloops_grader.sandbox.pool import pool
-from threeloops_grader.transport.link import Link
+from threeloops_grader.transport.link import FrameLink
 from threeloops_grader.wall.outcome import Outcome
 from toy_course import make_course
 
@@ -90,7 +90,7 @@ class Walled:
             assert done.ok, done
 
     def ask(self, **request):
-        link: Link = self.connection.grader
+        link: FrameLink = self.connection.grader
         link.deadline = time.monotonic() + 600
         link.send({"seconds": 300.0, **request})
         return Outcome(**link.receive()[0])

@@ -12,7 +12,7 @@ from threeloops.lab.text.wording import printed, with_unit
 
 from threeloops_grader.course.execute import CourseReport, audited_cells
 from threeloops_grader.pages import pages
-from threeloops_grader.pages.navigation import Link
+from threeloops_grader.pages.navigation import PageLink
 
 __all__ = ["Row", "html_page", "markdown", "rows"]
 
@@ -107,7 +107,7 @@ def html_page(listed: Sequence[Row]) -> str:
         title = of_lab[0].lab or f"{number} · not in this run"
         sections.append(f"<h2>{_text(title)}</h2>{_claim_table(of_lab)}")
     return pages.page(
-        "Claims, audited", _summary(listed), *sections, style=_STYLE, back=[Link("All labs", "course.html")]
+        "Claims, audited", _summary(listed), *sections, style=_STYLE, back=[PageLink("All labs", "course.html")]
     )
 
 

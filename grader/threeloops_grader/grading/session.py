@@ -14,7 +14,7 @@ from threeloops_grader.authoring.labs import Limits
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest, split_test_id
 from threeloops_grader.machine.faults import NO_MEMORY, MachineFault
 from threeloops_grader.sandbox.pool import Connection, Pool
-from threeloops_grader.transport.link import Link, LinkDead, WallError
+from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.wall.outcome import Outcome
 
 __all__ = ["Session"]
@@ -160,7 +160,7 @@ class Session:
             self.connection = None
 
 
-def _exchanged(link: Link, request: dict[str, Any]) -> dict[str, Any]:
+def _exchanged(link: FrameLink, request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request. If the half was gone before the request arrived, return how it ended."""
     try:
         link.send(request)

@@ -28,7 +28,7 @@ from threeloops_grader.sandbox.bwrap import SandboxError
 from threeloops_grader.sandbox.confine import ENDED_BY_ITSELF, UIDS
 from threeloops_grader.sandbox.stage import stage
 from threeloops_grader.sandbox.warmup import COMPILER, REPLAY
-from threeloops_grader.transport.link import Link
+from threeloops_grader.transport.link import FrameLink
 
 __all__ = ["Connection", "Pool", "Sandbox", "choose", "close_pools", "pool"]
 
@@ -46,7 +46,7 @@ class Connection:
     `group` limits the student's side. It is None if no control group can be made here.
     """
 
-    grader: Link
+    grader: FrameLink
     life: socket.socket
     group: cgroup.Group | None
 
@@ -189,9 +189,9 @@ class Pool:
         for entry in entries:
             os.close(entry)
         if not forked:
-            Connection(Link(engine), life, group).close()
+            Connection(FrameLink(engine), life, group).close()
             raise SandboxError("the sandbox could not fork a submission: the machine may be out of memory or processes")
-        return Connection(Link(engine), life, group)
+        return Connection(FrameLink(engine), life, group)
 
     def close(self) -> None:
         """End both warm processes and everything below them. May be called twice."""

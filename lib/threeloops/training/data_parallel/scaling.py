@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threeloops.simulation.link import Link
+from threeloops.simulation.link import SharedLink
 from threeloops.training.data_parallel.buckets import BUCKET_CAP_MB, FIRST_BUCKET_MB, assign_buckets
 
 __all__ = ["Gradient", "Step", "bucketed_step", "overlapped_step", "ring_all_reduce_ends", "scaling_efficiency"]
@@ -86,7 +86,7 @@ def bucketed_step(
     gradients: Sequence[Gradient],
     compute: float,
     ranks: int,
-    link: Link,
+    link: SharedLink,
     bucket_cap_mb: float = BUCKET_CAP_MB,
     first_bucket_mb: float = FIRST_BUCKET_MB,
 ) -> Step:
@@ -112,7 +112,9 @@ def bucketed_step(
     return Step(ranks, compute, alone, max([compute, *ends]), tuple(spans))
 
 
-def ring_all_reduce_ends(starts: Sequence[float], elements: int, bytes_per_element: int, link: Link) -> list[float]:
+def ring_all_reduce_ends(
+    starts: Sequence[float], elements: int, bytes_per_element: int, link: SharedLink
+) -> list[float]:
     """Return when each rank ends a ring all-reduce (Patarasuk & Yuan 2009) that it starts at its own time.
 
     In each of 2(n − 1) steps a rank sends one chunk to the next rank and receives one from the previous rank. It

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from charged import ChargedLinear
-from threeloops.simulation.link import Link
+from threeloops.simulation.link import SharedLink
 from threeloops.training.cluster import Cluster, advance_to, compute, now, uniform
 from threeloops.training.data_parallel import (
     DDP,
@@ -18,7 +18,7 @@ from threeloops.training.data_parallel import (
     scaling_efficiency,
 )
 
-LINK = Link(10e-6, 1e9)
+LINK = SharedLink(10e-6, 1e9)
 WIDTHS = [(64, 33), (33, 128), (128, 7), (7, 65), (65, 1)]
 """Layers whose gradients divide by no number of ranks; each has a bias too."""
 CAPS = [(100.0, 100.0), (0.01, 0.01), (0.01, 0.001), (1e-6, 1e-6)]
@@ -75,7 +75,7 @@ def skewed(seconds, elements):
 def test_an_all_reduce_that_ranks_start_at_different_times_ends_when_the_virtual_cluster_says(elements):
     starts = [3e-4, 0.0, 1e-5, 5e-4]
     run = Cluster(uniform(4, 10e-6, 1e7)).run(skewed, starts, elements)
-    ends = ring_all_reduce_ends(starts, elements, 4, Link(10e-6, 1e7))
+    ends = ring_all_reduce_ends(starts, elements, 4, SharedLink(10e-6, 1e7))
     assert sorted(run.results) == pytest.approx(sorted(ends), rel=1e-12)
 
 
