@@ -116,11 +116,13 @@ def grade_class(
         MachineFault: the machine or the course is at fault. Finished records are kept.
         OSError: a record could not be written.
     """
-    found = submissions.find(folder, lab)
+    handed_in = submissions.find(folder, lab)
     decides = fingerprint(lab, options.limits, options.sandbox, options.only, options.visible)
     done: dict[int, Record] = {}
     with ThreadPoolExecutor(max_workers=options.jobs) as workers:
-        futures = {workers.submit(_grade_or_resume, s, folder, lab, options, decides): n for n, s in enumerate(found)}
+        futures = {
+            workers.submit(_grade_or_resume, s, folder, lab, options, decides): n for n, s in enumerate(handed_in)
+        }
         try:
             for future in as_completed(futures):
                 record, path, resumed = future.result()
@@ -131,7 +133,7 @@ def grade_class(
                 on_record(record, resumed)
         finally:
             workers.shutdown(cancel_futures=True)
-    return ClassReport(lab.slug, options.sandbox, [done[n] for n in range(len(found))])
+    return ClassReport(lab.slug, options.sandbox, [done[n] for n in range(len(handed_in))])
 
 
 def _grade_or_resume(
@@ -144,8 +146,8 @@ def _grade_or_resume(
     try:
         content = submissions.content(submission, folder)
         path = _kept_at(submission.student, content, lab, options, decides)
-        if not options.fresh and (kept := _kept(path)) is not None:
-            return kept, path, True
+        if not options.fresh and (earlier := _kept(path)) is not None:
+            return earlier, path, True
         record = grade_notebook(submissions.parse(content), lab, submission.student, options)
         return record, path if record.status == "graded" else None, False
     except BadSubmission as error:

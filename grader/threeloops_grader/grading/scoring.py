@@ -135,21 +135,21 @@ def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = Non
 def outputs(outcome: Outcome, maximum: float, count: int, *, is_test: bool) -> list[NotebookNode]:
     """Return a cell's outcome as notebook outputs. The student's outputs are text and pictures only, so no script
     reaches a page."""
-    found = []
+    shown = []
     if text := outcome.printed + outcome.student_printed:
         # Never stderr: nbgrader reads any stderr text as a failed test.
-        found.append(new_output("stream", name="stdout", text=text))
+        shown.append(new_output("stream", name="stdout", text=text))
     if not is_test:
-        found += [new_output("display_data", data=data) for data in outcome.shown if data]
+        shown += [new_output("display_data", data=data) for data in outcome.shown if data]
     if not outcome.ok:
         error = outcome.error or "Error"
         traceback = [f"{error}: {outcome.reason}"]
-        found.append(new_output("error", ename=error, evalue=outcome.message, traceback=traceback))
+        shown.append(new_output("error", ename=error, evalue=outcome.message, traceback=traceback))
     elif is_test:
         points = _points(outcome, maximum)
         data = {"text/plain": repr(points), _RESULT: {"score": points, "max_score": maximum}}
-        found.append(new_output("execute_result", data=data, execution_count=count))
-    return found
+        shown.append(new_output("execute_result", data=data, execution_count=count))
+    return shown
 
 
 def _points(outcome: Outcome, maximum: float) -> float:

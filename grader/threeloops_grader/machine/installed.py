@@ -87,8 +87,11 @@ def require_solutions(labs: Sequence[Lab], otherwise: str = "") -> None:
 def requirements() -> list[Requirement]:
     """Return every package that the course names for this platform, in its order."""
     wanted = map(Specification, _project().dependencies)
-    here = [each for each in wanted if each.marker is None or each.marker.evaluate()]
-    return [Requirement(each.name, str(each.specifier), installed_version(each.name)) for each in here]
+    here = [requirement for requirement in wanted if requirement.marker is None or requirement.marker.evaluate()]
+    return [
+        Requirement(requirement.name, str(requirement.specifier), installed_version(requirement.name))
+        for requirement in here
+    ]
 
 
 def python_supported(version: str) -> tuple[str, bool]:
@@ -99,16 +102,20 @@ def python_supported(version: str) -> tuple[str, bool]:
 
 def closure(names: Iterable[str]) -> set[str]:
     """Return the installed distributions among `names`, and all that they need on this machine, by normalised name."""
-    found: set[str] = set()
+    needed: set[str] = set()
     waiting = list(names)
     while waiting:
         name = canonicalize_name(waiting.pop())
-        if name in found or installed_version(name) is None:
+        if name in needed or installed_version(name) is None:
             continue
-        found.add(name)
+        needed.add(name)
         needs = map(Specification, requires(name) or [])
-        waiting += [each.name for each in needs if each.marker is None or each.marker.evaluate({"extra": ""})]
-    return found
+        waiting += [
+            requirement.name
+            for requirement in needs
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ]
+    return needed
 
 
 @dataclass(frozen=True)
@@ -120,8 +127,8 @@ class _Project:
 @cache
 def _project() -> _Project:
     if (file := _pyproject()).is_file():
-        found = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-        return _Project(tuple(found["dependencies"]), found["requires-python"])
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        return _Project(tuple(project["dependencies"]), project["requires-python"])
     return _Project(tuple(requires("threeloops") or ()), metadata("threeloops")["Requires-Python"])
 
 

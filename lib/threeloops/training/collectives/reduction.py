@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Reduction", "flat", "reduction", "require_rank", "scratch"]
 
 _OPERATIONS = ("sum", "avg", "product", "max", "min")
-_kept = threading.local()
+_buffer = threading.local()
 
 
 class Reduction:
@@ -66,9 +66,9 @@ def scratch(like: torch.Tensor, elements: int) -> torch.Tensor:
     if like.device.type != "cpu":
         return like.new_empty(elements)
     size = elements * like.element_size()
-    if not hasattr(_kept, "bytes") or _kept.bytes.numel() < size:
-        _kept.bytes = torch.empty(size, dtype=torch.uint8)
-    return _kept.bytes[:size].view(like.dtype)
+    if not hasattr(_buffer, "bytes") or _buffer.bytes.numel() < size:
+        _buffer.bytes = torch.empty(size, dtype=torch.uint8)
+    return _buffer.bytes[:size].view(like.dtype)
 
 
 def require_rank(what: str, rank: int, ranks: int) -> None:
