@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import figure, fitting, legend_above, name_bar, name_rows, palette
+from threeloops.figures import ON_LIGHT, figure, fitting, legend_above, name_bar, name_rows, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,8 +127,8 @@ def draw_new_parts(elements: int, ranks: int, lost: int) -> "Figure":
             )
             if len(own):
                 name = f"rank {holder}" + (" (lost)" if out and not gone * y else "")
-                ink = {"color": palette.ink} if out else {}
-                name_bar(axes, own.start + len(own) / 2, y, fitting(name, len(own) / elements * 8, 9), **ink)
+                ink = palette.ink if out else ON_LIGHT
+                name_bar(axes, own.start + len(own) / 2, y, fitting(name, len(own) / elements * 8, 9), color=ink)
     new_places = _new_places(elements, ranks, lost)
     for rank in {rank for _, rank, _ in new_places}:
         mine = [(element, how) for element, other, how in new_places if other == rank]
