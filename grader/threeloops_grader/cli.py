@@ -250,7 +250,7 @@ def mutants(
             verdicts[lab] = run_mutants(lab, sandbox, only=exercise, jobs=jobs, watch=watch)
         report.print_report(lab, verdicts[lab], _console)
     if json_file is not None:
-        replace_text(json_file, to_json([report.to_dict(lab, found) for lab, found in verdicts.items()]))
+        replace_text(json_file, to_json([report.to_dict(lab, verdict) for lab, verdict in verdicts.items()]))
     raise typer.Exit(0 if all(map(report.is_enough, verdicts.values())) else 1)
 
 

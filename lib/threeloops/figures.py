@@ -75,7 +75,7 @@ def figure(rows: int = 1, columns: int = 1, *, width: float = 8.0, height: float
 def fitting(text: str, inches: float, size: float) -> str:
     """Return the part of a name that fits in a bar: all, its last number ("7" of "layer 7"), or ""."""
     shown = (text, *re.findall(r"\d+", text)[-1:], "")
-    return next(each for each in shown if text_inches(each, size) + _MARGIN < inches or not each)
+    return next(label for label in shown if text_inches(label, size) + _MARGIN < inches or not label)
 
 
 def text_inches(text: str, size: float) -> float:

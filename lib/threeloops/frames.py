@@ -131,17 +131,17 @@ def _read(fd: int, size: int, deadline: float | None) -> bytearray:
 def _move(fd: int, part: memoryview, deadline: float | None, *, write: bool) -> None:
     """Write all of `part`, or fill it."""
     while part:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:  # even where data is there: a peer could drip for ever
+        remaining = None if deadline is None else deadline - time.monotonic()
+        if remaining is not None and remaining <= 0:  # even where data is there: a peer could drip for ever
             raise Late("it did not read its input in time" if write else "it gave no answer in time")
         try:
-            if left is not None:
+            if remaining is not None:
                 os.set_blocking(fd, False)
             count = os.write(fd, part) if write else os.readv(fd, [part])
         except BlockingIOError:
             poll = select.poll()
             poll.register(fd, select.POLLOUT if write else select.POLLIN)
-            poll.poll(None if left is None else left * 1000)
+            poll.poll(None if remaining is None else remaining * 1000)
             continue
         except OSError as error:
             raise FrameError(f"it ended ({type(error).__name__})") from None

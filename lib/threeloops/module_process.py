@@ -113,13 +113,13 @@ class ModuleProcess:
         self._log: IO[bytes] = open(self.folder / "printed", "w+b")  # noqa: SIM115 (lives as long as the process)
         self.questions = self._begin = 0
         changes = {**self.changes, "TMPDIR": str(self.folder)}
-        kept = {name: text for name, text in os.environ.items() if name not in changes}
+        inherited = {name: text for name, text in os.environ.items() if name not in changes}
         self.process = subprocess.Popen(
             command(self.module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=kept | {name: text for name, text in changes.items() if text is not None},
+            env=inherited | {name: text for name, text in changes.items() if text is not None},
             bufsize=0,  # a fork meanwhile must not inherit half a question
             start_new_session=True,  # so an interrupt in the terminal spares it, and killing it kills its children
         )

@@ -48,7 +48,8 @@ class ResidentMemory:
 
     def __init__(self, processes: Sequence[int]) -> None:
         self._before = {
-            each: (_kilobytes(each, b"VmRSS"), _own_kilobytes(each), _unshared_kilobytes(each)) for each in processes
+            process: (_kilobytes(process, b"VmRSS"), _own_kilobytes(process), _unshared_kilobytes(process))
+            for process in processes
         }
 
     @property
@@ -61,7 +62,7 @@ class ResidentMemory:
 
         The kernel may take pages of files away meanwhile, which makes the largest size smaller than it was; so what a
         process holds now counts by itself as well."""
-        found = []
+        growths = []
         for process, (before, own, unshared) in self._before.items():
             largest = _kilobytes(process, b"VmHWM")
             if largest < _SAME_PROGRAM * before:
@@ -70,8 +71,8 @@ class ResidentMemory:
             copied = 0
             if unshared is not None:
                 copied = (_unshared_kilobytes(process) or 0) - unshared - max(0, taken) - _COPIED_KILOBYTES
-            found.append((max(0, largest - before, taken) + max(0, copied)) << 10)
-        return found
+            growths.append((max(0, largest - before, taken) + max(0, copied)) << 10)
+        return growths
 
 
 def own_bytes(process: int) -> int:
@@ -111,9 +112,9 @@ def use_huge_pages() -> None:
     Moving takes about 1 ms per MiB, and up to 4 ms on a busy machine. Kernels before Linux 6.1, and other systems,
     leave the memory as it is.
     """
-    for each in _mappings():
-        inside = each._replace(start=-(-each.start // _HUGE) * _HUGE, end=each.end // _HUGE * _HUGE)
-        if each.access == "rw-p" and not each.path.startswith("/") and inside.start < inside.end:
+    for mapping in _mappings():
+        inside = mapping._replace(start=-(-mapping.start // _HUGE) * _HUGE, end=mapping.end // _HUGE * _HUGE)
+        if mapping.access == "rw-p" and not mapping.path.startswith("/") and inside.start < inside.end:
             inside.advise(_MADV_COLLAPSE)
 
 
@@ -126,10 +127,10 @@ def settle() -> None:
     if hasattr(libc, "mallopt"):
         for option, value in ((_M_MMAP_THRESHOLD, _BLOCK), (_M_TRIM_THRESHOLD, _BLOCK), (_M_TOP_PAD, 0)):
             libc.mallopt(option, value)
-    for each in _mappings():
-        is_library = each.path.startswith("/") and each.access.startswith("r") and each.access.endswith("p")
-        if is_library and not each.path.endswith(_LEFT_OUT):
-            each.advise(_MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count
+    for mapping in _mappings():
+        is_library = mapping.path.startswith("/") and mapping.access.startswith("r") and mapping.access.endswith("p")
+        if is_library and not mapping.path.endswith(_LEFT_OUT):
+            mapping.advise(_MADV_POPULATE_READ)  # kernels before 5.14 refuse: then pages count
 
 
 def _own_kilobytes(process: int) -> int:
@@ -144,8 +145,8 @@ def _unshared_kilobytes(process: int) -> int | None:
         text = Path(f"/proc/{process}/smaps_rollup").read_bytes()
     except OSError:
         return None
-    found = re.search(rb"^Private_Dirty:\s+(\d+) kB$", text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(rb"^Private_Dirty:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _kilobytes(process: int, field: bytes) -> int:
@@ -154,7 +155,7 @@ def _kilobytes(process: int, field: bytes) -> int:
         text = Path(f"/proc/{process}/status").read_bytes()
     except OSError:
         text = b""
-    found = re.search(rb"^%b:\s+(\d+) kB$" % field, text, re.MULTILINE)
-    if not found:  # a process that has ended has no memory, and until it is waited for a status
+    match = re.search(rb"^%b:\s+(\d+) kB$" % field, text, re.MULTILINE)
+    if not match:  # a process that has ended has no memory, and until it is waited for a status
         raise ProcessLookupError(f"process {process} has ended")
-    return int(found[1])
+    return int(match[1])

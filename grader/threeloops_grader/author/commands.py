@@ -44,9 +44,9 @@ def test(lab: Annotated[str, typer.Argument(help="Number or name of the lab.")])
         answers = answers + trial.answers
         fell = fell + bool(trial.faults)
     close_pools()
-    said = f"{answers} answers in {time.monotonic() - started:.0f} s"
+    summary = f"{answers} answers in {time.monotonic() - started:.0f} s"
     _console.print(
-        escape(f"{said}; {fell} submissions are not as they must be" if fell else f"{said}; all as expected")
+        escape(f"{summary}; {fell} submissions are not as they must be" if fell else f"{summary}; all as expected")
     )
     raise typer.Exit(1 if fell else 0)
 
@@ -75,7 +75,7 @@ def leaks(
     chosen = [find_lab(name) for name in labs] if labs else all_labs()
     require_solutions(chosen)
     started = time.monotonic()
-    found = 0
+    faulty = 0
     earned = 0.0
     exercises = 0
     with _console.status("") as status:
@@ -84,10 +84,10 @@ def leaks(
             exercises = exercises + len(leaking)
             earned = earned + sum(leak.points for leak in leaking)
             for fault in faults(lab, leaking, source):
-                found += 1
+                faulty += 1
                 _console.print(f"✗ {fault}", markup=False, highlight=False, soft_wrap=True)
     _console.print(
-        f"{exercises} exercises leak {earned:g} points, {exercises - found} of them on purpose "
+        f"{exercises} exercises leak {earned:g} points, {exercises - faulty} of them on purpose "
         f"({time.monotonic() - started:.0f} s)"
     )
-    raise typer.Exit(1 if found else 0)
+    raise typer.Exit(1 if faulty else 0)

@@ -37,29 +37,29 @@ def trials(lab: Lab, sandbox: Sandbox) -> Iterator[Trial]:
     require_sound(lab)
     release([lab])
     trusted = manifest(lab)
-    first = {each.id for each in trusted.exercises[: len(trusted.exercises) // 2]}
+    first = {exercise.id for exercise in trusted.exercises[: len(trusted.exercises) // 2]}
     untouched = {cell.id: cell.source for cell in nbformat.read(lab.released, as_version=4).cells}
     for name, done in (("the reference", None), ("the untouched lab", set()), ("the lab half done", first)):
-        left = {each.id for each in trusted.exercises if done is not None and each.id not in done}
-        notebook = lab.answered({exercise: untouched[exercise] for exercise in left})
-        lost = {test for each in trusted.exercises if each.id in left for test in each.tests}
+        remaining = {exercise.id for exercise in trusted.exercises if done is not None and exercise.id not in done}
+        notebook = lab.answered({exercise: untouched[exercise] for exercise in remaining})
+        lost = {test for exercise in trusted.exercises if exercise.id in remaining for test in exercise.tests}
         yield Trial(name, 1, tuple(_faults(_grade(trusted, notebook, sandbox), lost, {})))
     for kind, answers in (("right", right_answers(lab)), ("wrong", wrong_answers(lab))):
         for number, chosen in enumerate(_together(trusted, answers), start=1):
             texts = {exercise: answer.text for exercise, answer in chosen.items()}
-            undone = [each for each in trusted.exercises if each.id not in chosen]  # costs no time to grade
-            texts |= {each.id: untouched[each.id] for each in undone}
+            undone = [exercise for exercise in trusted.exercises if exercise.id not in chosen]  # costs no time to grade
+            texts |= {exercise.id: untouched[exercise.id] for exercise in undone}
             wrong = [answer for answer in chosen.values() if isinstance(answer, KnownWrong)]
             record = _grade(trusted, lab.answered(texts), sandbox)
-            lost = {test for each in wrong for test in each.lost(trusted.exercise(each.exercise).tests)}
-            lost |= {test for each in undone for test in each.tests}
+            lost = {test for answer in wrong for test in answer.lost(trusted.exercise(answer.exercise).tests)}
+            lost |= {test for exercise in undone for test in exercise.tests}
             faults = list(_faults(record, lost, chosen))
-            faults += [fault for each in wrong if (fault := _unsaid(trusted, record, each))]
+            faults += [fault for answer in wrong if (fault := _unsaid(trusted, record, answer))]
             yield Trial(f"{kind} answers {number}", len(chosen), tuple(faults))
 
 
 def _together(trusted: Manifest, answers: Sequence[Answer]) -> Iterator[dict[str, Answer]]:
-    by_exercise = [[answer for answer in answers if answer.exercise == each.id] for each in trusted.exercises]
+    by_exercise = [[answer for answer in answers if answer.exercise == exercise.id] for exercise in trusted.exercises]
     for row in zip_longest(*by_exercise):
         yield {answer.exercise: answer for answer in row if answer is not None}
 
@@ -82,9 +82,9 @@ def _faults(record: Record, lost: set[str], answers: Mapping[str, Answer]) -> It
 
 def _unsaid(trusted: Manifest, record: Record, wrong: KnownWrong) -> str:
     tests = [test for test in record.tests if test.name in trusted.exercise(wrong.exercise).tests]
-    said = "\n".join(test.output for test in tests)
-    if wrong.expect not in said:
-        return f"{wrong.place} expects {wrong.expect!r}, and the tests said: {said.strip() or 'nothing'}"
+    output = "\n".join(test.output for test in tests)
+    if wrong.expect not in output:
+        return f"{wrong.place} expects {wrong.expect!r}, and the tests said: {output.strip() or 'nothing'}"
     hidden = all(test.in_hidden for test in tests if test.score < test.max_score)
     if hidden and not wrong.only_hidden:
         return f"{wrong.place} fails no visible test: show its case, or say 'caught: hidden' at its top"

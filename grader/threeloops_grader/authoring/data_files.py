@@ -44,8 +44,8 @@ def missing_pictures(lab: Lab, text: str) -> Iterator[str]:
 
     Release copies the contents of `data/` and attaches one picture, which the cell tagged `opening` draws.
     """
-    for found in _PICTURE.finditer(text):
-        address = found[1] or found[2]
+    for link in _PICTURE.finditer(text):
+        address = link[1] or link[2]
         url = urlsplit(address)
         path = posixpath.normpath(unquote(url.path))
         if address == f"attachment:{OPENING}.png":

@@ -256,8 +256,8 @@ def find_lab(name: str, root: Path | None = None) -> Lab:
     for lab in labs:
         if wanted in (lab.slug, lab.name) or (wanted.isdecimal() and int(wanted) == lab.number):
             return lab
-    known = ", ".join(lab.slug for lab in labs) or f"none: {root or course_root()} has neither solutions/ nor labs/"
-    raise LabError(f"there is no lab {name!r}; the labs here are {known}. Use the number, the name, or both.")
+    slugs = ", ".join(lab.slug for lab in labs) or f"none: {root or course_root()} has neither solutions/ nor labs/"
+    raise LabError(f"there is no lab {name!r}; the labs here are {slugs}. Use the number, the name, or both.")
 
 
 def _place(root: Path) -> Path:

@@ -79,25 +79,25 @@ def lint(lab: Lab) -> list[str]:
         rules += [_exercises, _reflection]
     if not unnamed and not unreadable:
         rules += [_setups, _solutions, _tests, _replayed, _withheld_imports, _answers, _demos]
-    found = unnamed + unreadable + [message for rule in rules for message in rule(source)]
-    if not found:
-        found += teaching_faults(lab)
+    faults = unnamed + unreadable + [message for rule in rules for message in rule(source)]
+    if not faults:
+        faults += teaching_faults(lab)
     for notebook in lab.notebooks[1:]:
         dives = _Source.read(notebook)
-        found += [
+        faults += [
             f"dives: {message}" for rule in (_dives, _metadata, _hints, _pictures, _demos) for message in rule(dives)
         ]
     try:
         data_files(lab)
     except LabError as error:
-        found.append(str(error).removeprefix(f"lab {lab.slug}, "))
-    return [f"{lab.slug}, {message}" for message in found]
+        faults.append(str(error).removeprefix(f"lab {lab.slug}, "))
+    return [f"{lab.slug}, {message}" for message in faults]
 
 
 def require_sound(lab: Lab) -> None:
     """Check the rules of a lab. Raises LabError with every broken rule."""
-    if found := lint(lab):
-        raise LabError("\n".join(found))
+    if faults := lint(lab):
+        raise LabError("\n".join(faults))
 
 
 def _header(source: _Source) -> Iterator[str]:
@@ -111,10 +111,10 @@ def _header(source: _Source) -> Iterator[str]:
     for module in withholds:
         if not _exists(module):
             yield f"header: withholds {module}, but there is no such module"
-    known = {field.name for field in fields(Limits)}
+    allowed = {field.name for field in fields(Limits)}
     for name in header.get("limits", {}):
-        if name not in known:
-            yield f"header: limits.{name} is unknown; the limits are {', '.join(sorted(known))}"
+        if name not in allowed:
+            yield f"header: limits.{name} is unknown; the limits are {', '.join(sorted(allowed))}"
 
 
 def _exists(module: str) -> bool:
@@ -225,13 +225,13 @@ def _markers(source: _Source) -> Iterator[str]:
     for cell in source.cells:
         for region in KINDS:
             try:
-                found = regions(cell.source, region)
+                marked = regions(cell.source, region)
             except ValueError as error:
                 yield f"cell {cell.name}: {error}"
                 continue
-            if found and cell.kind is not home[region]:
+            if marked and cell.kind is not home[region]:
                 yield f"cell {cell.name} has a {region} region: only {home[region]} cells may"
-            if not found and cell.kind is home[region]:
+            if not marked and cell.kind is home[region]:
                 yield f"cell {cell.name} has no {region} region: it would be released as it is"
 
 

@@ -95,8 +95,8 @@ class Manifest:
         for exercise in self.exercises:
             if name == exercise.id or name in exercise.tests:
                 return exercise
-        known = ", ".join(e.id for e in self.exercises)
-        raise LabError(f"lab {self.lab.slug} has no exercise {name!r}; its exercises are {known}")
+        names = ", ".join(e.id for e in self.exercises)
+        raise LabError(f"lab {self.lab.slug} has no exercise {name!r}; its exercises are {names}")
 
     def text(self, name: str) -> str:
         """Return the text of the cell with this grade_id, with the solution or the hidden tests that it holds."""
@@ -124,7 +124,7 @@ def _manifest(lab: Lab, _modified: int, visible: bool) -> Manifest:
     parts: dict[str, list[Part]] = {}
     for cell in (c for c in master.cells if kinds[c.id] is Kind.TEST):
         parts.setdefault(split_test_id(cell.id)[0], []).append(Part(cell.id, float(cell.metadata.nbgrader.points)))
-    exercises = tuple(Exercise(name, tuple(found)) for name, found in parts.items())
+    exercises = tuple(Exercise(name, tuple(tests)) for name, tests in parts.items())
     for exercise in exercises:
         if kinds.get(exercise.id) is not Kind.SOLUTION:
             raise LabError(f"lab {lab.slug}: test cell {exercise.tests[0]} has no solution cell {exercise.id}")

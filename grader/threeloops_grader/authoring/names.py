@@ -37,13 +37,13 @@ def used(source: str) -> frozenset[str]:
 
 def imported_modules(source: str) -> set[str]:
     """Return the absolute modules that the text may import. Of `from a import b` they are both `a` and `a.b`."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return modules
 
 
 def texts(source: str, *where: str) -> set[str]:
@@ -52,8 +52,8 @@ def texts(source: str, *where: str) -> set[str]:
     nodes = list(ast.walk(ast.parse(source)))
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
     named |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    found = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return found if named & set(where) else set()
+    strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return strings if named & set(where) else set()
 
 
 def replays(source: str) -> bool:

@@ -23,8 +23,8 @@ def _lines(source: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
     """Yield each line with its number, from 1, and with "BEGIN" or "END" if it is a marker of this kind."""
     marker = re.compile(rf"\s*### (BEGIN|END) {kind}\s*")
     for number, line in enumerate(source.split("\n"), start=1):
-        found = marker.fullmatch(line)
-        yield number, line, found[1] if found else ""
+        match = marker.fullmatch(line)
+        yield number, line, match[1] if match else ""
 
 
 def regions(source: str, kind: Kind) -> list[str]:
@@ -33,7 +33,7 @@ def regions(source: str, kind: Kind) -> list[str]:
     Raises:
         ValueError: a marker is unclosed, unopened, nested, or not a line of its own; the message names the line.
     """
-    found: list[str] = []
+    contents: list[str] = []
     inside: list[str] | None = None
     for number, line, marker in _lines(source, kind):
         if marker == "BEGIN":
@@ -43,7 +43,7 @@ def regions(source: str, kind: Kind) -> list[str]:
         elif marker == "END":
             if inside is None:
                 raise ValueError(f"line {number} closes a {kind} region that was never opened")
-            found.append("\n".join(inside))
+            contents.append("\n".join(inside))
             inside = None
         elif f"BEGIN {kind}" in line or f"END {kind}" in line:
             side = "END" if f"END {kind}" in line else "BEGIN"
@@ -54,7 +54,7 @@ def regions(source: str, kind: Kind) -> list[str]:
             inside.append(line)
     if inside is not None:
         raise ValueError(f"a {kind} region is opened and never closed with '### END {kind}'")
-    return found
+    return contents
 
 
 def first_line(source: str, kind: Kind) -> int | None:
@@ -69,14 +69,14 @@ def unmarked(source: str, kind: Kind) -> str:
 
 def without(source: str, kind: Kind) -> str:
     """Return the text that students see: solution regions become nbgrader's stub, hidden tests vanish."""
-    kept: list[str] = []
+    outside: list[str] = []
     inside = False
     for _, line, marker in _lines(source, kind):
         if marker:
             inside = marker == "BEGIN"
             if inside and kind == "SOLUTION":
                 indent = line[: len(line) - len(line.lstrip())]
-                kept += [indent + stub for stub in _STUB.split("\n")]
+                outside += [indent + stub for stub in _STUB.split("\n")]
         elif not inside:
-            kept.append(line)
-    return "\n".join(kept)
+            outside.append(line)
+    return "\n".join(outside)

@@ -54,9 +54,9 @@ def teaching_faults(lab: Lab) -> Iterator[str]:
     counted = Counter(answer.exercise for answer in right_answers(lab))
     for cell in cells:
         if kind_of(cell) is Kind.SOLUTION:
-            found = counted[cell.id]
-            if found < _FEWEST_RIGHT_ANSWERS:
-                yield f"cell {cell.id} has {found} other right answers, expected {_FEWEST_RIGHT_ANSWERS}"
+            count = counted[cell.id]
+            if count < _FEWEST_RIGHT_ANSWERS:
+                yield f"cell {cell.id} has {count} other right answers, expected {_FEWEST_RIGHT_ANSWERS}"
 
 
 def _length(cells: list[NotebookNode]) -> Iterator[str]:
@@ -105,8 +105,8 @@ def _asterisks(cell: NotebookNode) -> Iterator[str]:
             parts = given.values if isinstance(given, ast.JoinedStr) else [given]
             texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
             for text in texts:
-                if found := _EMPHASIS.search(re.sub("`[^`]*`", "", text)):
-                    yield f"cell {cell.id} shows {found[0]} with its asterisks, in {name}(…): drop them"
+                if emphasis := _EMPHASIS.search(re.sub("`[^`]*`", "", text)):
+                    yield f"cell {cell.id} shows {emphasis[0]} with its asterisks, in {name}(…): drop them"
 
 
 def _opening(cells: list[NotebookNode]) -> Iterator[str]:
@@ -123,12 +123,12 @@ def _checks(cells: list[NotebookNode]) -> Iterator[str]:
         if kind_of(cell) is not Kind.TEST:
             continue
         exercise, part = split_test_id(cell.id)
-        found = [call for name, call in _calls(cell.source) if name == "check"]
-        if len(found) != 1:
-            yield f"cell {cell.id} has {len(found)} blocks `with check(…)`, expected one"
+        checks = [call for name, call in _calls(cell.source) if name == "check"]
+        if len(checks) != 1:
+            yield f"cell {cell.id} has {len(checks)} blocks `with check(…)`, expected one"
             continue
-        given = {keyword.arg: _value(keyword.value) for keyword in found[0].keywords}
-        if not found[0].args or _value(found[0].args[0]) != exercise:
+        given = {keyword.arg: _value(keyword.value) for keyword in checks[0].keywords}
+        if not checks[0].args or _value(checks[0].args[0]) != exercise:
             yield f"cell {cell.id}: its check must name the exercise {exercise!r}"
         if given.get("part", "") != part:
             yield f"cell {cell.id}: its check says part={given.get('part', '')!r}, expected {part!r}"

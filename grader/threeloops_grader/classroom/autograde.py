@@ -78,10 +78,10 @@ class _LeavesFiles(BaseConverter):
         if (source / SECRET).is_file() and (source / SECRET).stat().st_size <= _MAX_SECRET:
             shutil.copyfile(source / SECRET, target / SECRET)  # `nbgrader release_feedback` needs it
         of_lab = Path(self.coursedir.format_path(self.coursedir.source_directory, ".", assignment_id))
-        known = {f"{assignment_id}.ipynb", TIMESTAMP, SECRET} | files_below(of_lab)
-        for path, found in below(source):  # few enough: `require_plain_files` has counted them
+        expected = {f"{assignment_id}.ipynb", TIMESTAMP, SECRET} | files_below(of_lab)
+        for path, status in below(source):  # few enough: `require_plain_files` has counted them
             name = path.relative_to(source).as_posix()
-            if stat.S_ISREG(found.st_mode) and name not in known and not name.startswith("."):
+            if stat.S_ISREG(status.st_mode) and name not in expected and not name.startswith("."):
                 told = student_name(student_id), student_name(name)
                 self.log.warning("%s: %s is not graded and stays in submitted/", *told)
 
@@ -100,9 +100,9 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         wanted = self._format_source(self.coursedir.assignment_id, self.coursedir.student_id)
         folders = [wanted] if os.path.isdir(wanted) else glob.glob(wanted)
         pattern = f"{self.coursedir.notebook_id}.ipynb"
-        found = {folder: glob.glob(os.path.join(glob.escape(folder), pattern)) for folder in folders}
-        self.assignments = {folder: notebooks for folder, notebooks in found.items() if notebooks}
-        for folder in (folder for folder in folders if not found[folder]):
+        notebooks_in = {folder: glob.glob(os.path.join(glob.escape(folder), pattern)) for folder in folders}
+        self.assignments = {folder: notebooks for folder, notebooks in notebooks_in.items() if notebooks}
+        for folder in (folder for folder in folders if not notebooks_in[folder]):
             self.log.warning("%s holds no notebook; nobody is graded there", folder)
         if not self.assignments:
             super().init_notebooks()  # names what might have been meant

@@ -119,15 +119,15 @@ def _collect(
     from threeloops_grader.classroom.handout.downloads import read_download, store
     from threeloops_grader.classroom.register.roster import saved_roster
 
-    found = read_download(source, target, saved_roster(_roster()))
+    download = read_download(source, target, saved_roster(_roster()))
     when = handed_in.replace(tzinfo=UTC) if handed_in else None
-    changed = store(found, target, course_root() / "submitted", when)
-    print(f"submissions found: {len(found.notebooks)}, new or changed: {changed}")
-    for fault in found.faults:
+    changed = store(download, target, course_root() / "submitted", when)
+    print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
+    for fault in download.faults:
         print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
     if when is None and target.slug in register.load().due:
         print("Without --handed-in these carry no time, and no late penalty applies to them.")
-    if found.faults:
+    if download.faults:
         raise typer.Exit(1)
 
 
@@ -176,11 +176,11 @@ def _export(
     with gradebook() as book:
         rows, strangers = class_scores(book, target, saved_roster(_roster()))
     texts = {f"{target.slug}_{name}.csv": to_csv(make(target, rows, exercises)) for name, make in FORMATS.items()}
-    known = {}
+    wrong = {}
     if any(row.messages for row in rows):
-        kept = folder / f"wrong_answers_{target.number:02d}.json"
-        known = signatures(target, "none" if bwrap.why_not() else "bwrap", kept)  # our own answers
-    mistakes = common_mistakes(target, rows, known)
+        cache = folder / f"wrong_answers_{target.number:02d}.json"
+        wrong = signatures(target, "none" if bwrap.why_not() else "bwrap", cache)  # our own answers
+    mistakes = common_mistakes(target, rows, wrong)
     texts[f"{target.slug}_report.html"] = class_page(target, rows, mistakes)
     texts[f"{target.slug}_report.csv"] = class_csv(target, rows, mistakes)
     for name, text in texts.items():

@@ -35,15 +35,15 @@ def gradebook(root: Path | None = None) -> Iterator[Gradebook]:
 
 def enrol(book: Gradebook, students: list[Student]) -> list[str]:
     """Enter the students; returns ids that the gradebook has and the roster has not. Nobody is removed."""
-    known = {spelling(student.id): student.id for student in book.students}
+    enrolled = {spelling(student.id): student.id for student in book.students}
     for student in students:
         book.update_or_create_student(
-            known.get(spelling(student.id), student.id),
+            enrolled.get(spelling(student.id), student.id),
             first_name=student.first_name,
             last_name=student.last_name,
             email=student.email,
         )
-    return sorted(set(known) - {spelling(student.id) for student in students})
+    return sorted(set(enrolled) - {spelling(student.id) for student in students})
 
 
 def apply_due_dates(book: Gradebook, settings: Settings) -> list[str]:

@@ -29,10 +29,10 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
         # nbgrader runs `alembic` by name, but it is not on PATH unless the environment is activated.
         with changed_environment({"PATH": environment()["PATH"]}), Gradebook(database) as gradebook:
             _require_same_tests(gradebook, report, lab)
-            known = {spelling(s.id): s.id for s in gradebook.students}
+            enrolled = {spelling(s.id): s.id for s in gradebook.students}
             students = [r for r in report.records if is_student(r.student)]
             for record in students:
-                student = known.get(spelling(record.student), record.student)
+                student = enrolled.get(spelling(record.student), record.student)
                 gradebook.update_or_create_student(student)
                 gradebook.update_or_create_submission(lab.slug, student)
                 for test in record.tests:
@@ -51,14 +51,14 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
 
 def _require_same_tests(gradebook: Gradebook, report: ClassReport, lab: Lab) -> None:
     try:
-        known = {c.name: c.max_score for c in gradebook.find_notebook(lab.slug, lab.slug).grade_cells}
+        points = {c.name: c.max_score for c in gradebook.find_notebook(lab.slug, lab.slug).grade_cells}
     except MissingEntry:
         raise LabError(
             f"the gradebook does not know lab {lab.slug}; run `nbgrader generate_assignment {lab.slug}` first"
         ) from None
     graded = {t.name: t.max_score for r in report.records for t in r.tests}
-    if not graded.items() <= known.items():
+    if not graded.items() <= points.items():
         raise LabError(
-            f"the gradebook holds another version of lab {lab.slug} (tests {known}, graded {graded}); "
+            f"the gradebook holds another version of lab {lab.slug} (tests {points}, graded {graded}); "
             f"run `nbgrader generate_assignment {lab.slug} --force` first"
         )

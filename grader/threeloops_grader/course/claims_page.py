@@ -67,17 +67,17 @@ class Row:
 def rows(report: CourseReport) -> list[Row]:
     """Return a row per claim, in the order of the list. A claim whose lab was run without an audit of it has no
     record."""
-    found: dict[str, tuple[dict[str, Any], str, str]] = {}
+    audits_by_claim: dict[str, tuple[dict[str, Any], str, str]] = {}
     for outcome in report.labs:
         for lab, executed in zip(outcome.lab.notebooks, outcome.executed, strict=True):
             for cell, record in audited_cells(executed.notebook):
-                found[record["id"]] = (record, f"labs/{lab.stem}.html#cell-id={cell}", outcome.verified_on)
+                audits_by_claim[record["id"]] = (record, f"labs/{lab.stem}.html#cell-id={cell}", outcome.verified_on)
     titles = {f"{o.lab.number:02}": f"{o.lab.number:02} · {o.lab.title}" for o in report.labs}
     listed = []
     for claim in claims().values():
         title = titles.get(claim.lab, "")
-        if claim.id in found:
-            record, href, device = found[claim.id]
+        if claim.id in audits_by_claim:
+            record, href, device = audits_by_claim[claim.id]
             listed.append(Row(claim, record, href, title, device))
         else:
             listed.append(Row(claim, lab=title))
@@ -95,7 +95,7 @@ def _summary(listed: Sequence[Row]) -> str:
 
 def _contradictions(listed: Sequence[Row]) -> Iterable[tuple[Disagreement, list[Row]]]:
     by_id = {row.claim.id: row for row in listed}
-    return ((each, [by_id[name] for name in each.claims]) for each in disagreements())
+    return ((disagreement, [by_id[name] for name in disagreement.claims]) for disagreement in disagreements())
 
 
 def html_page(listed: Sequence[Row]) -> str:
@@ -147,11 +147,14 @@ def _claim_table(listed: Sequence[Row]) -> str:
 
 def _contradiction_table(listed: Sequence[Row]) -> str:
     body = []
-    for each, settled in _contradictions(listed):
-        says = "<br>".join(f"<strong>{_text(letter)}</strong> {_text(said)}" for letter, said in each.says.items())
-        found = "<br>".join(f"<a href='#{row.claim.id}'>{row.claim.id}</a> {_text(row.found)}" for row in settled)
+    for disagreement, settled in _contradictions(listed):
+        says = "<br>".join(
+            f"<strong>{_text(letter)}</strong> {_text(statement)}" for letter, statement in disagreement.says.items()
+        )
+        results = "<br>".join(f"<a href='#{row.claim.id}'>{row.claim.id}</a> {_text(row.found)}" for row in settled)
         body.append(
-            f"<tr><td class='about'>{_text(each.about)}</td><td>{says}</td><td data-label='Found'>{found}</td></tr>"
+            f"<tr><td class='about'>{_text(disagreement.about)}</td><td>{says}</td>"
+            f"<td data-label='Found'>{results}</td></tr>"
         )
     return _table("contradictions", ["About", "The sources say", "Found"], body)
 
@@ -162,9 +165,11 @@ def markdown(listed: Sequence[Row]) -> str:
     lines += [f"- **{letter}**: {title}" for letter, title in sources().items()]
     lines += ["", "## Where sources contradict each other, or themselves", ""]
     lines += ["| about | the sources say | found |", "|---|---|---|"]
-    for each, settled in _contradictions(listed):
-        says = "; ".join(f"**{letter}** {_cell(said)}" for letter, said in each.says.items())
-        lines.append(f"| {each.about} | {says} | {'; '.join(f'{r.claim.id}: {_cell(r.found)}' for r in settled)} |")
+    for disagreement, settled in _contradictions(listed):
+        says = "; ".join(f"**{letter}** {_cell(statement)}" for letter, statement in disagreement.says.items())
+        lines.append(
+            f"| {disagreement.about} | {says} | {'; '.join(f'{r.claim.id}: {_cell(r.found)}' for r in settled)} |"
+        )
     lines += [
         "",
         "## All claims",

@@ -66,19 +66,19 @@ def run_course(
     started = time.perf_counter()
     release(labs)
     sandbox: Sandbox = "none" if bwrap.why_not() else "bwrap"
-    found: dict[str, LabOutcome] = {}
+    outcomes: dict[str, LabOutcome] = {}
     name = _device_name(device)
     states = {lab.slug: state(lab, name, sandbox) for lab in labs}
     folders = {lab.slug: reports / "executed" / lab.slug for lab in labs}
     for lab in labs:
         if not fresh and (before := kept(lab, folders[lab.slug], states[lab.slug])) is not None:
-            found[lab.slug] = before
+            outcomes[lab.slug] = before
             watch(Step(lab.slug, "unchanged", seconds=before.seconds, done=True))
-    jobs = [(lab, folders[lab.slug], device, sandbox) for lab in labs if lab.slug not in found]
+    jobs = [(lab, folders[lab.slug], device, sandbox) for lab in labs if lab.slug not in outcomes]
     for outcome in side_by_side(_run_lab, jobs, watch, at_a_time):
         keep(outcome, folders[outcome.lab.slug], states[outcome.lab.slug])
-        found[outcome.lab.slug] = outcome
-    return CourseReport(name, sandbox, [found[lab.slug] for lab in labs], time.perf_counter() - started)
+        outcomes[outcome.lab.slug] = outcome
+    return CourseReport(name, sandbox, [outcomes[lab.slug] for lab in labs], time.perf_counter() - started)
 
 
 def labs_at_a_time() -> int:
@@ -125,14 +125,14 @@ def unsettled(lab: Lab, executed: Sequence[Executed]) -> list[str]:
     if any(done.error for done in executed):
         return []
     own = {claim.id: claim for claim in claims().values() if int(claim.lab) == lab.number}
-    found = Counter(str(audit["id"]) for done in executed for audit in audits(done.notebook))
+    counts = Counter(str(audit["id"]) for done in executed for audit in audits(done.notebook))
     faults = [
         f"claim {claim.id} has no audit: call audit({claim.id!r}, …) in {lab.slug} or its dives ({claim.claim})"
         for claim in own.values()
-        if not found[claim.id]
+        if not counts[claim.id]
     ]
-    faults += [f"claim {name} has {times} audits: keep one" for name, times in found.items() if times > 1]
-    faults += [f"claim {name} is audited here and belongs to another lab" for name in found if name not in own]
+    faults += [f"claim {name} has {times} audits: keep one" for name, times in counts.items() if times > 1]
+    faults += [f"claim {name} is audited here and belongs to another lab" for name in counts if name not in own]
     return faults
 
 

@@ -41,10 +41,10 @@ def write(report: CourseReport, reports: Path) -> None:
 
 def _beside(notebook: Lab, notebooks: Sequence[Lab]) -> list[Link]:
     """Return links from a lab's page to the course, the claims, and the lab's other notebook."""
-    others = [each for each in notebooks if each.stem != notebook.stem]
+    others = [other for other in notebooks if other.stem != notebook.stem]
     names = {True: "Deep dives", False: "The lab"}
     links = [Link("All labs", "../course.html"), Link("Claims", "../claims.html")]
-    return links + [Link(names[each.dives], f"{each.stem}.html") for each in others]
+    return links + [Link(names[other.dives], f"{other.stem}.html") for other in others]
 
 
 def _index_page(report: CourseReport) -> str:

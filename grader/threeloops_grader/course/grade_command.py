@@ -77,23 +77,23 @@ def _records_folder(folder: Path, console: Console) -> Path | None:
 
     Raises OSError for anything else, such as a full disk, before anybody is graded.
     """
-    kept = folder / ".threeloops"
+    records_folder = folder / ".threeloops"
     if not folder.is_dir():
         return None  # `submissions.find` raises for it
     try:
-        kept.mkdir(exist_ok=True)
-        with tempfile.TemporaryFile(dir=kept) as file:
+        records_folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=records_folder) as file:
             file.write(b"a record")
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         console.print(
-            f"[bold yellow]No records are kept:[/] {escape(str(kept))} cannot be written ({error.strerror}). "
+            f"[bold yellow]No records are kept:[/] {escape(str(records_folder))} cannot be written ({error.strerror}). "
             "A run that is cut off starts again from the first student.",
             highlight=False,
         )
         return None
-    return kept
+    return records_folder
 
 
 def export(
@@ -163,7 +163,7 @@ def _class_page(report: ClassReport) -> str:
         if failed:
             sections.append(f"<h2 id='{index}'>{html.escape(r.student)}</h2>{pages.table(['Exercise', 'Why'], failed)}")
     if report.sandbox == "none":
-        said = f"Without isolation: {records.WITHOUT_ISOLATION}."
-        sections.insert(0, f"<p class='bad'><strong>{html.escape(said)}</strong></p>")
+        warning = f"Without isolation: {records.WITHOUT_ISOLATION}."
+        sections.insert(0, f"<p class='bad'><strong>{html.escape(warning)}</strong></p>")
     lead = f"{len(report.records)} submissions, graded through the wall; sandbox: {report.sandbox}."
     return pages.page(f"Lab {report.lab}", lead, *sections)

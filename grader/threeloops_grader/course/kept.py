@@ -29,7 +29,7 @@ def state(lab: Lab, device: str, sandbox: str) -> str:
     """Return a hash over everything that a run of the lab depends on: the lab with its deep dives, data and picture,
     the library, the grader, every installed package, Python, the device, the processor, the sandbox, and the programs
     that are there."""
-    packages = sorted(f"{each.name}=={each.version}" for each in distributions())
+    packages = sorted(f"{package.name}=={package.version}" for package in distributions())
     machine = platform.platform(), read_cpu()[0]["name"], len(os.sched_getaffinity(0))
     tools = [shutil.which(name) for name in _TOOLS]
     settings = sorted((k, v) for k, v in os.environ.items() if k.startswith(("THREELOOPS_", "TRITON_", "CUDA_VISIBLE")))
@@ -47,7 +47,7 @@ def keep(outcome: LabOutcome, folder: Path, at: str) -> None:
     whole = {
         "state": at,
         "notebooks": _hash(outcome.lab, folder),
-        "seconds": [each.seconds for each in outcome.executed],
+        "seconds": [run.seconds for run in outcome.executed],
         "verified_on": outcome.verified_on,
         "grades": {name: asdict(record) for name, record in outcome.grades.items()},
         "expected": outcome.expected,
@@ -58,13 +58,13 @@ def keep(outcome: LabOutcome, folder: Path, at: str) -> None:
 def kept(lab: Lab, folder: Path, at: str) -> LabOutcome | None:
     """Return the green run in `folder`, if it was made in the state `at` and its notebooks have not changed since."""
     try:
-        found = json.loads(_record(folder).read_text(encoding="utf-8"))
-        if (found["state"], found["notebooks"]) != (at, _hash(lab, folder)):
+        saved = json.loads(_record(folder).read_text(encoding="utf-8"))
+        if (saved["state"], saved["notebooks"]) != (at, _hash(lab, folder)):
             return None
-        notebooks = [nbformat.read(folder / f"{each.stem}.ipynb", as_version=4) for each in lab.notebooks]
-        executed = [Executed(n, seconds) for n, seconds in zip(notebooks, found["seconds"], strict=True)]
-        grades = {name: Record.from_dict(record) for name, record in found["grades"].items()}
-        return LabOutcome(lab, executed, found["verified_on"], grades, found["expected"], before=True)
+        notebooks = [nbformat.read(folder / f"{notebook.stem}.ipynb", as_version=4) for notebook in lab.notebooks]
+        executed = [Executed(n, seconds) for n, seconds in zip(notebooks, saved["seconds"], strict=True)]
+        grades = {name: Record.from_dict(record) for name, record in saved["grades"].items()}
+        return LabOutcome(lab, executed, saved["verified_on"], grades, saved["expected"], before=True)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -74,4 +74,4 @@ def _record(folder: Path) -> Path:
 
 
 def _hash(lab: Lab, folder: Path) -> str:
-    return sha256_of((each.stem, folder / f"{each.stem}.ipynb") for each in lab.notebooks)
+    return sha256_of((notebook.stem, folder / f"{notebook.stem}.ipynb") for notebook in lab.notebooks)

@@ -84,16 +84,16 @@ def _packages(wanted: list[Requirement], install: str) -> Finding:
     if off:
         return Finding("packages", "broken", f"outside of what the course is tested with: {', '.join(off)}", install)
     leading = ("torch", "triton", "numpy", "jupyterlab", "nbgrader", "papermill")
-    found = {r.name: r.installed for r in wanted}
-    return Finding("packages", "ok", " · ".join(f"{n} {found[n]}" for n in leading if n in found))
+    versions = {r.name: r.installed for r in wanted}
+    return Finding("packages", "ok", " · ".join(f"{n} {versions[n]}" for n in leading if n in versions))
 
 
 def _interpreter(answer: Answer, report: Report | None, install: str) -> Finding:
     if answer["ok"]:
         sentence = "Triton kernels run on the CPU and equal numpy"
         if answer["wrong"]:
-            found = ", ".join(f"{what} ({result})" for what, result in answer["wrong"].items())
-            sentence += f"; this does not (a fault of the interpreter: use fp32 there): {found}"
+            wrong = ", ".join(f"{what} ({result})" for what, result in answer["wrong"].items())
+            sentence += f"; this does not (a fault of the interpreter: use fp32 there): {wrong}"
         return Finding("interpreter", "ok", sentence)
     if report and not report.interpreter.available and not answer.get("late"):
         # For known traps the report has better words than the exception in which they end.

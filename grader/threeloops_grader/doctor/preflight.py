@@ -107,8 +107,8 @@ def cxx() -> Answer:
         argv = [name, "-shared", "-fPIC", "-fopenmp", f"-I{headers}", str(source), "-o", f"{folder}/check.so"]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if "rror" in line]
-        raise DoesNotWork(said[0] if said else f"it exits {done.returncode}")
+        errors = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if "rror" in line]
+        raise DoesNotWork(errors[0] if errors else f"it exits {done.returncode}")
     return {"compiler": name}
 
 

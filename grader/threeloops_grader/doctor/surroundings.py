@@ -74,7 +74,7 @@ def _can_write(cache: _Cache) -> bool:
     """Return whether the folder, or the nearest one above it that is there, can be written. It makes nothing."""
     try:
         folder = cache.folder
-        there = next(each for each in (folder, *folder.parents) if each.exists())
+        there = next(existing for existing in (folder, *folder.parents) if existing.exists())
         return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     except (OSError, RuntimeError):
         return False
@@ -115,8 +115,8 @@ def judge_surroundings(seen: dict[str, Any], origin: Origin) -> list[Finding]:
 def _home(unwritable: list[str], record: str) -> Finding:
     if not unwritable:
         programs = ", ".join(cache.program for cache in _CACHES)
-        kept = f"your record of passed checks is in {record} (THREELOOPS_HOME names another folder)"
-        return Finding("home", "ok", f"{programs} can write their folders; {kept}")
+        record_place = f"your record of passed checks is in {record} (THREELOOPS_HOME names another folder)"
+        return Finding("home", "ok", f"{programs} can write their folders; {record_place}")
     lost = [f"{c.program} ({c.variable}): {c.lost}" for c in _CACHES if c.program in unwritable]
     step = 'name a home that can be written: export HOME="$PWD/work"'
     return Finding("home", "broken", f"cannot be written by {'; '.join(lost)}", step)

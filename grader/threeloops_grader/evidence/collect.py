@@ -109,8 +109,8 @@ class _Evidence:
         about = {**asdict(self.provenance), "verified_on": self.provenance.verified_on}
         parts = [asdict(o) for o in self.outcomes]
         self.folder.mkdir(parents=True, exist_ok=True)
-        found = anonymous({"provenance": about, "complete": self.complete, "parts": parts})
-        replace_text(self.path, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        contents = anonymous({"provenance": about, "complete": self.complete, "parts": parts})
+        replace_text(self.path, json.dumps(contents, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 class CannotCollect(Exception):
@@ -141,8 +141,8 @@ def collect(
         console.print(f"[red]evidence:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 2
     if device == "auto" and about.device == "cpu" and gpu.status == "broken":
-        said = f"The CPU is measured, since the GPU cannot be used: {gpu.sentence}"
-        console.print(f"[bold yellow]{escape(said)}[/]", highlight=False, soft_wrap=True)
+        notice = f"The CPU is measured, since the GPU cannot be used: {gpu.sentence}"
+        console.print(f"[bold yellow]{escape(notice)}[/]", highlight=False, soft_wrap=True)
     undone = [part for part in chosen if not evidence.finished(part)]
     if not undone:
         undone = chosen
@@ -203,12 +203,12 @@ def _resumed(about: Provenance, folder: Path) -> _Evidence:
     again."""
     fresh = _Evidence(about, folder)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no file, or one in an older format: measure again
-        found = json.loads(fresh.path.read_text(encoding="utf-8"))
-        then = found["provenance"]
+        before = json.loads(fresh.path.read_text(encoding="utf-8"))
+        then = before["provenance"]
         now = anonymous(json.loads(about.key))
         changed = {name for name in now if then.get(name) != now[name]} - {"recorded"}
         if changed <= set(_SOFTWARE):
-            fresh.outcomes = [_Outcome(**part) for part in found["parts"]]
+            fresh.outcomes = [_Outcome(**part) for part in before["parts"]]
             if changed:
                 software = {name: then.get(name) for name in _SOFTWARE}
                 fresh.outcomes = [replace(o, finished=False, earlier=o.earlier or software) for o in fresh.outcomes]
@@ -238,8 +238,8 @@ def _selected(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
     """Return the parts whose name or group is `wanted`, or all if none is named. Raises CannotCollect."""
     for name in wanted:
         if not any(name in (part.name, part.group) for part in parts):
-            known = ", ".join([*get_args(Group), *(part.name for part in parts)])
-            raise CannotCollect(f"there is no part {name!r}; the groups and parts are {known}")
+            choices = ", ".join([*get_args(Group), *(part.name for part in parts)])
+            raise CannotCollect(f"there is no part {name!r}; the groups and parts are {choices}")
     return [part for part in parts if not wanted or part.name in wanted or part.group in wanted]
 
 
@@ -322,6 +322,6 @@ def _summarise(evidence: _Evidence, console: Console) -> None:
     console.print(f"\n{good} of {len(evidence.outcomes)} parts are well on {evidence.provenance.verified_on}.")
     for outcome in evidence.failed:
         console.print(_line(outcome), highlight=False)
-    if left := ", ".join(outcome.name for outcome in evidence.outcomes if not outcome.finished):
-        console.print(f"Left for another call of the same command: {left}", markup=False, highlight=False)
+    if unfinished := ", ".join(outcome.name for outcome in evidence.outcomes if not outcome.finished):
+        console.print(f"Left for another call of the same command: {unfinished}", markup=False, highlight=False)
     console.print(f"Written to {evidence.path}", markup=False, highlight=False, soft_wrap=True)

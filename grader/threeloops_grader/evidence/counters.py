@@ -37,8 +37,8 @@ def hardware_counters(no_gpu: str) -> Part:
         counters = _parse(done.stdout)
         finish(done, counters)
         if not counters:
-            said = done.stdout.strip().splitlines()
-            raise Failed(f"ncu counted nothing: {said[-1] if said else 'it said nothing'}")
+            lines = done.stdout.strip().splitlines()
+            raise Failed(f"ncu counted nothing: {lines[-1] if lines else 'it said nothing'}")
         return {"counters": counters}
 
     return Part("hardware counters", 90, run, "numbers", unavailable=no_gpu)

@@ -50,17 +50,17 @@ def _judge_tests(rows: list[Row], done: Finished) -> dict[str, Any]:
         else:
             tests.append({"name": row["test"], "outcome": row["outcome"], "reason": row["reason"]})
     result = {"tests": tests, "not_collected": absent}
-    left = [name for name in selected if name not in latest or latest[name]["outcome"] == BEGUN]
+    remaining = [name for name in selected if name not in latest or latest[name]["outcome"] == BEGUN]
     failed = [t for t in tests if t["outcome"] in ("failed", NOT_COLLECTED)]
-    hung = [n for n in left if sum(r.get("test") == n and r["outcome"] == BEGUN for r in rows) >= MOST_ATTEMPTS]
+    hung = [n for n in remaining if sum(r.get("test") == n and r["outcome"] == BEGUN for r in rows) >= MOST_ATTEMPTS]
     failed += [{"name": name, "reason": f"did not end in {MOST_ATTEMPTS} runs"} for name in hung]
     if failed:
-        more = f"; {len(left)} did not end" if left else ""
-        said = f"{failed[0]['name']}: {failed[0]['reason']}"
-        reason = f"{len(failed)} of {len(selected)} GPU tests failed{more}: {said}"
-        raise Failed(reason, result, again=len(left) > len(hung))
-    if left:
-        reason = f"{len(left)} of {len(selected)} GPU tests did not end: {done.why}"
+        more = f"; {len(remaining)} did not end" if remaining else ""
+        first = f"{failed[0]['name']}: {failed[0]['reason']}"
+        reason = f"{len(failed)} of {len(selected)} GPU tests failed{more}: {first}"
+        raise Failed(reason, result, again=len(remaining) > len(hung))
+    if remaining:
+        reason = f"{len(remaining)} of {len(selected)} GPU tests did not end: {done.why}"
         raise Unfinished(reason, result) if done.returncode is None else Failed(reason, result, again=True)
     if not any(t["outcome"] == "passed" for t in tests):
         reasons = sorted({str(t["reason"]) for t in tests}) or ["pytest selected none"]

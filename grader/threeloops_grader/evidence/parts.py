@@ -108,12 +108,12 @@ def kernel_errors(no_gpu: str, rows: Path, share: tuple[int, int]) -> Part:
     """Check a share of all kernels against float64 on the GPU, beside torch. Fails if one has too large an error."""
 
     def run(seconds: float) -> dict[str, Any]:
-        found = _kernel_rows("kernel_error", rows, seconds, ["--share", *map(str, share)])
-        wrong = [row for row in found if "failed" in row or not row["within"]]
+        errors = _kernel_rows("kernel_error", rows, seconds, ["--share", *map(str, share)])
+        wrong = [row for row in errors if "failed" in row or not row["within"]]
         if wrong:
             names = ", ".join(sorted({f"{r['kernel']} {r['dtype']}" for r in wrong}))
-            raise Failed(f"{len(wrong)} of {len(found)} outputs are wrong or were not computed: {names}", found)
-        return {"rows": found}
+            raise Failed(f"{len(wrong)} of {len(errors)} outputs are wrong or were not computed: {names}", errors)
+        return {"rows": errors}
 
     return Part(f"kernel errors {share[0] + 1} of {share[1]}", 250, run, "faults", rows, False, no_gpu)
 
@@ -135,8 +135,8 @@ def _kernel_rows(module: str, rows: Path, seconds: float, options: list[str]) ->
     deadline = time.monotonic() + seconds
     while True:
         before = len(read(rows))
-        left = deadline - time.monotonic()
-        done = run_tidily(["-m", f"benchmarks.{module}", "--rows", str(rows), *options], left, "cuda")
+        remaining = deadline - time.monotonic()
+        done = run_tidily(["-m", f"benchmarks.{module}", "--rows", str(rows), *options], remaining, "cuda")
         # A kernel that faults ruins the CUDA context for all later ones, which therefore get a new process.
         if not done.returncode or len(read(rows)) == before or deadline - time.monotonic() < 1:
             break

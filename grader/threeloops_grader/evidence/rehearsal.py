@@ -106,13 +106,13 @@ def _source(module: str) -> Path | None:
 @cache
 def _imports(path: Path) -> list[tuple[int, str, str]]:
     """Return the line, module and name ("" for the module itself) of each import of the project's own modules."""
-    found = []
+    imported = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found += [(node.lineno, node.module, alias.name) for alias in node.names]
+            imported += [(node.lineno, node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name, "") for alias in node.names]
-    return [(line, module, name) for line, module, name in found if module.partition(".")[0] in _OURS]
+            imported += [(node.lineno, alias.name, "") for alias in node.names]
+    return [(line, module, name) for line, module, name in imported if module.partition(".")[0] in _OURS]
 
 
 @cache

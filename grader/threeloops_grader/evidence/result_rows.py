@@ -48,14 +48,14 @@ def append(path: Path, row: Row) -> None:
 
 def read(path: Path) -> list[Row]:
     """Return all complete rows, in the order in which they were added, or none if there is no file."""
-    found: list[Row] = []
+    rows: list[Row] = []
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError):  # a line that was cut off while it was written
                 row = json.loads(line)
                 if isinstance(row, dict) and "about" not in row:
-                    found.append(row)
-    return found
+                    rows.append(row)
+    return rows
 
 
 def note(path: Path, piece: str, state: str) -> None:
@@ -73,12 +73,12 @@ def settled(path: Path) -> dict[str, bool]:
 
 def measured(path: Path) -> list[Row]:
     """Return the rows of the latest attempt at each piece, including the rows of an interrupted piece."""
-    found: dict[str, list[Row]] = {}
+    by_part: dict[str, list[Row]] = {}
     at = ""
     for row in read(path):
         if _PIECE not in row:
-            found.setdefault(at, []).append(row)
+            by_part.setdefault(at, []).append(row)
         elif row[_STATE] == BEGUN:
             at = row[_PIECE]
-            found[at] = []
-    return [row for rows in found.values() for row in rows]
+            by_part[at] = []
+    return [row for rows in by_part.values() for row in rows]

@@ -32,17 +32,17 @@ class Allowance:
 
     def spend(self, outcome: Outcome) -> Outcome:
         """Return the outcome with as much of the student's output as is still allowed. The rest becomes a note."""
-        kept = outcome.shown[: self.displays]
-        self.displays -= len(kept)
-        shown = [self._display(output) for output in kept]
-        if len(kept) < len(outcome.shown):
+        allowed = outcome.shown[: self.displays]
+        self.displays -= len(allowed)
+        shown = [self._display(output) for output in allowed]
+        if len(allowed) < len(outcome.shown):
             shown.append({"text/plain": self._say(_DISPLAYS)})
         return replace(outcome, student_printed=self._print(outcome.student_printed), shown=shown)
 
     def _print(self, text: str) -> str:
-        kept = text[: self.text]
-        self.text -= len(kept)
-        return text if kept == text else f"{kept}\n{self._say(_TEXT)}\n"
+        allowed = text[: self.text]
+        self.text -= len(allowed)
+        return text if allowed == text else f"{allowed}\n{self._say(_TEXT)}\n"
 
     def _display(self, output: dict[str, str]) -> dict[str, str]:
         picture = len(output.get("image/png", ""))

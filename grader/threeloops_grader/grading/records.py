@@ -51,7 +51,7 @@ class Record:
         if asdict(record) != data:
             raise ValueError("the record has other fields, too")
         scored: list[Record | Test] = [record, *record.tests]
-        if any(each.score > each.max_score for each in scored):
+        if any(test.score > test.max_score for test in scored):
             raise ValueError("a score of the record is above its maximum")
         return record
 
@@ -82,8 +82,8 @@ def _encodable(text: str) -> str:
 def short_notes(notes: list[str]) -> list[str]:
     """Return each note once, with their length and number limited to what a person reads."""
     short = [n if len(n) <= _MAX_NOTE else f"{n[:_MAX_NOTE]} [...]" for n in dict.fromkeys(notes)]
-    left = len(short) - _MAX_NOTES
-    return short if left <= 0 else [*short[:_MAX_NOTES], f"and {left} more notes"]
+    omitted = len(short) - _MAX_NOTES
+    return short if omitted <= 0 else [*short[:_MAX_NOTES], f"and {omitted} more notes"]
 
 
 def gradescope(record: Record, sandbox: str = "") -> dict[str, Any]:

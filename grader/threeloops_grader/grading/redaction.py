@@ -54,27 +54,27 @@ class Redactor:
             self.begun = True
         if not self.begun:
             return outcome
-        kept = replace(
+        redacted = replace(
             outcome,
             student_printed=f"{NOT_SHOWN}\n" if outcome.student_printed else "",
             shown=[{"text/plain": NOT_SHOWN}] if outcome.shown else [],
         )
         if outcome.quoted is not None:
             words = self._harmless(outcome.quoted) if of_lab else NOT_SHOWN
-            kept.error = outcome.error if outcome.line else _nameable(outcome.error)
-            kept.where = ""
-            kept.message = outcome.unquoted.replace(NOT_SHOWN, words)
-        if kept.error not in ("CheckFailed", "NoAnswer"):
-            kept.message = kept.message[:_MAX_MESSAGE]
-        return kept
+            redacted.error = outcome.error if outcome.line else _nameable(outcome.error)
+            redacted.where = ""
+            redacted.message = outcome.unquoted.replace(NOT_SHOWN, words)
+        if redacted.error not in ("CheckFailed", "NoAnswer"):
+            redacted.message = redacted.message[:_MAX_MESSAGE]
+        return redacted
 
     def _harmless(self, words: str) -> str:
         """Return a message, or its beginning and end, with a dash for each number or hidden word that students do not
         know."""
 
-        def word(found: re.Match[str]) -> str:
-            tells = found[0] in self.hidden or any(c.isdigit() for c in found[0])
-            return "–" if tells and found[0] not in self.known else found[0]
+        def word(match: re.Match[str]) -> str:
+            tells = match[0] in self.hidden or any(c.isdigit() for c in match[0])
+            return "–" if tells and match[0] not in self.known else match[0]
 
         if len(words) > _FIRST_WORDS + _LAST_WORDS:
             return f"{_WORD.sub(word, words[:_FIRST_WORDS])} … {_WORD.sub(word, words[-_LAST_WORDS:])}"

@@ -101,8 +101,8 @@ class Session:
             if fresh:
                 raise MachineFault(_broken_setup("grader's", here))
             with Session(self.manifest, self.pool, self.limits, self.jobs) as alone:  # raises where setup fails alone
-                for each, text in [*(cell for cell in self.history if cell[0] in SETUPS), (kind, source)]:
-                    alone.cell(each, text)
+                for cell_kind, text in [*(cell for cell in self.history if cell[0] in SETUPS), (kind, source)]:
+                    alone.cell(cell_kind, text)
         return _lost(f"a setup cell failed after the submission's own code had run: {here.reason}", dead=True)
 
     def _ask(self, seconds: float, **request: Any) -> Outcome:

@@ -113,20 +113,20 @@ def status() -> None:
     from threeloops_grader.learner.progress import next_step, standing
 
     passed = journal.passed(work_folder())
-    found = [standing(each, passed.get(each.slug, set())) for each in all_labs()]
+    standings = [standing(lab, passed.get(lab.slug, set())) for lab in all_labs()]
     right = {"justify": "right", "no_wrap": True}
     columns = (Column("lab", no_wrap=True), Column("points", **right), Column("minutes", **right))  # type: ignore[arg-type]
     table = Table(*columns, Column("next", no_wrap=True), box=None, pad_edge=False)
-    for each in found:
-        left = "done" if each.done else each.next_exercise if each.started or each.points else "not started"
-        table.add_row(each.lab.slug, f"{each.points:g} / {each.of:g}", str(each.minutes), left)
+    for lab in standings:
+        next_exercise = "done" if lab.done else lab.next_exercise if lab.started or lab.points else "not started"
+        table.add_row(lab.lab.slug, f"{lab.points:g} / {lab.of:g}", str(lab.minutes), next_exercise)
     _console.print(table, highlight=False)
-    points = sum(each.points for each in found)
-    of = sum(each.of for each in found)
-    ahead = sum(each.minutes_left for each in found)
-    minutes = sum(each.minutes for each in found)
+    points = sum(lab.points for lab in standings)
+    of = sum(lab.of for lab in standings)
+    ahead = sum(lab.minutes_left for lab in standings)
+    minutes = sum(lab.minutes for lab in standings)
     _say(f"{points:g} of {of:g} points; about {ahead / 60:.0f} of {minutes / 60:.0f} hours are left.")
-    _say(next_step(found))
+    _say(next_step(standings))
     _say("Points count visible checks that passed when they last ran, in JupyterLab or in `threeloops check`.")
     _say(f"Your copies are in {work_folder()}.")
 
@@ -138,11 +138,11 @@ def reset(
     """Put one exercise of your copy back to the released cell. Your answer is kept in a file beside the notebook."""
     from threeloops_grader.learner.reset import reset as put_back
 
-    chosen, kept = put_back(exercise, lab)
-    if kept is None:
+    chosen, backup = put_back(exercise, lab)
+    if backup is None:
         _say(f"{exercise} of {chosen.slug} is as it was released; nothing was changed.")
     else:
-        _say(f"{exercise} of {chosen.slug} is as it was released. Your answer is in {_relative(kept)}.")
+        _say(f"{exercise} of {chosen.slug} is as it was released. Your answer is in {_relative(backup)}.")
         _say("If the notebook is open in JupyterLab: File, Reload Notebook from Disk.")
 
 

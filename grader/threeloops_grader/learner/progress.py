@@ -34,22 +34,22 @@ def standing(lab: Lab, passed: Collection[str]) -> Standing:
     """Return the learner's standing. `passed` are the checks in the learner's record, as `exercise` or
     `exercise/part`."""
     trusted = manifest(lab, visible=True)
-    left = [exercise.id for exercise in trusted.exercises if not set(_keys(exercise)) <= set(passed)]
+    remaining = [exercise.id for exercise in trusted.exercises if not set(_keys(exercise)) <= set(passed)]
     points = sum(part.points for part in trusted.parts if key(part.test) in passed)
-    return Standing(lab, points, trusted.max_score, lab.minutes, lab.work.is_file(), left[0] if left else "")
+    return Standing(lab, points, trusted.max_score, lab.minutes, lab.work.is_file(), remaining[0] if remaining else "")
 
 
 def next_step(standings: Collection[Standing]) -> str:
     """Return the next step in one sentence: continue a lab that was begun, else start the first remaining lab."""
-    begun = [each for each in standings if each.started and not each.done]
+    begun = [lab for lab in standings if lab.started and not lab.done]
     if begun:
         at = begun[0]
         return f"Next: {at.next_exercise} in lab {at.lab.slug} (`threeloops lab {at.lab.slug[:2]}`)."
-    new = [each for each in standings if not each.done]
+    new = [lab for lab in standings if not lab.done]
     if new:
         return f"Next: lab {new[0].lab.slug}, about {new[0].minutes} minutes (`threeloops lab {new[0].lab.slug[:2]}`)."
     then = "hand in with `threeloops submit LAB`"
-    if any(each.lab.has_answers for each in standings):
+    if any(standing.lab.has_answers for standing in standings):
         then = "`threeloops check LAB --full` also tries the hidden ones"
     return f"Every visible check of every lab has passed; {then}."
 

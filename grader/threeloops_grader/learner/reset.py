@@ -34,7 +34,7 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
         raise LabError(f"{chosen.work} has no cell {exercise} any more; {back}")
     if mine.source.rstrip() == released.source.rstrip():
         return chosen, None
-    kept = _keep(chosen, exercise, mine.source)
+    backup = _keep(chosen, exercise, mine.source)
     mine.source = released.source
     tests = manifest(chosen, visible=True).exercise(exercise).tests
     for cell in [mine, *(_cell(notebook, test) for test in tests)]:
@@ -43,26 +43,26 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
             cell.execution_count = None  # a green card would speak of the answer that is gone
     write_own(chosen.work, notebook)
     journal.note_checked(chosen.copies, chosen.slug, {key(test): False for test in tests})
-    return chosen, kept
+    return chosen, backup
 
 
 def _lab_of(exercise: str, lab: str | None) -> Lab:
     labs = [find_lab(lab)] if lab is not None else all_labs()
     if lab is None:  # most labs do not have the word anywhere, and their cells need not be read
-        labs = [each for each in labs if exercise in each.source.read_text(encoding="utf-8")]
-    having = [each for each in labs if exercise in _exercises(manifest(each, visible=True))]
+        labs = [candidate for candidate in labs if exercise in candidate.source.read_text(encoding="utf-8")]
+    having = [candidate for candidate in labs if exercise in _exercises(manifest(candidate, visible=True))]
     if not having and lab is not None:
-        known = ", ".join(_exercises(manifest(labs[0], visible=True)))
-        raise LabError(f"lab {labs[0].slug} has no exercise {exercise!r}; its exercises are {known}")
+        own = ", ".join(_exercises(manifest(labs[0], visible=True)))
+        raise LabError(f"lab {labs[0].slug} has no exercise {exercise!r}; its exercises are {own}")
     if not having:
         raise LabError(f"no lab has an exercise {exercise!r}; `threeloops status` names the next one of each lab")
-    begun = [each for each in having if each.work.is_file()]
+    begun = [candidate for candidate in having if candidate.work.is_file()]
     if not begun:
         raise LabError(
             f"{having[0].work} does not exist: you have not started lab {having[0].slug} here, so nothing can be reset"
         )
     if len(begun) > 1:
-        names = ", ".join(each.slug for each in begun)
+        names = ", ".join(candidate.slug for candidate in begun)
         raise LabError(f"several of your labs have an exercise {exercise!r} ({names}): say which one with --lab")
     return begun[0]
 
@@ -79,10 +79,10 @@ def _keep(lab: Lab, exercise: str, answer: str) -> Path:
     """Write the answer to the first name that is free, or holds the same."""
     number = 1
     while True:
-        kept = lab.work.parent / f"{exercise}.before-reset{'' if number == 1 else f'-{number}'}.py"
-        if not kept.exists():
-            replace_text(kept, answer.rstrip() + "\n")
-            return kept
-        if kept.read_text(encoding="utf-8") == answer.rstrip() + "\n":
-            return kept
+        backup = lab.work.parent / f"{exercise}.before-reset{'' if number == 1 else f'-{number}'}.py"
+        if not backup.exists():
+            replace_text(backup, answer.rstrip() + "\n")
+            return backup
+        if backup.read_text(encoding="utf-8") == answer.rstrip() + "\n":
+            return backup
         number += 1

@@ -37,18 +37,18 @@ class Finished:
         """Why it failed, in one line: how it ended, and the last line that it printed."""
         if self.returncode is None:
             return f"no answer within {self.seconds:.0f} s"
-        said = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
         ended = f"signal {-self.returncode}" if self.returncode < 0 else f"exit {self.returncode}"
-        return f"{ended}: {said[-1]}" if said else ended
+        return f"{ended}: {lines[-1]}" if lines else ended
 
     @property
     def answer(self) -> dict[str, Any] | None:
         """The JSON object in the last line that it printed, or None if it failed or printed none."""
         try:
-            found = json.loads(self.stdout.strip().splitlines()[-1]) if self.returncode == 0 else None
+            answer = json.loads(self.stdout.strip().splitlines()[-1]) if self.returncode == 0 else None
         except (ValueError, IndexError):
             return None
-        return found if isinstance(found, dict) else None
+        return answer if isinstance(answer, dict) else None
 
 
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:

@@ -72,15 +72,15 @@ class Provenance:
 
 def provenance(machine: Machine, device: Device, gpu: int | None = None) -> Provenance:
     """Describe `device` of `machine`; for "cuda", `gpu` is the index in `machine.gpus`."""
-    found = machine.gpus[gpu] if device == "cuda" and gpu is not None else None
+    used = machine.gpus[gpu] if device == "cuda" and gpu is not None else None
     versions = {"python": platform.python_version(), **{r.name: r.installed for r in requirements()}}
     commit, modified = _commit(course_root())
     return Provenance(
         device=device,
-        name=found.name if found else read_cpu()[0]["name"],
-        memory_bytes=found.memory_bytes if found else machine.memory_bytes,
+        name=used.name if used else read_cpu()[0]["name"],
+        memory_bytes=used.memory_bytes if used else machine.memory_bytes,
         cores=machine.cores,
-        compute_capability=f"{found.capability[0]}.{found.capability[1]}" if found else None,
+        compute_capability=f"{used.capability[0]}.{used.capability[1]}" if used else None,
         driver=machine.driver,
         versions=versions,
         commit=commit,
@@ -98,8 +98,8 @@ def _sources_sha256() -> str:
         base = course_root() if folder == "solutions" else CODE
         for path in (base / folder).rglob("*"):
             name = path.relative_to(base)
-            kept = not any(map(name.is_relative_to, _RESULTS)) and path.suffix not in _BUILD_PRODUCTS
-            if kept and path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+            is_source = not any(map(name.is_relative_to, _RESULTS)) and path.suffix not in _BUILD_PRODUCTS
+            if is_source and path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
                 named[name.as_posix()] = path
     return sha256_of(sorted(named.items()))
 
@@ -154,10 +154,10 @@ def _private() -> list[tuple[str, str]]:
         tempfile.gettempdir(): "<tmp>",
         str(Path.home()): "<home>",
     }
-    found = [(text, word) for text, word in folders.items() if len(text) > 1]
+    private = [(text, word) for text, word in folders.items() if len(text) > 1]
     host = socket.gethostname()
-    found += [(name, "<host>") for name in (host, host.partition(".")[0]) if name]
+    private += [(name, "<host>") for name in (host, host.partition(".")[0]) if name]
     with suppress(Exception):  # without a password entry and $USER there is no name to hide
         user = getpass.getuser()
-        found += [(f"/home/{user}", "<home>"), (f"{user}@", "<user>@")]
-    return sorted(found, key=lambda pair: -len(pair[0]))
+        private += [(f"/home/{user}", "<home>"), (f"{user}@", "<user>@")]
+    return sorted(private, key=lambda pair: -len(pair[0]))

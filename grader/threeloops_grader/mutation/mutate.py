@@ -67,9 +67,9 @@ def mutants(exercise: str, answer: str) -> Iterator[Mutant]:
         if text in seen:
             continue
         seen.add(text)
-        said = f"{_short(before)} → {_short(changed) if changed is not None else 'nothing'}"
-        named[said] += 1
-        fault = said if named[said] == 1 else f"{said} #{named[said]}"
+        change = f"{_short(before)} → {_short(changed) if changed is not None else 'nothing'}"
+        named[change] += 1
+        fault = change if named[change] == 1 else f"{change} #{named[change]}"
         yield Mutant(exercise, operator, getattr(before, "lineno", 0), fault, text + "\n")
 
 
@@ -96,9 +96,9 @@ def _walk(node: ast.AST, path: _Path) -> Iterator[tuple[ast.AST, _Path]]:
         if isinstance(value, ast.AST):
             yield from _walk(value, (*path, (name, None)))
         elif isinstance(value, list):
-            for index, each in enumerate(value):
-                if isinstance(each, ast.AST) and not _is_docstring(each):
-                    yield from _walk(each, (*path, (name, index)))
+            for index, element in enumerate(value):
+                if isinstance(element, ast.AST) and not _is_docstring(element):
+                    yield from _walk(element, (*path, (name, index)))
 
 
 def _is_docstring(node: ast.AST) -> bool:
@@ -129,7 +129,7 @@ def _faults(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
         case ast.Constant(value=float() as value):
             yield "constant", ast.Constant(value * 2 if value else 1.0)
         case ast.If():
-            if not node.orelse and all(isinstance(each, _LEAVES) for each in node.body):
+            if not node.orelse and all(isinstance(statement, _LEAVES) for statement in node.body):
                 yield "guard", None
             yield "guard", ast.If(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
         case ast.IfExp():

@@ -44,13 +44,13 @@ def _equivalents(lab: Lab) -> dict[tuple[str, str], str]:
         return {}
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        found = {(entry["exercise"], entry["fault"]): entry["why"].strip() for entry in entries}
+        reasons = {(entry["exercise"], entry["fault"]): entry["why"].strip() for entry in entries}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"{path}: expected a list of objects with exercise, fault and why ({error})") from None
-    for (exercise, fault), why in found.items():
+    for (exercise, fault), why in reasons.items():
         if not why:
             raise LabError(f"{path}: {exercise}, {fault}: say why no test can tell it from the reference")
-    return found
+    return reasons
 
 
 def run(
@@ -68,18 +68,22 @@ def run(
     that does not exist.
     """
     trusted = manifest(lab)
-    known = _equivalents(lab)
+    equivalent = _equivalents(lab)
     wanted = [trusted.exercise(only)] if only else trusted.exercises
     made = {e.id: list(mutants(e.id, trusted.text(e.id))) for e in wanted}
-    faults = {(mutant.exercise, mutant.fault) for each in made.values() for mutant in each}
-    if unknown := [f"{name}: {fault}" for name, fault in known if name in made and (name, fault) not in faults]:
+    faults = {(mutant.exercise, mutant.fault) for of_exercise in made.values() for mutant in of_exercise}
+    if unknown := [f"{name}: {fault}" for name, fault in equivalent if name in made and (name, fault) not in faults]:
         raise LabError(
             f"lab {lab.slug}: equivalent_mutants.json names mutants that there are not: " + "; ".join(unknown)
         )
-    found = {key: Verdict(m, (), False, known[key]) for m in _all(made) if (key := (m.exercise, m.fault)) in known}
+    verdicts = {
+        key: Verdict(m, (), False, equivalent[key]) for m in _all(made) if (key := (m.exercise, m.fault)) in equivalent
+    }
     for visible in (True, False):
-        left = {name: [m for m in each if not _is_settled(found, m)] for name, each in made.items()}
-        submissions = list(_together(left))
+        unsettled = {
+            name: [m for m in of_exercise if not _is_settled(verdicts, m)] for name, of_exercise in made.items()
+        }
+        submissions = list(_together(unsettled))
 
         def grade(chosen: list[Mutant], visible: bool = visible) -> Record:
             return _grade(trusted, chosen, sandbox, jobs, visible=visible)
@@ -89,22 +93,22 @@ def run(
                 watch("visible tests" if visible else "hidden tests", done + 1, len(submissions))
                 for mutant in submissions[done]:
                     caught_by = _caught(record, trusted.exercise(mutant.exercise).tests)
-                    found[mutant.exercise, mutant.fault] = Verdict(mutant, caught_by, visible)
-    return [found[mutant.exercise, mutant.fault] for mutant in _all(made)]
+                    verdicts[mutant.exercise, mutant.fault] = Verdict(mutant, caught_by, visible)
+    return [verdicts[mutant.exercise, mutant.fault] for mutant in _all(made)]
 
 
-def _is_settled(found: dict[tuple[str, str], Verdict], mutant: Mutant) -> bool:
-    verdict = found.get((mutant.exercise, mutant.fault))
+def _is_settled(verdicts: dict[tuple[str, str], Verdict], mutant: Mutant) -> bool:
+    verdict = verdicts.get((mutant.exercise, mutant.fault))
     return verdict is not None and not verdict.survived
 
 
 def _all(made: dict[str, list[Mutant]]) -> Iterable[Mutant]:
-    return (mutant for each in made.values() for mutant in each)
+    return (mutant for of_exercise in made.values() for mutant in of_exercise)
 
 
-def _together(left: dict[str, list[Mutant]]) -> Iterator[list[Mutant]]:
+def _together(unsettled: dict[str, list[Mutant]]) -> Iterator[list[Mutant]]:
     """Yield one mutant of each exercise per submission, because exercises do not depend on each other."""
-    for row in zip_longest(*left.values()):
+    for row in zip_longest(*unsettled.values()):
         yield [mutant for mutant in row if mutant is not None]
 
 

@@ -36,13 +36,13 @@ def anchored(body: str) -> str:
     """Return the same HTML, in which every second-level heading has an id."""
     taken = set(_ID.findall(body))
 
-    def mark(found: re.Match[str]) -> str:
-        if _ID.search(found["more"]):
-            return found[0]
-        plain = re.sub(r"\W+", "-", _words(found["text"])).strip("-").lower() or "section"
+    def mark(match: re.Match[str]) -> str:
+        if _ID.search(match["more"]):
+            return match[0]
+        plain = re.sub(r"\W+", "-", _words(match["text"])).strip("-").lower() or "section"
         name = next(n for n in (plain, *(f"{plain}-{k}" for k in range(2, len(taken) + 3))) if n not in taken)
         taken.add(name)
-        return f'<h2{found["more"]} id="{name}">{found["text"]}</h2>'
+        return f'<h2{match["more"]} id="{name}">{match["text"]}</h2>'
 
     return _HEADING.sub(mark, body)
 
@@ -54,7 +54,7 @@ def navigation(body: str, back: Sequence[Link]) -> str:
         for heading in _HEADING.finditer(body)
         if (found_id := _ID.search(heading["more"]))
     ]
-    links = " · ".join(f'<a href="{html.escape(each.href)}">{html.escape(each.text)}</a>' for each in back)
+    links = " · ".join(f'<a href="{html.escape(link.href)}">{html.escape(link.text)}</a>' for link in back)
     listed = ""
     if len(sections) >= _FEWEST:
         listed = f"<details open><summary>On this page</summary><ul>{''.join(sections)}</ul></details>"

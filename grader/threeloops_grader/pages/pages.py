@@ -147,8 +147,8 @@ class Cell:
             text = f"<pre>{text}</pre>"
         else:
             text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
-        said = f" data-label='{html.escape(label)}'" if label and text else ""
-        return f"<td class='{html.escape(self.kind)}'{said}>{text}</td>"
+        attribute = f" data-label='{html.escape(label)}'" if label and text else ""
+        return f"<td class='{html.escape(self.kind)}'{attribute}>{text}</td>"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:

@@ -190,16 +190,16 @@ class _GraderHalf:
         result.message = _line(str(error))
         chain = list(_chain(error))
         words = [w for e in chain if (w := getattr(e, "__student_words__", None)) is not None]
-        said = [text for text in self.wall.words if text not in words and text in str(error)]
-        result.quoted = _line([*words, *said][0]) if words or said else None
-        result.unquoted = _line(_without(str(error), [*words, *said]))
+        quoted = [text for text in self.wall.words if text not in words and text in str(error)]
+        result.quoted = _line([*words, *quoted][0]) if words or quoted else None
+        result.unquoted = _line(_without(str(error), [*words, *quoted]))
         lines = [f.lineno for e in chain for f in traceback.extract_tb(e.__traceback__) if f.filename == "<test>"]
         result.line = max((line for line in lines if line), default=None)
         if isinstance(error, LinkDead):
             result.error = "NoAnswer"
             result.message = f"the submission gave no answer: {error}"
         at = getattr(error, "__student_where__", None)
-        is_of_the_student = at is not None or said or getattr(error, "__student_words__", None) is not None
+        is_of_the_student = at is not None or quoted or getattr(error, "__student_words__", None) is not None
         if not is_of_the_student and is_machines(error):
             result.fault = _line(f"{type(error).__name__}: {error}")
         here = f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else ""
@@ -232,8 +232,8 @@ def _shown(text: object) -> list[dict[str, str]]:
         outputs = json.loads(text) if type(text) is str else []
     except (ValueError, RecursionError):
         return []
-    kept = [_safe(output) for output in outputs if type(output) is dict] if type(outputs) is list else []
-    return [output for output in kept if output]
+    plain = [_safe(output) for output in outputs if type(output) is dict] if type(outputs) is list else []
+    return [output for output in plain if output]
 
 
 def _safe(output: dict[str, object]) -> dict[str, str]:

@@ -127,7 +127,7 @@ class RankProcesses:
         """Return how much each rank has grown at most, or None if one has ended or has started another process."""
         try:
             growth = self._resident.growth()
-            helpers = [psutil.Process(each).children(recursive=True) for each in self.processes]
+            helpers = [psutil.Process(process).children(recursive=True) for process in self.processes]
             return None if any(helpers) else growth
         except (ProcessLookupError, psutil.Error):
             return None

@@ -275,8 +275,8 @@ def _end_all(pid: int) -> None:
     """Kill the submission and all processes that it left. With namespaces the first kill ends them all."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    while left := psutil.Process().children(recursive=True):
-        for child in left:
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
             with suppress(psutil.Error):
                 child.kill()
         with suppress(ChildProcessError):

@@ -41,7 +41,7 @@ def _handed_out(lab: Lab) -> dict[str, str]:
     where = f"lab {lab.slug}, header: handed_out"
     if not isinstance(reasons, dict) or not all(isinstance(why, str) and why.strip() for why in reasons.values()):
         raise LabError(f"{where} is {reasons!r}, expected exercises, each with a reason")
-    exercises = {each.id for each in manifest(lab).exercises}
+    exercises = {exercise.id for exercise in manifest(lab).exercises}
     if unknown := sorted(set(reasons) - exercises):
         raise LabError(f"{where} names {', '.join(unknown)}, and the lab has only {', '.join(sorted(exercises))}")
     return reasons

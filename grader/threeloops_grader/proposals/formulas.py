@@ -67,13 +67,13 @@ def _calls(lab: Released, test: ast.Module, function: Function) -> Iterator[_Cal
     for scope in scopes(test):
         yield from _calls_in(scope, {function.name} | _called(scope), function)
     for scope in scopes(lab.setup):
-        if scope.name and {scope.name, *(each.name for each in scope.around)} & reached:
+        if scope.name and {scope.name, *(outer.name for outer in scope.around)} & reached:
             yield from _calls_in(scope, _called(scope), function)
 
 
 def _called(scope: Scope) -> set[str]:
     """Return the parameters of the functions around a call. One of them may be the exercise's function."""
-    return {name for each in (*scope.around, scope) for name in each.parameters}
+    return {name for outer in (*scope.around, scope) for name in outer.parameters}
 
 
 def _calls_in(scope: Scope, stands_for: set[str], function: Function) -> Iterator[_Call]:
@@ -84,7 +84,7 @@ def _calls_in(scope: Scope, stands_for: set[str], function: Function) -> Iterato
         if isinstance(node.func, ast.Name) and node.func.id in stands_for:
             arguments = node.args
         else:
-            handed = [isinstance(each, ast.Name) and each.id in stands_for for each in node.args]
+            handed = [isinstance(argument, ast.Name) and argument.id in stands_for for argument in node.args]
             arguments = node.args[handed.index(True) + 1 :] if any(handed) and not _compares(node) else []
             if not arguments:
                 continue
@@ -92,7 +92,7 @@ def _calls_in(scope: Scope, stands_for: set[str], function: Function) -> Iterato
         if len(arguments) == 1 and isinstance(arguments[0], ast.Starred) and isinstance(arguments[0].value, ast.Name):
             yield _Call(scope, node, spread=arguments[0].value.id)
             continue
-        if len(arguments) > len(wanted) or any(isinstance(each, ast.Starred) for each in arguments):
+        if len(arguments) > len(wanted) or any(isinstance(argument, ast.Starred) for argument in arguments):
             continue
         pairs = [*zip(wanted, arguments, strict=False), *((k.arg, k.value) for k in node.keywords if k.arg in wanted)]
         for parameter, argument in pairs:
@@ -131,13 +131,13 @@ def _plain(argument: ast.expr) -> ast.expr:
 
 def _own_nodes(scope: Scope) -> Iterator[ast.AST]:
     """Yield the nodes of the scope's statements, without nested functions and classes."""
-    left: list[ast.AST] = list(scope.body)
-    while left:
-        node = left.pop()
+    waiting: list[ast.AST] = list(scope.body)
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         yield node
-        left += list(ast.iter_child_nodes(node))
+        waiting += list(ast.iter_child_nodes(node))
 
 
 def _values(call: _Call, setup: set[str], function: Function) -> Iterator[tuple[ast.expr, list[ast.stmt]]]:
@@ -150,13 +150,13 @@ def _values(call: _Call, setup: set[str], function: Function) -> Iterator[tuple[
         if body is None:
             continue
         together: list[ast.AST] = [value, *body]
-        if any(reads(each) & arguments for each in together) or _written_in(together, call.parts):
+        if any(reads(statement) & arguments for statement in together) or _written_in(together, call.parts):
             yield value, body
 
 
 def _written_in(nodes: list[ast.AST], texts: dict[str, str]) -> bool:
-    inner = (each for node in nodes for each in ast.walk(node) if texts)
-    return any(ast.unparse(each) in texts for each in inner if isinstance(each, ast.expr))
+    inner = (part for node in nodes for part in ast.walk(node) if texts)
+    return any(ast.unparse(part) in texts for part in inner if isinstance(part, ast.expr))
 
 
 def _forms(value: ast.expr, call: _Call, function: Function) -> Iterator[ast.expr]:
@@ -197,8 +197,8 @@ def _candidates(call: _Call) -> Iterator[ast.expr]:
             case ast.NamedExpr(value=value):
                 yield value
             case ast.Call(args=arguments):
-                yield from (each for each in arguments if not isinstance(each, ast.Constant | ast.Starred))
-                yield from (each.value for each in node.keywords if not isinstance(each.value, ast.Constant))
+                yield from (argument for argument in arguments if not isinstance(argument, ast.Constant | ast.Starred))
+                yield from (keyword.value for keyword in node.keywords if not isinstance(keyword.value, ast.Constant))
                 if len(arguments) > 1 and isinstance(arguments[0], ast.Name) and arguments[0].id in results:
                     unpacked.setdefault(arguments[0].id, arguments[1])
             case ast.Compare(left=left, comparators=comparators):
@@ -218,7 +218,7 @@ def _results(call: _Call) -> list[str]:
     """Return the variables `a` and `b` of `a, b = function(…)`."""
     for node in _own_nodes(call.scope):
         if isinstance(node, ast.Assign) and node.value is call.node and isinstance(node.targets[0], ast.Tuple):
-            return [each.id for each in node.targets[0].elts if isinstance(each, ast.Name)]
+            return [target.id for target in node.targets[0].elts if isinstance(target, ast.Name)]
     return []
 
 
@@ -227,7 +227,7 @@ def _helpers(lab: Released, exercise: Asked, setup: set[str]) -> Iterator[tuple[
     for node in lab.setup.body:
         if isinstance(node, Function):
             yield node, []
-    wanted = {each.name for each in exercise.functions}
+    wanted = {function.name for function in exercise.functions}
     for test in exercise.tests:
         for scope in scopes(test):
             if scope.name or scope.around:
@@ -243,7 +243,7 @@ def _helpers(lab: Released, exercise: Asked, setup: set[str]) -> Iterator[tuple[
 def _fitting(helper: Function, wanted: list[str]) -> Iterator[str]:
     """Yield arguments for a helper: by name if the parameters have the same names, and in order."""
     own = parameters(helper)
-    optional = len(helper.args.defaults) + sum(each is not None for each in helper.args.kw_defaults)
+    optional = len(helper.args.defaults) + sum(default is not None for default in helper.args.kw_defaults)
     needed = own[: len(own) - optional]
     if set(needed) <= set(wanted):
         yield ", ".join(f"{name}={name}" for name in own if name in wanted)
@@ -258,7 +258,7 @@ def _written(function: Function, call: _Call | None, body: list[ast.stmt], value
     if call:
         lines += [f"{name} = {parameter}" for name, parameter in call.names.items() if name != parameter]
         lines += [f"{call.spread} = ({', '.join(parameters(function))},)"] if call.spread else []
-    steps = [_Replacing(replaced).visit(copy.deepcopy(each)) for each in (*body, ast.Return(value))]
+    steps = [_Replacing(replaced).visit(copy.deepcopy(statement)) for statement in (*body, ast.Return(value))]
     lines += [line for step in steps for line in ast.unparse(ast.fix_missing_locations(step)).splitlines()]
     return f"{head(function)}:\n" + "\n".join(f"    {line}" for line in lines)
 

@@ -32,11 +32,11 @@ class Module:
 
     @property
     def functions(self) -> list[Function]:
-        return [each for each in self.tree.body if isinstance(each, Function) and not each.name.startswith("_")]
+        return [node for node in self.tree.body if isinstance(node, Function) and not node.name.startswith("_")]
 
     @property
     def classes(self) -> list[ast.ClassDef]:
-        return [each for each in self.tree.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
+        return [node for node in self.tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
 
     @property
     def has_kernels(self) -> bool:
@@ -46,7 +46,7 @@ class Module:
 def importable(lab: Lab) -> list[str]:
     """Return the modules that answers may import. Import them once, before the first of many answers is tried."""
     gone = _gone(tuple(lab.withholds))
-    return [each.name for each in _with_answers() if each.name not in gone]
+    return [module.name for module in _with_answers() if module.name not in gone]
 
 
 def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[Proposal]:
@@ -71,9 +71,9 @@ def from_library(lab: Released, exercise: Asked, *, kernels: bool) -> Iterator[P
                     calling = f"{head(function)}:\n    taken = _taken({arguments})\n    return "
                     yield Proposal(*(exercise.answer(function.name, calling + value, taking) for value in values))
         for wanted in exercise.classes:
-            for each in module.classes:
-                if _methods(wanted) <= _methods(each):
-                    taking = _taking(module, each.name, pasted)
+            for class_ in module.classes:
+                if _methods(wanted) <= _methods(class_):
+                    taking = _taking(module, class_.name, pasted)
                     yield Proposal(exercise.answer(wanted.name, f"{wanted.name} = _taken", taking))
 
 
@@ -97,21 +97,23 @@ def _annotation(function: Function) -> str:
 @cache
 def _fields() -> dict[str, frozenset[str]]:
     """Return the fields and properties of the library's public classes, by the name of the class."""
-    found: dict[str, frozenset[str]] = {}
+    fields: dict[str, frozenset[str]] = {}
     for module in modules():
         for node in module.classes:
-            found[node.name] = found.get(node.name, frozenset()) | _fields_of(node)
-    return found
+            fields[node.name] = fields.get(node.name, frozenset()) | _fields_of(node)
+    return fields
 
 
 def _fields_of(node: ast.ClassDef) -> frozenset[str]:
     fields = {
-        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        field.target.id
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
     }
     properties = {
-        each.name
-        for each in node.body
-        if isinstance(each, Function) and "property" in {ast.unparse(by) for by in each.decorator_list}
+        part.name
+        for part in node.body
+        if isinstance(part, Function) and "property" in {ast.unparse(by) for by in part.decorator_list}
     }
     return frozenset(name for name in fields | properties if not name.startswith("_"))
 
@@ -131,8 +133,8 @@ def _fitting(candidate: Function, asked: Function) -> Iterator[str]:
     wanted = parameters(asked)
     positional = len(candidate.args.posonlyargs) + len(candidate.args.args)
     keywords = [
-        each.arg
-        for each, default in zip(candidate.args.kwonlyargs, candidate.args.kw_defaults, strict=True)
+        parameter.arg
+        for parameter, default in zip(candidate.args.kwonlyargs, candidate.args.kw_defaults, strict=True)
         if default is None
     ]
     most = positional if candidate.args.vararg is None else len(wanted)
@@ -165,7 +167,7 @@ def _kinds(function: Function) -> dict[str, frozenset[str]]:
     """Return the types that the annotation of each parameter allows. The empty set allows everything."""
     given = function.args
     parts = (*given.posonlyargs, *given.args, *([given.vararg] if given.vararg else []), *given.kwonlyargs)
-    return {each.arg: _allowed(each.annotation) for each in parts}
+    return {parameter.arg: _allowed(parameter.annotation) for parameter in parts}
 
 
 def _allowed(annotation: ast.expr | None) -> frozenset[str]:
@@ -192,18 +194,20 @@ def _excludes(taken: frozenset[str], offered: frozenset[str]) -> bool:
 
 
 def _methods(node: ast.ClassDef) -> set[str]:
-    return {each.name for each in node.body if isinstance(each, Function) and not each.name.startswith("_")}
+    return {
+        function.name for function in node.body if isinstance(function, Function) and not function.name.startswith("_")
+    }
 
 
 @cache
 def modules() -> tuple[Module, ...]:
     """Return all modules of the library, in the order of their files."""
-    found = {}
+    by_name = {}
     for path in sorted(LIBRARY.rglob("*.py")):
         parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
-    trees = {name: ast.parse(text) for name, text in found.items()}
-    return tuple(Module(name, found[name], tree, _imports(tree, found)) for name, tree in trees.items())
+        by_name[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
+    trees = {name: ast.parse(text) for name, text in by_name.items()}
+    return tuple(Module(name, by_name[name], tree, _imports(tree, by_name)) for name, tree in trees.items())
 
 
 def _with_answers() -> Iterator[Module]:
@@ -213,14 +217,14 @@ def _with_answers() -> Iterator[Module]:
             yield module
 
 
-def _imports(tree: ast.Module, known: Iterable[str]) -> frozenset[str]:
+def _imports(tree: ast.Module, modules: Iterable[str]) -> frozenset[str]:
     asked = set()
     for node in _at_import(tree.body):
         if isinstance(node, ast.Import):
-            asked |= {each.name for each in node.names}
+            asked |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            asked |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-    return frozenset(asked & set(known))
+            asked |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(asked & set(modules))
 
 
 def _at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -235,7 +239,7 @@ def _at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 @cache
 def _gone(withheld: tuple[str, ...]) -> frozenset[str]:
     """Return the modules that cannot be imported in a graded run."""
-    prefixes = tuple(f"{each}." for each in withheld)
+    prefixes = tuple(f"{module}." for module in withheld)
     gone = {module.name for module in modules() if f"{module.name}.".startswith(prefixes)}
     while more := {module.name for module in modules() if module.needs & gone} - gone:
         gone |= more

@@ -21,7 +21,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def parameters(function: Function) -> list[str]:
     """Return the names of the parameters, including `self` of a method."""
     given = function.args
-    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return [parameter.arg for parameter in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
 
 
 def head(function: Function) -> str:
@@ -49,11 +49,11 @@ class Asked:
     @property
     def functions(self) -> list[Function]:
         """The functions that the exercise asks for: those without a body so far."""
-        return [each for each in self.stub.body if isinstance(each, Function) and _is_unwritten(each)]
+        return [node for node in self.stub.body if isinstance(node, Function) and _is_unwritten(node)]
 
     @property
     def classes(self) -> list[ast.ClassDef]:
-        return [each for each in self.stub.body if isinstance(each, ast.ClassDef) and _is_unwritten(each)]
+        return [node for node in self.stub.body if isinstance(node, ast.ClassDef) and _is_unwritten(node)]
 
     def answer(self, name: str, text: str, before: str = "") -> str:
         """Return the solution cell with `text` instead of the function or class `name`, and with `before` on top."""
@@ -74,12 +74,12 @@ class Released:
     def reached(self, test: ast.Module) -> set[str]:
         """Return the functions and classes of setup cells that a test uses, directly or through others."""
         defined = {node.name: node for node in self.setup.body if isinstance(node, Function | ast.ClassDef)}
-        found: set[str] = set()
+        names: set[str] = set()
         new = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} & defined.keys()
         while new:
-            found |= new
-            new = {name for each in new for name in reads(defined[each]) if name in defined} - found
-        return found
+            names |= new
+            new = {name for reader in new for name in reads(defined[reader]) if name in defined} - names
+        return names
 
     def runs_elsewhere(self, test: ast.Module) -> bool:
         """Tell whether a test runs answers on ranks or on a recorded disk, with on_cluster, on_disk and the like."""
@@ -123,5 +123,5 @@ def _text(node: ast.AST) -> str:
 
 
 def _is_unwritten(node: ast.AST) -> bool:
-    raised = [each.exc for each in ast.walk(node) if isinstance(each, ast.Raise)]
-    return any("NotImplementedError" in ast.unparse(each) for each in raised if each is not None)
+    raised = [raising.exc for raising in ast.walk(node) if isinstance(raising, ast.Raise)]
+    return any("NotImplementedError" in ast.unparse(exception) for exception in raised if exception is not None)

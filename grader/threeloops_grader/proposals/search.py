@@ -41,14 +41,14 @@ def find_leaks(
     the lab's name before the search."""
     watch(lab.slug)
     released = Released.read(lab)
-    found = []
+    leaking = []
     patience, modules = (_OF_LIBRARY, importable(lab)) if source == "library" else (None, [])
     with Bench(released.trusted, patience, modules, alone=source == "library") as bench:
         for asked in released.exercises:
             exercise = _tried(released, released.trusted.exercise(asked.id), source)
             if leak := _best(bench, exercise, asked, list(_proposals(released, asked, exercise, source))):
-                found.append(leak)
-    return lab, found
+                leaking.append(leak)
+    return lab, leaking
 
 
 def _tried(released: Released, exercise: Exercise, source: Source) -> Exercise:
@@ -72,9 +72,11 @@ def _proposals(released: Released, asked: Asked, exercise: Exercise, source: Sou
 
 
 def _best(bench: Bench, exercise: Exercise, asked: Asked, proposals: list[Proposal]) -> Leak | None:
-    texts = [each.text for each in proposals]
+    texts = [proposal.text for proposal in proposals]
     outcomes = list(bench.earned(exercise, texts))
-    variants = [text for each, o in zip(proposals, outcomes, strict=True) if o.returned for text in each.variants]
+    variants = [
+        text for proposal, o in zip(proposals, outcomes, strict=True) if o.returned for text in proposal.variants
+    ]
     passed = [o.passed for o in (*outcomes, *bench.earned(exercise, variants))]
     if not any(passed):
         return None
@@ -88,6 +90,6 @@ def _best(bench: Bench, exercise: Exercise, asked: Asked, proposals: list[Propos
 def _trivial(asked: Asked) -> Iterator[str]:
     """Yield answers that copy nothing. If one of them passes a part, that part does not show a leak."""
     for function in asked.functions:
-        arguments = [each.arg for each in function.args.args]
+        arguments = [parameter.arg for parameter in function.args.args]
         for value in ("None", "0", "[]", "()", "False", "True", *arguments, *(f"list({name})" for name in arguments)):
             yield asked.answer(function.name, f"{head(function)}:\n    return {value}")

@@ -52,7 +52,7 @@ def _scopes(scope: Scope) -> Iterator[Scope]:
     for statement in scope.statements():
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             given = statement.args
-            names = tuple(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+            names = tuple(parameter.arg for parameter in (*given.posonlyargs, *given.args, *given.kwonlyargs))
             yield from _scopes(Scope(statement.name, names, statement.body, (*scope.around, scope)))
 
 
@@ -65,8 +65,8 @@ def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 def _inside(statement: ast.stmt) -> list[ast.stmt]:
     if not isinstance(statement, _Compound):
         return []
-    found = [*statement.body, *getattr(statement, "orelse", []), *getattr(statement, "finalbody", [])]
-    return found + [each for handler in getattr(statement, "handlers", []) for each in handler.body]
+    inner = [*statement.body, *getattr(statement, "orelse", []), *getattr(statement, "finalbody", [])]
+    return inner + [handled for handler in getattr(statement, "handlers", []) for handled in handler.body]
 
 
 def _contains(statement: ast.AST, at: ast.AST) -> bool:
@@ -92,28 +92,28 @@ def _beside(body: Sequence[ast.stmt], at: ast.AST) -> Iterator[ast.stmt]:
 
 def reads(node: ast.AST) -> set[str]:
     """Return the names that the node needs from outside, without builtins."""
-    loaded = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    loaded = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
     inner: set[str] = set()
-    for each in ast.walk(node):
-        if isinstance(each, ast.comprehension):
-            inner |= _stored(each.target)
-        elif isinstance(each, _Function):
-            given = each.args
+    for part in ast.walk(node):
+        if isinstance(part, ast.comprehension):
+            inner |= _stored(part.target)
+        elif isinstance(part, _Function):
+            given = part.args
             names = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
             inner |= {name.arg for name in names if name is not None}
-            if not isinstance(each, ast.Lambda):
-                inner |= {name for statement in _flat(each.body) for name in binds(statement)}
+            if not isinstance(part, ast.Lambda):
+                inner |= {name for statement in _flat(part.body) for name in binds(statement)}
     if isinstance(node, _Compound):
-        inner |= binds(node) - {each for first in _inside(node)[:1] for each in _read_at_once(first)}
+        inner |= binds(node) - {name for first in _inside(node)[:1] for name in _read_at_once(first)}
     return loaded - inner - _BUILTINS
 
 
 def _read_at_once(statement: ast.stmt) -> set[str]:
     """Return the names that `total += …` reads. The syntax tree shows them only as assigned."""
     return {
-        each.target.id
-        for each in ast.walk(statement)
-        if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name)
+        part.target.id
+        for part in ast.walk(statement)
+        if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name)
     }
 
 
@@ -122,18 +122,18 @@ def binds(statement: ast.stmt) -> set[str]:
     if isinstance(statement, _Named):
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
-        return {(each.asname or each.name).partition(".")[0] for each in statement.names}
+        return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
     if isinstance(statement, _Compound):
-        own = {name for each in _inside(statement) for name in binds(each)}
+        own = {name for inner in _inside(statement) for name in binds(inner)}
         for target in (getattr(statement, "target", None), *(w.optional_vars for w in getattr(statement, "items", []))):
             own |= _stored(target) if target is not None else set()
         return own
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return _changed(statement.value.func)
-    found = _stored(statement)
+    bound = _stored(statement)
     for target in getattr(statement, "targets", [getattr(statement, "target", None)]):
-        found |= _changed(target)
-    return found
+        bound |= _changed(target)
+    return bound
 
 
 def _changed(target: ast.AST | None) -> set[str]:
@@ -145,7 +145,7 @@ def _changed(target: ast.AST | None) -> set[str]:
 
 
 def _stored(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
 def backward(value: ast.AST, before: Sequence[ast.stmt], given: set[str], without: set[str]) -> list[ast.stmt] | None:
@@ -158,7 +158,7 @@ def backward(value: ast.AST, before: Sequence[ast.stmt], given: set[str], withou
     needs.add(reads(value) - given)
     if reads(value) & without:
         return None
-    kept: list[ast.stmt] = []
+    needed: list[ast.stmt] = []
     for statement in reversed(before):
         bound = binds(statement)
         changes = isinstance(statement, ast.Expr | ast.AugAssign | _Compound) or not _stored(statement)
@@ -168,12 +168,12 @@ def backward(value: ast.AST, before: Sequence[ast.stmt], given: set[str], withou
             if bound & needs.names and not isinstance(statement, ast.Expr):
                 return None
             continue
-        kept.append(statement)
+        needed.append(statement)
         if not changes or isinstance(statement, _Named | ast.Import | ast.ImportFrom):
             needs.names -= bound
         needs.add(reads(statement) - given - _bound_inside(statement))
-    bound = {name for statement in kept for name in binds(statement)}
-    return None if needs.names - bound else kept[::-1]
+    bound = {name for statement in needed for name in binds(statement)}
+    return None if needs.names - bound else needed[::-1]
 
 
 def _bound_inside(statement: ast.stmt) -> set[str]:

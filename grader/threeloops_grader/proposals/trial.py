@@ -201,8 +201,8 @@ def why_not_alone() -> str | None:
         os._exit(0)
     os.close(writing)
     os.waitpid(pid, 0)
-    with os.fdopen(reading) as said:
-        return said.read() or None
+    with os.fdopen(reading) as reason:
+        return reason.read() or None
 
 
 class _Calls:
@@ -231,9 +231,9 @@ def _importing(withheld: Iterable[str]) -> Any:
     gone = tuple(f"{module}." for module in withheld)
 
     def imports(name: str, *others: Any) -> Any:
-        for each in (name, *(f"{name}.{part}" for part in (others[2] if len(others) > 2 else None) or ())):
-            if f"{each}.".startswith(gone):
-                raise ImportError(f"{each} is withheld in graded runs")
+        for module in (name, *(f"{name}.{part}" for part in (others[2] if len(others) > 2 else None) or ())):
+            if f"{module}.".startswith(gone):
+                raise ImportError(f"{module} is withheld in graded runs")
         return builtins.__import__(name, *others)
 
     return imports

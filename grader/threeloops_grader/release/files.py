@@ -23,11 +23,11 @@ def sha256(path: Path) -> str:
 def differences(made: Path, present: Path) -> dict[str, str]:
     """Return the relative names of files whose content differs between the expected and the actual folder."""
     wanted = files_below(made)
-    found = files_below(present)
+    files = files_below(present)
     return {
-        name: "is missing" if name not in found else "is not part of the release" if name not in wanted else "differs"
-        for name in sorted(wanted | found)
-        if name not in wanted & found or not cmp(made / name, present / name, shallow=False)
+        name: "is missing" if name not in files else "is not part of the release" if name not in wanted else "differs"
+        for name in sorted(wanted | files)
+        if name not in wanted & files or not cmp(made / name, present / name, shallow=False)
     }
 
 

@@ -94,11 +94,11 @@ def _own_cells_by_neighbour(
 
 def _successors(before: list[str], after: list[str]) -> dict[str, str]:
     """Return the successor of each replaced cell. (Prose whose text changed has a new id.)"""
-    found: dict[str, str] = {}
+    successors: dict[str, str] = {}
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag == "replace":
-            found |= {before[i]: after[min(j1 + i - i1, j2 - 1)] for i in range(i1, i2)}
-    return found
+            successors |= {before[i]: after[min(j1 + i - i1, j2 - 1)] for i in range(i1, i2)}
+    return successors
 
 
 def _keyed(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:

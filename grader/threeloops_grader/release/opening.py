@@ -81,12 +81,12 @@ def _digest(cells: list[str]) -> str:
 
 def _with_digest(png: bytes, digest: str) -> bytes:
     """Return the picture in 256 colours, which halves its size, with the hash of the cells that drew it."""
-    said = PngImagePlugin.PngInfo()
-    said.add_text(_TEXT, digest)
+    metadata = PngImagePlugin.PngInfo()
+    metadata.add_text(_TEXT, digest)
     small = io.BytesIO()
     with Image.open(io.BytesIO(png)) as picture:
         few = picture.convert("RGBA").quantize(256)
-        few.save(small, "PNG", optimize=True, pnginfo=said, dpi=picture.info.get("dpi"))
+        few.save(small, "PNG", optimize=True, pnginfo=metadata, dpi=picture.info.get("dpi"))
     return small.getvalue()
 
 

@@ -22,10 +22,10 @@ from threeloops.files import replace_text
 from threeloops.lab.course import glossary, loops, outline
 from traitlets.config import Config
 
-from threeloops_grader.authoring.answers import CHANGES
 from threeloops_grader.authoring.data_files import data_files
 from threeloops_grader.authoring.labs import LABS, OPENING, SOLUTIONS, Lab, LabError, all_labs
 from threeloops_grader.authoring.lint import require_sound
+from threeloops_grader.authoring.markdown.answer_file import ANSWERS
 from threeloops_grader.release import opening
 from threeloops_grader.release.files import differences
 from threeloops_grader.release.leaks import leaks
@@ -43,7 +43,7 @@ _TABLE = re.compile(
 """The place of the table of labs in the README, if there is one."""
 
 IGNORE = [
-    "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", "wrong", "right", CHANGES, "__pycache__", ".*", "*.tmp",
+    "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", ANSWERS, "__pycache__", ".*", "*.tmp",
     "feedback",
 ]  # fmt: skip
 """Files that nbgrader must never copy to students. Sources, wrong answers and other right ones hold the answers, and so
@@ -104,33 +104,33 @@ def stale(labs: Sequence[Lab]) -> list[str]:
     if it is current."""
     with tempfile.TemporaryDirectory() as scratch:
         built = _build(labs, Path(scratch))
-        found = [
+        differing = [
             f"{LABS}/{lab.slug}/{name} {what}"
             for lab in labs
             for name, what in differences(built / lab.slug, lab.root / LABS / lab.slug).items()
         ]
-    found += [
+    differing += [
         f"{lab.opening.relative_to(lab.root)} is not what the cell tagged {OPENING!r} draws"
         for lab in labs
         if not opening.is_current(lab)
     ]
     for root in {lab.root for lab in labs}:
         written = _written(root)
-        known = {lab.slug for lab in all_labs(root)} | {".gitkeep"} | {path.name for path in written}
+        expected = {lab.slug for lab in all_labs(root)} | {".gitkeep"} | {path.name for path in written}
         names = sorted(path.name for path in (root / LABS).glob("*"))
-        found += [
+        differing += [
             f"{path.relative_to(root)} differs from what the library says of the course"
             for path, text in written.items()
             if not path.is_file() or path.read_text(encoding="utf-8") != text
         ]
-        found += [f"{LABS}/{name} has no source in {SOLUTIONS}/" for name in names if name not in known]
-    return found
+        differing += [f"{LABS}/{name} has no source in {SOLUTIONS}/" for name in names if name not in expected]
+    return differing
 
 
 def not_on_the_map(labs: Sequence[Lab]) -> list[str]:
     """Return the labs that README, `labs/course.md` and the map of lab 00 do not show."""
-    known = {lab.name for lab in loops.labs()}
-    return [lab.slug for lab in labs if lab.slug not in known]
+    on_map = {lab.name for lab in loops.labs()}
+    return [lab.slug for lab in labs if lab.slug not in on_map]
 
 
 def _written(root: Path) -> dict[Path, str]:
@@ -183,8 +183,8 @@ def _build(labs: Iterable[Lab], scratch: Path) -> Path:
             shutil.copyfile(path, folder / name)
         _generate(lab.slug, scratch)
         write_dives(lab, scratch / LABS / lab.slug)
-        if found := leaks(lab, scratch / LABS / lab.slug):
-            raise LabError(f"lab {lab.slug} would be released with answers:\n" + "\n".join(found))
+        if leaked := leaks(lab, scratch / LABS / lab.slug):
+            raise LabError(f"lab {lab.slug} would be released with answers:\n" + "\n".join(leaked))
     return scratch / LABS
 
 

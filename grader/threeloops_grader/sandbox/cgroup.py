@@ -117,9 +117,9 @@ def _create(place: _Place, limits: Limits, jobs: int) -> Group:
         for folder in group.folders:
             group.locks.append(_make_locked(folder))
         for file, value in _settings(group.version, limits, jobs).items():
-            found = [folder / file for folder in group.folders if (folder / file).exists()]
-            if found:
-                found[0].write_text(value)
+            files = [folder / file for folder in group.folders if (folder / file).exists()]
+            if files:
+                files[0].write_text(value)
             elif file not in _OPTIONAL:
                 raise FileNotFoundError(2, f"this kernel's control groups have no {file}", str(group.folders[0]))
     except OSError:
@@ -234,12 +234,12 @@ def _sweep(place: _Place) -> None:
     """Remove the groups of runs that were killed. The kernel unlocks a folder when the run that holds it ends; a number
     of a process would not tell, because a run in another container is not seen here, or has the same number."""
     for folder in place.folders:
-        for left in folder.glob(f"{_PREFIX}*-*"):
+        for group in folder.glob(f"{_PREFIX}*-*"):
             with suppress(OSError):  # the run lives, or processes that it has left in the group
-                lock = os.open(left, os.O_RDONLY)
+                lock = os.open(group, os.O_RDONLY)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    left.rmdir()
+                    group.rmdir()
                 finally:
                     os.close(lock)
 
@@ -247,18 +247,18 @@ def _sweep(place: _Place) -> None:
 def _own_groups() -> dict[str, tuple[Path, Path]]:
     """Return the mount of a tree and the group of this process in it, by controller. Those of version 2 are under
     ""."""
-    found: dict[str, tuple[Path, Path]] = {}
+    groups: dict[str, tuple[Path, Path]] = {}
     with suppress(OSError):
         lines = [line.split(":", 2) for line in (_PROC / "cgroup").read_text().splitlines()]
         own = {name: path for _, names, path in lines for name in names.split(",")}
         for line in (_PROC / "mountinfo").read_text().splitlines():
-            left, _, right = line.partition(" - ")
-            root, top = left.split()[3:5]
+            mount, _, right = line.partition(" - ")
+            root, top = mount.split()[3:5]
             kind, _, options = right.split()[:3]
             names = {"cgroup": options.split(","), "cgroup2": [""]}.get(kind, [])
             for name in own.keys() & set(names):
-                found[name] = Path(top), Path(top) / own[name].removeprefix(root).lstrip("/")
-    return found
+                groups[name] = Path(top), Path(top) / own[name].removeprefix(root).lstrip("/")
+    return groups
 
 
 def _words(file: Path) -> set[str]:

@@ -211,19 +211,19 @@ def _modules_of(lab: Lab) -> list[str]:
     """Return the modules that the lab's setup cells import, torch if any cell imports it, REPLAY if tests replay
     kernels, and COMPILER if some cell makes an optimizer."""
     trusted = manifest(lab)
-    found: set[str] = set()
+    modules: set[str] = set()
     for cell in trusted.master.cells:
         with suppress(SyntaxError):  # reported by `threeloops release`
             imported = imported_modules(cell.source)
             if trusted.kinds[cell.id] is Kind.SETUP:
-                found |= imported
+                modules |= imported
             elif trusted.kinds[cell.id] is Kind.TEST and replays(cell.source):
-                found.add(REPLAY)
+                modules.add(REPLAY)
             if optimizes(cell.source):
-                found.add(COMPILER)
-            if any(each.partition(".")[0] == "torch" for each in imported):
-                found.add("torch")
-    return sorted(found)
+                modules.add(COMPILER)
+            if any(module.partition(".")[0] == "torch" for module in imported):
+                modules.add("torch")
+    return sorted(modules)
 
 
 def _without_withheld(modules: Sequence[str], withheld: Sequence[str]) -> list[str]:

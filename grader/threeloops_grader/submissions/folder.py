@@ -80,13 +80,13 @@ def require_plain_files(folder: Path) -> None:
         if part.is_symlink():
             raise BadSubmission(f"{part.name} is a symbolic link; hand in the folder itself")
     size = 0
-    for files, (path, found) in enumerate(below(folder), start=1):
+    for files, (path, status) in enumerate(below(folder), start=1):
         shown = student_name(path.relative_to(folder).as_posix())
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             raise BadSubmission(f"{shown} is a symbolic link; hand in the file itself")
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
             raise BadSubmission(f"{shown} is a pipe, a socket or a device, not a file; delete it and hand in again")
-        size += found.st_size if stat.S_ISREG(found.st_mode) else 0
+        size += status.st_size if stat.S_ISREG(status.st_mode) else 0
         if files > MAX_FILES:
             raise BadSubmission(f"the folder holds more than {MAX_FILES:,} files; hand in the notebook alone")
         if size > MAX_FOLDER_BYTES:

@@ -153,12 +153,12 @@ def _within(text: str, name: str, cell_type: str, notes: list[str]) -> str:
     """Return the text of a student's cell. If it is too long, return only a message that says so."""
     if len(text) <= _MAX_CELL_TEXT:
         return text
-    said = (
+    notice = (
         f"{name}: the cell has {len(text):,} characters; at most {_MAX_CELL_TEXT:,} are read: "
         "shorten it or split it and submit again"
     )
-    notes.append(said)
-    return f"# {said}" if cell_type == "code" else said
+    notes.append(notice)
+    return f"# {notice}" if cell_type == "code" else notice
 
 
 def _belongs_elsewhere(notebook: dict[str, Any], trusted: Manifest) -> str:

@@ -26,30 +26,30 @@ def essentials(notebook: Any) -> dict[str, Any]:
     Raises:
         NotThisLab: more than MAX_CELLS cells.
     """
-    kept: dict[str, Any] = {
+    essential: dict[str, Any] = {
         "metadata": {"threeloops": _pick(nested(notebook, "metadata", "threeloops"), ("lab",), str)}
     }
     if isinstance(cells := nested(notebook, "cells"), list):
         if len(cells) > _MAX_CELLS:
             raise NotThisLab(f"{len(cells):,} cells; at most {_MAX_CELLS:,} are read: delete some and submit again")
-        kept["cells"] = [_cell(cell) for cell in cells if isinstance(cell, dict)]
-    return kept
+        essential["cells"] = [_cell(cell) for cell in cells if isinstance(cell, dict)]
+    return essential
 
 
 def _cell(cell: dict[str, Any]) -> dict[str, Any]:
-    kept = _pick(cell, ("id", "cell_type"), str)
+    picked = _pick(cell, ("id", "cell_type"), str)
     source = cell.get("source")
     if isinstance(source, list):
         source = "".join(line for line in source if isinstance(line, str))
     if isinstance(source, str):
         # A JSON string may hold half a character (an escaped surrogate), which no file and no interpreter takes.
-        kept["source"] = source.encode("utf-8", "replace").decode()
+        picked["source"] = source.encode("utf-8", "replace").decode()
     metadata: dict[str, Any] = {}
     if isinstance(tags := nested(cell, "metadata", "tags"), list):
         metadata["tags"] = [tag for tag in tags[:_MAX_TAGS] if isinstance(tag, str)]
     if isinstance(role := nested(cell, "metadata", "nbgrader"), dict):
         metadata["nbgrader"] = _pick(role, _ROLE, str, bool, int, float)
-    return {**kept, "metadata": metadata}
+    return {**picked, "metadata": metadata}
 
 
 def _pick(data: Any, keys: tuple[str, ...], *types: type) -> dict[str, Any]:

@@ -12,11 +12,11 @@ _LONGEST_LINE = 200
 
 def _marked(error: SyntaxError) -> str:
     """Return the line number and message of a syntax error, and below them the code with a caret, as Python does."""
-    said = "a bracket or a text is not closed" if error.msg == "incomplete input" else error.msg  # IPython's message
+    reason = "a bracket or a text is not closed" if error.msg == "incomplete input" else error.msg  # IPython's message
     text = (error.text or "").rstrip("\n")[:_LONGEST_LINE]
     indent = len(text) - len(text.lstrip())
     caret = " " * max(0, min((error.offset or 1) - 1, len(text)) - indent) + "^"
-    return f"line {error.lineno}: {said}\n    {text.lstrip()}\n    {caret}"
+    return f"line {error.lineno}: {reason}\n    {text.lstrip()}\n    {caret}"
 
 
 def described(error: BaseException) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class Proxy:
 
     def __iter__(self) -> Proxy:
         if self._kind != "iterator":
-            said = f"the student's {self.__name__!r} object is no iterator, and only iterators cross the wall"
-            raise quoting(self.__name__, TypeError(said))
+            reason = f"the student's {self.__name__!r} object is no iterator, and only iterators cross the wall"
+            raise quoting(self.__name__, TypeError(reason))
         return self
 
     def __del__(self) -> None:
@@ -79,11 +79,11 @@ class Proxy:
         raise TypeError("a test cannot subclass the student's class: it lives behind the wall")
 
     def _refuse(self, *_: Any) -> Any:
-        said = (
+        reason = (
             f"expected plain data (numbers, strings, lists, arrays, tensors), got a {self.__name__!r} object, "
             "which cannot be compared or used as a value"
         )
-        raise quoting(self.__name__, WallError(said))
+        raise quoting(self.__name__, WallError(reason))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -43,10 +43,10 @@ class Replays:
         theirs.close()
         self.socket = ours
 
-    def ask(self, tree: dict[str, Any], buffers: Sequence[Any], left: float) -> tuple[dict[str, Any], list[Any]]:
-        """Return the answer to a question, within the `left` seconds of the test. Raises FrameError if the other end is
+    def ask(self, tree: dict[str, Any], buffers: Sequence[Any], remaining: float) -> tuple[dict[str, Any], list[Any]]:
+        """Return the answer to a question. The test has `remaining` seconds. Raises FrameError if the other end is
         gone."""
-        seconds = max(0.1, min(_SECONDS, left - _RESERVE_SECONDS))
+        seconds = max(0.1, min(_SECONDS, remaining - _RESERVE_SECONDS))
         return server.converse(self.socket.fileno(), self.socket.fileno(), tree, buffers, seconds)
 
 

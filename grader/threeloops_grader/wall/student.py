@@ -39,12 +39,12 @@ MAIN_TWIN = "threeloops_main"
 _SHOWN = ("text/plain", "image/png")
 
 
-def install_main_twin(kept: Mapping[str, Any] | None = None) -> None:
+def install_main_twin(definitions: Mapping[str, Any] | None = None) -> None:
     """Let pickles refer to the definitions of setup cells by module and name. `lookup` finds them on either side, first
-    among the `kept` ones."""
+    among `definitions`."""
 
     def lookup(name: str) -> Any:
-        return kept[name] if kept and name in kept else getattr(sys.modules["__main__"], name)
+        return definitions[name] if definitions and name in definitions else getattr(sys.modules["__main__"], name)
 
     lookup.__module__ = MAIN_TWIN
     lookup.__qualname__ = "lookup"

@@ -251,15 +251,15 @@ class Wall:
 
     def _exception_class(self, module: str, name: str) -> type[Exception] | None:
         if module == "builtins":
-            found = vars(builtins).get(name)
+            class_ = vars(builtins).get(name)
         elif module == "__main__":
-            found = self.main.__dict__.get(name) if name in self.setup_names else None
+            class_ = self.main.__dict__.get(name) if name in self.setup_names else None
         elif module.split(".")[0] in ("threeloops", "torch", "numpy"):
-            found = from_loaded(module, name)
+            class_ = from_loaded(module, name)
         else:
-            found = None
-        is_usable = isinstance(found, type) and issubclass(found, Exception) and found is not Exception
-        return found if is_usable else None
+            class_ = None
+        is_usable = isinstance(class_, type) and issubclass(class_, Exception) and class_ is not Exception
+        return class_ if is_usable else None
 
     def encode_tensor(self, tensor: torch.Tensor) -> int | None:
         if not tensor.requires_grad:

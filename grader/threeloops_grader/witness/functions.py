@@ -98,7 +98,7 @@ class Functions:
                 raise RuntimeError("a malformed call")
             answer = {"call": call.call, "value": encode(offer.function(*arguments), out, PLAIN)}
         except (Exception, WallError) as error:
-            words = [each if type(each) is int else str(each)[:4000] for each in error.args]
+            words = [argument if type(argument) is int else str(argument)[:4000] for argument in error.args]
             answer, out = {"call": call.call, "error": [type(error).__name__, words]}, []
         finally:
             if offer is not None and offer.waits:

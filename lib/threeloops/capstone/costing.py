@@ -69,14 +69,14 @@ def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
 def candidates(scenario: Scenario, prices: Prices) -> dict[str, Candidate | Refusal]:
     """Return what each accelerator of the scenario would cost, or why it is not feasible. Feasible ones come first, by
     cost."""
-    found: dict[str, Candidate | Refusal] = {}
+    outcomes: dict[str, Candidate | Refusal] = {}
     for name in scenario.cluster.accelerators:
         try:
-            each = candidate(scenario, prices, name)
-            found[name] = each.refused or each
+            outcome = candidate(scenario, prices, name)
+            outcomes[name] = outcome.refused or outcome
         except Refusal as refusal:
-            found[name] = refusal
-    return dict(sorted(found.items(), key=lambda pair: getattr(pair[1], "total", math.inf)))
+            outcomes[name] = refusal
+    return dict(sorted(outcomes.items(), key=lambda pair: getattr(pair[1], "total", math.inf)))
 
 
 def _refused(scenario: Scenario, name: str, sheet: Sheet) -> Refusal | None:
@@ -150,17 +150,17 @@ _BREAK_EVEN = (
 
 def _own(sheet: Sheet, prices: Prices, gpu: str, scenario: Scenario) -> bool:
     """Add the cost of an hour of owned hardware to the sheet, or return False if a price is not known."""
-    found = [
+    own_prices = [
         (price, name, label)
         for item, name, label in _OWN_PRICES
         if (price := prices.find(item, gpu if item in ("purchase", "power") else "")) is not None
     ]
-    if len(found) < len(_OWN_PRICES):
+    if len(own_prices) < len(_OWN_PRICES):
         return False
     terms = scenario.prices
     sheet.put(
         "prices",
-        *((name, label, price.value, price.unit, price.level, price.origin) for price, name, label in found),
+        *((name, label, price.value, price.unit, price.level, price.origin) for price, name, label in own_prices),
         ("life_years", "Over which a purchase is written off", terms.years, "years", "given", "prices.years"),
         (
             "owned_utilisation",
@@ -201,7 +201,7 @@ def _train(sheet: Sheet, part: TrainingPart) -> None:
     assert training is not None
     planner = "threeloops.training.planning"
     goodput = "threeloops.training.elastic.goodput"
-    fullest = max(each.total for each in part.memory)
+    fullest = max(rank.total for rank in part.memory)
     parameters = part.scenario.model.transformer.parameters
     sheet.put(
         "training",

@@ -19,14 +19,14 @@ _POINTS = 48
 
 
 def figures(best: Candidate) -> tuple[Figure, ...]:
-    found: list[Figure] = []
+    pictures: list[Figure] = []
     if best.training is not None:
-        found += [_memory(best.training), _schedule(best.training), _goodput(best.training)]
+        pictures += [_memory(best.training), _schedule(best.training), _goodput(best.training)]
     if best.serving is not None:
-        found.append(_replicas(best.serving))
+        pictures.append(_replicas(best.serving))
     if "own_per_gpu_hour" in best.sheet.rows:
-        found.append(_ownership(best))
-    return tuple(found)
+        pictures.append(_ownership(best))
+    return tuple(pictures)
 
 
 def _memory(part: TrainingPart) -> Bars:
@@ -39,7 +39,7 @@ def _memory(part: TrainingPart) -> Bars:
         Series(label, places, tuple(getattr(part.memory[rank], name) for rank in ranks))
         for name, label in zip(names, labels, strict=True)
     )
-    most = max(each.total for each in part.memory)
+    most = max(rank.total for rank in part.memory)
     return Bars(
         "memory",
         f"Memory of a {part.gpu.name} at its peak",
@@ -63,9 +63,9 @@ def _schedule(part: TrainingPart) -> Gantt:
         count = max(plan.pp, count - count % plan.pp)
     forward = model.layer_flops(plan.tokens, plan.sequence)
     again = model.recomputed_flops(plan.tokens, plan.sequence, plan.recompute)
-    each = (step.compute + step.tensor + step.context) / plan.microbatches / plan.chunks
+    per_chunk = (step.compute + step.tensor + step.context) / plan.microbatches / plan.chunks
     share = forward / (3 * forward + again)
-    durations = Durations(forward=share * each, backward=(1 - share) * each)
+    durations = Durations(forward=share * per_chunk, backward=(1 - share) * per_chunk)
     if plan.chunks > 1:
         schedule = interleaved(plan.pp, count, plan.chunks)
     else:
@@ -123,7 +123,7 @@ def _goodput(part: TrainingPart) -> Lines:
 def _ownership(best: Candidate) -> Lines:
     """Cost of the plan, rented and owned, against the share of time in which owned hardware has work."""
     sheet = best.sheet
-    values = {each.name: each.value for each in sheet.rows.values()}
+    values = {quantity.name: quantity.value for quantity in sheet.rows.values()}
     hours = sheet["total_cost"] / sheet["gpu_hour_price"]
     uses = [0.1 + 0.9 * place / (_POINTS - 1) for place in range(_POINTS)]
     owned = [

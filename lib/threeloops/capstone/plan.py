@@ -173,19 +173,19 @@ class Plan:
 
     def __getitem__(self, name: str) -> float:
         """The value of the quantity of this name. Raises KeyError with the names that there are."""
-        for each in self.quantities:
-            if each.name == name:
-                return each.value
-        raise KeyError(f"{name!r}: expected one of {', '.join(each.name for each in self.quantities)}")
+        for quantity in self.quantities:
+            if quantity.name == name:
+                return quantity.value
+        raise KeyError(f"{name!r}: expected one of {', '.join(quantity.name for quantity in self.quantities)}")
 
     def decision(self, topic: str) -> Decision:
-        for each in self.decisions:
-            if each.topic == topic:
-                return each
-        raise KeyError(f"{topic!r}: expected one of {', '.join(each.topic for each in self.decisions)}")
+        for decision in self.decisions:
+            if decision.topic == topic:
+                return decision
+        raise KeyError(f"{topic!r}: expected one of {', '.join(decision.topic for decision in self.decisions)}")
 
     def figure(self, name: str) -> Figure:
-        for each in self.figures:
-            if each.name == name:
-                return each
-        raise KeyError(f"{name!r}: expected one of {', '.join(each.name for each in self.figures)}")
+        for figure in self.figures:
+            if figure.name == name:
+                return figure
+        raise KeyError(f"{name!r}: expected one of {', '.join(figure.name for figure in self.figures)}")

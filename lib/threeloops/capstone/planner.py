@@ -26,24 +26,24 @@ def make_plan(scenario: Scenario, prices: Prices | None = None) -> Plan:
         ScenarioError: a price is missing.
     """
     prices = prices or read_prices()
-    found = candidates(scenario, prices)
-    best = next((each for each in found.values() if isinstance(each, Candidate)), None)
+    outcomes = candidates(scenario, prices)
+    best = next((outcome for outcome in outcomes.values() if isinstance(outcome, Candidate)), None)
     if best is None:
-        raise infeasible(scenario, prices, found)
+        raise infeasible(scenario, prices, outcomes)
     return Plan(
         scenario,
-        decisions(best, found),
+        decisions(best, outcomes),
         tuple(best.sheet.rows.values()),
         best.costs,
-        tuple(_option(name, each) for name, each in found.items()),
+        tuple(_option(name, outcome) for name, outcome in outcomes.items()),
         sensitivity(best, prices, decisions),
         figures(best),
     )
 
 
-def decisions(best: Candidate, found: dict[str, Candidate | Refusal]) -> tuple[Decision, ...]:
+def decisions(best: Candidate, outcomes: dict[str, Candidate | Refusal]) -> tuple[Decision, ...]:
     """Everything that the plan decides, in the order in which a reader asks."""
-    made = [_accelerator(best, found)]
+    made = [_accelerator(best, outcomes)]
     if best.training is not None:
         made += [_parallelism(best.training), _recomputation(best.training), _training_precision(best.training)]
         made += [_interval(best.training), _spares(best.training)]
@@ -52,24 +52,26 @@ def decisions(best: Candidate, found: dict[str, Candidate | Refusal]) -> tuple[D
     return (*made, _ownership(best))
 
 
-def _option(name: str, found: Candidate | Refusal) -> Option:
-    if isinstance(found, Refusal):
-        return Option(name, None, None, None, found.message)
+def _option(name: str, outcome: Candidate | Refusal) -> Option:
+    if isinstance(outcome, Refusal):
+        return Option(name, None, None, None, outcome.message)
     gpus = 0.0
     notes = []
-    if found.training is not None:
-        gpus += found.scenario.cluster.gpus
-        notes.append(_words(found.training.step.plan))
-    if found.serving is not None:
-        gpus += found.serving.most_replicas * found.serving.replica.gpus
-        notes.append(f"{found.serving.replica.gpus} GPU(s) per replica, {found.serving.most_replicas} replicas at most")
-    return Option(name, found.total, found.days, gpus, "; ".join(notes))
+    if outcome.training is not None:
+        gpus += outcome.scenario.cluster.gpus
+        notes.append(_words(outcome.training.step.plan))
+    if outcome.serving is not None:
+        gpus += outcome.serving.most_replicas * outcome.serving.replica.gpus
+        notes.append(
+            f"{outcome.serving.replica.gpus} GPU(s) per replica, {outcome.serving.most_replicas} replicas at most"
+        )
+    return Option(name, outcome.total, outcome.days, gpus, "; ".join(notes))
 
 
-def _accelerator(best: Candidate, found: dict[str, Candidate | Refusal]) -> Decision:
-    others = [each for each in found.values() if isinstance(each, Candidate) and each.name != best.name]
-    refused = [f"{name} ({each.problem})" for name, each in found.items() if isinstance(each, Refusal)]
-    reason = f"the cheapest of {len(found)} that does it: {best.total:,.0f} USD"
+def _accelerator(best: Candidate, outcomes: dict[str, Candidate | Refusal]) -> Decision:
+    others = [outcome for outcome in outcomes.values() if isinstance(outcome, Candidate) and outcome.name != best.name]
+    refused = [f"{name} ({outcome.problem})" for name, outcome in outcomes.items() if isinstance(outcome, Refusal)]
+    reason = f"the cheapest of {len(outcomes)} that does it: {best.total:,.0f} USD"
     reason += f"; not feasible: {', '.join(refused)}" if refused else ""
     margin = f"the next costs {others[0].total / best.total - 1:.0%} more" if others else "the only one"
     return Decision(
@@ -97,7 +99,7 @@ def _exposed(step: StepTime) -> str:
     """Name the largest part of the time that is not computation."""
     parts = {"tensor parallelism": step.tensor, "context parallelism": step.context, "the bubble": step.bubble}
     parts |= {"gradients and parameters": step.data}
-    name = max(parts, key=lambda each: parts[each])
+    name = max(parts, key=lambda name: parts[name])
     return f"{parts[name] / step.seconds:.1%} of it waits for {name}" if parts[name] else "nothing in it waits"
 
 
@@ -110,12 +112,12 @@ def _words(plan: Parallelism) -> str:
 def _recomputation(part: TrainingPart) -> Decision:
     step = part.step
     model = part.scenario.model.transformer
-    other = next((each for each in part.candidates if each.plan.recompute != step.plan.recompute), None)
-    most = max(each.total for each in part.memory)
+    other = next((candidate for candidate in part.candidates if candidate.plan.recompute != step.plan.recompute), None)
+    most = max(rank.total for rank in part.memory)
     usable = ALLOCATED_SHARE * part.machine.memory_bytes
     runner_up = "none"
     if other is not None:
-        need = max(each.total for each in memory(model, other.plan))
+        need = max(rank.total for rank in memory(model, other.plan))
         runner_up = f"{other.plan.recompute}: {readable_bytes(need)}, {other.seconds / step.seconds - 1:.1%} slower"
     return Decision(
         "recomputation",
@@ -209,7 +211,10 @@ def _serving_precision(best: Candidate) -> Decision:
     part = best.serving
     assert part is not None
     chosen = part.serving.precision
-    other = next((each for each in ("fp8", "int8", "bf16") if each != chosen and each in part.gpu.rates), None)
+    other = next(
+        (precision for precision in ("fp8", "int8", "bf16") if precision != chosen and precision in part.gpu.rates),
+        None,
+    )
     return Decision(
         "serving precision",
         chosen.upper(),

@@ -105,10 +105,10 @@ def plan_serving(scenario: Scenario, name: str) -> ServingPart:
     best = 0.0
     replicas = _replicas(scenario.model, _without_promise(serving), scenario.cluster.gpus_per_node, gpu)
     for target in _TARGETS:
-        found = _with_target(serving, gpu, replicas, target)
-        if found.attainment >= serving.slo_share:
-            return found
-        best = max(best, found.attainment)
+        part = _with_target(serving, gpu, replicas, target)
+        if part.attainment >= serving.slo_share:
+            return part
+        best = max(best, part.attainment)
     raise Refusal(
         "slo",
         f"{gpu.name}: in the worst burst of the day {best:.1%} of the requests get their first token within "
@@ -138,7 +138,7 @@ def _with_target(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ..
     late = [
         waiting > serving.ttft_seconds * ready * rate for waiting, ready in zip(day.waiting, day.ready, strict=True)
     ]
-    in_time = 1 - sum(each for each, is_late in zip(day.demand, late, strict=True) if is_late) / sum(day.demand)
+    in_time = 1 - sum(demand for demand, is_late in zip(day.demand, late, strict=True) if is_late) / sum(day.demand)
     part = replace(part, serving=serving, attainment=in_time)
     if in_time < serving.slo_share:
         return part
@@ -177,19 +177,19 @@ def _replicas(model: Model, serving: Serving, gpus_per_node: int, gpu: Accelerat
     config = model.gpt(serving.prompt_tokens + serving.output_tokens)
     if serving.precision not in gpu.rates:
         raise Refusal("memory", f"{gpu.name} has no {serving.precision} arithmetic")
-    found: list[Replica] = []
+    replicas: list[Replica] = []
     slowest = math.inf
     sizes = [gpus for gpus in (1, 2, 4, 8, 16) if gpus <= gpus_per_node and config.kv_heads % gpus == 0]
     for gpus in sizes:
-        if len(found) > 1 and found[-1].fleet_gpus > found[-2].fleet_gpus:
+        if len(replicas) > 1 and replicas[-1].fleet_gpus > replicas[-2].fleet_gpus:
             break  # larger ones only wait more for each other
         for replica in _seated(serving, config, gpu, gpus, node(gpu.name, 1e9).inside):
             if replica.tpot <= serving.tpot_seconds:
-                found.append(replica)
+                replicas.append(replica)
                 break
             slowest = min(slowest, replica.tpot)
-    if found:
-        return tuple(sorted(found, key=lambda each: each.fleet_gpus))
+    if replicas:
+        return tuple(sorted(replicas, key=lambda replica: replica.fleet_gpus))
     weights = config.parameters_count() * _BYTES[serving.precision]
     if math.isinf(slowest):
         usable = ALLOCATED_SHARE * gpu.memory_bytes * sizes[-1]
@@ -242,7 +242,7 @@ def _all_reduces(config: GPTConfig, tokens: int, gpus: int, link: Link) -> float
         cost(tokens * config.width, 2, gpus, link)
         for cost in (ring_all_reduce_cost, recursive_doubling_all_reduce_cost)
     )
-    return config.layers * forward.collectives * min(each.seconds for each in costs)
+    return config.layers * forward.collectives * min(cost.seconds for cost in costs)
 
 
 @lru_cache(maxsize=256)

@@ -62,7 +62,7 @@ class Sheet:
     def derive(self, topic: Topic, *rows: tuple[str, str, str, str]) -> None:
         """Add quantities that follow from earlier ones: a row for each, with its name, label, unit and formula."""
         for name, label, unit, formula in rows:
-            value = evaluate(formula, {each.name: each.value for each in self.rows.values()})
+            value = evaluate(formula, {quantity.name: quantity.value for quantity in self.rows.values()})
             self._add(Quantity(name, label, value, unit, "model", "arithmetic", formula, topic))
 
     def _add(self, quantity: Quantity) -> None:

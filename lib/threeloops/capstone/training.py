@@ -118,7 +118,7 @@ def plan_training(scenario: Scenario, name: str) -> TrainingPart:
             "hardly ever work",
         )
     hours = {spares: (nodes + spares) / max(share, _LEAST_SHARE) for spares, share in shares.items()}
-    spares, other = sorted(hours, key=lambda each: hours[each])
+    spares, other = sorted(hours, key=lambda count: hours[count])
     waits = recovery if spares else recovery + repair
     synchronous = blocking, useful_share(blocking, flush, waits, mtbf)
     saving = 1 - hours[spares] / hours[other]
@@ -167,7 +167,7 @@ def _why_nothing_fits(scenario: Scenario, machine: Machine, gpu: Accelerator) ->
             f"a batch of {training.batch} sequences of {training.sequence} tokens cannot be divided among "
             f"{cluster.gpus} GPUs"
         )
-    leanest = min(max(each.total for each in memory(model, found.plan)) for found in any_size)
+    leanest = min(max(rank.total for rank in memory(model, step.plan)) for step in any_size)
     usable = ALLOCATED_SHARE * machine.memory_bytes
     return (
         f"the model does not fit: on {cluster.gpus} GPUs the leanest of {len(any_size)} parallelisms needs "

@@ -26,8 +26,8 @@ def changed(scenario: Scenario, key: str, value: Any) -> Scenario:
 
 def sensitivity(best: Candidate, prices: Prices, decide: _Decide) -> tuple[Change, ...]:
     """Return how the decisions, the cost and the days change on the chosen accelerator, one change at a time."""
-    before = {each.topic: each.choice for each in decide(best, {best.name: best})}
-    return tuple(_change(best, before, decide, *each) for each in _variations(best.scenario, prices))
+    before = {decision.topic: decision.choice for decision in decide(best, {best.name: best})}
+    return tuple(_change(best, before, decide, *variation) for variation in _variations(best.scenario, prices))
 
 
 def _variations(scenario: Scenario, prices: Prices) -> Iterator[tuple[str, Scenario, Prices]]:
@@ -52,14 +52,14 @@ def _change(
     best: Candidate, before: dict[str, str], decide: _Decide, what: str, scenario: Scenario, prices: Prices
 ) -> Change:
     try:
-        found = candidate(scenario, prices, best.name)
+        outcome = candidate(scenario, prices, best.name)
     except Refusal as refusal:
         return Change(what, None, None, (f"not feasible: {refusal.message}",))
-    after = {each.topic: each.choice for each in decide(found, {found.name: found})}
+    after = {decision.topic: decision.choice for decision in decide(outcome, {outcome.name: outcome})}
     differ = [f"{topic}: {before[topic]} → {choice}" for topic, choice in after.items() if choice != before.get(topic)]
-    if found.refused:
-        differ.insert(0, f"not feasible: {found.refused.message}")
-    return Change(what, found.total, found.days, tuple(differ))
+    if outcome.refused:
+        differ.insert(0, f"not feasible: {outcome.refused.message}")
+    return Change(what, outcome.total, outcome.days, tuple(differ))
 
 
 _MILDEST: tuple[Problem, ...] = ("budget", "deadline", "slo", "tpot", "failures", "memory")
@@ -91,14 +91,16 @@ _SIZES = 400
 _SIMULATED_DOUBLINGS = 6
 
 
-def infeasible(scenario: Scenario, prices: Prices, found: dict[str, Candidate | Refusal]) -> Infeasible:
+def infeasible(scenario: Scenario, prices: Prices, outcomes: dict[str, Candidate | Refusal]) -> Infeasible:
     """Return the error for a scenario that no accelerator can do. It describes the closest accelerator, and the changes
     that would make it feasible."""
-    refusals = {name: each for name, each in found.items() if isinstance(each, Refusal)}
-    name = min(refusals, key=lambda each: (_MILDEST.index(refusals[each].problem), refusals[each].excess))
+    refusals = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refusal)}
+    name = min(refusals, key=lambda name: (_MILDEST.index(refusals[name].problem), refusals[name].excess))
     problem = refusals[name].problem
     proposals = [_proposal(scenario, prices, name, key) for key in _KEYS[problem]]
-    return Infeasible(problem, refusals[name].message, tuple(each for each in proposals if each is not None))
+    return Infeasible(
+        problem, refusals[name].message, tuple(proposal for proposal in proposals if proposal is not None)
+    )
 
 
 def _proposal(scenario: Scenario, prices: Prices, name: str, key: str) -> Proposal | None:
@@ -120,7 +122,7 @@ def _proposal(scenario: Scenario, prices: Prices, name: str, key: str) -> Propos
     if key == "cluster.gpus":
         value = _gpus(scenario, name, good)
     elif key == "serving.precision":
-        value = next((each for each in ("fp8", "int8") if good(each)), None)
+        value = next((precision for precision in ("fp8", "int8") if good(precision)), None)
     else:
         doublings = _SIMULATED_DOUBLINGS if key == "serving.maximum_replicas" else _DOUBLINGS
         value = _least(getattr(getattr(scenario, section), field), _GRIDS[key], doublings, good)

@@ -52,7 +52,7 @@ def plan(
     if output is not None:
         from threeloops.capstone.documents import write
 
-        chosen = tuple(each.strip() for each in formats.split(","))
+        chosen = tuple(name.strip() for name in formats.split(","))
         try:
             written = write(made, output, chosen, date=datetime.date.today().isoformat())
         except ValueError as error:
@@ -68,9 +68,13 @@ def _show(made: "Plan", console: Console) -> None:
         console.width = 80
     console.print(f"[bold]{escape(made.scenario.title)}[/]\n")
     table = Table("decision", "choice", "why", expand=True, show_lines=True)
-    for each in made.decisions:
-        other = "" if each.runner_up == "none" else f"; the runner-up is {each.runner_up}"
-        table.add_row(each.topic, f"[bold]{escape(each.choice)}[/]", escape(f"{each.reason} ({each.margin}{other})"))
+    for decision in made.decisions:
+        other = "" if decision.runner_up == "none" else f"; the runner-up is {decision.runner_up}"
+        table.add_row(
+            decision.topic,
+            f"[bold]{escape(decision.choice)}[/]",
+            escape(f"{decision.reason} ({decision.margin}{other})"),
+        )
     console.print(table)
     table = Table("accelerator", "cost, USD", "days", "GPUs", "plan", expand=True)
     for option in made.options:

@@ -61,7 +61,7 @@ def _read_cifar10(folder: Path) -> Cifar10:
             if missing := [path for path in paths if not path.is_file()]:
                 raise FileNotFoundError(f"{missing[0]} is missing: unpack the whole archive again")
             parts = [read(path) for path in paths]
-            images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+            images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
             return Cifar10(images, labels, sum(len(part[1]) for part in parts[: len(TRAINING)]))
     raise FileNotFoundError(
         f"{folder}: neither {TRAINING[0]}.bin nor {TRAINING[0]} lies here; expected the unpacked folder "

@@ -115,13 +115,13 @@ def accelerator(name: str) -> Accelerator:
     Capitals, spaces and hyphens do not matter. Raises LookupError with the closest names.
     """
     table = _read_table()
-    names = {_spelling(each): entry for entry in table["accelerators"] for each in (entry["name"], *entry["aliases"])}
+    names = {_spelling(alias): entry for entry in table["accelerators"] for alias in (entry["name"], *entry["aliases"])}
     wanted = _spelling(name)
     if wanted in names:
         return _from_entry(names[wanted], table["documents"])
-    close = [each for each in names if wanted and (wanted in each or each in wanted)]
+    close = [spelling for spelling in names if wanted and (wanted in spelling or spelling in wanted)]
     close += get_close_matches(wanted, names, n=4, cutoff=0.5)
-    close_names = list(dict.fromkeys(names[each]["name"] for each in close))[:4]
+    close_names = list(dict.fromkeys(names[spelling]["name"] for spelling in close))[:4]
     hint = f"did you mean {' or '.join(close_names)}? " if close_names else ""
     raise LookupError(f"no accelerator is called {name!r}: {hint}accelerators() lists all {len(table['accelerators'])}")
 

@@ -82,15 +82,15 @@ def visible_devices(variable: str | None, uuids: Sequence[str]) -> tuple[int, ..
     visible: list[int] = []
     for entry in entries:
         if by_uuid:
-            found = [i for i, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
+            gpus = [i for i, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
         else:  # like C's strtoul, which CUDA uses, read the leading digits only: "1gpu" is 1
             number = re.match(r"[+-]?\d+", entry)
-            found = [int(number[0])] if number and 0 <= int(number[0]) < len(uuids) else []
-        if len(found) != 1:
+            gpus = [int(number[0])] if number and 0 <= int(number[0]) < len(uuids) else []
+        if len(gpus) != 1:
             break
-        if found[0] in visible:
+        if gpus[0] in visible:
             return ()
-        visible += found
+        visible += gpus
     return tuple(visible)
 
 

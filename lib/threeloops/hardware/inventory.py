@@ -69,10 +69,10 @@ def read_cpu() -> tuple[dict, str]:
     """Return the CPU as fields of an Accelerator, and the source of each."""
     info = Path("/proc/cpuinfo")  # psutil does not read the model and the vendor
     lines = info.read_text().splitlines() if info.exists() else []
-    said = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in reversed(lines))}
+    cpuinfo = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in reversed(lines))}
     return {
-        "name": said.get("model name") or platform.processor() or "CPU",
-        "vendor": _VENDORS.get(said.get("vendor_id", ""), said.get("vendor_id", "")),
+        "name": cpuinfo.get("model name") or platform.processor() or "CPU",
+        "vendor": _VENDORS.get(cpuinfo.get("vendor_id", ""), cpuinfo.get("vendor_id", "")),
         "memory_bytes": psutil.virtual_memory().total,
         "multiprocessors": len(os.sched_getaffinity(0)),
         "caches": cpu_caches(),

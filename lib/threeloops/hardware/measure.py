@@ -56,7 +56,7 @@ def measure_copy_bandwidth(on: str | None = None, *, buffer_bytes: int | None = 
     destination = torch.zeros_like(source)
     seconds = _time_runs(lambda: destination.copy_(source), on, runs)
     how = f"median of {runs} copies of {readable_bytes(size)}, read and written, {_by_torch(on)}"
-    return Measured(tuple(2 * size / each for each in seconds), "bytes/s", how)
+    return Measured(tuple(2 * size / duration for duration in seconds), "bytes/s", how)
 
 
 def measure_matmul_rate(
@@ -90,7 +90,7 @@ def measure_matmul_rate(
             n *= 2
         seconds = seconds_of(n, runs)
     how = f"median of {runs} {name} multiplications of {n} × {n} matrices, {_by_torch(on)}"
-    return Measured(tuple(2 * n**3 / each for each in seconds), "FLOP/s", how)
+    return Measured(tuple(2 * n**3 / duration for duration in seconds), "FLOP/s", how)
 
 
 def this_machine(on: str | None = None, quick: bool = True) -> Accelerator:
@@ -106,7 +106,7 @@ def this_machine(on: str | None = None, quick: bool = True) -> Accelerator:
     facts, read_from = read_gpu() if on == "cuda" else read_cpu()
     sources = {name: f"read here from {read_from}" for name, fact in facts.items() if fact is not None}
     measured = {"memory_bandwidth": copy, **{f"rates.{name}": rate for name, rate in rates.items()}}
-    sources |= {name: f"measured here: {each.how}" for name, each in measured.items()}
+    sources |= {name: f"measured here: {measurement.how}" for name, measurement in measured.items()}
     return Accelerator(
         **facts,
         year=None,

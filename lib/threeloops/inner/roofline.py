@@ -138,7 +138,7 @@ class Roofline:
         )
         # Labels are placed in pixels, so the layout has to be fixed first.
         ax.figure.canvas.figure.draw_without_rendering()
-        taken = [each.get_window_extent() for each in (ridge_label, ax.get_legend()) if each is not None]
+        taken = [artist.get_window_extent() for artist in (ridge_label, ax.get_legend()) if artist is not None]
         dots = list(ax.transData.transform([(x, y) for x, y, _ in places.values()])) if places else []
         roofs = [*_along(ax, corners[0], corners[1]), *_along(ax, corners[1], corners[2])]
         for label, (x, y, measured) in places.items():
@@ -208,7 +208,7 @@ def _label_clear_of(
         covered = sum(box.overlaps(other) for other in taken) + sum(box.padded(4).contains(*dot) for dot in dots)
         crossed = sum(box.padded(2).contains(*piece) for piece in roofs)
         cost = 1000 * (covered + (not inside)) + 6 * crossed + distance
-        best = min(best, (cost, dx, dy, align), key=lambda each: each[0])
+        best = min(best, (cost, dx, dy, align), key=lambda candidate: candidate[0])
     _, dx, dy, align = best
     label.set(position=(dx, dy), ha=align)
     if math.hypot(dx, dy) > 20:

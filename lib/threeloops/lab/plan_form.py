@@ -33,22 +33,25 @@ class _PlanForm(Explorer):
         return draw(self._figures()[0])
 
     def _figures(self) -> list:
-        names = {each.name: each for each in self.plan.figures}
+        names = {figure.name: figure for figure in self.plan.figures}
         return [names[name] for name in _SHOWN if name in names]
 
     def _show(self, figure: Any) -> None:
         with capture() as pieces:
-            table([[each.topic, each.choice, each.margin] for each in self.plan.decisions], ["", "choice", "margin"])
+            table(
+                [[decision.topic, decision.choice, decision.margin] for decision in self.plan.decisions],
+                ["", "choice", "margin"],
+            )
         self.text = pieces[0].text
-        drawn = [(each.alt, draw(each)) for each in self._figures()]
+        drawn = [(plot.alt, draw(plot)) for plot in self._figures()]
         pictures = [style.html(picture, alt, style.png(picture)) for alt, picture in drawn]
         self.html = "\n".join([f"<p><b>{self._total()}</b></p>", pieces[0].html(), *pictures])
         self.png, self.size = style.png(figure)
 
     def _total(self) -> str:
         cost = f"total cost {readable(self.plan['total_cost'], 'USD')}"
-        days = [each for each in self.plan.quantities if each.name == "training_days"]
-        return cost + "".join(f", {readable(each.value, 'days')} of training" for each in days)
+        days = [quantity for quantity in self.plan.quantities if quantity.name == "training_days"]
+        return cost + "".join(f", {readable(quantity.value, 'days')} of training" for quantity in days)
 
     def said(self) -> str:
         return f"plan at {self.state()}: {self._total()}\n{self.text}"
@@ -88,13 +91,13 @@ def _fields(scenario: Scenario) -> dict[str, Any]:
 
 def _asked(scenario: Scenario, values: dict[str, Any]) -> Scenario:
     """Return the scenario with the form's values."""
-    found = scenario
+    edited = scenario
     if values["model"] not in ("own sizes", scenario.model.preset):
-        found = replace(found, model=Model(preset=values["model"]))
+        edited = replace(edited, model=Model(preset=values["model"]))
     if scenario.training is not None:
-        found = changed(found, "cluster.gpus", values["gpus"])
+        edited = changed(edited, "cluster.gpus", values["gpus"])
         if values["billion_tokens"] * 1e9 != scenario.training.tokens:
-            found = changed(found, "training.tokens", values["billion_tokens"] * 1e9)
+            edited = changed(edited, "training.tokens", values["billion_tokens"] * 1e9)
     if scenario.serving is not None:
-        found = changed(found, "serving.peak_requests_per_second", values["peak_requests_per_second"])
-    return found
+        edited = changed(edited, "serving.peak_requests_per_second", values["peak_requests_per_second"])
+    return edited

@@ -94,21 +94,21 @@ def gpt_config(published: _Published, kernels: Literal["eager", "fused"] = "eage
         )
     if missing := [name for name in _SIZES.values() if published.get(name) is None]:
         raise ValueError(f"config.json lacks {', '.join(missing)}: expected the sizes of the model; download it again")
-    known = {"rms_norm_eps": 1e-6, **_DEFAULTS[kind], **published}
-    _refuse_beyond(kind, known)
-    rope = known.get("rope_scaling") or known.get("rope_parameters") or {}
+    settings = {"rms_norm_eps": 1e-6, **_DEFAULTS[kind], **published}
+    _refuse_beyond(kind, settings)
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     _check_types(rope)
     return GPTConfig(
-        **{ours: known[theirs] for ours, theirs in _SIZES.items()},
-        kv_heads=known.get("num_key_value_heads") or known["num_attention_heads"],
-        tied_embeddings=bool(known.get("tie_word_embeddings", False)),
-        norm_epsilon=known["rms_norm_eps"],
-        rope_base=float(rope.get("rope_theta") or known.get("rope_theta") or 10_000.0),
+        **{ours: settings[theirs] for ours, theirs in _SIZES.items()},
+        kv_heads=settings.get("num_key_value_heads") or settings["num_attention_heads"],
+        tied_embeddings=bool(settings.get("tie_word_embeddings", False)),
+        norm_epsilon=settings["rms_norm_eps"],
+        rope_base=float(rope.get("rope_theta") or settings.get("rope_theta") or 10_000.0),
         qkv_bias=kind == "qwen2",
         qk_norm=kind == "qwen3",
-        head_dim=known.get("head_dim") or 0,
-        sliding_window=_window(kind, known),
-        rope_scaling=_scaling(rope, known),
+        head_dim=settings.get("head_dim") or 0,
+        sliding_window=_window(kind, settings),
+        rope_scaling=_scaling(rope, settings),
         kernels=kernels,
     )
 
@@ -146,7 +146,7 @@ def _check_types(values: _Published) -> None:
         "true or false": lambda value: isinstance(value, bool),
         "an object": lambda value: isinstance(value, dict),
         "text": lambda value: isinstance(value, str),
-        "a list of text": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+        "a list of text": lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value),
     }
     for expected, names in _TYPES.items():
         for name in names:
@@ -155,38 +155,38 @@ def _check_types(values: _Published) -> None:
                 raise ValueError(f"{name} = {value!r} in config.json: expected {expected}")
 
 
-def _refuse_beyond(kind: str, known: _Published) -> None:
+def _refuse_beyond(kind: str, settings: _Published) -> None:
     beyond = {
-        "quantization_config": bool(known.get("quantization_config")),
-        "hidden_act": known.get("hidden_act", "silu") not in ("silu", "swish"),  # swish is another name of silu
+        "quantization_config": bool(settings.get("quantization_config")),
+        "hidden_act": settings.get("hidden_act", "silu") not in ("silu", "swish"),  # swish is another name of silu
         # Adds a bias to the output projection too. Qwen2's biases are fixed, and transformers ignores the key there.
-        "attention_bias": kind != "qwen2" and bool(known.get("attention_bias")),
-        "mlp_bias": bool(known.get("mlp_bias")),
-        "partial_rotary_factor": known.get("partial_rotary_factor") not in (None, 1),
-        "sliding_window": kind == "llama" and known.get("sliding_window") is not None,  # programs disagree about it
+        "attention_bias": kind != "qwen2" and bool(settings.get("attention_bias")),
+        "mlp_bias": bool(settings.get("mlp_bias")),
+        "partial_rotary_factor": settings.get("partial_rotary_factor") not in (None, 1),
+        "sliding_window": kind == "llama" and settings.get("sliding_window") is not None,  # programs disagree about it
     }
     for name, is_beyond in beyond.items():
         if is_beyond:
             raise ValueError(
-                f"{name} = {known[name]!r} with model_type = {kind!r}: the course's GPT does not support this; choose "
-                "a model without it"
+                f"{name} = {settings[name]!r} with model_type = {kind!r}: the course's GPT does not support this; "
+                "choose a model without it"
             )
 
 
-def _window(kind: str, known: _Published) -> int | None:
+def _window(kind: str, settings: _Published) -> int | None:
     """The sliding window that all layers share, or None without one. Raises ValueError if layers differ."""
-    layers = known["num_hidden_layers"]
-    window = known.get("sliding_window")
+    layers = settings["num_hidden_layers"]
+    window = settings.get("sliding_window")
     first = 0
     if kind in ("qwen2", "qwen3"):
-        window = window if known.get("use_sliding_window") else None
-        first = known["max_window_layers"]
+        window = window if settings.get("use_sliding_window") else None
+        first = settings["max_window_layers"]
         if window is not None and first is None:
             raise ValueError("max_window_layers = None in config.json: expected a whole number")
     full = window is None or first > 0
     sliding = window is not None and first < layers
     kinds = {name for name, used in (("full_attention", full), ("sliding_attention", sliding)) if used}
-    told = set(known.get("layer_types") or kinds)
+    told = set(settings.get("layer_types") or kinds)
     if kind in ("qwen2", "qwen3"):
         kinds = told
     if kinds == told == {"full_attention"}:
@@ -199,7 +199,7 @@ def _window(kind: str, known: _Published) -> int | None:
     )
 
 
-def _scaling(rope: _Published, known: _Published) -> RopeScaling | None:
+def _scaling(rope: _Published, settings: _Published) -> RopeScaling | None:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind != "default" and kind not in _ROPE:
         raise ValueError(
@@ -214,13 +214,13 @@ def _scaling(rope: _Published, known: _Published) -> RopeScaling | None:
     told = {name: value for name, value in rope.items() if value is not None and name not in _ROPE_IGNORED}
     made, names = _ROPE.get(kind, (None, {}))
     if "original_max_position_embeddings" in names:
-        length = known.get("original_max_position_embeddings")
+        length = settings.get("original_max_position_embeddings")
         told["original_max_position_embeddings"] = length or told.get(
-            "original_max_position_embeddings", known["max_position_embeddings"]
+            "original_max_position_embeddings", settings["max_position_embeddings"]
         )
     if kind == "yarn":
         if "factor" not in told and told["original_max_position_embeddings"]:
-            told["factor"] = known["max_position_embeddings"] / told["original_max_position_embeddings"]
+            told["factor"] = settings["max_position_embeddings"] / told["original_max_position_embeddings"]
         one = told.pop("mscale", None)
         all_dimensions = told.pop("mscale_all_dim", None)
         if one and all_dimensions and "factor" in told and "attention_factor" not in told:

@@ -66,37 +66,37 @@ def load_llama_folder(
         config = replace(config, max_sequence=max_sequence)
     with torch.device("meta"):
         model = GPT(config)
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in _tensors(folder):
         ours, part = _translate(name)
         if part is None:
-            found[ours] = tensor
+            weights[ours] = tensor
         else:
             parts.setdefault(ours, {})[part] = tensor
     for ours, three in parts.items():
         if missing := set(_QKV) - three.keys():
             raise ValueError(f"{folder}: {ours} lacks {sorted(missing)[0]}: expected {', '.join(_QKV)} in each layer")
-        found[ours] = torch.cat([three[part] for part in _QKV])
-    if config.tied_embeddings and "embedding.weight" in found:
-        embedding = found["embedding.weight"]
-        head = found.setdefault("head.weight", embedding)
+        weights[ours] = torch.cat([three[part] for part in _QKV])
+    if config.tied_embeddings and "embedding.weight" in weights:
+        embedding = weights["embedding.weight"]
+        head = weights.setdefault("head.weight", embedding)
         if head is not embedding and not torch.equal(head, embedding):
             raise ValueError(
                 f"{folder}: tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight. "
                 "Programs disagree about which of the two is the head. Set tie_word_embeddings to false in config.json "
                 "to use lm_head.weight, or remove lm_head.weight to use the embedding"
             )
-    if (difference := _first_difference(found, model)) is not None:
+    if (difference := _first_difference(weights, model)) is not None:
         raise ValueError(
             f"{folder}: {difference} according to config.json; check that config.json and the safetensors files belong "
             "to the same model"
         )
-    dtype = dtype or found["embedding.weight"].dtype
+    dtype = dtype or weights["embedding.weight"].dtype
     model.to_empty(device=device)
     if config.tied_embeddings:
         model.head.weight = model.embedding.weight  # `to_empty` has replaced the shared matrix by two
-    model.to(dtype).load_state_dict(found)
+    model.to(dtype).load_state_dict(weights)
     return model.eval()
 
 
@@ -160,11 +160,11 @@ def require_whole(model: GPT) -> None:
 def _first_difference(tensors: Mapping[str, Tensor], model: GPT) -> str | None:
     """Name the first tensor whose shape is not that of `model`, and both shapes. Return None if all are the same."""
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    for name in [*expected, *found]:
-        if found.get(name) != expected.get(name):
+    actual = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in [*expected, *actual]:
+        if actual.get(name) != expected.get(name):
             return (
-                f"{name} {f'has shape {found[name]}' if name in found else 'is missing'}: expected "
+                f"{name} {f'has shape {actual[name]}' if name in actual else 'is missing'}: expected "
                 f"{f'shape {expected[name]}' if name in expected else 'no such tensor'}"
             )
     return None
@@ -172,12 +172,12 @@ def _first_difference(tensors: Mapping[str, Tensor], model: GPT) -> str | None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except ValueError as error:
-        found = error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} is not a JSON object ({found}): download it again")
-    return found
+        content = error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a JSON object ({content}): download it again")
+    return content
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:

@@ -62,8 +62,8 @@ class Llama3Scaling:
         scaled = []
         for frequency in plain:
             turns = self.original_max_sequence * frequency / (2 * math.pi)
-            kept = min(max((turns - self.low_frequency_factor) / between, 0), 1)
-            scaled.append(frequency * ((1 - kept) / self.factor + kept))
+            unscaled_share = min(max((turns - self.low_frequency_factor) / between, 0), 1)
+            scaled.append(frequency * ((1 - unscaled_share) / self.factor + unscaled_share))
         return scaled
 
 
@@ -136,8 +136,8 @@ def yarn_amplitude(factor: float, weight: float = 1.0) -> float:
 
 
 def _require_positive(scaling: Any, *names: str) -> None:
-    known = {field.name: getattr(scaling, field.name) for field in fields(scaling)}
+    values = {field.name: getattr(scaling, field.name) for field in fields(scaling)}
     for name in names:
-        value = known[name]
+        value = values[name]
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             raise ValueError(f"{name} = {value!r} in {type(scaling).__name__}: expected a positive number")

@@ -121,9 +121,9 @@ class Grammars:
 def check_progress(matcher: Any) -> None:
     """Raises GrammarError if the matcher has failed."""
     if matcher.is_error():
-        said, _, _ = matcher.get_error().partition("\n<state>")  # the rest shows the state of the parser
-        first, *more = said.splitlines() or [""]
-        if "panic" in said.lower():  # a fault of the library, with a backtrace
+        message, _, _ = matcher.get_error().partition("\n<state>")  # the rest shows the state of the parser
+        first, *more = message.splitlines() or [""]
+        if "panic" in message.lower():  # a fault of the library, with a backtrace
             first = "llguidance cannot process it"
             more = []
         elif first == "NoExtensionBias":
@@ -149,7 +149,7 @@ class _Vocabulary:
         self._longest = max(map(len, self._numbers), default=0)
 
     def __call__(self, text: bytes) -> list[int]:
-        found = []
+        tokens = []
         start = 0
         while start < len(text):
             for end in range(min(len(text), start + self._longest), start, -1):
@@ -157,9 +157,9 @@ class _Vocabulary:
                     break
             else:
                 break  # no token matches here, so llguidance handles the rest token by token
-            found.append(token)
+            tokens.append(token)
             start = end
-        return found
+        return tokens
 
 
 def _matcher_class() -> Any:

@@ -160,8 +160,8 @@ class Request:
     def tokens_from(self, start: int, count: int) -> list[int]:
         """`count` tokens from position `start`, of the prompt and then of the output."""
         own = max(0, start - len(self.prompt))
-        found = [*self.prompt[start : start + count]]
-        return found + self.output[own : own + count - len(found)]
+        tokens = [*self.prompt[start : start + count]]
+        return tokens + self.output[own : own + count - len(tokens)]
 
     @property
     def length(self) -> int:

@@ -49,15 +49,15 @@ def end_tokens(folder: Path, files: TokenizerFiles) -> set[int]:
 
     Reads `config.json` if `generation_config.json` names none. Raises ValueError if a file names anything but tokens.
     """
-    found = read_object(folder / "generation_config.json").get("eos_token_id")
-    if found is None:
-        found = read_object(folder / "config.json").get("eos_token_id")
-    numbers = [] if found is None else found if isinstance(found, list) else [found]
+    eos = read_object(folder / "generation_config.json").get("eos_token_id")
+    if eos is None:
+        eos = read_object(folder / "config.json").get("eos_token_id")
+    numbers = [] if eos is None else eos if isinstance(eos, list) else [eos]
     if "eos_token" in files.named and (own := files.library.token_to_id(files.named["eos_token"])) is not None:
         numbers = [*numbers, own]
     for number in numbers:
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise ValueError(f"{folder}: eos_token_id = {found!r}: expected the number of a token, or a list of them")
+            raise ValueError(f"{folder}: eos_token_id = {eos!r}: expected the number of a token, or a list of them")
     return set(numbers)
 
 
@@ -67,14 +67,14 @@ def read_object(file: Path) -> dict[str, Any]:
     Raises ValueError if the file holds anything else.
     """
     try:
-        found = json.loads(file.read_bytes())
+        value = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not JSON ({error}): download it again") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{file} holds a {type(found).__name__}: expected an object; download it again")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"{file} holds a {type(value).__name__}: expected an object; download it again")
+    return value
 
 
 def _text(token: Any) -> str | None:
@@ -86,20 +86,20 @@ def _add_special_tokens(library: Any, settings: Mapping[str, Any]) -> None:
     """Add the tokens that the settings describe and `tokenizer.json` lacks, or describes differently."""
     from tokenizers import AddedToken
 
-    known = library.get_added_tokens_decoder()
-    texts = {added.content for added in known.values()}
+    tokens = library.get_added_tokens_decoder()
+    texts = {added.content for added in tokens.values()}
     for number, described in sorted(settings.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])):
         token = AddedToken(**{name: value for name, value in described.items() if name != "__type"})
-        if repr(known.get(int(number))) != repr(token):
+        if repr(tokens.get(int(number))) != repr(token):
             library.add_tokens([token])
             texts.add(token.content)
     extra = settings.get("extra_special_tokens", settings.get("additional_special_tokens")) or ()
-    for each in (*map(settings.get, _NAMED), *(extra.values() if isinstance(extra, dict) else extra)):
-        if (text := _text(each)) is not None and text not in texts:
+    for special in (*map(settings.get, _NAMED), *(extra.values() if isinstance(extra, dict) else extra)):
+        if (text := _text(special)) is not None and text not in texts:
             ways = {
-                name: each[name]
+                name: special[name]
                 for name in ("lstrip", "rstrip", "normalized")
-                if isinstance(each, dict) and name in each
+                if isinstance(special, dict) and name in special
             }
             library.add_tokens([AddedToken(text, special=True, **ways)])
             texts.add(text)
@@ -124,21 +124,21 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> tuple[str | None, Pa
     If the settings have several templates, the one named "default" applies.
     """
     where = folder / "chat_template.jinja"
-    found = None
+    template = None
     if where.is_file():
         try:
-            found = where.read_text(encoding="utf-8")
+            template = where.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{where}: byte {error.start} is not UTF-8") from None
     else:
         where = folder / "tokenizer_config.json"
-        found = settings.get("chat_template", read_object(folder / "chat_template.json").get("chat_template"))
-    if isinstance(found, list):
-        templates = {each["name"]: each["template"] for each in found}
+        template = settings.get("chat_template", read_object(folder / "chat_template.json").get("chat_template"))
+    if isinstance(template, list):
+        templates = {entry["name"]: entry["template"] for entry in template}
         if "default" not in templates:
             raise ValueError(f"{where}: chat_template has {', '.join(templates)}: expected one named 'default'")
-        found = templates["default"]
-    return found, where
+        template = templates["default"]
+    return template, where
 
 
 def put_around(library: Any, bos: str | None, eos: str | None) -> None:

@@ -26,8 +26,8 @@ class RealClock:
         return time.monotonic()
 
     def sleep_until(self, moment: float) -> None:
-        if (left := moment - time.monotonic()) > 0:
-            time.sleep(left)
+        if (remaining := moment - time.monotonic()) > 0:
+            time.sleep(remaining)
 
 
 class VirtualClock:

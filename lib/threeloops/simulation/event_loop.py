@@ -302,10 +302,10 @@ def cancel_all(loop: VirtualTimeLoop) -> None:
     """Cancel all tasks as `asyncio.run` does, but leave a task behind if it refuses to end."""
     loop.is_ending = True
     loop._limit = math.inf
-    left = loop._created(done=False)
-    for task in left:
+    tasks = loop._created(done=False)
+    for task in tasks:
         task.cancel()
-    ending = asyncio.gather(*left, return_exceptions=True) if left else None
+    ending = asyncio.gather(*tasks, return_exceptions=True) if tasks else None
     try:
         if ending is not None:
             loop.run_until_complete(ending)
@@ -317,13 +317,13 @@ def cancel_all(loop: VirtualTimeLoop) -> None:
 
 def _line_of(task: "asyncio.Task[Any]") -> str:
     """Return the innermost line at which the task waits, without lines of asyncio and of this package."""
-    found = ""
+    location = ""
     for code, line in _chain(task.get_coro()):
         if code.co_filename.startswith((asyncio.__path__[0], _HERE)):
             continue
         text = linecache.getline(code.co_filename, line).strip()
-        found = f" in {code.co_name}, line {line}" + (f": {text}" if text else "")
-    return found
+        location = f" in {code.co_name}, line {line}" + (f": {text}" if text else "")
+    return location
 
 
 def _chain(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
@@ -335,6 +335,6 @@ def _chain(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
         if frame is not None:
             yield frame.f_code, frame.f_lineno
         awaited = [getattr(coroutine, name, None) for name in ("cr_await", "ag_await", "gi_yieldfrom")]
-        coroutine = next((each for each in awaited if each is not None), None)
+        coroutine = next((awaitable for awaitable in awaited if awaitable is not None), None)
         if coroutine is None:
             return

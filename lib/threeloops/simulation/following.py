@@ -279,7 +279,8 @@ def _call(loop: _FollowingLoop, target: Any, method: str, args: list[Any], kwarg
         return target
     function = getattr(target, method) if method else target
     return function(
-        *(stand_in(loop, *each) for each in args), **{name: stand_in(loop, *kwargs[name]) for name in kwargs}
+        *(stand_in(loop, *description) for description in args),
+        **{name: stand_in(loop, *kwargs[name]) for name in kwargs},
     )
 
 
@@ -293,7 +294,7 @@ def _described(value: Any) -> tuple[str, Any, list[str]]:
     if hasattr(kind, "__anext__"):
         return "stream", value, []
     names = [name for name in dir(kind) if not name.startswith("_")]
-    return "object", value, [each for each in names if inspect.iscoroutinefunction(getattr(kind, each, None))]
+    return "object", value, [name for name in names if inspect.iscoroutinefunction(getattr(kind, name, None))]
 
 
 def _nobody(*_: Any) -> Any:

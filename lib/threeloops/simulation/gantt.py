@@ -25,18 +25,18 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None) -> None:
 
     A stage has the same colour in every picture; the consumer is green. Neighbouring bars in a row alternate in shade.
     """
-    first = min(each.start for each in trace.intervals)
+    first = min(interval.start for interval in trace.intervals)
     rows = [(name, worker) for name, workers in trace.stages for worker in range(workers)]
     colours = {name: _COLOURS.get(name, palette.blue) for name, _ in trace.stages} | {trace.consumer: palette.green}
     shown = sorted((i for i in trace.intervals if until is None or i.start - first < until), key=lambda i: i.start)
-    numbered = len({each.sample for each in shown}) <= _NUMBERS_UP_TO
+    numbered = len({interval.sample for interval in shown}) <= _NUMBERS_UP_TO
     end = 1e3 * (until if until is not None else trace.seconds)
     drawn = [0] * len(rows)
-    for each in shown:
-        start = 1e3 * (each.start - first)
-        width = 1e3 * each.seconds
-        row = rows.index((each.stage, each.worker))
-        colour = colours[each.stage]
+    for interval in shown:
+        start = 1e3 * (interval.start - first)
+        width = 1e3 * interval.seconds
+        row = rows.index((interval.stage, interval.worker))
+        colour = colours[interval.stage]
         edge = "white" if width > 0.006 * end else colour  # a white edge would hide a thin bar
         shade = (1.0, 0.72)[drawn[row] % 2]
         drawn[row] += 1
@@ -44,7 +44,7 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None) -> None:
         visible = min(start + width, end) - start
         if numbered and visible > 0.018 * end:
             ink = "white" if colour == palette.blue else palette.ink
-            axes.text(start + visible / 2, row, str(each.sample), ha="center", va="center", fontsize=9, color=ink)
+            axes.text(start + visible / 2, row, str(interval.sample), ha="center", va="center", fontsize=9, color=ink)
     workers_of = dict(trace.stages)
     axes.set_yticks(range(len(rows)), [n if workers_of[n] == 1 else f"{n} {worker + 1}" for n, worker in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)

@@ -65,10 +65,10 @@ class Trace:
     @cached_property
     def by_stage(self) -> dict[str, list[Interval]]:
         """The intervals of each stage, in the order of their starts."""
-        found: dict[str, list[Interval]] = {name: [] for name, _ in self.stages}
-        for interval in sorted(self.intervals, key=lambda each: (each.start, each.end, each.sample)):
-            found[interval.stage].append(interval)
-        return found
+        intervals: dict[str, list[Interval]] = {name: [] for name, _ in self.stages}
+        for interval in sorted(self.intervals, key=lambda interval: (interval.start, interval.end, interval.sample)):
+            intervals[interval.stage].append(interval)
+        return intervals
 
     @property
     def seconds(self) -> float:

@@ -49,7 +49,7 @@ class _Function:
         self._export = export
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = [_listed(each) for each in args]
+        given = [_listed(argument) for argument in args]
         return self._loop.call_grader(self._export, *given, **{name: _listed(kwargs[name]) for name in kwargs})
 
 

@@ -51,10 +51,10 @@ class Mesh:
         """The place of a rank on each axis."""
         if not 0 <= rank < self.size:
             raise ValueError(f"rank = {rank}: {self} has ranks 0 to {self.size - 1}")
-        found = {}
+        coordinates = {}
         for name, length in reversed(self.axes.items()):
-            rank, found[name] = divmod(rank, length)
-        return {name: found[name] for name in self.axes}
+            rank, coordinates[name] = divmod(rank, length)
+        return {name: coordinates[name] for name in self.axes}
 
     def rank(self, **coordinates: int) -> int:
         """The rank at this place. Axes that are not named are at 0."""
@@ -91,13 +91,13 @@ class Mesh:
                 f"{self} has {self.size} ranks, and the program runs on {dist.get_world_size()}: the lengths of the "
                 "axes must multiply to the world size"
             )
-        found = {}
+        groups = {}
         for axis in axes or tuple(self.axes):
             for ranks in self.groups(axis):
                 group = dist.new_group(list(ranks))
                 if dist.get_rank() in ranks:
-                    found[axis] = group
-        return found
+                    groups[axis] = group
+        return groups
 
     def _check(self, axes: Iterable[str]) -> None:
         for name in axes:
@@ -175,7 +175,7 @@ def redistribute(local: Tensor, before: Placement, after: Placement, group: dist
             return local if rank == 0 else torch.zeros_like(local)
         case Shard(dim), Partial():
             zeros = torch.zeros_like(local)
-            return torch.cat([local if each == rank else zeros for each in range(size)], dim)
+            return torch.cat([local if peer == rank else zeros for peer in range(size)], dim)
     raise TypeError(f"from {before} to {after}: expected Shard(dim), Replicate() or Partial() for each")
 
 

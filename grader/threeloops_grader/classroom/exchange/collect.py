@@ -109,8 +109,8 @@ class GuardedCollect(ExchangeCollect):
         last change."""
         changed = datetime.fromtimestamp(max(path.lstat().st_ctime for path in (source, *source.iterdir())), UTC)
         if (changed.replace(tzinfo=None) - handed_in).total_seconds() > _PATIENCE:
-            said = "%s: handed in at %s by its name, and written to at %s (UTC); the late policy goes by the first"
-            self.log.warning(said, student_name(student), f"{handed_in:%Y-%m-%d %H:%M}", f"{changed:%Y-%m-%d %H:%M}")
+            notice = "%s: handed in at %s by its name, and written to at %s (UTC); the late policy goes by the first"
+            self.log.warning(notice, student_name(student), f"{handed_in:%Y-%m-%d %H:%M}", f"{changed:%Y-%m-%d %H:%M}")
 
     @contextmanager
     def _naming(self, folder: str) -> Iterator[None]:

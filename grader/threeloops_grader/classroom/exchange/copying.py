@@ -47,16 +47,16 @@ class _Copy:
                 raise BadSubmission(f"the folder holds more than {MAX_FILES:,} files; hand in the notebook alone")
             inside = _open(entry, opened, shown)
             try:
-                found = os.fstat(inside)
-                if found.st_uid != self.owner:
+                status = os.fstat(inside)
+                if status.st_uid != self.owner:
                     raise BadSubmission(f"{shown} belongs to another user than the folder; hand in a file of your own")
-                if stat.S_ISDIR(found.st_mode):
+                if stat.S_ISDIR(status.st_mode):
                     if shown.count("/") >= _MOST_DEEP:
                         raise BadSubmission(
                             f"more than {_MOST_DEEP} folders lie in each other; hand in the notebook alone"
                         )
                     self.folder(inside, target / entry, f"{shown}/")
-                elif stat.S_ISREG(found.st_mode):
+                elif stat.S_ISREG(status.st_mode):
                     self.file(inside, target / entry)
                 else:
                     raise BadSubmission(f"{shown} is a pipe, a socket or a device, not a file; delete it")
@@ -64,13 +64,13 @@ class _Copy:
                 os.close(inside)
 
     def file(self, opened: int, target: Path) -> None:
-        left = MAX_FOLDER_BYTES - self.bytes
+        remaining = MAX_FOLDER_BYTES - self.bytes
         with open(opened, "rb", closefd=False) as content, target.open("wb") as copy:
-            while left >= 0 and (part := content.read(1 << 20)):
-                copy.write(part[: left + 1])
-                left -= len(part)
-        self.bytes = MAX_FOLDER_BYTES - left
-        if left < 0:
+            while remaining >= 0 and (part := content.read(1 << 20)):
+                copy.write(part[: remaining + 1])
+                remaining -= len(part)
+        self.bytes = MAX_FOLDER_BYTES - remaining
+        if remaining < 0:
             most = MAX_FOLDER_BYTES >> 20
             raise BadSubmission(f"the folder's files have more than {most} MiB; hand in the notebook alone")
 

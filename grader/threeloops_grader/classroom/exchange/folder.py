@@ -34,15 +34,15 @@ def shared(exchange: Path) -> None:
     """
     try:
         exchange.mkdir(parents=True, exist_ok=True)
-        found = exchange.stat()
-        if found.st_uid == os.geteuid() and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            exchange.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
+        status = exchange.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            exchange.chmod(stat.S_IMODE(status.st_mode) | stat.S_ISVTX)
     except OSError:
         return
 
 
 def is_open_to_all(folder: Path) -> bool:
     """Return whether every user of the machine can list the folder and open its files."""
-    found = folder.resolve()
-    above = all(each.stat().st_mode & stat.S_IXOTH for each in found.parents)
-    return above and found.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH) == stat.S_IROTH | stat.S_IXOTH
+    resolved = folder.resolve()
+    above = all(parent.stat().st_mode & stat.S_IXOTH for parent in resolved.parents)
+    return above and resolved.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH) == stat.S_IROTH | stat.S_IXOTH

@@ -16,10 +16,10 @@ def utc(text: str) -> datetime:
     Raises ValueError or OverflowError if it is not a time.
     """
     time: datetime
-    if not (found := _OFFSET.fullmatch(text.strip())):
+    if not (match := _OFFSET.fullmatch(text.strip())):
         time = parse_utc(text)
         return time
-    hours = int(found["sign"] + found["hours"])
-    minutes = int(found["sign"] + found["minutes"])
-    time = parse_utc(found["time"])
+    hours = int(match["sign"] + match["hours"])
+    minutes = int(match["sign"] + match["minutes"])
+    time = parse_utc(match["time"])
     return time - timedelta(hours=hours, minutes=minutes)

@@ -8,9 +8,9 @@ from typing import Any
 
 from threeloops.files import replace_text
 
-from threeloops_grader.authoring.answers import CHANGES
 from threeloops_grader.authoring.labs import SOLUTIONS, Lab, LabError, find_lab
 from threeloops_grader.authoring.manifest import test_title
+from threeloops_grader.authoring.markdown.answer_file import ANSWERS
 from threeloops_grader.classroom.handout.archive import write_zip
 from threeloops_grader.classroom.handout.bundle import course_files
 from threeloops_grader.grading import records
@@ -55,8 +55,8 @@ exec "$autograder/venv/bin/python" -m threeloops_grader.classroom.handout.autogr
 def write_autograder(path: Path, lab: Lab) -> None:
     """Write the zip: setup.sh, run_autograder, and the course with the sources of this lab alone."""
     files = {f"course/{name}": content for name, content in course_files(lab.root).items()}
-    kept = (name for name in files_below(lab.folder) if not name.startswith(("wrong/", "right/", CHANGES)))
-    files |= {f"course/{SOLUTIONS}/{lab.slug}/{name}": lab.folder / name for name in kept if "__pycache__" not in name}
+    sources = (name for name in files_below(lab.folder) if name != ANSWERS and "__pycache__" not in name)
+    files |= {f"course/{SOLUTIONS}/{lab.slug}/{name}": lab.folder / name for name in sources}
     files |= {"setup.sh": _SETUP.encode(), "run_autograder": _RUN.format(slug=lab.slug).encode()}
     files["course/README.md"] = b"Three Loops, for Gradescope\n"  # pyproject.toml names one
     write_zip(path, files, executable=("setup.sh", "run_autograder"))
@@ -67,15 +67,17 @@ def _grade_submission(lab: Lab, folder: Path) -> dict[str, Any]:
 
     Where the container lets no sandbox be made, the submission is graded without one and the result says so.
     """
-    found = sorted(path for path in folder.rglob(f"{lab.slug}.ipynb") if path.is_file() and not path.is_symlink())
-    if len(found) != 1:
+    notebooks = sorted(path for path in folder.rglob(f"{lab.slug}.ipynb") if path.is_file() and not path.is_symlink())
+    if len(notebooks) != 1:
         others = ", ".join(sorted(path.name for path in folder.rglob("*"))[:5]) or "nothing"
-        raise BadSubmission(f"expected one file {lab.slug}.ipynb, found {len(found)} among {others}; hand in that file")
+        raise BadSubmission(
+            f"expected one file {lab.slug}.ipynb, found {len(notebooks)} among {others}; hand in that file"
+        )
     sandbox = bwrap.why_not() and "none" or "bwrap"
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "student" / lab.slug
         place.mkdir(parents=True)
-        (place / found[0].name).write_bytes(found[0].read_bytes())
+        (place / notebooks[0].name).write_bytes(notebooks[0].read_bytes())
         report = grade_class(Path(scratch), lab, Options(sandbox))  # type: ignore[arg-type]
     result = records.gradescope(report.records[0], report.sandbox)
     for test in result["tests"]:

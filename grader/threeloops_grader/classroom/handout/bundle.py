@@ -61,8 +61,8 @@ def write_bundle(path: Path, labs: Sequence[Lab]) -> None:
         folder = lab.released.parent
         if not lab.released.is_file():
             raise LabError(f"{lab.released} is missing; run `threeloops release {lab.number:02d}` first")
-        if found := leaks(lab, folder):
-            raise LabError(f"lab {lab.slug} would be given out with answers:\n" + "\n".join(found))
+        if leaked := leaks(lab, folder):
+            raise LabError(f"lab {lab.slug} would be given out with answers:\n" + "\n".join(leaked))
         files |= {f"{LABS}/{lab.slug}/{name}": folder / name for name in files_below(folder)}
     glossary = root / LABS / "glossary.md"
     files |= {f"{LABS}/{glossary.name}": glossary} if glossary.is_file() else {}

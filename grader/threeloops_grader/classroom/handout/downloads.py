@@ -38,7 +38,7 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
 
     Raises LabError: there is no such file, or it cannot be read as a whole.
     """
-    found = Download()
+    download = Download()
     try:
         files = list(members(path, _MOST_BYTES)) if path.is_file() else list(_files(path))
     except BadSubmission as error:
@@ -52,13 +52,13 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
             student = _owner(name, students)
             notebook = _notebook(name, content, lab)
         except BadSubmission as error:
-            found.faults.append(f"{name}: {error}")
+            download.faults.append(f"{name}: {error}")
             continue
-        if student in found.notebooks and found.notebooks[student] != notebook:
-            found.faults.append(f"{name}: a second, different notebook of {student}; the first was kept")
+        if student in download.notebooks and download.notebooks[student] != notebook:
+            download.faults.append(f"{name}: a second, different notebook of {student}; the first was kept")
             continue
-        found.notebooks[student] = notebook
-    return found
+        download.notebooks[student] = notebook
+    return download
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -100,10 +100,10 @@ def _notebook(name: str, content: bytes, lab: Lab) -> bytes:
     if name.endswith(".ipynb"):
         return content
     inside = list(members(io.BytesIO(content), _MOST_BYTES))
-    found = [text for inner, text in inside if inner.rpartition("/")[2] == f"{lab.slug}.ipynb"]
-    if len(found) != 1:
-        raise BadSubmission(f"the zip file holds {len(found)} files {lab.slug}.ipynb, expected one")
-    return found[0]
+    notebooks = [text for inner, text in inside if inner.rpartition("/")[2] == f"{lab.slug}.ipynb"]
+    if len(notebooks) != 1:
+        raise BadSubmission(f"the zip file holds {len(notebooks)} files {lab.slug}.ipynb, expected one")
+    return notebooks[0]
 
 
 def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None) -> int:

@@ -35,13 +35,13 @@ def _part_results(lab: Lab, rows: Sequence[Row]) -> list[_PartResult]:
     graded = [row for row in rows if row.status == "graded"]
     if not graded:
         return []
-    found = []
+    results = []
     for part in manifest(lab).parts:
         scores = [row.parts.get(part.test, 0.0) for row in graded]
         full = sum(score >= part.points for score in scores)
         share = mean(score / part.points for score in scores) if part.points else 1.0
-        found.append(_PartResult(part.test, part.points, full, share))
-    return sorted(found, key=lambda result: (result.share, result.full))
+        results.append(_PartResult(part.test, part.points, full, share))
+    return sorted(results, key=lambda result: (result.share, result.full))
 
 
 def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> str:
@@ -62,7 +62,7 @@ def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> st
         pages.table(["Part", "Points", "Full points", "Share earned"], [_part(part, len(graded)) for part in parts]),
         "<h2>What went wrong most often</h2>",
         pages.table(["Exercise", "Students", "Known wrong answer", "Failed parts, and what the first one said"],
-                    [_mistake(each) for each in mistakes[:_MAX_MISTAKES]])
+                    [_mistake(mistake) for mistake in mistakes[:_MAX_MISTAKES]])
         if mistakes
         else "<p>Every answer was right.</p>",
     ]  # fmt: skip
@@ -101,10 +101,15 @@ def _part(part: _PartResult, graded: int) -> list[Cell | str]:
     return [test_title(part.test), Cell(f"{part.points:g}", "number"), full, Cell(f"{part.share:.0%}", kind)]
 
 
-def _mistake(each: Mistake) -> list[Cell | str]:
-    parts = ", ".join(test_title(test) for test in each.parts)
-    said = f"{parts}\n{each.message[:_MAX_MESSAGE]}"
-    return [each.exercise, Cell(str(each.students), "number"), each.known_as or "not recognised", Cell(said, "pre")]
+def _mistake(mistake: Mistake) -> list[Cell | str]:
+    parts = ", ".join(test_title(test) for test in mistake.parts)
+    example = f"{parts}\n{mistake.message[:_MAX_MESSAGE]}"
+    return [
+        mistake.exercise,
+        Cell(str(mistake.students), "number"),
+        mistake.known_as or "not recognised",
+        Cell(example, "pre"),
+    ]
 
 
 def class_csv(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> str:

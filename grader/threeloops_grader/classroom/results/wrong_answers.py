@@ -38,10 +38,10 @@ class Mistake:
     message: str
 
 
-def common_mistakes(lab: Lab, rows: Sequence[Row], known: Signatures) -> list[Mistake]:
+def common_mistakes(lab: Lab, rows: Sequence[Row], wrong: Signatures) -> list[Mistake]:
     """Return the ways in which exercises failed, the commonest first. An untouched exercise is not an answer, and is
     left out."""
-    found: dict[tuple[str, str], Mistake] = {}
+    mistakes: dict[tuple[str, str], Mistake] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         for exercise in manifest(lab).exercises:
@@ -50,14 +50,14 @@ def common_mistakes(lab: Lab, rows: Sequence[Row], known: Signatures) -> list[Mi
                 continue
             key = exercise.id, _signature(failed)
             counts[key] += 1
-            name = known.get(exercise.id, {}).get(key[1], "")
-            found[key] = Mistake(exercise.id, counts[key], name, tuple(failed), next(iter(failed.values())))
-    return sorted(found.values(), key=lambda mistake: (-mistake.students, mistake.exercise, mistake.message))
+            name = wrong.get(exercise.id, {}).get(key[1], "")
+            mistakes[key] = Mistake(exercise.id, counts[key], name, tuple(failed), next(iter(failed.values())))
+    return sorted(mistakes.values(), key=lambda mistake: (-mistake.students, mistake.exercise, mistake.message))
 
 
-def signatures(lab: Lab, sandbox: Sandbox, kept: Path) -> Signatures:
+def signatures(lab: Lab, sandbox: Sandbox, cache: Path) -> Signatures:
     """Return how each known-wrong answer fails. The answers are graded once for each version of the lab, and the
-    results are kept in `kept`.
+    results are saved in `cache`.
 
     Exercises do not depend on each other, so one submission holds a wrong answer to each of them.
     """
@@ -66,22 +66,22 @@ def signatures(lab: Lab, sandbox: Sandbox, kept: Path) -> Signatures:
     for answer in answers:
         decides.update(answer.name.encode() + answer.text.encode())
     try:
-        data = json.loads(kept.read_text(encoding="utf-8"))
+        data = json.loads(cache.read_text(encoding="utf-8"))
         if data["decides"] == decides.hexdigest():
             return data["signatures"]
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    found = _graded(lab, sandbox, answers)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(kept, json.dumps({"decides": decides.hexdigest(), "signatures": found}, indent=1) + "\n")
-    return found
+    graded = _graded(lab, sandbox, answers)
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(cache, json.dumps({"decides": decides.hexdigest(), "signatures": graded}, indent=1) + "\n")
+    return graded
 
 
 def _graded(lab: Lab, sandbox: Sandbox, answers: Sequence[KnownWrong]) -> Signatures:
     of_exercise: dict[str, list[KnownWrong]] = defaultdict(list)
     for answer in answers:
         of_exercise[answer.exercise].append(answer)
-    found: Signatures = defaultdict(dict)
+    names_of: Signatures = defaultdict(dict)
     for together in zip_longest(*of_exercise.values()):
         chosen = {answer.exercise: answer for answer in together if answer is not None}
         notebook = lab.answered({exercise: answer.text for exercise, answer in chosen.items()})
@@ -90,9 +90,9 @@ def _graded(lab: Lab, sandbox: Sandbox, answers: Sequence[KnownWrong]) -> Signat
         for exercise in manifest(lab).exercises:
             if exercise.id in chosen and (failed := _of(exercise, outputs)):
                 name = chosen[exercise.id].name.partition("__")[2].replace("_", " ")
-                names = found[exercise.id]
+                names = names_of[exercise.id]
                 names[_signature(failed)] = " or ".join(filter(None, [names.get(_signature(failed), ""), name]))
-    return dict(found)
+    return dict(names_of)
 
 
 def _of(exercise: Exercise, outputs: dict[str, str]) -> dict[str, str]:

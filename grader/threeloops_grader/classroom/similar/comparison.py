@@ -68,7 +68,7 @@ def compare(lab: Lab, folder: Path, earlier: Iterable[Path] = ()) -> Findings:
     trusted = manifest(lab)
     faults = list[str]()
     of_class = list(_submitted(folder, trusted, "", faults))
-    of_earlier = [each for at in earlier for each in _submitted(at, trusted, f"{at}: ", faults)]
+    of_earlier = [answer for at in earlier for answer in _submitted(at, trusted, f"{at}: ", faults)]
     pairs = list[Pair]()
     small = list[str]()
     for exercise in trusted.exercises:
@@ -105,31 +105,31 @@ def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, 
     """Return the answers that are still large enough to compare after the parts of the stub are removed."""
     given = given_names(stub)
     start = fingerprint(stub, given)
-    found = []
+    answers = []
     for owner, text in texts:
         try:
             own = fingerprint(text, given).without(start)
         except _NOT_PARSED as error:
-            said = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-            faults.append(f"{owner}: an answer is not Python that can be compared: {said[:200]}")
+            reason = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+            faults.append(f"{owner}: an answer is not Python that can be compared: {reason[:200]}")
             continue
         if own.size >= _LEAST_PARTS:
-            found.append(Answer(owner, text, own, is_of_class))
-    return found
+            answers.append(Answer(owner, text, own, is_of_class))
+    return answers
 
 
 @cache
 def _library() -> tuple[Answer, ...]:
     """Return the functions and classes of the library."""
-    found = []
+    functions = []
     for module in modules():
         for node in module.tree.body:
             if isinstance(node, Function | ast.ClassDef):
                 text = ast.get_source_segment(module.text, node) or ""
                 own = fingerprint(text, {node.name})
                 if own.size >= _LEAST_PARTS:
-                    found.append(Answer(f"{module.name}.{node.name}", text, own, False))
-    return tuple(found)
+                    functions.append(Answer(f"{module.name}.{node.name}", text, own, False))
+    return tuple(functions)
 
 
 def _alike(exercise: str, own: Sequence[Answer], others: Sequence[Answer]) -> list[Pair]:

@@ -66,7 +66,7 @@ def fingerprint(source: str, given: Set[str]) -> Fingerprint:
     for part, line in _parts(plain, ""):
         parts[part] += 1
         lines[part].add(line)
-    return Fingerprint(parts, {part: frozenset(found) for part, found in lines.items()})
+    return Fingerprint(parts, {part: frozenset(numbers) for part, numbers in lines.items()})
 
 
 def given_names(stub: str) -> frozenset[str]:
@@ -180,4 +180,4 @@ def _parts(node: ast.AST, parent: str) -> Iterator[tuple[str, int]]:
 
 def _nodes(node: ast.AST) -> int:
     """Count the nodes of an expression, without operators and contexts."""
-    return sum(isinstance(each, ast.expr | ast.arguments | ast.keyword | ast.comprehension) for each in ast.walk(node))
+    return sum(isinstance(part, ast.expr | ast.arguments | ast.keyword | ast.comprehension) for part in ast.walk(node))

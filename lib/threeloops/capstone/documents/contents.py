@@ -48,7 +48,7 @@ _OPERATORS = {"*": " × ", "/": " ÷ ", "+": " + ", "-": " − "}
 
 def document(plan: Plan, date: str = "") -> Document:
     """Return the outline that all formats render. `date` is printed as given. A plan itself has no date."""
-    pictures = {each.name: Picture(each.name, each.title, each.alt, *png(each)) for each in plan.figures}
+    pictures = {figure.name: Picture(figure.name, figure.title, figure.alt, *png(figure)) for figure in plan.figures}
     placed = {name for _, _, names in _PARTS for name in names}
     headline = _headline(plan)
     bill = _bill(plan)
@@ -66,7 +66,7 @@ def document(plan: Plan, date: str = "") -> Document:
         _title(plan),
         _subtitle(plan),
         date,
-        tuple(each for each in sections if each.blocks),
+        tuple(section for section in sections if section.blocks),
         slides(plan, pictures, headline, bill),
         plan.quantities,
     )
@@ -95,7 +95,7 @@ def _headline(plan: Plan) -> Table:
     """Return the few numbers that a reader looks for first, beside the requirements."""
     limits: dict[str, Cell] = {}
     scenario = plan.scenario
-    given = {each.name: each for each in plan.quantities}
+    given = {quantity.name: quantity for quantity in plan.quantities}
     if scenario.budget.total is not None:
         limits["total_cost"] = Number(scenario.budget.total, scenario.budget.currency)
     if scenario.training:
@@ -130,7 +130,10 @@ def _bill(plan: Plan) -> Table:
 
 
 def _decisions(plan: Plan) -> Table:
-    rows = tuple((each.topic, each.choice, each.reason, each.margin, each.runner_up) for each in plan.decisions)
+    rows = tuple(
+        (decision.topic, decision.choice, decision.reason, decision.margin, decision.runner_up)
+        for decision in plan.decisions
+    )
     header = ("Topic", "Choice", "Reason", "Margin", "Runner-up")
     return Table("What is decided, and why", header, rows, (0.14, 0.2, 0.3, 0.18, 0.18))
 
@@ -138,15 +141,21 @@ def _decisions(plan: Plan) -> Table:
 def _part(
     plan: Plan, title: str, topics: tuple[str, ...], names: Iterable[str], pictures: dict[str, Picture]
 ) -> Iterable[Block]:
-    results = [each for each in plan.quantities if each.topic in topics and each.evidence == "model"]
+    results = [quantity for quantity in plan.quantities if quantity.topic in topics and quantity.evidence == "model"]
     if results:
-        rows = tuple((each.label, _number(each)) for each in results)
+        rows = tuple((quantity.label, _number(quantity)) for quantity in results)
         yield Table(f"{title} in numbers", ("Quantity", "Value"), rows, (0.75, 0.25))
     yield from (pictures[name] for name in names if name in pictures)
     if title == "Cost" and plan.options:
         options = tuple(
-            (each.accelerator, _maybe(each.cost, plan), _maybe(each.days, "days"), _maybe(each.gpus, ""), each.note)
-            for each in plan.options
+            (
+                option.accelerator,
+                _maybe(option.cost, plan),
+                _maybe(option.days, "days"),
+                _maybe(option.gpus, ""),
+                option.note,
+            )
+            for option in plan.options
         )
         header = ("Accelerator", "Cost", "Days", "GPUs", "Note")
         yield Table("The same scenario on other accelerators", header, options, (0.2, 0.16, 0.12, 0.1, 0.42))
@@ -154,23 +163,28 @@ def _part(
 
 def _sensitivity(plan: Plan) -> Table:
     rows = tuple(
-        (each.change, _maybe(each.cost, plan), _maybe(each.days, "days"), "; ".join(each.decisions) or "nothing")
-        for each in plan.sensitivity
+        (
+            change.change,
+            _maybe(change.cost, plan),
+            _maybe(change.days, "days"),
+            "; ".join(change.decisions) or "nothing",
+        )
+        for change in plan.sensitivity
     )
     header = ("If …", "Cost", "Days", "Then this changes")
     return Table("What one changed assumption does", header, rows, (0.24, 0.16, 0.13, 0.47))
 
 
 def _evidence(plan: Plan) -> Iterable[Block]:
-    counts = Counter(each.evidence for each in plan.quantities)
+    counts = Counter(quantity.evidence for quantity in plan.quantities)
     yield Paragraph(_LEVELS)
     rows = tuple((level, Number(counts[level], ""), what) for level, what in _EVIDENCE.items())
     yield Table("Levels of evidence", ("Level", "Quantities", "Meaning"), rows, (0.16, 0.14, 0.7))
-    computed = tuple((each.topic, each.model) for each in plan.decisions)
+    computed = tuple((decision.topic, decision.model) for decision in plan.decisions)
     yield Table("What computed each decision", ("Decision", "Model of the library"), computed, (0.3, 0.7))
-    sourced = [each for each in plan.quantities if each.evidence in ("published", "estimate")]
+    sourced = [quantity for quantity in plan.quantities if quantity.evidence in ("published", "estimate")]
     if sourced:
-        prices = tuple((each.label, _number(each), each.evidence, each.source) for each in sourced)
+        prices = tuple((quantity.label, _number(quantity), quantity.evidence, quantity.source) for quantity in sourced)
         header = ("Quantity", "Value", "Level", "Source and date")
         yield Table("Published figures and estimates", header, prices, (0.25, 0.17, 0.13, 0.45))
 
@@ -181,10 +195,10 @@ def _inputs(plan: Plan) -> Table:
 
 
 def _quantities(plan: Plan) -> Table:
-    labels = {each.name: each.label for each in plan.quantities}
+    labels = {quantity.name: quantity.label for quantity in plan.quantities}
     rows = tuple(
-        (each.label, _number(each), each.evidence, _in_words(each.formula, labels) or each.source)
-        for each in plan.quantities
+        (quantity.label, _number(quantity), quantity.evidence, _in_words(quantity.formula, labels) or quantity.source)
+        for quantity in plan.quantities
     )
     header = ("Quantity", "Value", "Evidence", "Source, or how it follows")
     return Table("Every number of the plan", header, rows, (0.28, 0.17, 0.13, 0.42))

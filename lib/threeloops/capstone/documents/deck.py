@@ -13,49 +13,52 @@ _ROWS = 7
 
 def slides(plan: Plan, pictures: Mapping[str, Picture], headline: Table, bill: Table) -> tuple[Slide, ...]:
     """Behind the title: the numbers, the decisions, a slide for each figure, the bill, sensitivities and sources."""
-    found = _paged("The plan in numbers", headline)
-    decided = tuple((each.topic, each.choice, each.margin) for each in plan.decisions)
-    reasons = {each.topic: f"{each.topic}: {each.reason} Runner-up: {each.runner_up}." for each in plan.decisions}
+    deck = _paged("The plan in numbers", headline)
+    decided = tuple((decision.topic, decision.choice, decision.margin) for decision in plan.decisions)
+    reasons = {
+        decision.topic: f"{decision.topic}: {decision.reason} Runner-up: {decision.runner_up}."
+        for decision in plan.decisions
+    }
     table = Table("Decisions", ("Topic", "Choice", "Margin"), decided, (0.22, 0.4, 0.38))
     for slide in _paged("What is decided", table):
         rows = slide.table.rows if slide.table else ()
-        found.append(Slide(slide.title, table=slide.table, notes="\n".join(reasons[str(row[0])] for row in rows)))
-    found += [Slide(each.title, picture=each, notes=each.alt) for each in pictures.values()]
-    found += _paged("What it costs", bill)
+        deck.append(Slide(slide.title, table=slide.table, notes="\n".join(reasons[str(row[0])] for row in rows)))
+    deck += [Slide(picture.title, picture=picture, notes=picture.alt) for picture in pictures.values()]
+    deck += _paged("What it costs", bill)
     changes = tuple(
         (
-            each.change,
-            "–" if each.cost is None else Number(each.cost, plan.scenario.budget.currency),
-            _topics(each.decisions) if each.cost is not None else "no longer feasible",
+            change.change,
+            "–" if change.cost is None else Number(change.cost, plan.scenario.budget.currency),
+            _topics(change.decisions) if change.cost is not None else "no longer feasible",
         )
-        for each in plan.sensitivity
+        for change in plan.sensitivity
     )
     table = Table("Sensitivity", ("If …", "Cost", "What is decided differently"), changes, (0.36, 0.2, 0.44))
-    found += _paged("What would change the plan", table) if changes else []
-    return (*found, Slide("How good are these numbers?", lines=tuple(_origins(plan))))
+    deck += _paged("What would change the plan", table) if changes else []
+    return (*deck, Slide("How good are these numbers?", lines=tuple(_origins(plan))))
 
 
 def _paged(title: str, table: Table) -> list[Slide]:
     """Divide a table into as many slides as its rows need, evenly filled."""
     pages = max(1, -(-len(table.rows) // _ROWS))
     size = -(-len(table.rows) // pages)
-    found = []
+    slides = []
     for page in range(pages):
         rows = table.rows[page * size : (page + 1) * size]
         last = page == pages - 1
         part = Table(table.caption, table.header, rows, table.widths, table.total and last)
-        found.append(Slide(title if pages == 1 else f"{title} ({page + 1} of {pages})", table=part))
-    return found
+        slides.append(Slide(title if pages == 1 else f"{title} ({page + 1} of {pages})", table=part))
+    return slides
 
 
 def _topics(decisions: tuple[str, ...]) -> str:
     """ "checkpoint interval: 42 min → 30 min" → "checkpoint interval"."""
-    return ", ".join(each.partition(":")[0] for each in decisions) or "nothing"
+    return ", ".join(decision.partition(":")[0] for decision in decisions) or "nothing"
 
 
 def _origins(plan: Plan) -> list[str]:
     def count(level: str) -> int:
-        return sum(each.evidence == level for each in plan.quantities)
+        return sum(quantity.evidence == level for quantity in plan.quantities)
 
     return [
         f"Given by the scenario: {count('given')} numbers.",

@@ -54,7 +54,7 @@ def _bars(figure: Bars) -> "Drawn":
     totals = [scale * sum(part.y[bar] for part in figure.parts) for bar in range(len(figure.bars))]
     longest = max([*totals, scale * (figure.limit or 0), 1e-12])
     for part, colour in zip(figure.parts, cycle(_PARTS), strict=False):
-        lengths = [scale * each for each in part.y]
+        lengths = [scale * value for value in part.y]
         axes.barh(range(len(ends)), lengths, left=ends, color=colour, edgecolor="white", lw=0.6, label=part.label)
         for bar, length in enumerate(lengths):
             inches = length / longest * 0.75 * _WIDTH
@@ -144,7 +144,7 @@ def _legend(fig: "Drawn", handles: list, labels: list[str]) -> None:
 
 def _beside(axes: "Axes", figure: Lines, mark: float) -> None:
     """The label of the marked x, on the side of its line that has more room, and away from the curves."""
-    near = [min(zip(each.x, each.y, strict=True), key=lambda at: abs(at[0] - mark)) for each in figure.series]
+    near = [min(zip(series.x, series.y, strict=True), key=lambda at: abs(at[0] - mark)) for series in figure.series]
     places = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in near]
     left = places[0][0] > 0.6
     low = sum(height for _, height in places) > 0.5 * len(places)

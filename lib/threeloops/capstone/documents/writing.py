@@ -52,11 +52,11 @@ def write(plan: Plan, folder: Path | str, formats: Sequence[str] = FORMATS, *, d
 def _checked(formats: Sequence[str]) -> tuple[str, ...]:
     if isinstance(formats, str):
         raise ValueError(f"formats = {formats!r}: expected a sequence, such as ({formats!r},)")
-    for each in formats:
-        if each not in FORMATS:
-            close = get_close_matches(str(each).lower(), FORMATS, n=1)
+    for name in formats:
+        if name not in FORMATS:
+            close = get_close_matches(str(name).lower(), FORMATS, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise ValueError(f"format {each!r}: {hint}expected one of {', '.join(FORMATS)}")
+            raise ValueError(f"format {name!r}: {hint}expected one of {', '.join(FORMATS)}")
     if not formats:
         raise ValueError(f"formats = {formats!r}: expected at least one of {', '.join(FORMATS)}")
     return tuple(dict.fromkeys(formats))

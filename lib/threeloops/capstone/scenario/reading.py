@@ -24,7 +24,7 @@ class ScenarioError(ValueError):
 
 def examples() -> tuple[str, ...]:
     """Names of the scenarios that come with the library."""
-    return tuple(sorted(each.name.removesuffix(".toml") for each in _EXAMPLES.iterdir() if each.name.endswith(".toml")))
+    return tuple(sorted(file.name.removesuffix(".toml") for file in _EXAMPLES.iterdir() if file.name.endswith(".toml")))
 
 
 _EXAMPLES = files("threeloops.capstone") / "examples"
@@ -74,14 +74,14 @@ def _checked(kind: type[_T], content: bytes, name: str) -> _T:
         return TypeAdapter(kind).validate_json(json.dumps(document, default=str))
     except ValidationError as error:
         # A misspelt name comes first: it is why another one is missing.
-        first = min(error.errors(include_url=False), key=lambda each: each["type"] != _UNKNOWN)
+        first = min(error.errors(include_url=False), key=lambda detail: detail["type"] != _UNKNOWN)
         more = f" ({error.error_count() - 1} more after this one)" if error.error_count() > 1 else ""
         raise ScenarioError(f"{name}: {_sentence(kind, dict(first))}{more}") from None
 
 
 def _sentence(kind: type, error: dict[str, Any]) -> str:
     """Describe the first error that pydantic found."""
-    place = [str(each) for each in error["loc"]]
+    place = [str(part) for part in error["loc"]]
     key = ".".join(place)
     message = error["msg"][:1].lower() + error["msg"][1:]
     if error["type"] == _UNKNOWN:
@@ -108,13 +108,13 @@ def _names(kind: type, place: list[str]) -> list[str]:
         if part.isdigit():
             continue
         annotation = kind.__dataclass_fields__[part].type  # type: ignore[attr-defined]
-        kind = next(each for each in _types(annotation) if hasattr(each, "__dataclass_fields__"))
+        kind = next(member for member in _types(annotation) if hasattr(member, "__dataclass_fields__"))
     return list(kind.__dataclass_fields__)  # type: ignore[attr-defined]
 
 
 def _types(annotation: Any) -> list[Any]:
     inner = getattr(annotation, "__args__", ())
-    return [annotation, *(each for part in inner for each in _types(part))]
+    return [annotation, *(member for part in inner for member in _types(part))]
 
 
 def _shown(value: Any) -> str:

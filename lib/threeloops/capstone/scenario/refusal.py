@@ -33,7 +33,7 @@ class Infeasible(ValueError):
     models."""
 
     def __init__(self, problem: Problem, reason: str, proposals: tuple[Proposal, ...]):
-        ways = "; or ".join(each.text for each in proposals)
+        ways = "; or ".join(proposal.text for proposal in proposals)
         super().__init__(f"{reason}. " + (f"It would do with {ways}." if ways else "No single change would do."))
         self.problem = problem
         self.reason = reason

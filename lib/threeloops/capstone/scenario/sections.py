@@ -181,8 +181,8 @@ class Scenario:
 
     def inputs(self) -> list[tuple[str, Any]]:
         """Every key with its value, defaults included, as a file would name it: ("training.tokens", 2e12)."""
-        found: list[tuple[str, Any]] = [("title", self.title)]
+        inputs: list[tuple[str, Any]] = [("title", self.title)]
         for section in ("model", "training", "cluster", "budget", "serving", "prices"):
             if (part := getattr(self, section)) is not None:
-                found += [(f"{section}.{name}", value) for name, value in vars(part).items() if value is not None]
-        return found
+                inputs += [(f"{section}.{name}", value) for name, value in vars(part).items() if value is not None]
+        return inputs

@@ -56,12 +56,12 @@ def _in_lanes(lanes: NDArray[np.uint16]) -> int:
     states = np.zeros(len(lanes), np.uint32)
     for column in np.ascontiguousarray(lanes.T):
         states = _TABLE_OF_PAIRS.take((states ^ column) & 0xFFFF) ^ (states >> 16)
-    each = 2 * lanes.shape[1]
+    lane_bytes = 2 * lanes.shape[1]
     while len(states) > 1:
-        images = np.array(_appending_zeros(each), np.uint32)
+        images = np.array(_appending_zeros(lane_bytes), np.uint32)
         moved = np.bitwise_xor.reduce((states[0::2, None] >> _BITS & 1) * images, axis=1)
         states = moved ^ states[1::2]
-        each = 2 * each
+        lane_bytes = 2 * lane_bytes
     return int(states[0])
 
 

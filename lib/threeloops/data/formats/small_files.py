@@ -24,10 +24,10 @@ def write_small_files(folder: Path, samples: Iterable[Sample]) -> None:
 
 def list_samples(folder: Path) -> dict[str, list[Path]]:
     """The files of each sample by key, in the order of their names."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for path in sorted(p for p in Path(folder).rglob("*") if p.is_file()):
-        found.setdefault(split_name(path.relative_to(folder).as_posix())[0], []).append(path)
-    return found
+        files.setdefault(split_name(path.relative_to(folder).as_posix())[0], []).append(path)
+    return files
 
 
 def read_sample(key: str, files: list[Path]) -> Sample:

@@ -138,7 +138,7 @@ def _text(name: bytes) -> str:
 
 def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
     """The "length key=value" lines of a pax header; the length counts the newline at the end."""
-    found = {}
+    records = {}
     at = 0
     try:
         while at < len(contents):
@@ -147,14 +147,14 @@ def _records(contents: bytes, shard: str, place: str) -> dict[str, str]:
             key, equals, value = line[:-1].decode().partition("=")
             if len(contents) < at + length or not line.endswith(b"\n") or not equals:
                 raise ValueError(line)
-            found[key], at = value, at + length
-        _number(found.get("size", "0").encode())
+            records[key], at = value, at + length
+        _number(records.get("size", "0").encode())
     except ValueError:
         raise CorruptData(shard, place, "a pax header that is not made of records") from None
-    if sparse := next((key for key in found if key.startswith(_SPARSE)), None):
+    if sparse := next((key for key in records if key.startswith(_SPARSE)), None):
         wrong = "a sparse file, which would be read as a map of its holes; write it with tar without -S"
         raise CorruptData(shard, place, f"{sparse}: {wrong}")
-    return found
+    return records
 
 
 def _field(field: bytes) -> int:

@@ -38,10 +38,10 @@ def write_tar_shards(folder: Path, samples: Iterable[Sample], samples_per_shard:
     Path(folder).mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     rest = unrepeated(samples)
-    while kept := list(islice(rest, samples_per_shard)):
+    while shard := list(islice(rest, samples_per_shard)):
         paths.append(Path(folder) / f"shard-{len(paths):06d}.tar")
         with replacing(paths[-1]) as file:
-            file.writelines(shard_bytes(kept))
+            file.writelines(shard_bytes(shard))
     return paths
 
 
@@ -86,13 +86,13 @@ class TarShards:
 
     def load(self, numbers: Iterable[int]) -> list[Sample]:
         """Read the samples with these numbers. Neighbours need only one open. Raises IndexError for a bad number."""
-        found: list[Sample] = []
+        samples: list[Sample] = []
         for shard, wanted in groupby(map(int, numbers), self._shard_of):
             path = self.paths[shard]
             first = self._firsts[shard]
             with path.open("rb") as file:
-                found += [_read(file, path.name, *self._samples[shard][number - first]) for number in wanted]
-        return found
+                samples += [_read(file, path.name, *self._samples[shard][number - first]) for number in wanted]
+        return samples
 
     def _shard_of(self, number: int) -> int:
         if not 0 <= number < len(self):

@@ -48,13 +48,15 @@ def _record(file: BinaryIO, path: Path, number: int, size: int) -> bytes:
     length = _LENGTH.unpack_from(head)[0]
     stored = _CRC.unpack_from(head, _LENGTH.size)[0]
     _require_crc(path, place, "its length", stored, head[: _LENGTH.size])
-    if (left := size - file.tell() - _CRC.size) < length:
-        raise CorruptData(path, place, f"{length:,} bytes were promised and {max(left, 0):,} are there: a cut file")
+    if (remaining := size - file.tell() - _CRC.size) < length:
+        raise CorruptData(
+            path, place, f"{length:,} bytes were promised and {max(remaining, 0):,} are there: a cut file"
+        )
     data = file.read(length)
     crc = file.read(_CRC.size)
-    if (found := len(data) + len(crc)) < length + _CRC.size:
+    if (read_bytes := len(data) + len(crc)) < length + _CRC.size:
         raise CorruptData(
-            path, place, f"its {length:,} bytes and their CRC were there and {found:,} are left: a cut file"
+            path, place, f"its {length:,} bytes and their CRC were there and {read_bytes:,} are left: a cut file"
         )
     _require_crc(path, place, "its data", _CRC.unpack(crc)[0], data)
     return data

@@ -109,18 +109,18 @@ def write_token_shards(folder: Path, pieces: Iterable[NDArray], tokens_per_shard
 
 def _cut(pieces: Iterable[NDArray], tokens_per_shard: int) -> Iterator[NDArray]:
     """The tokens of all pieces, one shard at a time."""
-    kept: list[NDArray] = []
+    pending: list[NDArray] = []
     waiting = 0
     for piece in pieces:
-        kept.append(piece)
+        pending.append(piece)
         waiting += len(piece)
         while waiting >= tokens_per_shard:
-            joined = np.concatenate(kept)
+            joined = np.concatenate(pending)
             yield joined[:tokens_per_shard]
-            kept = [joined[tokens_per_shard:]]
+            pending = [joined[tokens_per_shard:]]
             waiting = waiting - tokens_per_shard
     if waiting:
-        yield np.concatenate(kept)
+        yield np.concatenate(pending)
 
 
 def _first_free_number(folder: Path) -> int:
@@ -200,8 +200,8 @@ def _read_index(folder: Path) -> list[tuple[str, _Header]]:
     for name, header in rows:
         if not (folder / name).is_file():
             raise CorruptData(path, f"shard {name}", "is listed and not there")
-        if (found := _read_header(folder / name)) != header:
-            wrong = f"is {found}, the index says {header}: another shard of this name"
+        if (stored := _read_header(folder / name)) != header:
+            wrong = f"is {stored}, the index says {header}: another shard of this name"
             raise CorruptData(folder / name, "header", wrong)
     return rows
 

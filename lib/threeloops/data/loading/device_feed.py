@@ -48,7 +48,7 @@ class DeviceFeed:
         try:
             for number, given in enumerate(self.batches):
                 batch, *companions = given if isinstance(given, tuple) else (given,)
-                if any(isinstance(each, torch.Tensor) for each in companions):
+                if any(isinstance(companion, torch.Tensor) for companion in companions):
                     raise ValueError("a batch is a tuple of several tensors: expected one, and companions for the host")
                 if len(slots) < self.buffers:
                     slots.append(_Slot(slots[0].host if slots else batch, self.device))

@@ -34,7 +34,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     if not trace.by_stage[trace.consumer]:
         raise ValueError(f"stage {trace.consumer!r} has no intervals: nothing was consumed")
     overlapped = overlaps(trace)
-    total = {name: sum(each.seconds for each in intervals) for name, intervals in trace.by_stage.items()}
+    total = {name: sum(interval.seconds for interval in intervals) for name, intervals in trace.by_stage.items()}
     cost = {
         name: total[name] / max(len(trace.by_stage[name]), 1) / (workers if overlapped else 1)
         for name, workers in trace.stages
@@ -56,19 +56,22 @@ def diagnose(trace: Trace) -> Diagnosis:
 def overlaps(trace: Trace) -> bool:
     """Whether two different stages ever work at the same moment."""
     latest_end: dict[str, float] = {}
-    for each in sorted(trace.intervals, key=lambda interval: interval.start):
-        if any(end > each.start for stage, end in latest_end.items() if stage != each.stage) and each.seconds > 0:
+    for interval in sorted(trace.intervals, key=lambda interval: interval.start):
+        if (
+            any(end > interval.start for stage, end in latest_end.items() if stage != interval.stage)
+            and interval.seconds > 0
+        ):
             return True
-        latest_end[each.stage] = max(latest_end.get(each.stage, each.end), each.end)
+        latest_end[interval.stage] = max(latest_end.get(interval.stage, interval.end), interval.end)
     return False
 
 
 def blame(trace: Trace) -> dict[str, float]:
     """Seconds in which the consumer was idle between two samples, by the stage in which the awaited sample then was."""
-    found = {name: 0.0 for name, _ in trace.stages[:-1]}
-    places = {(each.stage, each.sample): each for name in found for each in trace.by_stage[name]}
+    idle = {name: 0.0 for name, _ in trace.stages[:-1]}
+    places = {(interval.stage, interval.sample): interval for name in idle for interval in trace.by_stage[name]}
     for last, following in pairwise(trace.by_stage[trace.consumer]):
-        for name in found:
+        for name in idle:
             if (place := places.get((name, following.sample))) is not None:
-                found[name] += max(0.0, min(place.end, following.start) - max(place.start, last.end))
-    return found
+                idle[name] += max(0.0, min(place.end, following.start) - max(place.start, last.end))
+    return idle

@@ -89,9 +89,9 @@ class Loader:
                 f"{began} was given out to the end of its epoch and is still the state: set `loader.state = after` "
                 "behind each step, or set the state to give the same batches out again"
             )
-        left = batches(state, self.samples, self.batch, self.rank, self.ranks, self.shards)
+        remaining = batches(state, self.samples, self.batch, self.rank, self.ranks, self.shards)
         sizes = step_sizes(state, self.samples, self.batch, self.ranks)
-        with prefetch(self.load, left, self.workers, self.ahead, self.kind) as fetched:
+        with prefetch(self.load, remaining, self.workers, self.ahead, self.kind) as fetched:
             for used, value in zip(sizes, fetched, strict=True):
                 state = advanced(state, self.samples, used, self.ranks)
                 yield value, state

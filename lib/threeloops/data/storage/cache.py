@@ -118,8 +118,8 @@ def _entries(folder: Path) -> Iterator[tuple[int, str, int]]:
     """(modification time in ns, name, bytes) of every entry; another process may delete some meanwhile."""
     for path in folder.glob("*" + _SUFFIX):
         with suppress(FileNotFoundError):
-            found = path.stat()
-            yield found.st_mtime_ns, path.name, found.st_size
+            status = path.stat()
+            yield status.st_mtime_ns, path.name, status.st_size
 
 
 def _file_name(key: str) -> str:

@@ -25,7 +25,7 @@ class SlowStore:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def get(self, key: str) -> bytes:
-        answer, size = _found(self.contents, key)
+        answer, size = _answer(self.contents, key)
         with self._lock:
             moment = self.link.reserve(self.clock.now(), size)
         self.clock.sleep_until(moment)
@@ -44,14 +44,14 @@ class VirtualStore:
 
     def request(self, key: str, answer: Callable[[bytes | Exception], None]) -> None:
         """Ask now; `answer` is called with the bytes, or with the exception, when they arrive."""
-        what, size = _found(self.contents, key)
+        what, size = _answer(self.contents, key)
         self.clock.at(self.link.reserve(self.clock.now(), size), partial(answer, what))
 
 
-def _found(contents: Store, key: str) -> tuple[bytes | Exception, int]:
+def _answer(contents: Store, key: str) -> tuple[bytes | Exception, int]:
     """The answer to a request, and how many bytes of it have to be sent."""
     try:
-        found = contents.get(key)
+        value = contents.get(key)
     except Exception as error:
         return error, 0
-    return found, len(found)
+    return value, len(value)

@@ -43,8 +43,8 @@ def measure_tiers(folder: Path, size: int = 64 << 20, repeats: int = 3, seed: in
     finally:
         path.unlink(missing_ok=True)
     return [
-        Tier(name, size / median(all_ for all_, _ in each), median(random for _, random in each) / len(places))
-        for name, each in times.items()
+        Tier(name, size / median(all_ for all_, _ in readings), median(random for _, random in readings) / len(places))
+        for name, readings in times.items()
     ]
 
 

@@ -53,14 +53,14 @@ def read_sass(text: str) -> Counts:
     opcodes: Counter[str] = Counter()
     widths: dict[str, Counter[int]] = {opcode: Counter() for opcode in ("LDG", "LDGSTS", "STG")}
     for line in text.splitlines():
-        found = _INSTRUCTION.match(line)
-        if found is None:
+        instruction = _INSTRUCTION.match(line)
+        if instruction is None:
             continue
-        opcode = found["opcode"]
+        opcode = instruction["opcode"]
         opcodes[opcode] += 1
         if opcode in widths:
-            modifiers = found["modifiers"].split(".")
-            widths[opcode][next((_WIDTHS[each] for each in modifiers if each in _WIDTHS), 32)] += 1
+            modifiers = instruction["modifiers"].split(".")
+            widths[opcode][next((_WIDTHS[modifier] for modifier in modifiers if modifier in _WIDTHS), 32)] += 1
     kind = next(
         (_TENSOR_CORE_OPCODES[opcode] for opcode, _ in opcodes.most_common() if opcode in _TENSOR_CORE_OPCODES), None
     )
@@ -85,10 +85,10 @@ def resource_usage(text: str) -> dict[str, int]:
     SHARED does not include Triton's shared memory, which is allocated at the launch. Raises ValueError if `text` has no
     resource usage.
     """
-    found = [{name: int(number) for name, number in each.groupdict().items()} for each in _USAGE.finditer(text)]
-    if not found:
+    usages = [{name: int(number) for name, number in match.groupdict().items()} for match in _USAGE.finditer(text)]
+    if not usages:
         raise ValueError(f"no resource usage in the {len(text)} characters that cuobjdump printed: {text[:200]!r}")
-    return {name: max(each[name] for each in found) for name in found[0]}
+    return {name: max(usage[name] for usage in usages) for name in usages[0]}
 
 
 _AMD_INSTRUCTION = re.compile(r"^\t(?P<opcode>[a-z][a-z0-9_]*)(?P<operands>[^\n;]*)", re.MULTILINE)
@@ -110,9 +110,9 @@ def read_amdgcn(text: str) -> Counts:
     opcodes: Counter[str] = Counter()
     moved: dict[str, Counter[int]] = {way: Counter() for way in ("load", "store")}
     async_copies = 0
-    for found in _AMD_INSTRUCTION.finditer(text):
-        opcode = found["opcode"]
-        operands = found["operands"]
+    for instruction in _AMD_INSTRUCTION.finditer(text):
+        opcode = instruction["opcode"]
+        operands = instruction["operands"]
         opcodes[opcode] += 1
         if access := _GLOBAL.match(opcode):
             moved[access["way"]][_bits(access["type"])] += 1
@@ -146,5 +146,5 @@ def kernel_needs(text: str) -> dict[str, int]:
     """Return what LLVM reports about a kernel: vector registers per lane including accumulation registers, spills,
     scratch bytes per lane, and how many warps one SIMD holds with that many registers. Anything not printed is left
     out."""
-    found = {name: re.findall(pattern, text) for name, pattern in _NEEDS.items()}
-    return {name: max(map(int, numbers)) for name, numbers in found.items() if numbers}
+    matches = {name: re.findall(pattern, text) for name, pattern in _NEEDS.items()}
+    return {name: max(map(int, numbers)) for name, numbers in matches.items() if numbers}

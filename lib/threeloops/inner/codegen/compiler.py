@@ -89,7 +89,7 @@ def _argument(plain: Any) -> Any:
     if "tensor" in plain:
         return _Tensor(**plain["tensor"])
     if "tuple" in plain:
-        return tuple(_argument(each) for each in plain["tuple"])
+        return tuple(_argument(member) for member in plain["tuple"])
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     descriptor = plain["descriptor"]
@@ -155,8 +155,8 @@ def _disassemble(compiled: Any) -> dict[str, str]:
     from triton.runtime.cache import get_cache_manager
 
     cache = get_cache_manager(compiled.hash)
-    if (known := cache.get_file("disassembly.json")) is not None:
-        return json.loads(Path(known).read_text())
+    if (path := cache.get_file("disassembly.json")) is not None:
+        return json.loads(Path(path).read_text())
     tools = {
         "sass": [knobs.nvidia.nvdisasm.path, "--print-code", "--print-line-info", "--no-dataflow"],
         "usage": [knobs.nvidia.cuobjdump.path, "--dump-resource-usage"],
@@ -193,7 +193,7 @@ def _place(source: str, line: int) -> dict[str, Any]:
 
     for function in gc.get_objects():
         if isinstance(function, JITFunction) and function.src == source:
-            skipped = next(number for number, each in enumerate(function.raw_src) if each.lstrip().startswith("def "))
+            skipped = next(number for number, text in enumerate(function.raw_src) if text.lstrip().startswith("def "))
             file = function.fn.__code__.co_filename
             first = function.starting_line_number
             return {"file": file, "line": first + skipped + line - 1, "text": source.splitlines()[line - 1].strip()}

@@ -38,10 +38,10 @@ def end_worker() -> None:
 def _triton_environment() -> dict[str, str]:
     """Return the current TRITON_… variables. TRITON_CACHE_DIR is "" if no cache can be written. The compiler then uses
     a folder of its own."""
-    kept = {name: text for name, text in os.environ.items() if name.startswith("TRITON_")}
-    kept.pop("TRITON_INTERPRET", None)
-    if "TRITON_CACHE_DIR" not in kept:
-        cache = Path(kept.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
+    variables = {name: text for name, text in os.environ.items() if name.startswith("TRITON_")}
+    variables.pop("TRITON_INTERPRET", None)
+    if "TRITON_CACHE_DIR" not in variables:
+        cache = Path(variables.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
         if not os.access(next(path for path in (cache, *cache.parents) if path.exists()), os.W_OK):
-            kept["TRITON_CACHE_DIR"] = ""
-    return kept
+            variables["TRITON_CACHE_DIR"] = ""
+    return variables

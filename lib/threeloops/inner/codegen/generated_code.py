@@ -139,7 +139,7 @@ def read_code(name: str, options: Mapping[str, Any], target: Target, compiled: M
     return Code(
         name=name,
         target=target.name,
-        options=dict(options) | {each: metadata[each] for each in ("num_warps", "num_stages")},
+        options=dict(options) | {option: metadata[option] for option in ("num_warps", "num_stages")},
         spilled_bytes=spilled,
         scratch_bytes=scratch,
         shared_limit=target.shared_limit,

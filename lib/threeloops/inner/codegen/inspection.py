@@ -96,5 +96,5 @@ def _argument(name: str, value: Any) -> Any:
         lists = {field: list(getattr(value, field)) for field in ("shape", "strides", "block_shape")}
         return {"descriptor": {"base": _argument(name, value.base), **lists}}
     if isinstance(value, tuple | list):
-        return {"tuple": [_argument(name, each) for each in value]}
+        return {"tuple": [_argument(name, member) for member in value]}
     raise TypeError(f"argument {name} = {value!r}: expected a tensor, a descriptor, a number, None or a tuple of them")

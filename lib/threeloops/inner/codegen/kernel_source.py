@@ -52,7 +52,7 @@ def from_source(text: str, name: str, file: str = "<kernel>") -> KernelText:
     The text is executed when it is compiled, so check untrusted text first. `dataclasses.replace(launch,
     kernel=from_source(…))` replaces the kernel of a recorded launch. Raises SyntaxError and LookupError.
     """
-    bound = sorted(each.name for each in ast.parse(text, file).body if isinstance(each, ast.FunctionDef))
+    bound = sorted(node.name for node in ast.parse(text, file).body if isinstance(node, ast.FunctionDef))
     if name not in bound:
         raise LookupError(f"name = {name!r}: {file} defines {', '.join(bound) or 'no function'} at its top level")
     return KernelText(text, name, file)
@@ -82,51 +82,51 @@ class _Functions:
             return self.numbers[function]
         number = self.numbers[function] = len(self.all)
         source, line = _definition(function)
-        each: dict[str, Any] = {"kind": kind, "options": options, "source": source, "line": line}
-        each |= {name: getattr(function, f"__{name}__") for name in ("name", "module", "qualname")}
-        each["file"] = function.__code__.co_filename
-        self.all.append(each)
-        each["defaults"] = [self.reference(default) for default in function.__defaults__ or ()]
-        each["keyword_defaults"] = self.references(function.__kwdefaults__ or {})
-        each["annotations"] = self.references(function.__annotations__)
-        each["names"] = self.references(_free_names(function, source))
+        spec: dict[str, Any] = {"kind": kind, "options": options, "source": source, "line": line}
+        spec |= {name: getattr(function, f"__{name}__") for name in ("name", "module", "qualname")}
+        spec["file"] = function.__code__.co_filename
+        self.all.append(spec)
+        spec["defaults"] = [self.reference(default) for default in function.__defaults__ or ()]
+        spec["keyword_defaults"] = self.references(function.__kwdefaults__ or {})
+        spec["annotations"] = self.references(function.__annotations__)
+        spec["names"] = self.references(_free_names(function, source))
         return number
 
     def references(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Describe the referenced values, without those that no kernel can use. If this one uses them, the compiler
         says so."""
-        found = {}
-        for name, each in named.items():
+        references = {}
+        for name, value in named.items():
             with contextlib.suppress(UnsupportedValue):
-                found[name] = self.reference(each)
-        return found
+                references[name] = self.reference(value)
+        return references
 
-    def reference(self, found: Any) -> Any:
-        """Return JSON that `kernels.value` turns back into `found`."""
+    def reference(self, value: Any) -> Any:
+        """Return JSON that `kernels.value` turns back into `value`."""
         import triton.language as tl
         from triton.runtime.jit import KernelInterface
 
-        if found is None or isinstance(found, bool | int | float | str):
-            return found
-        if isinstance(found, tl.constexpr):
-            return {"constexpr": self.reference(found.value)}
-        if isinstance(found, tl.dtype):
-            return {"dtype": found.name}
-        if isinstance(found, tuple | list):
-            return {"tuple": [self.reference(each) for each in found]}
-        if isinstance(found, ModuleType):
-            return {"module": found.__name__}
-        if isinstance(found, FunctionName):
-            return {"import": [found.module, found.name]}
-        jitted = isinstance(found, KernelInterface) or type(found).__name__ == "ConstexprFunction"
-        owner = _undecorated(found)[2] if jitted else found
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, tl.constexpr):
+            return {"constexpr": self.reference(value.value)}
+        if isinstance(value, tl.dtype):
+            return {"dtype": value.name}
+        if isinstance(value, tuple | list):
+            return {"tuple": [self.reference(member) for member in value]}
+        if isinstance(value, ModuleType):
+            return {"module": value.__name__}
+        if isinstance(value, FunctionName):
+            return {"import": [value.module, value.name]}
+        jitted = isinstance(value, KernelInterface) or type(value).__name__ == "ConstexprFunction"
+        owner = _undecorated(value)[2] if jitted else value
         module = getattr(owner, "__module__", None)
         name = getattr(owner, "__qualname__", None)
         if jitted and not str(module).startswith("triton."):
-            return {"function": self.add(found)}
-        if callable(found) and name and str(module).split(".")[0] in _IMPORTABLE:
+            return {"function": self.add(value)}
+        if callable(value) and name and str(module).split(".")[0] in _IMPORTABLE:
             return {"import": [module, name]}
-        raise UnsupportedValue(f"{found!r}: expected a number, a string, a dtype, a tuple, a module or a jit function")
+        raise UnsupportedValue(f"{value!r}: expected a number, a string, a dtype, a tuple, a module or a jit function")
 
 
 def _undecorated(kernel: Any) -> tuple[str, dict[str, Any], FunctionType]:

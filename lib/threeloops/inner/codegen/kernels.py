@@ -21,12 +21,12 @@ def value(plain: Any, functions: dict[int, Any]) -> Any:
     if kind == "module":
         return importlib.import_module(content)
     if kind == "tuple":
-        return tuple(value(each, functions) for each in content)
+        return tuple(value(member, functions) for member in content)
     if kind == "import":
-        found = importlib.import_module(content[0])
+        imported = importlib.import_module(content[0])
         for part in content[1].split("."):
-            found = getattr(found, part)
-        return found
+            imported = getattr(imported, part)
+        return imported
     import triton.language as tl
 
     return tl.dtype(content) if kind == "dtype" else tl.constexpr(value(content, functions))
@@ -35,9 +35,9 @@ def value(plain: Any, functions: dict[int, Any]) -> Any:
 def _lines_of(file: str, line: int, text: str) -> None:
     """Let `inspect.getsource` find `text` at `line` of `file`, which need not exist."""
     entry = linecache.cache.get(file, (0, 0.0))
-    known = entry[2] if len(entry) > 2 and entry[1] is None else []
+    cached = entry[2] if len(entry) > 2 and entry[1] is None else []
     new = text.splitlines(keepends=True)
-    lines = [*known, *["\n"] * (line - 1 + len(new) - len(known))]
+    lines = [*cached, *["\n"] * (line - 1 + len(new) - len(cached))]
     lines[line - 1 : line - 1 + len(new)] = new
     linecache.cache[file] = (sum(map(len, lines)), None, lines, file)  # None: never checked against the disk
 
@@ -47,10 +47,10 @@ def rebuild(functions: list[dict[str, Any]]) -> dict[int, Any]:
     built: dict[int, Any] = {}
     for number in range(len(functions)):
         decorated(number, functions, built)
-    for number, each in enumerate(functions):
+    for number, spec in enumerate(functions):
         namespace = built[number].fn.__globals__
-        namespace[each["name"]] = built[number]
-        for name, plain in each["names"].items():
+        namespace[spec["name"]] = built[number]
+        for name, plain in spec["names"].items():
             with contextlib.suppress(Exception):  # an absent module: if it is used, the compiler says so
                 namespace[name] = value(plain, built)
     return built
@@ -61,12 +61,12 @@ def decorated(number: int, functions: list[dict[str, Any]], built: dict[int, Any
     bound later."""
     if number in built:
         return built[number]
-    each = functions[number]
-    for plain in (*each["defaults"], *each["keyword_defaults"].values()):
+    spec = functions[number]
+    for plain in (*spec["defaults"], *spec["keyword_defaults"].values()):
         if isinstance(plain, dict) and "function" in plain:
             decorated(plain["function"], functions, built)
-    _lines_of(each["file"], each["line"], each["source"])
-    tree = ast.increment_lineno(ast.parse(each["source"]), each["line"] - 1)
+    _lines_of(spec["file"], spec["line"], spec["source"])
+    tree = ast.increment_lineno(ast.parse(spec["source"]), spec["line"] - 1)
     (definition,) = tree.body
     signature = definition.args
     signature.defaults, signature.kw_defaults = [], [None] * len(signature.kwonlyargs)
@@ -74,14 +74,14 @@ def decorated(number: int, functions: list[dict[str, Any]], built: dict[int, Any
         parameter.annotation = None
     definition.returns = None
     definition.decorator_list = []
-    namespace: dict[str, Any] = {"__name__": each["module"], "__builtins__": builtins}
-    exec(compile(tree, each["file"], "exec", dont_inherit=True), namespace)
-    function = namespace[each["name"]]
-    function.__defaults__ = tuple(value(plain, built) for plain in each["defaults"]) or None
-    function.__kwdefaults__ = {name: value(plain, built) for name, plain in each["keyword_defaults"].items()} or None
-    function.__annotations__ = {name: value(plain, built) for name, plain in each["annotations"].items()}
-    function.__qualname__ = each["qualname"]
-    built[number] = _decorator(each["kind"])(function, **each["options"])
+    namespace: dict[str, Any] = {"__name__": spec["module"], "__builtins__": builtins}
+    exec(compile(tree, spec["file"], "exec", dont_inherit=True), namespace)
+    function = namespace[spec["name"]]
+    function.__defaults__ = tuple(value(plain, built) for plain in spec["defaults"]) or None
+    function.__kwdefaults__ = {name: value(plain, built) for name, plain in spec["keyword_defaults"].items()} or None
+    function.__annotations__ = {name: value(plain, built) for name, plain in spec["annotations"].items()}
+    function.__qualname__ = spec["qualname"]
+    built[number] = _decorator(spec["kind"])(function, **spec["options"])
     return built[number]
 
 
@@ -101,14 +101,14 @@ def locate(source: dict[str, Any]) -> Any:
         _lines_of(source["file"], 1, source["text"])
         namespace: dict[str, Any] = {"__name__": "kernel_source", "__builtins__": builtins}
         exec(compile(source["text"], source["file"], "exec", dont_inherit=True), namespace)
-        found = namespace.get(source["name"])
+        kernel = namespace.get(source["name"])
     else:
-        found = importlib.import_module(source["module"]) if _importable(source) else _from_file(source["file"])
+        kernel = importlib.import_module(source["module"]) if _importable(source) else _from_file(source["file"])
         for part in source["name"].split("."):
-            found = getattr(found, part, None)
-    if found is None:
+            kernel = getattr(kernel, part, None)
+    if kernel is None:
         raise LookupError(f"{source['file']} defines no kernel called {source['name']!r}")
-    return found
+    return kernel
 
 
 def _importable(source: dict[str, Any]) -> bool:

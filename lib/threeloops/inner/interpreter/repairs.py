@@ -83,22 +83,22 @@ class _Polls:
 
     def __init__(self) -> None:
         self.repeated = 0
-        self._known: dict[int, bytes] = {}
+        self._last_read: dict[int, bytes] = {}
 
     def clear(self) -> None:
         self.repeated = 0
-        self._known.clear()
+        self._last_read.clear()
 
-    def read(self, ptr: Handle, found: Handle) -> None:
+    def read(self, ptr: Handle, old: Handle) -> None:
         """Raise if the program has read only numbers that it knew, many thousand times."""
         if ptr.data.size != 1:
             self.clear()
             return
         address = int(ptr.data.flat[0])
-        value = found.data.tobytes()
-        if self._known.get(address) != value:
+        value = old.data.tobytes()
+        if self._last_read.get(address) != value:
             self.clear()
-            self._known[address] = value
+            self._last_read[address] = value
             return
         self.repeated += 1
         if self.repeated > _MOST_POLLS:
@@ -131,9 +131,9 @@ class _RepairedBuilder(InterpreterBuilder):
         InterpreterBuilder.set_grid_idx(self, *place)
 
     def create_atomic_cas(self, ptr: Handle, *rest: Any) -> Handle:
-        found = InterpreterBuilder.create_atomic_cas(self, ptr, *rest)
-        _polls.read(ptr, found)
-        return found
+        old = InterpreterBuilder.create_atomic_cas(self, ptr, *rest)
+        _polls.read(ptr, old)
+        return old
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable) -> Handle:
         """Compute a binary operation. Arithmetic rounds to the operands' type, and comparisons are masks."""
@@ -214,9 +214,9 @@ class _RepairedBuilder(InterpreterBuilder):
         combine = _missing_atomic(op, val)
         dtype = val.dtype.scalar
         if combine is None:
-            found = InterpreterBuilder.create_atomic_rmw(self, op, ptr, val, mask, sem, scope)
-            _polls.read(ptr, found)
-            return found
+            old = InterpreterBuilder.create_atomic_rmw(self, op, ptr, val, mask, sem, scope)
+            _polls.read(ptr, old)
+            return old
         addresses = ptr.data.ravel()
         values = values_of(val).ravel()
         before = np.zeros(addresses.shape, dtype=val.data.dtype)
@@ -272,7 +272,9 @@ class _RepairedBuilder(InterpreterBuilder):
     def create_print(self, prefix: str, hex: bool, values: list[Handle], is_signed: Any) -> None:
         """Print numbers instead of bit patterns, unless `hex` asks for the patterns."""
         if not hex:
-            values = [each if format_of(each) is None else TensorHandle(values_of(each), tl.float32) for each in values]
+            values = [
+                value if format_of(value) is None else TensorHandle(values_of(value), tl.float32) for value in values
+            ]
         InterpreterBuilder.create_print(self, prefix, hex, values, is_signed)
 
 

@@ -26,11 +26,11 @@ class Transformer(ast.NodeTransformer):
         self._loops = 0
         self.generic_visit(node)
         returns = list(_returns(node.body))
-        for place, (each, _) in enumerate(returns):
-            if each.value is not None and _TRITON < (3, 7):
-                each.value = _call("threeloops_assigned", each, each.value)
-            elif each.value is not None and len(returns) > 1:
-                each.value = _call("threeloops_returned", each, each.value, *_others(place, returns))
+        for place, (statement, _) in enumerate(returns):
+            if statement.value is not None and _TRITON < (3, 7):
+                statement.value = _call("threeloops_assigned", statement, statement.value)
+            elif statement.value is not None and len(returns) > 1:
+                statement.value = _call("threeloops_returned", statement, statement.value, *_others(place, returns))
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
@@ -203,31 +203,31 @@ def _notes(names: list[str], types: str, place: ast.stmt) -> list[ast.stmt]:
 def _returns(body: list[ast.stmt], sides: _Sides = ()) -> Iterator[tuple[ast.Return, _Sides]]:
     """Yield each return among rewritten statements, and the sides of branches that it is on. A return in a loop, which
     may be compiled several times, comes twice and on no side."""
-    for each in body:
-        if isinstance(each, ast.Return):
-            yield each, sides
-        elif isinstance(each, ast.If):
-            types = ast.unparse(each.test).removesuffix(".taken")
-            yield from _returns(each.body, (*sides, (types, True)))
-            yield from _returns(each.orelse, (*sides, (types, False)))
+    for statement in body:
+        if isinstance(statement, ast.Return):
+            yield statement, sides
+        elif isinstance(statement, ast.If):
+            types = ast.unparse(statement.test).removesuffix(".taken")
+            yield from _returns(statement.body, (*sides, (types, True)))
+            yield from _returns(statement.orelse, (*sides, (types, False)))
         else:
-            yield from 2 * [(inner, ()) for inner in ast.walk(each) if isinstance(inner, ast.Return)]
+            yield from 2 * [(inner, ()) for inner in ast.walk(statement) if isinstance(inner, ast.Return)]
 
 
 def _others(place: int, returns: list[tuple[ast.Return, _Sides]]) -> list[ast.expr]:
     """Return where the other returns of a function are: each on a side of a branch that parts it from this one, or None
     if it is always compiled, or its branch comes later."""
     _, own = returns[place]
-    found = set()
+    sources = set()
     for number, (_, sides) in enumerate(returns):
         parting = next(((k, side) for k, side in enumerate(sides) if side not in own[k : k + 1]), None)
         if parting is None:
-            found |= {"None"} if number != place else set()
+            sources |= {"None"} if number != place else set()
             continue
         depth, (types, side) = parting
-        is_known = number < place or types in [each for each, _ in own[depth : depth + 1]]
-        found.add(f"({types}, {side})" if is_known else "None")
-    return [ast.parse(each, mode="eval").body for each in sorted(found)]
+        is_known = number < place or types in [branch for branch, _ in own[depth : depth + 1]]
+        sources.add(f"({types}, {side})" if is_known else "None")
+    return [ast.parse(source, mode="eval").body for source in sorted(sources)]
 
 
 def _call(name: str, place: ast.AST, *values: ast.expr) -> ast.Call:

@@ -144,7 +144,7 @@ def _erf() -> str:
     x = torch.linspace(-3, 3, 8)
     out = torch.zeros(8)
     error_function[(1,)](x, out, SIZE=8)
-    return _differs(out, torch.tensor([math.erf(each) for each in x.tolist()]))
+    return _differs(out, torch.tensor([math.erf(value) for value in x.tolist()]))
 
 
 def _bf16_atomics() -> str:

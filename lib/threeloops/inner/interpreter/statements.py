@@ -30,19 +30,19 @@ def loop(first: Any, second: Any = None, step: Any = 1, **_: Any) -> Iterator[An
     """
     if isinstance(step, tl.core.tensor) and (step.handle.data <= 0).any():
         raise ValueError(f"range with a step of {step}: a step that is not a constant must be at least 1")
-    for each in (first, second):
+    for bound in (first, second):
         if (
-            isinstance(each, tl.core.tensor)
-            and (each.handle.data > np.iinfo(f"i{each.handle.data.itemsize}").max).any()
+            isinstance(bound, tl.core.tensor)
+            and (bound.handle.data > np.iinfo(f"i{bound.handle.data.itemsize}").max).any()
         ):
-            raise ValueError(f"range with a bound of {each}: a loop compares {each.dtype} as a signed integer")
-    bounds = [each.value if isinstance(each, tl.constexpr) else each for each in (first, second, step)]
+            raise ValueError(f"range with a bound of {bound}: a loop compares {bound.dtype} as a signed integer")
+    bounds = [bound.value if isinstance(bound, tl.constexpr) else bound for bound in (first, second, step)]
     bounds = [0, bounds[0], bounds[2]] if second is None else bounds
     semantic = interpreter.interpreter_semantic
     dtype = tl.int32
-    for each in bounds:
-        dtype = semantic.integer_promote_impl(dtype, semantic.to_tensor(each).dtype)
-    return (scalar(each, dtype) for each in range(*bounds))
+    for bound in bounds:
+        dtype = semantic.integer_promote_impl(dtype, semantic.to_tensor(bound).dtype)
+    return (scalar(index, dtype) for index in range(*bounds))
 
 
 def _assigned(value: Any) -> Any:
@@ -61,8 +61,8 @@ def _logical(is_and: bool, *values: Callable[[], Any]) -> Any:
     """
     tensors: list[Any] = []
     value = None
-    for each in values:
-        value = each()
+    for operand in values:
+        value = operand()
         if isinstance(value, tl.core.tensor):
             tensors.append(value)
         elif bool(value) is not is_and:
@@ -87,7 +87,7 @@ def _chosen(condition: Any, first: Callable[[], Any], second: Callable[[], Any])
 def _called(function: Callable[..., Any], *values: Any) -> Any:
     """Call `min` or `max`, which are functions of `tl` in a compiled kernel."""
     replacement = {min: tl.minimum, max: tl.maximum}.get(function)
-    is_of_tensors = any(isinstance(each, tl.core.tensor) for each in values)
+    is_of_tensors = any(isinstance(value, tl.core.tensor) for value in values)
     return functools.reduce(replacement, values) if replacement and is_of_tensors else function(*values)
 
 
@@ -95,8 +95,8 @@ def _returned(value: Any, *others: "tuple[_Types, bool] | None") -> Any:
     """Return one of several results of a function. Refuses a number unless constants leave out the `others`, each on a
     side of a branch. If several are compiled, the number may become a tensor or not."""
     is_alone = all(side and not side[0].forget and side[0].taken is not side[1] for side in others)
-    for each in () if is_alone else value if type(value) in (tuple, list) else (value,):
-        if type(each) in (bool, int, float):
+    for output in () if is_alone else value if type(value) in (tuple, list) else (value,):
+        if type(output) in (bool, int, float):
             raise ValueError(
                 f"return {value}, in a function with several returns: assign the number to a variable, and return that"
             )

@@ -93,9 +93,11 @@ def _checked_grid(kernel: str, grid: Any) -> tuple[int, ...]:
 def signature_of(function: FunctionType) -> Signature:
     if function not in _signatures:
         parameters = inspect.signature(function)
-        annotations = {name: each.annotation for name, each in parameters.parameters.items()}
+        annotations = {name: parameter.annotation for name, parameter in parameters.parameters.items()}
         constexprs = frozenset(
-            name for name, each in annotations.items() if "constexpr" in str(getattr(each, "__name__", each))
+            name
+            for name, annotation in annotations.items()
+            if "constexpr" in str(getattr(annotation, "__name__", annotation))
         )
         file = function.__code__.co_filename
         line = _definition_line(function)
@@ -124,9 +126,9 @@ def _known_options() -> frozenset[str]:
     names = {"debug", "instrumentation_mode", "warmup"}
     for backend in backends.values():
         module = vars(sys.modules[backend.compiler.__module__])
-        for found in module.values():
-            if isinstance(found, type) and is_dataclass(found):
-                fields = {field.name for field in dataclass_fields(found)}
+        for member in module.values():
+            if isinstance(member, type) and is_dataclass(member):
+                fields = {field.name for field in dataclass_fields(member)}
                 names |= fields if "num_warps" in fields else set()
     return frozenset(names)
 
@@ -175,12 +177,14 @@ def describe(call: Call, kernel: Any, storages: Storages) -> Launch:
 def _described(kernel: str, name: str, value: Any, storages: Storages) -> Argument:
     if hasattr(value, "block_shape"):
         base = tensor(value.base, storages)
-        shape, strides, block = (tuple(map(int, each)) for each in (value.shape, value.strides, value.block_shape))
+        shape, strides, block = (
+            tuple(map(int, numbers)) for numbers in (value.shape, value.strides, value.block_shape)
+        )
         return DescriptorArgument(base, shape, strides, block, getattr(value, "padding", "zero"))
     if hasattr(value, "data_ptr"):
         return tensor(value, storages)
     if isinstance(value, tuple):
-        return tuple(_described(kernel, f"{name}[{i}]", _unwrapped(each), storages) for i, each in enumerate(value))
+        return tuple(_described(kernel, f"{name}[{i}]", _unwrapped(member), storages) for i, member in enumerate(value))
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):

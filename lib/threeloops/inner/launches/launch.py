@@ -118,7 +118,7 @@ def _to_plain(what: str, value: Any) -> Any:
         kind = "tensor" if isinstance(value, TensorArgument) else "descriptor"
         return {kind: asdict(value)}
     if isinstance(value, tuple | list):
-        return {"tuple": [_to_plain(what, each) for each in value]}
+        return {"tuple": [_to_plain(what, member) for member in value]}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
@@ -157,7 +157,7 @@ def _read_dtype(name: str) -> Any:
 _READ: dict[str, Callable[[Any], Any]] = {
     "tensor": TensorArgument.from_dict,
     "descriptor": DescriptorArgument.from_dict,
-    "tuple": lambda values: tuple(_from_plain(each) for each in values),
+    "tuple": lambda values: tuple(_from_plain(value) for value in values),
     "float": float,
     "function": lambda names: FunctionName(*names),
     "dtype": _read_dtype,

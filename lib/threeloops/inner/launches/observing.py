@@ -100,7 +100,7 @@ class _Hooks:
             yield
         finally:
             with self.lock:
-                self.listeners = tuple(each for each in self.listeners if each is not listener)
+                self.listeners = tuple(other for other in self.listeners if other is not listener)
                 if not self.listeners:
                     self.undo.close()
 

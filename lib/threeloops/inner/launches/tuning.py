@@ -108,7 +108,7 @@ class EveryConfiguration:
 
     def _tensors(self) -> list[tuple[str, Any]]:
         given = {**self._tuner.nargs, **self._kwargs}
-        return [each for name, value in given.items() for each in _tensors_in(name, value)]
+        return [pair for name, value in given.items() for pair in _tensors_in(name, value)]
 
     def _contents(self) -> dict[int, Any]:
         """Return a copy of every storage among the arguments, by address."""
@@ -150,8 +150,8 @@ def _unseen() -> Any:
 
 def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, tuple):
-        for place, each in enumerate(value):
-            yield from _tensors_in(f"{name}[{place}]", each)
+        for place, member in enumerate(value):
+            yield from _tensors_in(f"{name}[{place}]", member)
     elif hasattr(value, "data_ptr"):
         yield name, value.base if hasattr(value, "base") else value
     elif hasattr(value, "block_shape"):

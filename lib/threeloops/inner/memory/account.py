@@ -107,8 +107,8 @@ def _highest(live: list[int]) -> list[int]:
     """Return the places of the most live bytes, one in each of at most `_MOST_PLACES` parts, and both ends."""
     if not live:
         return []
-    each = -(-len(live) // _MOST_PLACES)
-    parts = (range(first, min(first + each, len(live))) for first in range(0, len(live), each))
+    length = -(-len(live) // _MOST_PLACES)
+    parts = (range(first, min(first + length, len(live))) for first in range(0, len(live), length))
     return sorted({0, len(live) - 1, *(max(part, key=live.__getitem__) for part in parts)})
 
 

@@ -31,12 +31,12 @@ def free(*names: str) -> list[Move]:
 def saved_by_norm(step: Step, name: str) -> Saved:
     """Return the tensors that RMSNorm keeps beyond its input, and its output, which the following product keeps."""
     row = step.tokens * step.model.width * step.wide
-    kept = {f"{name} 1/rms": step.tokens * (step.wide if step.decomposed_norm else 4)}
+    saved = {f"{name} 1/rms": step.tokens * (step.wide if step.decomposed_norm else 4)}
     if step.decomposed_norm:
         if step.element < step.wide:  # computed in float32, on a copy of the input
-            kept[f"{name} input in float32"] = row
-        kept[f"{name} normalised"] = row
-    return kept | {f"{name} output": step.stream}
+            saved[f"{name} input in float32"] = row
+        saved[f"{name} normalised"] = row
+    return saved | {f"{name} output": step.stream}
 
 
 def saved_by_layer(step: Step) -> Saved:
@@ -48,21 +48,21 @@ def saved_by_layer(step: Step) -> Saved:
     element = step.element
     width, keys, _ = model.qkv_widths
     vector = step.tokens * element  # one number per token
-    kept = ({"input": step.stream} if step.keeps_stream else {}) | saved_by_norm(step, "attention norm")
+    saved = ({"input": step.stream} if step.keeps_stream else {}) | saved_by_norm(step, "attention norm")
     if step.attention == "scores":  # keys and values are copied for every query head
-        kept |= {"scaled q": vector * width, "scaled k, repeated": vector * width, "v, repeated": vector * width}
-        kept["probabilities"] = step.batch * model.heads * step.sequence**2 * element
+        saved |= {"scaled q": vector * width, "scaled k, repeated": vector * width, "v, repeated": vector * width}
+        saved["probabilities"] = step.batch * model.heads * step.sequence**2 * element
     else:
-        kept["qkv"] = vector * sum(model.qkv_widths)
+        saved["qkv"] = vector * sum(model.qkv_widths)
         if not step.fused:  # the course's kernel rotates as it reads; PyTorch's rotations make new tensors
-            kept |= {"rotated q": vector * width, "rotated k": vector * keys}
-        kept |= {"attention output": vector * width, "log-sum-exp": step.tokens * model.heads * step.wide}
+            saved |= {"rotated q": vector * width, "rotated k": vector * keys}
+        saved |= {"attention output": vector * width, "log-sum-exp": step.tokens * model.heads * step.wide}
     if step.heads_are_copied:
-        kept["heads side by side"] = vector * width
+        saved["heads side by side"] = vector * width
     if step.keeps_stream:
-        kept["stream between"] = step.stream
-    kept |= saved_by_norm(step, "mlp norm")
-    return kept | dict.fromkeys(("gate", "silu(gate)", "up", "product"), vector * model.mlp_width)
+        saved["stream between"] = step.stream
+    saved |= saved_by_norm(step, "mlp norm")
+    return saved | dict.fromkeys(("gate", "silu(gate)", "up", "product"), vector * model.mlp_width)
 
 
 def block_backward(step: Step) -> Iterator[Move]:

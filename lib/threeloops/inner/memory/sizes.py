@@ -79,14 +79,14 @@ class Step:
                 )
         if self.sequence > self.model.max_sequence:
             raise ValueError(f"sequence = {self.sequence}: expected at most max_sequence = {self.model.max_sequence}")
-        for name, known in (
+        for name, choices in (
             ("dtype", _DTYPE_BYTES),
             ("optimizer", _STATES),
             ("attention", ("flash", "scores")),
             ("device", ("cpu", "cuda")),
         ):
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"{name} = {value!r}: expected one of {', '.join(known)}")
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} = {value!r}: expected one of {', '.join(choices)}")
         if self.layers_per_segment is not None:
             require_divisor(self.model.layers, self.layers_per_segment)
 

@@ -87,8 +87,8 @@ class Timeline:
         held: Counter[int] = Counter()
         for change in self.changes[: self.peak_at if after is None else after]:
             held[change.storage] += change.bytes
-        found = [(self.storages[number], size) for number, size in held.items() if size]
-        return sorted(found, key=lambda pair: -pair[1])
+        storages = [(self.storages[number], size) for number, size in held.items() if size]
+        return sorted(storages, key=lambda pair: -pair[1])
 
     def by(self, attribute: str, after: int | None = None) -> dict[str, int]:
         """Return the bytes alive after this many changes (by default at the peak) by "kind", "module", "operator" or

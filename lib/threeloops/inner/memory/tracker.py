@@ -178,9 +178,9 @@ class LiveStorage(TorchDispatchMode):
     def _become(self, tree: Any, kind: str, operator: str) -> None:
         self._see(tree, kind, operator)
         for tensor in _tensors(tree):
-            known = self._known.get(tensor.untyped_storage()._cdata)
-            if known is not None and self.timeline.storages[known[1]].kind != "parameter":
-                self.timeline.storages[known[1]].kind = kind
+            entry = self._known.get(tensor.untyped_storage()._cdata)
+            if entry is not None and self.timeline.storages[entry[1]].kind != "parameter":
+                self.timeline.storages[entry[1]].kind = kind
 
     def _enter_module(self, module: nn.Module, _: Any) -> None:
         self._modules.append(self._names.get(module) or type(module).__name__)

@@ -138,12 +138,12 @@ def _sort_out(
         lanes = active & (owners == owner)
         space = recorded.spaces.by_ordinal.get(owner)
         if owner == 0:
-            for each in [each for each in recorded.spaces.by_ordinal.values() if each.ordinal]:
-                virtual = addresses - each.shift
-                inside = lanes & within(each, virtual, pattern.itemsize)
+            for argument in [argument for argument in recorded.spaces.by_ordinal.values() if argument.ordinal]:
+                virtual = addresses - argument.shift
+                inside = lanes & within(argument, virtual, pattern.itemsize)
                 if inside.any():
                     recorded.followed.add(len(recorded.accesses))
-                    accept(each, virtual, inside)
+                    accept(argument, virtual, inside)
                     lanes &= ~inside
             inside = lanes & (addresses >= _LOWEST_ADDRESS) & (not recorded.arguments_only)
             space = recorded.spaces.elsewhere()
@@ -260,12 +260,12 @@ class Recording:
                 continue
             space = self.spaces.by_ordinal[argument]
             pattern = self.patterns.all[index]
-            found = unwritten.read(pattern, base - (space.start - space.zero), value)
-            if len(found):
-                elements = (found - (space.first - space.start)) // pattern.itemsize
+            offsets = unwritten.read(pattern, base - (space.start - space.zero), value)
+            if len(offsets):
+                elements = (offsets - (space.first - space.start)) // pattern.itemsize
                 which = f"{elements_named(elements, 'elements between {:,} and {:,}')} of {space.name}"
                 first = f"{VERBS[kind]} of {which}, which nothing has written since torch.empty allocated it"
-                self.report("uninitialised-read", space.name, site, first, _UNWRITTEN_ADVICE, "byte", len(found))
+                self.report("uninitialised-read", space.name, site, first, _UNWRITTEN_ADVICE, "byte", len(offsets))
 
     def check_write(self, since: int) -> None:
         for _, argument, index, base, *_ in self.accesses[since:]:
@@ -278,8 +278,8 @@ class Recording:
         """Report the lanes for which a `tl.device_assert` fails."""
         failed = int(np.count_nonzero(np.logical_not(condition)))
         if failed:
-            said = f"tl.device_assert failed: {message}" if message else "tl.device_assert failed"
-            self.report_here("failed-assert", said, _ASSERT_ADVICE, "lane", failed)
+            failure = f"tl.device_assert failed: {message}" if message else "tl.device_assert failed"
+            self.report_here("failed-assert", failure, _ASSERT_ADVICE, "lane", failed)
 
     def follow_undefined_lanes(self) -> None:
         self.undefined = UndefinedLanes(self.uncounted, self._branched)

@@ -37,7 +37,7 @@ class AutocastPolicy:
     refused: frozenset[str]
 
     def treatment(self, operator: str) -> Treatment:
-        listed = (found for found in Treatment if operator in getattr(self, found.name.lower(), ()))
+        listed = (treatment for treatment in Treatment if operator in getattr(self, treatment.name.lower(), ()))
         return next(listed, Treatment.AS_IS)
 
 

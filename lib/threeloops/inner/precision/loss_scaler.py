@@ -161,5 +161,5 @@ def _stored_values(gradient: Tensor) -> Tensor:
 def _all_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether no element is infinite or NaN. The smallest and largest element of each tensor show both, so this
     reads each tensor once and waits for the GPU once."""
-    extremes = [extreme for each in tensors if each.numel() for extreme in torch.aminmax(each)]
+    extremes = [extreme for tensor in tensors if tensor.numel() for extreme in torch.aminmax(tensor)]
     return not extremes or bool(torch.stack(extremes).isfinite().all())

@@ -65,7 +65,7 @@ def predict(
     demand = demand_of(work, accelerator, code, how)
     fitted = calibration or Calibration(accelerator.memory_bandwidth)
     how.append(f"memory at {fitted.bandwidth / 1e9:.4g} GB/s")
-    memory = [each / fitted.bandwidth for each in demand.bytes]
+    memory = [traffic / fitted.bandwidth for traffic in demand.bytes]
     matrix_rate = (demand.matrix_flops and accelerator.rate(dtype)) or 1.0
     vector_rate = (demand.vector_flops and accelerator.rate("fp32")) or 1.0
     if demand.matrix_flops:

@@ -58,11 +58,11 @@ class _Counter(TorchDispatchMode):
         inputs = _tensors((args, kwargs))
         outputs = _tensors(result)
         name = function.overloadpacket.__name__
-        shared = {each.untyped_storage()._cdata for each in inputs}
-        is_view = bool(outputs) and all(each.untyped_storage()._cdata in shared for each in outputs)
+        shared = {tensor.untyped_storage()._cdata for tensor in inputs}
+        is_view = bool(outputs) and all(tensor.untyped_storage()._cdata in shared for tensor in outputs)
         if name in _ALLOCATIONS or (is_view and not function._schema.is_mutable):
             return result
-        read = sum(map(_size, {id(each): each for each in inputs}.values())) - _unread(name, args, outputs)
+        read = sum(map(_size, {id(tensor): tensor for tensor in inputs}.values())) - _unread(name, args, outputs)
         self.operations.append(Operation(f"aten.{name}", read, sum(map(_size, outputs))))
         return result
 
@@ -88,7 +88,7 @@ def _unread(name: str, args: Sequence[Any], outputs: list[torch.Tensor]) -> int:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _size(tensor: torch.Tensor) -> int:

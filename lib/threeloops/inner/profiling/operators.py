@@ -66,13 +66,13 @@ def _single_calls(events: Sequence[Event], device: str) -> Iterator[Operator]:
 
 
 def _sum(calls: Sequence[Operator]) -> Operator:
-    known = [call.bytes for call in calls if call.bytes is not None]
+    sizes = [call.bytes for call in calls if call.bytes is not None]
     return Operator(
         calls[0].name,
         len(calls),
         sum(call.cpu_us for call in calls),
         sum(call.device_us for call in calls),
-        sum(known) if len(known) == len(calls) else None,
+        sum(sizes) if len(sizes) == len(calls) else None,
         sum(call.flops for call in calls),
     )
 

@@ -49,7 +49,7 @@ def peak_memory(events: Sequence[Event], device: str, *, outside: str = "") -> P
         return PeakMemory(0, None, ())
     thread = at_peak.thread
     moment = at_peak.start_us
-    ranges = [each for each in events if each.category == ANNOTATION and not is_operator(each)]
-    around = [each.name for each in ranges if each.thread == thread and each.start_us <= moment <= each.end_us]
+    ranges = [event for event in events if event.category == ANNOTATION and not is_operator(event)]
+    around = [event.name for event in ranges if event.thread == thread and event.start_us <= moment <= event.end_us]
     call = CallTree(events).at(thread, moment)
     return PeakMemory(peak, call.owner.name if call else None, tuple(name for name in around if name != outside))

@@ -87,7 +87,7 @@ def from_chrome(trace: dict) -> tuple[Event, ...]:
     """
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         raise ValueError("trace has no list 'traceEvents': expected a Chrome trace as torch.profiler exports it")
-    known: list[tuple[dict, str]] = []
+    raw_events: list[tuple[dict, str]] = []
     unknown: Counter[str] = Counter()
     for number, raw in enumerate(trace["traceEvents"]):
         if not isinstance(raw, dict):
@@ -100,11 +100,11 @@ def from_chrome(trace: dict) -> tuple[Event, ...]:
         if category in _CATEGORIES:
             if wrong := _malformed(raw, category):
                 raise ValueError(f"event {number} ({str(raw.get('name'))[:60]}): {wrong}")
-            known.append((raw, category))
+            raw_events.append((raw, category))
         elif kind == "X" and category not in _NO_WORK:
             unknown[category] += 1
-    _require_understood(known, unknown)
-    origin = min((raw["ts"] for raw, category in known if category != PYTHON), default=0.0)
+    _require_understood(raw_events, unknown)
+    origin = min((raw["ts"] for raw, category in raw_events if category != PYTHON), default=0.0)
     events = [
         Event(
             raw["name"],
@@ -115,20 +115,22 @@ def from_chrome(trace: dict) -> tuple[Event, ...]:
             raw.get("pid", 0),
             {name: value for name, value in raw.get("args", {}).items() if name not in _LEFT_OUT},
         )
-        for raw, category in known
+        for raw, category in raw_events
     ]
     return tuple(sorted(events, key=lambda event: (event.start_us, -event.duration_us)))
 
 
-def _require_understood(known: list[tuple[dict, str]], unknown: Counter[str]) -> None:
+def _require_understood(raw_events: list[tuple[dict, str]], unknown: Counter[str]) -> None:
     if unknown:
         counted = ", ".join(f"{count} of {category!r}" for category, count in unknown.items())
         raise ValueError(
             f"trace has events of categories that are not understood: {counted}. Their device would look idle: "
             "expected a trace of a CPU or of GPUs; remove these events if they stand for no work"
         )
-    launched = next((raw for raw, category in known if category in LAUNCH and "launch" in raw["name"].lower()), None)
-    if launched and not any(category in ON_DEVICE for _, category in known):
+    launched = next(
+        (raw for raw, category in raw_events if category in LAUNCH and "launch" in raw["name"].lower()), None
+    )
+    if launched and not any(category in ON_DEVICE for _, category in raw_events):
         raise ValueError(
             f"trace has launches ({launched['name']}) and no kernels: the device would look idle; record with "
             "ProfilerActivity.CUDA and without a session of CUPTI counters"
@@ -166,7 +168,7 @@ def _malformed(raw: dict, category: str) -> str:
 
 
 def _are_numbers(values: list) -> bool:
-    return all(_are_numbers(each) if type(each) is list else type(each) is int for each in values)
+    return all(_are_numbers(value) if type(value) is list else type(value) is int for value in values)
 
 
 def to_chrome(events: Iterable[Event], device_name: str = "") -> dict:
@@ -244,19 +246,19 @@ class CallTree:
 
     def at(self, thread: int | str, time_us: float) -> Call | None:
         """Return the innermost call that `thread` was in at `time_us`, or None."""
-        found = None
+        innermost = None
         calls = self.roots.get(thread, [])
         while calls:
             index = bisect_right(calls, time_us, key=lambda call: call.event.start_us) - 1
             if index < 0 or calls[index].event.end_us < time_us:
                 break
-            found = calls[index]
+            innermost = calls[index]
             calls = calls[index].children
-        return found
+        return innermost
 
     def during(self, thread: int | str, start_us: float, end_us: float) -> Call | None:
         """Return the innermost call that `thread` was in for at least half of this time, or None."""
-        found = None
+        innermost = None
         calls = self.roots.get(thread, [])
         while calls:
             first = bisect_right(calls, start_us, key=lambda call: call.event.end_us)
@@ -268,9 +270,9 @@ class CallTree:
             ]
             if not inside:
                 break
-            found = inside[0]
+            innermost = inside[0]
             calls = inside[0].children
-        return found
+        return innermost
 
 
 def launches(events: Iterable[Event]) -> dict[int, Event]:

@@ -107,7 +107,7 @@ class _Run:
                 self._launch(step)
 
     def _moved(self, *views: StridedView) -> None:
-        self.torch_bytes += sum(each.bytes for each in views)
+        self.torch_bytes += sum(layout.bytes for layout in views)
 
     def _sum(self, step: Sum) -> None:
         source = self.storages[step.source.storage]
@@ -163,12 +163,12 @@ class _Run:
         line = 0
         while (cause := chain[-1].__cause__) is not None:
             chain.append(cause)
-        for each in chain:
-            own = [f.lineno for f in traceback.extract_tb(each.__traceback__) if f.filename == self.admitted.file]
+        for exception in chain:
+            own = [f.lineno for f in traceback.extract_tb(exception.__traceback__) if f.filename == self.admitted.file]
             line = (own or [line])[-1] or 0
         first = chain[-1]
         where = f", line {line} of its cell" if line else ""
-        return f"launches {kernel}, which fails{where}: {type(first).__name__}: {_said(first)[:500]}"
+        return f"launches {kernel}, which fails{where}: {type(first).__name__}: {_explanation(first)[:500]}"
 
     def output(self, output: StridedView) -> torch.Tensor:
         if self.traffic is not None and output.elements:
@@ -186,21 +186,23 @@ class _Run:
             )
 
 
-def _said(error: BaseException) -> str:
+def _explanation(error: BaseException) -> str:
     """Describe a kernel's exception, and add the fix for mistakes that the interpreter's message does not explain."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
-    said = str(error) or (last[0].line if last else "") or type(error).__name__  # of a bare assertion, its own text
-    if cast := _CAST.fullmatch(said):  # the interpreter prints every element of the tile
-        said = f"cannot cast a value to {cast[1]}"
+    message = str(error) or (last[0].line if last else "") or type(error).__name__  # of a bare assertion, its own text
+    if cast := _CAST.fullmatch(message):  # the interpreter prints every element of the tile
+        message = f"cannot cast a value to {cast[1]}"
         if "pointer<" in cast[1]:
-            said += ": if x is a pointer, x.dtype is the pointer's type, and that of its elements is x.dtype.element_ty"
+            message += (
+                ": if x is a pointer, x.dtype is the pointer's type, and that of its elements is x.dtype.element_ty"
+            )
     elif isinstance(error, UnboundLocalError):
-        said += ": a loop's index has no value after the loop, and what only one branch sets has none in the other"
-    elif said.startswith("assert acc.type"):
-        said = "the accumulator of tl.dot needs the shape and type of the product: float32 unless out_dtype is set"
-    elif said.endswith("not iterable") and last and last[0].name == "__getitem__":
-        said += ": pointers and tiles are not indexed by offsets; write tl.load(pointer + offsets)"
-    return said
+        message += ": a loop's index has no value after the loop, and what only one branch sets has none in the other"
+    elif message.startswith("assert acc.type"):
+        message = "the accumulator of tl.dot needs the shape and type of the product: float32 unless out_dtype is set"
+    elif message.endswith("not iterable") and last and last[0].name == "__getitem__":
+        message += ": pointers and tiles are not indexed by offsets; write tl.load(pointer + offsets)"
+    return message
 
 
 def execute(

@@ -26,7 +26,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def zeros(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with zeros for values, on the device of the real ones."""
         storages = [torch.zeros(size, dtype=torch.uint8, device=self.device) for size in self.sizes]
-        args, kwargs = _unpack(self.arguments, [view(storages[each.storage], each) for each in self.views])
+        args, kwargs = _unpack(self.arguments, [view(storages[layout.storage], layout) for layout in self.views])
         return args, kwargs
 
 
@@ -88,16 +88,16 @@ def _pack(value: Any, tensor: Callable[[torch.Tensor], Any], depth: int = 0) -> 
     if depth > _DEPTH:
         raise TypeError(f"an argument is nested more than {_DEPTH} deep")
     if isinstance(value, tuple | list):
-        items = [_pack(each, tensor, depth + 1) for each in value]
+        items = [_pack(member, tensor, depth + 1) for member in value]
         return items if isinstance(value, list) else {"tuple": items}
     if type(value) is dict:
-        return {"dict": [[str(name), _pack(each, tensor, depth + 1)] for name, each in value.items()]}
+        return {"dict": [[str(name), _pack(member, tensor, depth + 1)] for name, member in value.items()]}
     raise TypeError(f"an argument is a {type(value).__name__}: replay takes tensors, numbers, texts, lists and tuples")
 
 
 def _unpack(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(value, list):
-        return [_unpack(each, tensors) for each in value]
+        return [_unpack(member, tensors) for member in value]
     if not isinstance(value, dict):
         return value
     ((tag, content),) = value.items()
@@ -107,7 +107,7 @@ def _unpack(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
         case "dtype":
             return getattr(torch, content)
         case "tuple":
-            return tuple(_unpack(each, tensors) for each in content)
+            return tuple(_unpack(member, tensors) for member in content)
         case "dict":
-            return {name: _unpack(each, tensors) for name, each in content}
+            return {name: _unpack(member, tensors) for name, member in content}
     raise RecordingRefused("was recorded with arguments that cannot be read")

@@ -60,34 +60,34 @@ class Ledger:
         return plain and identity(result) not in self._storages and dtype_of(result) in BYTES
 
     def is_input(self, tensor: torch.Tensor) -> bool:
-        known = self._storages.get(identity(tensor))
-        return known is not None and 0 <= known.ordinal < self._inputs
+        storage = self._storages.get(identity(tensor))
+        return storage is not None and 0 <= storage.ordinal < self._inputs
 
     def allocate(self, tensor: torch.Tensor) -> None:
         self._number(tensor)
         self.steps.append(Allocate(dtype_of(tensor), tensor.untyped_storage().nbytes() // tensor.element_size()))
 
     def fill(self, tensor: torch.Tensor, value: Any, by: str) -> None:
-        known = self._storages.get(identity(tensor))
-        if known is None or known.made_by:
+        storage = self._storages.get(identity(tensor))
+        if storage is None or storage.made_by:
             return
         if isinstance(value, torch.Tensor):
             self.copy(tensor, value)
         elif type(value) in (int, float, bool):
             self.steps.append(Fill(self._view(tensor), value))
         else:
-            known.made_by = by
+            storage.made_by = by
 
     def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
         """Note `to.copy_(source)`. torch turns `x[0] = 1.5` into a copy of a single number from outside the call."""
-        known = self._storages.get(identity(to))
+        storage = self._storages.get(identity(to))
         maker = self.maker(source)
-        if known is None or known.made_by:
+        if storage is None or storage.made_by:
             return
         if maker == FOREIGN and source.ndim == 0:
             self.fill(to, torch.ops.aten._local_scalar_dense.default(source), FOREIGN)
         elif maker:
-            known.made_by = maker
+            storage.made_by = maker
         else:
             self.steps.append(Copy(self._view(to), self._view(source.expand(to.shape))))
 
@@ -114,17 +114,17 @@ class Ledger:
 
     def maker(self, tensor: torch.Tensor) -> str:
         """Return what made a tensor that may not be used, or "" for one that may be."""
-        known = self._storages.get(identity(tensor))
-        return FOREIGN if known is None else known.made_by
+        storage = self._storages.get(identity(tensor))
+        return FOREIGN if storage is None else storage.made_by
 
     def taint(self, tensor: torch.Tensor, made_by: str) -> None:
         """Note that torch wrote values into a tensor's storage that a kernel should have written."""
-        known = self._storages.get(identity(tensor))
-        if known is None:
+        storage = self._storages.get(identity(tensor))
+        if storage is None:
             self._alive.append(tensor)
             self._storages[identity(tensor)] = _Storage(-1, made_by)
         else:
-            known.made_by = known.made_by or made_by
+            storage.made_by = storage.made_by or made_by
 
     def knows(self, tensor: torch.Tensor) -> bool:
         return identity(tensor) in self._storages
@@ -164,4 +164,4 @@ def tensors(value: Any) -> list[torch.Tensor]:
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
-    return [tensor for each in value for tensor in tensors(each)] if isinstance(value, list | tuple) else []
+    return [tensor for member in value for tensor in tensors(member)] if isinstance(value, list | tuple) else []

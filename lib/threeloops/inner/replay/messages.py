@@ -121,7 +121,7 @@ def answer_from(tree: dict[str, Any], buffers: Sequence[Buffer]) -> Answer:
         buffer = buffers[output.storage]
         return view(_storage(buffer, len(buffer)), output)
 
-    launches = tuple(Launch.from_dict(each) for each in reply.launches)
+    launches = tuple(Launch.from_dict(launch) for launch in reply.launches)
     outputs = each_output(reply.outputs, received)
     return Answer(outputs, reply.traffic, launches, reply.torch_bytes, reply.text, reply.refused)
 

@@ -53,8 +53,14 @@ def record(launcher: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     ledger = Ledger(tensors([args, kwargs]))
     with ExitStack() as stack:
         observed = launches.observe(_Launches(ledger))
-        for each in (torch.no_grad(), launches.record(execute=False), observed, _Values(ledger), _Operations(ledger)):
-            stack.enter_context(each)
+        for context in (
+            torch.no_grad(),
+            launches.record(execute=False),
+            observed,
+            _Values(ledger),
+            _Operations(ledger),
+        ):
+            stack.enter_context(context)
         returned = launcher(*args, **kwargs)
     if ledger.refusal:
         raise RecordingRefused(ledger.refusal)
@@ -66,7 +72,7 @@ def _outputs(ledger: Ledger, returned: Any) -> Any:
     if isinstance(returned, torch.Tensor):
         return ledger.view(returned, "returns")
     if isinstance(returned, tuple | list):
-        return tuple(_outputs(ledger, each) for each in returned)
+        return tuple(_outputs(ledger, output) for output in returned)
     if returned is None:
         return None
     raise RecordingRefused(f"returns a {type(returned).__name__}: expected a tensor or a tuple of tensors")
@@ -160,7 +166,9 @@ class _Launches:
     def _value(self, kernel: str, value: Any) -> Any:
         verb = f"gives {kernel}"
         if hasattr(value, "block_shape"):
-            shape, strides, block = (tuple(map(int, each)) for each in (value.shape, value.strides, value.block_shape))
+            shape, strides, block = (
+                tuple(map(int, numbers)) for numbers in (value.shape, value.strides, value.block_shape)
+            )
             base = self.ledger.view(value.base, verb)
             return Descriptor(base, shape, strides, block, getattr(value, "padding", "zero"))
         if isinstance(value, torch.Tensor):
@@ -180,7 +188,7 @@ class _Launches:
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, tuple | list):
-            return tuple(self._constant(kernel, name, each) for each in value)
+            return tuple(self._constant(kernel, name, member) for member in value)
         if type(value).__name__ == "dtype" and hasattr(value, "primitive_bitwidth"):
             return TritonDtype(value.name)
         return self.ledger.refuse(
@@ -203,8 +211,8 @@ def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Return the tensors that the operation's schema says it writes."""
-    found = []
+    written = []
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found += tensors([args[place] if place < len(args) else kwargs.get(argument.name)])
-    return found
+            written += tensors([args[place] if place < len(args) else kwargs.get(argument.name)])
+    return written

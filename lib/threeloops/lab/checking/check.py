@@ -204,17 +204,17 @@ class _Check:
 
     def shape(self, tensor: Any, shape: tuple[int, ...], what: str = "") -> None:
         """An array or tensor of exactly this shape."""
-        found = tuple(tensor.shape) if _is_shaped(tensor) else None
-        got = describe(tensor) if found is None else f"shape {found}"
+        actual = tuple(tensor.shape) if _is_shaped(tensor) else None
+        got = describe(tensor) if actual is None else f"shape {actual}"
         wrong = Mismatch("", got, f"an array or tensor of shape {tuple(shape)}")
-        self._hold(None if found == tuple(shape) else wrong, what, "")
+        self._hold(None if actual == tuple(shape) else wrong, what, "")
 
     def dtype(self, tensor: Any, dtype: object, what: str = "") -> None:
         """An array or tensor of exactly this dtype."""
-        found = tensor.dtype if _is_shaped(tensor) else None
-        got = describe(tensor) if found is None else str(found)
+        actual = tensor.dtype if _is_shaped(tensor) else None
+        got = describe(tensor) if actual is None else str(actual)
         wrong = Mismatch("", got, f"an array or tensor of {dtype}")
-        self._hold(None if found is not None and found == dtype else wrong, what, "")
+        self._hold(None if actual is not None and actual == dtype else wrong, what, "")
 
     def raises(
         self,
@@ -328,8 +328,8 @@ def _cause(hint: str | dict[str, str], where: str) -> str:
 
 def _call(fn: Callable, args: tuple, kwargs: dict[str, object]) -> str:
     """The call as text; a proxy is not asked for its name."""
-    said = [describe(a, 45) for a in args] + [f"{name}={describe(a, 45)}" for name, a in kwargs.items()]
-    return f"{wall.name_of(fn)}({', '.join(said)})"
+    arguments = [describe(a, 45) for a in args] + [f"{name}={describe(a, 45)}" for name, a in kwargs.items()]
+    return f"{wall.name_of(fn)}({', '.join(arguments)})"
 
 
 def _copies(args: tuple[object, ...]) -> list[object]:

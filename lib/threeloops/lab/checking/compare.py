@@ -114,13 +114,17 @@ def _compare_numbers(actual, expected, wanted: Numbers, tolerance: Tolerance, un
             kind=True,
         )
     integers = got.kind == wanted.kind == "int"
-    found = worst(got, wanted, tolerance.relative(integers), tolerance.atol)
-    if found is None:
+    worst_element = worst(got, wanted, tolerance.relative(integers), tolerance.atol)
+    if worst_element is None:
         return None
-    value, target = number_pair(found.value, found.expected)
-    spread = f"{found.outside:,} of {found.total:,} elements are off; this is the worst" if found.total > 1 else ""
-    at = where + _index(found.index, nested=type(actual) in SEQUENCES)
-    return Mismatch(at, with_unit(value, unit), with_unit(target, unit), _difference(found, unit), spread)
+    value, target = number_pair(worst_element.value, worst_element.expected)
+    spread = (
+        f"{worst_element.outside:,} of {worst_element.total:,} elements are off; this is the worst"
+        if worst_element.total > 1
+        else ""
+    )
+    at = where + _index(worst_element.index, nested=type(actual) in SEQUENCES)
+    return Mismatch(at, with_unit(value, unit), with_unit(target, unit), _difference(worst_element, unit), spread)
 
 
 def _index(index: tuple[int, ...], nested: bool) -> str:
@@ -129,10 +133,10 @@ def _index(index: tuple[int, ...], nested: bool) -> str:
     return f"[{', '.join(map(str, index))}]" if index else ""
 
 
-def _shape(found: Numbers, value) -> str:
-    if type(value) in SEQUENCES and len(found.shape) == 1:
+def _shape(got: Numbers, value) -> str:
+    if type(value) in SEQUENCES and len(got.shape) == 1:
         return _elements(value)
-    return f"shape {found.shape}" if found.shape else f"a single number, {describe(value)}"
+    return f"shape {got.shape}" if got.shape else f"a single number, {describe(value)}"
 
 
 def _elements(value) -> str:
@@ -148,9 +152,9 @@ def _kinds_agree(got: str, wanted: str, exact: bool) -> bool:
     return not (exact and wanted == "int" and got == "float")
 
 
-def _difference(found: Worst, unit: str) -> str:
-    value = found.value
-    expected = found.expected
+def _difference(worst_element: Worst, unit: str) -> str:
+    value = worst_element.value
+    expected = worst_element.expected
     if isinstance(value, bool):
         return ""
     if isinstance(value, complex) or isinstance(expected, complex):
@@ -161,7 +165,7 @@ def _difference(found: Worst, unit: str) -> str:
     text = with_unit(("+" if difference > 0 else "−") + number(abs(difference)), unit)
     if 1e-300 < abs(expected) < 1e300 and abs(difference) < 1e6 * abs(expected):
         text += f" ({100 * difference / abs(expected):+.3g} %)".replace("(-", "(−")
-    return text + (f"; allowed: {with_unit(number(found.allowed, 3), unit)}" if found.allowed else "")
+    return text + (f"; allowed: {with_unit(number(worst_element.allowed, 3), unit)}" if worst_element.allowed else "")
 
 
 def _compare_sequences(actual, expected, tolerance: Tolerance, unit: str, where: str) -> Mismatch | None:

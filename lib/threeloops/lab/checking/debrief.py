@@ -46,9 +46,9 @@ def debrief(exercise: str, why: str, *, parts: tuple[str, ...] = ("",)) -> None:
     """
     missing = [part for part in parts if not gate.happened(_event(exercise, part))]
     if missing:
-        left = f" ({', '.join(part.replace('_', ' ') for part in missing)})" if parts != ("",) else ""
-        said = f"Opens when the checks of `{exercise}` pass{left}."
-        publish(said, {"text/html": cards.frame("plain", cards.small(said))}, widget=_later(exercise, why, parts))
+        missing_parts = f" ({', '.join(part.replace('_', ' ') for part in missing)})" if parts != ("",) else ""
+        notice = f"Opens when the checks of `{exercise}` pass{missing_parts}."
+        publish(notice, {"text/html": cards.frame("plain", cards.small(notice))}, widget=_later(exercise, why, parts))
         return
     publish(_text(exercise, why), {"text/html": _html(exercise, why)})
 
@@ -61,8 +61,8 @@ def _later(exercise: str, why: str, parts: tuple[str, ...]) -> Any:
     """The live form: it fills itself when the last check passes."""
     if not live():
         return None
-    said = f"Opens when the checks of `{exercise}` pass."
-    view = html_widget(cards.frame("plain", cards.small(said)))
+    notice = f"Opens when the checks of `{exercise}` pass."
+    view = html_widget(cards.frame("plain", cards.small(notice)))
 
     def look() -> None:
         if all(gate.happened(_event(exercise, part)) for part in parts):
@@ -137,11 +137,11 @@ def _model_answer(exercise: str) -> str:
     if source is None:
         return ""
     head = re.compile(rf'^# %% .*"grade_id": "{re.escape(exercise)}",.*"solution": true.*\n((?:(?!# %%).*\n)*)', re.M)
-    found = head.search(source.read_text(encoding="utf-8") + "\n")
-    kept = (
-        [line for line in found[1].splitlines() if not re.match(r"\s*### (BEGIN|END) SOLUTION", line)] if found else []
+    match = head.search(source.read_text(encoding="utf-8") + "\n")
+    lines = (
+        [line for line in match[1].splitlines() if not re.match(r"\s*### (BEGIN|END) SOLUTION", line)] if match else []
     )
-    return "\n".join(kept).strip()
+    return "\n".join(lines).strip()
 
 
 def _source() -> Path | None:

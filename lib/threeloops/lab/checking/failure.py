@@ -29,15 +29,15 @@ def said(failure: CheckFailed) -> tuple[str, list[str], str]:
 
 def _asking_line(trace: TracebackType | None) -> str:
     """The last line outside the kit on the way to the failure: the line of the test cell."""
-    found = ""
+    line = ""
     while trace is not None:
         frame = trace.tb_frame
         number = trace.tb_lineno
         inside = str(frame.f_globals.get("__name__")).startswith("threeloops.lab.")
         if not inside and (text := _statement(frame.f_code, trace.tb_lasti, number)):
-            found = f"line {number}: {text if len(text) <= 100 else text[:99] + '…'}"
+            line = f"line {number}: {text if len(text) <= 100 else text[:99] + '…'}"
         trace = trace.tb_next
-    return found
+    return line
 
 
 def _statement(code: CodeType, instruction: int, number: int) -> str:
@@ -55,8 +55,8 @@ def own_frames(error: BaseException) -> list[str]:
     if not own:
         return []
     first = own[0][0]
-    said = ", ".join(f"{name}={describe(first.f_locals.get(name), 45)}" for name in _parameters(first.f_code))
-    lines = [f"in         {first.f_code.co_name}({said})"]
+    arguments = ", ".join(f"{name}={describe(first.f_locals.get(name), 45)}" for name in _parameters(first.f_code))
+    lines = [f"in         {first.f_code.co_name}({arguments})"]
     for frame, number in own[-3:]:
         text = linecache.getline(frame.f_code.co_filename, number).strip()
         lines.append(f"at         {_cell(frame.f_code.co_filename)}line {number}: {text}")
@@ -64,11 +64,11 @@ def own_frames(error: BaseException) -> list[str]:
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
-    found = []
+    frames = []
     while trace is not None:
-        found.append((trace.tb_frame, trace.tb_lineno))
+        frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
-    return found
+    return frames
 
 
 def _parameters(code: CodeType) -> tuple[str, ...]:

@@ -78,10 +78,10 @@ def _run(
         if run.printed:
             print(run.printed)
         return run
-    for each in (program, *arguments):
-        if type(each) is FunctionType and each.__module__ == "__main__" and not wall.connection.is_of_setup(each):
+    for value in (program, *arguments):
+        if type(value) is FunctionType and value.__module__ == "__main__" and not wall.connection.is_of_setup(value):
             raise TypeError(
-                f"{each.__name__} is a function of a test cell: define it in a setup cell to run it on ranks"
+                f"{value.__name__} is a function of a test cell: define it in a setup cell to run it on ranks"
             )
     program_bytes = _pickled(program, arguments, cluster.label(memory))
     try:

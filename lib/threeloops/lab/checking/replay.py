@@ -128,7 +128,9 @@ class _Replay:
 
         answer = self._of_right_values("code")
         seconds = _SECONDS if wall.connection is None else wall.connection.seconds_left()
-        named = [replace(each, kernel=from_source(answer.text, each.name, each.file)) for each in answer.launches]
+        named = [
+            replace(launch, kernel=from_source(answer.text, launch.name, launch.file)) for launch in answer.launches
+        ]
         try:
             return compile_launches(named, [target], seconds=seconds)
         except CompileError as error:

@@ -25,29 +25,30 @@ class Term:
 def glossary() -> dict[str, Term]:
     """Every term by its name in lower case, in alphabetical order."""
     text = resources.files(__package__).joinpath("glossary.json").read_text(encoding="utf-8")
-    found = [Term(**entry) for entry in json.loads(text)]
-    return {each.name.lower(): each for each in sorted(found, key=lambda each: each.name.lower())}
+    terms = [Term(**entry) for entry in json.loads(text)]
+    return {entry.name.lower(): entry for entry in sorted(terms, key=lambda entry: entry.name.lower())}
 
 
 def term(name: str) -> None:
     """Show the meaning of a word in the course. Raises ValueError with the nearest words if it is not listed."""
-    known = glossary().get(name.strip().lower())
-    if known is None:
+    entry = glossary().get(name.strip().lower())
+    if entry is None:
         import difflib
 
         near = difflib.get_close_matches(name.strip().lower(), glossary(), n=3, cutoff=0.5)
         raise ValueError(
             f"term({name!r}): not in the glossary" + (f"; did you mean {' or '.join(near)}?" if near else "")
         )
-    where = f"lab {known.lab:02d}"
-    html = f"<b>{cards.inline(known.name)}</b> · {cards.inline(known.meaning)} {cards.small(f'({where})')}"
-    publish(f"{known.name}: {known.meaning} ({where})", {"text/html": cards.frame("plain", html)})
+    where = f"lab {entry.lab:02d}"
+    html = f"<b>{cards.inline(entry.name)}</b> · {cards.inline(entry.meaning)} {cards.small(f'({where})')}"
+    publish(f"{entry.name}: {entry.meaning} ({where})", {"text/html": cards.frame("plain", html)})
 
 
 def page() -> str:
     """The glossary in Markdown."""
     titles = {lab.number: lab.title for lab in labs()}
     lines = [
-        f"**{each.name}** — {each.meaning} *Lab {each.lab:02d}, {titles[each.lab]}.*" for each in glossary().values()
+        f"**{entry.name}** — {entry.meaning} *Lab {entry.lab:02d}, {titles[entry.lab]}.*"
+        for entry in glossary().values()
     ]
     return "# Glossary\n\n" + "\n\n".join(lines) + "\n"

@@ -44,14 +44,14 @@ def passed(folder: Path | None = None) -> dict[str, set[str]]:
 def record(exercise: str, part: str = "") -> bool:
     """Note that a check passed, with the time since when it does; True if it was written."""
     now = _now()
-    return _note_here("passed", lambda kept: kept.setdefault(_key(exercise, part), now))
+    return _note_here("passed", lambda entries: entries.setdefault(_key(exercise, part), now))
 
 
 def forget(exercise: str, part: str = "") -> bool:
     """Note that a check does not pass any more; True if it did, and that was written."""
     if not _is_worked_in() or _key(exercise, part) not in passed().get(current_lab() or "", set()):
         return False  # most checks of a new lab fail: nothing is written for them
-    return _note_here("passed", lambda kept: kept.pop(_key(exercise, part), None))
+    return _note_here("passed", lambda entries: entries.pop(_key(exercise, part), None))
 
 
 def note_checked(folder: Path, lab: str, results: Mapping[str, bool]) -> bool:
@@ -59,26 +59,26 @@ def note_checked(folder: Path, lab: str, results: Mapping[str, bool]) -> bool:
     passed."""
     now = _now()
 
-    def change(kept: dict[str, Any]) -> None:
+    def change(entries: dict[str, Any]) -> None:
         for key, holds in results.items():
             if holds:
-                kept.setdefault(key, now)
+                entries.setdefault(key, now)
             else:
-                kept.pop(key, None)
+                entries.pop(key, None)
 
     return _write(folder, "passed", lab, change)
 
 
 def predictions() -> dict[str, dict[str, Any]]:
     """Predictions in the lab of this notebook, by key, with the fields that `note_prediction` was given."""
-    kept = _read(_here())["predictions"].get(current_lab() or "", {})
-    return {key: fields for key, fields in kept.items() if type(fields) is dict}
+    entries = _read(_here())["predictions"].get(current_lab() or "", {})
+    return {key: fields for key, fields in entries.items() if type(fields) is dict}
 
 
 def note_prediction(key: str, **fields: Any) -> bool:
     """Record a question, its unit, a guess, and the result. Fields recorded earlier stay. Returns True if it was
     written."""
-    return _note_here("predictions", lambda kept: kept.__setitem__(key, {**kept.get(key, {}), **fields}))
+    return _note_here("predictions", lambda entries: entries.__setitem__(key, {**entries.get(key, {}), **fields}))
 
 
 def current_lab() -> str | None:
@@ -147,13 +147,13 @@ def _read(folder: Path) -> _Journal:
 
 def _read_all() -> dict[str, _Journal]:
     try:
-        found = json.loads((record_folder() / RECORD).read_text(encoding="utf-8"))
-        courses = found.get("courses", {_ANY_FOLDER: found})
-        return {str(folder): _journal(kept) for folder, kept in courses.items()}
+        data = json.loads((record_folder() / RECORD).read_text(encoding="utf-8"))
+        courses = data.get("courses", {_ANY_FOLDER: data})
+        return {str(folder): _journal(course) for folder, course in courses.items()}
     except (OSError, RuntimeError, ValueError, AttributeError, TypeError):
         return {}
 
 
-def _journal(kept: dict[str, Any]) -> _Journal:
+def _journal(data: dict[str, Any]) -> _Journal:
     """Read the journal. Raises AttributeError if it is not a journal."""
-    return {kind: {str(lab): dict(keys.items()) for lab, keys in kept.get(kind, {}).items()} for kind in _KINDS}
+    return {kind: {str(lab): dict(keys.items()) for lab, keys in data.get(kind, {}).items()} for kind in _KINDS}

@@ -88,12 +88,12 @@ def on_folders(function: Callable[..., Any], folders: Sequence[Files], *argument
     Raises:
         NotImplementedError: as `on_disk`.
     """
-    found = []
+    outcomes = []
     for files in folders:
         with in_folder(files) as folder:
             result, error = _ended(function, folder.path, *arguments, returns_error=True)
-            found.append(result if error is None else error)
-    return found
+            outcomes.append(result if error is None else error)
+    return outcomes
 
 
 @contextmanager
@@ -136,8 +136,8 @@ def _ended(function: Callable[..., Any], *arguments: Any, returns_error: bool) -
 
 def _nearest_builtin(error: Exception) -> Exception:
     """Return an error with the same text and the nearest builtin class, because a student's cell may define classes."""
-    found = next((kind for each in type(error).__mro__ if (kind := _builtin(each)) is not None), RuntimeError)
-    made = found(str(error)[:4000])
+    nearest = next((kind for ancestor in type(error).__mro__ if (kind := _builtin(ancestor)) is not None), RuntimeError)
+    made = nearest(str(error)[:4000])
     if isinstance(error, OSError):
         made.errno = error.errno  # type: ignore[attr-defined]
     if wall.connection is not None:

@@ -160,11 +160,11 @@ def _made(
     if isinstance(state, str):
         with open(state, "r+b") as file:
             state = _tensors_in(mmap.mmap(file.fileno(), 0), layout)
-    kept = []  # keep all copies, so that a new one never gets an old address
+    copies = []  # keep all copies, so that a new one never gets an old address
 
     def write(step: int, copy: dict[str, Tensor]) -> None:
         begins(step)
-        kept.append(dict(copy))
+        copies.append(dict(copy))
         ends(step, dict(copy), {name: tensor.data_ptr() for name, tensor in copy.items()})
 
     return _Saver(saver_class(write), state)

@@ -25,13 +25,13 @@ def _phases(run: Replay) -> dict[str, list[tuple[str, float, float]]]:
 
     The phases are those of `_COLORS`. Between them a request keeps its seat but is not computed.
     """
-    found: dict[str, list[tuple[str, float, float]]] = {}
+    phases: dict[str, list[tuple[str, float, float]]] = {}
     computed = dict.fromkeys((r.id for r in run.requests), 0)
     last = {r.id: r.arrival - run.start for r in run.requests}
     sampled: set[str] = set()
     for step in run.steps:
         for name, (start, count, samples) in zip(step.requests, step.shape.chunks, strict=True):
-            spans = found.setdefault(name, [])
+            spans = phases.setdefault(name, [])
             if not spans:
                 spans.append(("waiting", last[name], step.start))
             elif start < computed[name]:
@@ -46,7 +46,7 @@ def _phases(run: Replay) -> dict[str, list[tuple[str, float, float]]]:
             last[name] = step.end
             if samples:
                 sampled.add(name)
-    return found
+    return phases
 
 
 def draw_steps(run: Replay, title: str) -> "Figure":
@@ -90,7 +90,7 @@ def block_maps(
     engine = Engine(SimulatedExecutor(clock, cost), BlockManager(blocks, block_size), policy, clock)
     requests = requests_of(arrivals, 256)
     coming = sorted(requests, key=lambda request: request.arrival)[::-1]
-    found = []
+    maps = []
     while coming or engine.requests:
         while coming and coming[-1].arrival <= clock.now():
             engine.add(coming.pop())
@@ -104,8 +104,8 @@ def block_maps(
                 owners[block] = request.id
         waiting = tuple(request.id for request in engine.scheduler.waiting)
         preempted = tuple(request.id for request in requests if request.preemptions)
-        found.append(BlockMap(clock.now(), tuple(owners), waiting, preempted))
-    return found
+        maps.append(BlockMap(clock.now(), tuple(owners), waiting, preempted))
+    return maps
 
 
 def draw_block_map(now: BlockMap, columns: int = 10) -> "Figure":

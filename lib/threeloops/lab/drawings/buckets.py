@@ -99,7 +99,7 @@ def fill_buckets(
     for indices, span in zip(assign_buckets([layer.bytes for layer in layers], cap, cap), step.buckets, strict=True):
         held = [layers[index] for index in indices]
         full = gradients[indices[-1]].ready
-        buckets.append(Bucket(tuple(each.name for each in held), sum(each.bytes for each in held), full, *span))
+        buckets.append(Bucket(tuple(layer.name for layer in held), sum(layer.bytes for layer in held), full, *span))
     return Overlap(backward, tuple(buckets))
 
 

@@ -37,9 +37,9 @@ def expert_load(tokens: int, experts: int, *, k: int, skew: float, factor: float
     uniform = torch.rand(tokens, experts, generator=torch.Generator().manual_seed(seed)).clamp(1e-9, 1 - 1e-7)
     logits = torch.linspace(skew, 0, experts) - (-uniform.log()).log()
     chosen = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
-    kept = keep_within_capacity(chosen, experts, factor)
-    counts = (torch.bincount(each.flatten(), minlength=experts) for each in (chosen, chosen[kept]))
-    return Load(*(tuple(each.tolist()) for each in counts))
+    within = keep_within_capacity(chosen, experts, factor)
+    counts = (torch.bincount(choices.flatten(), minlength=experts) for choices in (chosen, chosen[within]))
+    return Load(*(tuple(count.tolist()) for count in counts))
 
 
 def draw_expert_load(load: Load, factor: float) -> "Figure":
@@ -47,7 +47,7 @@ def draw_expert_load(load: Load, factor: float) -> "Figure":
     share."""
     fig, axes = figure(width=9.0, height=2.9)
     numbers = range(len(load.kept))
-    dropped = [chosen - kept for chosen, kept in zip(load.chosen, load.kept, strict=True)]
+    dropped = [chosen - computed for chosen, computed in zip(load.chosen, load.kept, strict=True)]
     axes.bar(numbers, load.kept, color=palette.blue, label="computed")
     axes.bar(numbers, dropped, bottom=load.kept, color=palette.vermillion, label="dropped")
     fair = sum(load.chosen) / len(load.chosen)

@@ -41,7 +41,7 @@ def _log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[_S
         since = at
         if what in ("saved", "failed", "end"):
             fate = "useful" if what == "saved" else "lost"
-            done = [each._replace(kind=fate) if each.kind == "not saved yet" else each for each in done]
+            done = [stretch._replace(kind=fate) if stretch.kind == "not saved yet" else stretch for stretch in done]
         if what in ("now", "end"):
             return done
         doing = {"save": "save", "failed": "restart"}.get(what, "not saved yet")
@@ -53,8 +53,15 @@ def draw_log(events: Sequence[tuple[float, str]], until: float, unit: str = "s",
     end = max(at for at, _ in events)
     done = _log_stretches(events, until)
     plot, axes = figure(width=9.5, height=2.6 if sums else 1.9)
-    for each in done:
-        axes.barh(0, each.end - each.start, left=each.start, height=0.7, color=_COLOURS[each.kind], edgecolor="white")
+    for stretch in done:
+        axes.barh(
+            0,
+            stretch.end - stretch.start,
+            left=stretch.start,
+            height=0.7,
+            color=_COLOURS[stretch.kind],
+            edgecolor="white",
+        )
     for at in (at for at, what in events if what == "failed" and at <= until):
         axes.plot([at, at], [-0.42, 0.42], color=palette.ink, lw=2.2)
         axes.text(at, -0.5, "failure", ha="center", va="bottom", size=10)
@@ -62,7 +69,7 @@ def draw_log(events: Sequence[tuple[float, str]], until: float, unit: str = "s",
     if sums:
         place = 0.0
         for kind, colour in _COLOURS.items():
-            seconds = sum(each.end - each.start for each in done if each.kind == kind)
+            seconds = sum(stretch.end - stretch.start for stretch in done if stretch.kind == kind)
             axes.barh(1.5, seconds, left=place, height=0.7, color=colour, edgecolor="white")
             named = f"{kind} {seconds:g}"
             axes.text(
@@ -90,13 +97,13 @@ def _part(elements: int, ranks: int, place: int) -> range:
     return range(place * elements // ranks, (place + 1) * elements // ranks)
 
 
-def _found(elements: int, ranks: int, lost: int) -> list[tuple[int, int, str]]:
+def _new_places(elements: int, ranks: int, lost: int) -> list[tuple[int, int, str]]:
     """Each element with its new rank, and how that rank comes by it: "own", "copy" or "travels"."""
-    left = [rank for rank in range(ranks) if rank != lost]
+    survivors = [rank for rank in range(ranks) if rank != lost]
     return [
         (element, rank, how)
-        for place, rank in enumerate(left)
-        for element in _part(elements, len(left), place)
+        for place, rank in enumerate(survivors)
+        for element in _part(elements, len(survivors), place)
         for how in [
             "own"
             if element in _part(elements, ranks, rank)
@@ -109,7 +116,7 @@ def _found(elements: int, ranks: int, lost: int) -> list[tuple[int, int, str]]:
 
 def travelling(elements: int, ranks: int, lost: int) -> int:
     """How many elements the new rank neither has nor keeps as a copy."""
-    return sum(how == "travels" for _, _, how in _found(elements, ranks, lost))
+    return sum(how == "travels" for _, _, how in _new_places(elements, ranks, lost))
 
 
 def draw_new_parts(elements: int, ranks: int, lost: int) -> "Figure":
@@ -140,9 +147,9 @@ def draw_new_parts(elements: int, ranks: int, lost: int) -> "Figure":
                     size=9,
                     color=palette.ink if out else ON_LIGHT,
                 )
-    found = _found(elements, ranks, lost)
-    for rank in {rank for _, rank, _ in found}:
-        mine = [(element, how) for element, other, how in found if other == rank]
+    new_places = _new_places(elements, ranks, lost)
+    for rank in {rank for _, rank, _ in new_places}:
+        mine = [(element, how) for element, other, how in new_places if other == rank]
         first = mine[0][0]
         last = mine[-1][0] + 1
         axes.barh(2.2, last - first, left=first, height=0.75, color=_OF_RANKS[rank % len(_OF_RANKS)], edgecolor="white")

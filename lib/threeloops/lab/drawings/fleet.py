@@ -110,7 +110,7 @@ class _Rolling:
                 replica.running = 0.0
             probes.append(asked)
         self._serve()
-        rows = tuple((each.name, each.version, each.state, each.running) for each in self.replicas)
+        rows = tuple((replica.name, replica.version, replica.state, replica.running) for replica in self.replicas)
         return _RollFrame(now, rows, tuple(probes), self.waiting)
 
     def _serve(self) -> None:
@@ -122,12 +122,14 @@ class _Rolling:
                 else min(replica.running, self.seats / self.hold)
             )
         self.waiting += self.rate
-        ready = sorted((each for each in self.replicas if each.state == "ready"), key=lambda each: each.running)
+        ready = sorted(
+            (replica for replica in self.replicas if replica.state == "ready"), key=lambda replica: replica.running
+        )
         while self.waiting > 1e-9 and ready and ready[0].running < self.seats:
             taken = min(self.waiting, 0.25, self.seats - ready[0].running)
             ready[0].running += taken
             self.waiting -= taken
-            ready.sort(key=lambda each: each.running)
+            ready.sort(key=lambda replica: replica.running)
 
 
 def roll_over(
@@ -146,17 +148,17 @@ def roll_over(
 def _frames(fleet: _Rolling, wanted: int) -> Iterator[_RollFrame]:
     now = 0
     while True:
-        old = [each for each in fleet.replicas if each.version == 1 and each.state == "ready"]
-        new = [each for each in fleet.replicas if each.version == 2]
-        coming = any(each.state in ("loading", "warming up") for each in new)
-        surplus = len(old) + sum(each.state == "ready" for each in new) > wanted
+        old = [replica for replica in fleet.replicas if replica.version == 1 and replica.state == "ready"]
+        new = [replica for replica in fleet.replicas if replica.version == 2]
+        coming = any(replica.state in ("loading", "warming up") for replica in new)
+        surplus = len(old) + sum(replica.state == "ready" for replica in new) > wanted
         if surplus and old:
             old[0].state = "draining"
             old[0].since = now
         elif len(new) < wanted and not coming:
             fleet.replicas.append(_RollingReplica(f"new {len(new) + 1}", 2, since=now))
         yield fleet.second(now)
-        if len(new) == wanted and not old and all(each.state in ("ready", "gone") for each in fleet.replicas):
+        if len(new) == wanted and not old and all(replica.state in ("ready", "gone") for replica in fleet.replicas):
             return
         now += 1
 

@@ -21,8 +21,8 @@ _PART_WIDTH = 0.72
 def _in_flight(row: list[Timed], at: float) -> list[int]:
     """The microbatches whose activations a rank keeps at some time: from the start of the forward to the end of the
     backward (of one in two parts, of the second)."""
-    kept = {each.action.microbatch for each in row if each.action.kind == "F" and each.start < at}
-    return sorted(kept - {each.action.microbatch for each in row if each.action.kind in "BW" and each.end <= at})
+    begun = {timed.action.microbatch for timed in row if timed.action.kind == "F" and timed.start < at}
+    return sorted(begun - {timed.action.microbatch for timed in row if timed.action.kind in "BW" and timed.end <= at})
 
 
 def draw_flight(timelines: Mapping[str, Timeline], at: float) -> "Figure":
@@ -37,9 +37,9 @@ def draw_flight(timelines: Mapping[str, Timeline], at: float) -> "Figure":
     for number, (name, timeline) in enumerate(timelines.items()):
         left, right = (fig.add_subplot(grid[number, column]) for column in (0, 1))
         for rank, row in enumerate(timeline.rows):
-            for each in row:
-                if each.start < at:
-                    _box(left, each.start, min(each.end, at), rank, _COLOURS[each.action.kind], each)
+            for timed in row:
+                if timed.start < at:
+                    _box(left, timed.start, min(timed.end, at), rank, _COLOURS[timed.action.kind], timed)
             for place, microbatch in enumerate(_in_flight(row, at)):
                 right.barh([rank], [0.8], left=place, height=0.72, color=palette.yellow)
                 right.text(

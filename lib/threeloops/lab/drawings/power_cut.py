@@ -34,11 +34,11 @@ def power_cuts(
     """One moment for each operation of a record that replaces the value `old` by `new`."""
     moments = []
     for count, operation in enumerate(record.operations, start=1):
-        found: list[_Verdict] = []
+        verdicts: list[_Verdict] = []
         for state in states_after(Record(record.start, record.operations[:count]), rules):
             value = loaded(load, state.files)
-            found.append("old" if value == old else "new" if value == new else "neither")
-        moments.append(Moment(str(operation), tuple(sorted(found, key=list(_COLOURS).index))))
+            verdicts.append("old" if value == old else "new" if value == new else "neither")
+        moments.append(Moment(str(operation), tuple(sorted(verdicts, key=list(_COLOURS).index))))
     return tuple(moments)
 
 
@@ -58,7 +58,7 @@ def draw_power_cut(moments: tuple[Moment, ...], at: int, title: str = "") -> "Fi
         x = 0.52 + 0.036 * column
         y = 0.8 - 0.085 * row
         axes.scatter([x], [y], marker="s", s=130, color=_COLOURS[verdict])
-    counts = [f"{verdicts.count(each)} {each}" for each in _COLOURS if verdicts.count(each)]
+    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in _COLOURS if verdicts.count(verdict)]
     more = f" ({_MOST_SHOWN} shown)" if len(verdicts) > _MOST_SHOWN else ""
     states = "1 state" if len(verdicts) == 1 else f"{len(verdicts)} states"
     axes.text(0.51, 0.92, f"{states}: {', '.join(counts)}{more}", va="center", fontsize=11, color=palette.ink)

@@ -44,8 +44,8 @@ def against_prediction(key: str, measured: Answer, unit: str = "", source: str =
     def show() -> None:
         guess = questions.guesses.get(key)
         if isinstance(value, str):
-            said = "as predicted" if guess == value else f"you said: {guess}"
-            _show_line(value, f"{source} · {_NO_GUESS if guess is None else said}", right=guess == value)
+            comparison = "as predicted" if guess == value else f"you said: {guess}"
+            _show_line(value, f"{source} · {_NO_GUESS if guess is None else comparison}", right=guess == value)
         elif isinstance(guess, str) or guess is None:
             _show_line(with_unit(number(value), unit), f"{source} · {_NO_GUESS}")
         else:
@@ -56,16 +56,16 @@ def against_prediction(key: str, measured: Answer, unit: str = "", source: str =
     reveal_again(key, show)
 
 
-def _show_line(found: str, about: str, *, right: bool = False) -> None:
-    html = f"<b>{cards.inline(found)}</b> {cards.small(f'· {about}')}"
-    publish(f"{found} · {about}", {"text/html": cards.frame("passed" if right else "plain", html)})
+def _show_line(result: str, about: str, *, right: bool = False) -> None:
+    html = f"<b>{cards.inline(result)}</b> {cards.small(f'· {about}')}"
+    publish(f"{result} · {about}", {"text/html": cards.frame("passed" if right else "plain", html)})
 
 
 def _show_bars(guess: float, value: float, unit: str, source: str) -> None:
     verdict = _confront(guess, value)
     bars = [(source, value, palette.blue), ("your prediction", guess, palette.orange)]
-    said = [f"{name}: {with_unit(number(each), unit)}" for name, each, _ in bars]
-    pictures.figure(_bars(bars, unit, verdict), "; ".join([*said, verdict]))
+    lines = [f"{name}: {with_unit(number(amount), unit)}" for name, amount, _ in bars]
+    pictures.figure(_bars(bars, unit, verdict), "; ".join([*lines, verdict]))
 
 
 def _confront(guess: float, measured: float) -> str:
@@ -102,21 +102,21 @@ def calibration() -> None:
     """Compare the predictions of this lab with the results: a table, and the overall error."""
     both = [key for key in questions.asked if key in questions.guesses and key in questions.results]
     rows = [_row(questions.asked[key], questions.guesses[key], questions.results[key]) for key in both]
-    said = _summary(both, len(questions.asked))
+    summary = _summary(both, len(questions.asked))
     if rows:
         pictures.table(rows, ["question", "your guess", "found", "difference"])
-    publish(said, {"text/html": cards.frame("question", f"<b>Your predictions</b> · {cards.inline(said)}")})
+    publish(summary, {"text/html": cards.frame("question", f"<b>Your predictions</b> · {cards.inline(summary)}")})
 
 
-def _row(question: Question, made: Answer, found: Answer) -> tuple[str, str, str, str]:
-    if isinstance(found, str) or isinstance(made, str):
-        off = "right" if made == found else "not this time"
-    elif made * found > 0:
-        factor = made / found
+def _row(question: Question, made: Answer, result: Answer) -> tuple[str, str, str, str]:
+    if isinstance(result, str) or isinstance(made, str):
+        off = "right" if made == result else "not this time"
+    elif made * result > 0:
+        factor = made / result
         off = "exact" if factor == 1 else f"{number(max(factor, 1 / factor), 3)}× too {'high' if factor > 1 else 'low'}"
     else:
-        off = f"off by {number(abs(made - found))}"
-    return question.text, question.say(made), question.say(found), off
+        off = f"off by {number(abs(made - result))}"
+    return question.text, question.say(made), question.say(result), off
 
 
 def _summary(both: list[str], asked: int) -> str:
@@ -128,14 +128,14 @@ def _summary(both: list[str], asked: int) -> str:
             else "nothing was asked yet"
         )
     pairs = [(questions.guesses[key], questions.results[key]) for key in both]
-    picked = [made == found for made, found in pairs if isinstance(made, str)]
-    numbers = [(made, found) for made, found in pairs if not isinstance(made, str) and not isinstance(found, str)]
-    logs = [math.log(made / found) for made, found in numbers if made * found > 0]
+    picked = [made == result for made, result in pairs if isinstance(made, str)]
+    numbers = [(made, result) for made, result in pairs if not isinstance(made, str) and not isinstance(result, str)]
+    logs = [math.log(made / result) for made, result in numbers if made * result > 0]
     parts = [f"{len(both)} of {asked} questions answered"]
     if picked:
         parts.append(f"{sum(picked)} of {len(picked)} choices right")
     if logs:
-        near = sum(abs(each) <= math.log(_NEAR) * (1 + 1e-9) for each in logs)
+        near = sum(abs(log) <= math.log(_NEAR) * (1 + 1e-9) for log in logs)
         parts.append(f"{near} of {len(logs)} numbers within a factor of two")
         typical = math.exp(sum(logs) / len(logs))
         if len(logs) > 1 and max(typical, 1 / typical) > _CLOSE:

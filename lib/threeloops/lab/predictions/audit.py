@@ -33,15 +33,15 @@ _ANSWERS = {"holds": "fact", "corrected": "myth"}
 
 def myth(claim_id: str) -> None:
     """Quote a claim and ask whether it is a fact or a myth; its `audit` stays folded until the reader has said."""
-    predict(claim_id, f"Fact or myth? “{_known(claim_id).claim}”", options=("fact", "myth"))
+    predict(claim_id, f"Fact or myth? “{_claim(claim_id).claim}”", options=("fact", "myth"))
 
 
-def _known(claim_id: str) -> Claim:
-    known = claims()
-    if claim_id not in known:
-        near = [i for i in known if i.split("-")[0] == str(claim_id).split("-")[0]] or known
+def _claim(claim_id: str) -> Claim:
+    listed = claims()
+    if claim_id not in listed:
+        near = [i for i in listed if i.split("-")[0] == str(claim_id).split("-")[0]] or listed
         raise ValueError(f"claim {claim_id!r} is not in claims.json; there are {', '.join(near)}")
-    return known[claim_id]
+    return listed[claim_id]
 
 
 def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: str, how: str = "") -> None:
@@ -60,7 +60,7 @@ def audit(claim_id: str, number: float | None, unit: str, level: str, verdict: s
 
 def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: str, how: str) -> dict:
     """Return the audit as plain data, which is collected from the executed notebooks."""
-    claim = _known(claim_id)
+    claim = _claim(claim_id)
     for name, given, possible in (("level", level, LEVELS), ("verdict", verdict, VERDICTS)):
         if given not in possible:
             raise ValueError(f"{name} = {given!r}: expected one of {', '.join(possible)}")
@@ -81,19 +81,19 @@ def _settle(claim_id: str, value: float | None, unit: str, level: str, verdict: 
 def _show(record: dict) -> None:
     verdict = record["verdict"]
     level = LEVELS[record["level"]]
-    found = "no number" if record["number"] is None else with_unit(printed(record["number"]), record["unit"])
+    value = "no number" if record["number"] is None else with_unit(printed(record["number"]), record["unit"])
     text = (
         f"audit {record['id']} (source {record['source']}): {record['claim']}\n"
-        f"  {verdict}: {found}, {level}\n  how: {record['how']}"
+        f"  {verdict}: {value}, {level}\n  how: {record['how']}"
     )
     cite = ", ".join(f"{letter}: {sources()[letter]}" for letter in record["source"].split(","))
     inline = cards.inline
     kind = _CARDS[verdict]
     body = (
         f"<b>Claim {inline(record['id'])}</b> · {inline(record['claim'])} {cards.small(f'({cite})')}<br>"
-        f'<b style="color:{cards.MARK[kind]}">{inline(verdict)}</b>: <b>{inline(found)}</b> '
+        f'<b style="color:{cards.MARK[kind]}">{inline(verdict)}</b>: <b>{inline(value)}</b> '
         f"{cards.small('· ' + level)}<br>{inline(record['how'])}"
     )
-    if (said := questions.guesses.get(record["id"])) is not None:
-        body += f"<br>{cards.small(f'You said: {said}.')}"
+    if (guess := questions.guesses.get(record["id"])) is not None:
+        body += f"<br>{cards.small(f'You said: {guess}.')}"
     publish(text, {"text/html": cards.frame(kind, body), MIME: record})

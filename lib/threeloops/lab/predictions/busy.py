@@ -14,8 +14,8 @@ def busy_notice() -> None:
 
     Call it beside a measurement.
     """
-    if said := busy_words():
-        show_busy(said)
+    if notice := busy_words():
+        show_busy(notice)
 
 
 def busy_words() -> str:
@@ -32,5 +32,5 @@ def busy_words() -> str:
     )
 
 
-def show_busy(said: str) -> None:
-    publish(said, {"text/html": cards.frame("plain", cards.small(said))})
+def show_busy(notice: str) -> None:
+    publish(notice, {"text/html": cards.frame("plain", cards.small(notice))})

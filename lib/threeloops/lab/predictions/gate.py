@@ -88,10 +88,10 @@ def _box(event: str, unfolded: Callable[[], list[Piece]], until: str) -> Any:
     import ipywidgets
 
     inside = event in _folding
-    said = inside or _said_in.get(event) == execution()
+    announced = inside or _said_in.get(event) == execution()
     if not inside:
         _said_in[event] = execution()
-    notice = [] if said else [html_widget(cards.frame("plain", cards.small(until)))]
+    notice = [] if announced else [html_widget(cards.frame("plain", cards.small(until)))]
     box = ipywidgets.VBox(notice).add_class("threeloops-folded")
 
     def unfold() -> None:

@@ -40,9 +40,9 @@ def predict(
         questions.restore(asked)
     if key in questions.guesses:
         gate.happens(_EVENT.format(key))
-    said = questions.guesses.get(key)
-    text = f"Your prediction: {question}\n  {asked.say(said)}" if said is not None else f"Predict first: {question}"
-    waiting = said is None and live()
+    answer = questions.guesses.get(key)
+    text = f"Your prediction: {question}\n  {asked.say(answer)}" if answer is not None else f"Predict first: {question}"
+    waiting = answer is None and live()
     publish(text, {"text/html": _card(asked)}, widget=_form(asked) if waiting else None)
 
 
@@ -84,11 +84,11 @@ def _answer(question: Question, answer: object) -> None:
 
 
 def _card(question: Question, note: str = "") -> str:
-    said = questions.guesses.get(question.key)
-    label = "Predict first" if said is None else "Your prediction"
+    guess = questions.guesses.get(question.key)
+    label = "Predict first" if guess is None else "Your prediction"
     body = f"<b>{label}</b> · {cards.inline(question.text)}"
-    if said is not None:
-        body += f"<br><b>{cards.inline(question.say(said))}</b>"
+    if guess is not None:
+        body += f"<br><b>{cards.inline(question.say(guess))}</b>"
     return cards.frame("question", body + (f"<br>{cards.small(note)}" if note else ""))
 
 

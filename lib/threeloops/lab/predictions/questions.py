@@ -63,10 +63,10 @@ def register(question: Question) -> None:
 
 def restore(question: Question) -> None:
     """Take the guess that the journal holds of an earlier kernel, if it answers this question."""
-    kept = journal.predictions().get(question.key, {})
-    if question.key not in guesses and kept.get("question") == question.text:
+    entry = journal.predictions().get(question.key, {})
+    if question.key not in guesses and entry.get("question") == question.text:
         try:
-            guesses[question.key] = question.read(kept.get("guess"))
+            guesses[question.key] = question.read(entry.get("guess"))
         except ValueError:
             return
 
@@ -86,7 +86,7 @@ def found(key: str, answer: Answer) -> None:
 
 def single_number(value: object, name: str, unit: str = "") -> float:
     """One finite real number, as Python, numpy or torch hold it."""
-    known = numbers(value)
-    if known is None or known.shape or known.kind not in ("int", "float") or not math.isfinite(known.array.item()):
+    parsed = numbers(value)
+    if parsed is None or parsed.shape or parsed.kind not in ("int", "float") or not math.isfinite(parsed.array.item()):
         raise ValueError(f"{name} = {describe(value)}: expected one finite number{unit and f' in {unit}'}")
-    return known.array.item()
+    return parsed.array.item()

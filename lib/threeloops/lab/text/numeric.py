@@ -91,10 +91,10 @@ def _from_sequence(items) -> Numbers | None:
         if part is None or (parts and part.shape != parts[0].shape):
             return None
         parts.append(part)
-    found = {part.kind for part in parts}
-    if "bool" in found and len(found) > 1:
+    kinds = {part.kind for part in parts}
+    if "bool" in kinds and len(kinds) > 1:
         return None
-    kind = next(kind for kind in ("complex", "float", "int", "bool") if kind in found)
+    kind = next(kind for kind in ("complex", "float", "int", "bool") if kind in kinds)
     array: np.ndarray = np.stack([part.array.astype(_WIDEST[kind]) for part in parts])
     return _integers(array) if kind == "int" else Numbers(array)
 

@@ -96,4 +96,4 @@ def foreign(value: Any, depth: int = 0) -> str | None:
         inside = [field(value, name) for name in names]
     else:
         return class_name(value)
-    return next((found for item in inside if (found := foreign(item, depth + 1)) is not None), None)
+    return next((name for item in inside if (name := foreign(item, depth + 1)) is not None), None)

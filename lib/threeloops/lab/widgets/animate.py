@@ -42,12 +42,12 @@ def animate(
             "fewer frames, or draw less in each"
         )
     data, size = picture = style.png(figures[still])
-    said = caption or style.words(figures[still])
+    text = caption or style.words(figures[still])
     bundle = {
-        "text/html": style.with_still(html, picture, said),
+        "text/html": style.with_still(html, picture, text),
         "image/png": base64.b64encode(data).decode(),
     }
-    publish(f"animation of {len(frames)} frames: {said}", bundle, {"image/png": size | {"alt": said}})
+    publish(f"animation of {len(frames)} frames: {text}", bundle, {"image/png": size | {"alt": text}})
 
 
 def _player(pictures: list[str], seconds: float, caption: str) -> str:
@@ -76,5 +76,5 @@ def _player(pictures: list[str], seconds: float, caption: str) -> str:
         for n in range(1, count + 1)
     )
     play = f'<input class="play" type="radio" name="{name}" id="{name}" checked><label for="{name}">play</label> '
-    said = f'<div style="opacity:.75;font-size:90%">{escape(caption)}</div>' if caption else ""
-    return f'<div class="{name}"><style>{css}</style>{play}{picks}<div class="frames">{delays}</div>{said}</div>'
+    label = f'<div style="opacity:.75;font-size:90%">{escape(caption)}</div>' if caption else ""
+    return f'<div class="{name}"><style>{css}</style>{play}{picks}<div class="frames">{delays}</div>{label}</div>'

@@ -19,10 +19,10 @@ _NUMBER = re.compile(r"[+−-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?")
 
 def figure(fig, caption: str = "") -> None:
     """Show a matplotlib figure once, in the colours of the page. Outside a notebook, print its titles."""
-    said = caption or style.words(fig)
+    text = caption or style.words(fig)
     data, size = still = style.png(fig)
-    bundle = {"text/html": style.html(fig, said, still), "image/png": base64.b64encode(data).decode()}
-    publish(said, bundle, {"image/png": size | {"alt": said}})
+    bundle = {"text/html": style.html(fig, text, still), "image/png": base64.b64encode(data).decode()}
+    publish(text, bundle, {"image/png": size | {"alt": text}})
 
 
 def table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "") -> None:
@@ -38,9 +38,9 @@ def table(rows: Iterable[Sequence], header: Sequence[str] = (), caption: str = "
 
 
 def _cell(value: object) -> tuple[str, bool]:
-    found = numbers(value) if foreign(value) is None else None
-    if found is not None and not found.shape and found.kind in ("int", "float"):
-        return number(found.array.item()), True
+    parsed = numbers(value) if foreign(value) is None else None
+    if parsed is not None and not parsed.shape and parsed.kind in ("int", "float"):
+        return number(parsed.array.item()), True
     return str(value), isinstance(value, str) and bool(_NUMBER.fullmatch(value))
 
 

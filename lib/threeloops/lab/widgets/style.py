@@ -104,7 +104,7 @@ def svg(fig, alt: str = "", salt: str = "") -> str:
     text = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", rf"\1{_COLOURED_TEXT}", text)
     text = re.sub(r"font-family: [^;\"]*", "font-family: sans-serif", text)
     text = re.sub(r'<style type="text/css">.*?</style>| id="\w+_\d+"', "", text, flags=re.S)  # both are the page's
-    text = re.sub(r"(<text[^>]*>)([^<]*)", lambda found: found[1] + _kept_spaces(found[2]), _compact(text))
+    text = re.sub(r"(<text[^>]*>)([^<]*)", lambda match: match[1] + _kept_spaces(match[2]), _compact(text))
     label = f' role="img" aria-label="{escape(alt, quote=True)}"' if alt else ""
     return text.replace("<svg", f'<svg style="{_SVG_STYLE.format(72 * fig.get_size_inches()[0])}"{label}', 1).strip()
 
@@ -145,5 +145,5 @@ def _compact(text: str) -> str:
 def words(fig) -> str:
     """Return the figure's titles and labels: its text form, if no picture can be shown."""
     titles = [fig.get_suptitle(), *(axes.get_title("left") or axes.get_title() for axes in fig.axes)]
-    found = [title.replace("\n", " ") for title in titles if title]
-    return "figure: " + ("; ".join(found) or "without a title")
+    texts = [title.replace("\n", " ") for title in titles if title]
+    return "figure: " + ("; ".join(texts) or "without a title")

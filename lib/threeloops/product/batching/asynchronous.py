@@ -1,10 +1,8 @@
 """The engine behind asyncio: one thread steps it, and any number of tasks read tokens.
 
-Only the thread touches the engine, and tasks send it commands. Readers have no queues of tokens, because a request
-keeps its output anyway: a reader is a position in that output. A request whose reader is `buffer` tokens behind is
-paused until half of them are read. Its seat and blocks go to other requests meanwhile. So a slow reader takes memory
-for at most `buffer` unread tokens and stalls nobody. In exchange, the engine recomputes what the prefix cache has lost
-in the pause.
+Only the thread touches the engine, and tasks send it commands. A request whose reader is `buffer` tokens behind is
+paused until half of them are read. So a slow reader takes memory for at most `buffer` unread tokens and stalls nobody.
+In exchange, the engine recomputes what the prefix cache has lost in the pause.
 """
 
 import asyncio
@@ -15,23 +13,17 @@ from dataclasses import dataclass, field
 
 from threeloops.product.batching.engine import Engine
 from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
+from threeloops.product.token_stream import TokenStream
 from threeloops.units import require_whole
 
 __all__ = ["AsyncEngine"]
 
 
 @dataclass(eq=False)
-class _Stream:
-    """One reader. The thread writes `available`, `error` and `done`, in this order, and the reader's loop the rest."""
+class _Stream(TokenStream):
+    """A stream whose engine is in another thread than its reader."""
 
-    request: Request
-    loop: asyncio.AbstractEventLoop
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    read: int = 0
-    available: int = 0
-    error: Exception | None = None
-    done: bool = False
-    paused: bool = False
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def wake(self) -> bool:
         """False if the reader's loop is closed, so nobody will ever read."""
@@ -82,23 +74,12 @@ class AsyncEngine:
         is closed.
         """
         request.arrival = self._engine.clock.now()
-        stream = _Stream(request, asyncio.get_running_loop())
+        stream = _Stream(request, self._buffer, resume=self._resume)
         if self._draining or self._thread is None or not self._send(lambda: self._join(stream)):
             raise self._stopped or EngineStopped("the engine takes no new requests: it is not open, or is draining")
         try:
-            while True:
-                await stream.changed.wait()
-                stream.changed.clear()
-                done = stream.done  # before `available`: a token that comes later sets `changed` again
-                while stream.read < stream.available:
-                    stream.read += 1
-                    self._resume_if_read(stream)
-                    yield request.output[stream.read - 1]
-                self._resume_if_read(stream)
-                if done and stream.error is not None:
-                    raise stream.error
-                if done:
-                    return
+            async for token in stream:
+                yield token
         finally:
             if not stream.done:
                 self._send(lambda: self._leave(stream))
@@ -128,10 +109,12 @@ class AsyncEngine:
                 self._changed.notify()
             return self._stopped is None
 
-    def _resume_if_read(self, stream: _Stream) -> None:
-        if stream.paused and stream.available - stream.read <= self._buffer // 2:
-            stream.paused = False
-            self._send(lambda: self._resume(stream))
+    def _resume(self, request: Request) -> None:
+        def command() -> None:
+            if request in self._engine.scheduler.paused:
+                self._engine.scheduler.resume(request)
+
+        self._send(command)
 
     # What follows runs in the thread.
 
@@ -156,8 +139,8 @@ class AsyncEngine:
     def _take_commands(self, wait: bool) -> list[Callable[[], None]]:
         with self._changed:
             if wait and not self._commands and not self._closing:
-                left = self._engine.scheduler.next_door() - self._engine.clock.now()
-                self._changed.wait(None if left > threading.TIMEOUT_MAX else max(0.0, left))
+                seconds = self._engine.scheduler.next_door() - self._engine.clock.now()
+                self._changed.wait(None if seconds > threading.TIMEOUT_MAX else max(0.0, seconds))
             commands = self._commands
             self._commands = []
             return commands
@@ -173,10 +156,6 @@ class AsyncEngine:
         if self._streams.pop(stream.request, None) is not None:
             self._engine.cancel(stream.request.id)
 
-    def _resume(self, stream: _Stream) -> None:
-        if stream.request in self._engine.scheduler.paused:
-            self._engine.scheduler.resume(stream.request)
-
     def _publish(self) -> None:
         """Tell readers about new tokens, and pause those who are too far behind."""
         for request, stream in list(self._streams.items()):
@@ -185,9 +164,7 @@ class AsyncEngine:
                 self._finish(stream, RequestFailed(request.error) if request.finish is Finish.ERROR else None)
             elif len(request.output) > stream.available:
                 stream.available = len(request.output)
-                if stream.available - stream.read >= self._buffer:
-                    self._engine.scheduler.pause(request)
-                    stream.paused = True
+                stream.pause_if_full(self._engine.scheduler.pause)
                 if not stream.wake():
                     self._leave(stream)
 

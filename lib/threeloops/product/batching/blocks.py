@@ -82,12 +82,12 @@ class BlockManager:
 
     def find(self, keys: list[bytes]) -> list[int]:
         """The blocks of the longest run of keys, from the first, that are still here. They are not yet held."""
-        found = []
+        blocks = []
         for key in keys:
             if (block := self._block_of.get(key)) is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
     def forget(self, table: Iterable[int]) -> None:
         """Remove these blocks from the prefix cache, because their contents are wrong."""

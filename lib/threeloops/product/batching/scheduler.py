@@ -123,9 +123,9 @@ class Scheduler:
         for request in self.running:  # it can only lose members at its end
             if not budget:
                 break
-            left = len(self.running) - len(chunks) - 1  # who come after: a token is left for each
-            tokens = min(request.uncomputed, max(1, budget - left))
-            guesses = self._guesses(request, budget - tokens - left)
+            later = len(self.running) - len(chunks) - 1  # who come after: a token is left for each
+            tokens = min(request.uncomputed, max(1, budget - later))
+            guesses = self._guesses(request, budget - tokens - later)
             if guesses and self._lacks(request, tokens + guesses):
                 guesses = 0  # nobody is preempted for a guess
             while self._lacks(request, tokens):

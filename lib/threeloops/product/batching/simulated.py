@@ -31,7 +31,7 @@ class StepShape:
 
     @classmethod
     def of(cls, batch: Batch) -> "StepShape":
-        return cls(tuple((each.start, each.count + each.guesses, each.samples) for each in batch.chunks))
+        return cls(tuple((chunk.start, chunk.count + chunk.guesses, chunk.samples) for chunk in batch.chunks))
 
     @cached_property
     def tokens(self) -> int:

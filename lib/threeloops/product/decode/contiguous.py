@@ -104,7 +104,7 @@ def generate(
             f"positions: the model has max_sequence = {model.config.max_sequence}; shorten one of them"
         )
     weight = model.head.weight
-    kept = (
+    kv_cache = (
         ContiguousCache(model.config, len(prompts), capacity, dtype=weight.dtype, device=weight.device)
         if cache
         else None
@@ -115,7 +115,7 @@ def generate(
     start = torch.zeros(len(prompts), dtype=torch.long, device=weight.device)
     new = sequences
     while True:
-        hidden = _run(model, kept, new, start)
+        hidden = _run(model, kv_cache, new, start)
         ends = torch.tensor([len(part) - 1 for part in new], device=weight.device)
         logits = model.head(hidden[torch.arange(len(new), device=weight.device), ends])
         positions = [len(sequence) for sequence in sequences]
@@ -126,18 +126,18 @@ def generate(
                 going[place] = token not in sampling.stop and len(outputs[place]) < sampling.max_tokens
         if not any(going):
             return outputs
-        if kept is None:
+        if kv_cache is None:
             new = sequences
         else:
             start = start + ends + 1
             new = [sequence[-1:] for sequence in sequences]
 
 
-def _run(model: GPT, kept: ContiguousCache | None, new: Sequence[Sequence[int]], start: Tensor) -> Tensor:
+def _run(model: GPT, kv_cache: ContiguousCache | None, new: Sequence[Sequence[int]], start: Tensor) -> Tensor:
     """(batch, longest, width). Padding on the right: nothing before it sees it."""
     longest = max(map(len, new))
     tokens = torch.tensor([[*part, *[0] * (longest - len(part))] for part in new], device=start.device)
-    return model.hidden(tokens) if kept is None else kept.hidden(model, tokens, start)
+    return model.hidden(tokens) if kv_cache is None else kv_cache.hidden(model, tokens, start)
 
 
 def bytes_per_token(config: GPTConfig, bytes_per_element: float = 2) -> float:

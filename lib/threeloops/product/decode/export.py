@@ -77,7 +77,7 @@ class _Recorded:
             self.values = v
             # By index, since torch 2.11 cannot export `repeat_interleave` for every length.
             head = torch.arange(heads, device=q.device) // (heads // kv_heads)
-            keys, values = (each.index_select(1, head) for each in (k, v))
+            keys, values = (tensor.index_select(1, head) for tensor in (k, v))
             if self.window is None:
                 return functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
             back = _places_back(q, q)

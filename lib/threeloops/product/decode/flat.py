@@ -58,8 +58,8 @@ def _is_plain(model: GPT) -> bool:
     """Tell whether every part is what `GPT` makes, and all weights can be packed and watched."""
     with torch.device("meta"):
         plain = GPT(model.config)
-    kinds, own_kinds = ({name: type(part) for name, part in each.named_modules()} for each in (plain, model))
-    names, own = (dict(each.named_parameters(remove_duplicate=False)) for each in (plain, model))
+    kinds, own_kinds = ({name: type(part) for name, part in gpt.named_modules()} for gpt in (plain, model))
+    names, own = (dict(gpt.named_parameters(remove_duplicate=False)) for gpt in (plain, model))
     return (
         model.config.kernels == "eager"
         and kinds == own_kinds

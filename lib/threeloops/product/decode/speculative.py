@@ -50,8 +50,8 @@ def accept(guesses: Sequence[int], draft: Tensor, model: Tensor, noise: Tensor) 
 
 
 def expected_tokens(acceptance: float, guesses: int) -> float:
-    """Tokens per step if each guess is kept with probability `acceptance`: 1 + a + … + a^guesses (equation 1)."""
-    return sum(acceptance**kept for kept in range(guesses + 1))
+    """Tokens per step if each guess is accepted with probability `acceptance`: 1 + a + … + a^guesses (equation 1)."""
+    return sum(acceptance**accepted for accepted in range(guesses + 1))
 
 
 def expected_speedup(acceptance: float, guesses: int, draft_cost: float) -> float:
@@ -154,10 +154,14 @@ class ModelDraft:
             positions = [request.length + len(tokens[place]) for place, request in zip(places, requests, strict=True)]
             # A draft that breaks down guesses badly, and that is all: its guesses are judged like any other.
             logits = self._model.head(hidden[ends[going]]).nan_to_num()
-            found = probabilities(logits, [request.sampling for request in requests])
-            drawn = draw(found, [request.sampling.seed for request in requests], positions, stream=stream).tolist()
+            distributions = probabilities(logits, [request.sampling for request in requests])
+            drawn = draw(
+                distributions, [request.sampling.seed for request in requests], positions, stream=stream
+            ).tolist()
             rows = []
-            for place, request, position, token, row in zip(places, requests, positions, drawn, found, strict=True):
+            for place, request, position, token, row in zip(
+                places, requests, positions, drawn, distributions, strict=True
+            ):
                 tokens[place].append(token)
                 chances[place].append(row)
                 if len(tokens[place]) < wanted[place]:
@@ -270,14 +274,14 @@ class SpeculativeRunner:
 
 def _agreed(guesses: Sequence[int], drawn: Sequence[int]) -> list[int]:
     """The drawn tokens up to the first that was not guessed."""
-    kept = 0
-    while kept < len(guesses) and guesses[kept] == drawn[kept]:
-        kept += 1
-    return list(drawn[: kept + 1])
+    accepted = 0
+    while accepted < len(guesses) and guesses[accepted] == drawn[accepted]:
+        accepted += 1
+    return list(drawn[: accepted + 1])
 
 
 def _judged(request: Request, guess: Guess, logits: Tensor) -> list[int]:
-    """The kept guesses and one token more, by `accept`."""
+    """The accepted guesses and one token more, by `accept`."""
     count = len(guess.tokens)
     seed = request.sampling.seed
     model = probabilities(logits, [request.sampling] * (count + 1))
@@ -286,5 +290,5 @@ def _judged(request: Request, guess: Guess, logits: Tensor) -> list[int]:
         draft = functional.one_hot(torch.tensor(guess.tokens, dtype=torch.long, device=model.device), model.shape[-1])
     positions = range(request.length, request.length + count)
     noise = uniforms([seed] * count, positions, stream=_ACCEPT, device=model.device)
-    kept, chances = accept(guess.tokens, draft, model, noise)
-    return [*guess.tokens[:kept], *draw(chances[None], [seed], [request.length + kept], stream=_MODEL).tolist()]
+    accepted, chances = accept(guess.tokens, draft, model, noise)
+    return [*guess.tokens[:accepted], *draw(chances[None], [seed], [request.length + accepted], stream=_MODEL).tolist()]

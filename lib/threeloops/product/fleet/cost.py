@@ -69,7 +69,7 @@ def cost_per_million(replica_seconds: float, output_tokens: float, per_hour: flo
 
 
 def cost_of(run: FleetRun, price: Price, slo: SLO) -> Cost:
-    within = sum(each.output_tokens for each in run.answered if each.meets(slo))
+    within = sum(outcome.output_tokens for outcome in run.answered if outcome.meets(slo))
     seconds = run.replica_seconds
     utilisation = run.busy_seconds / seconds if seconds else math.nan
     return Cost(price, seconds, run.output_tokens, within, run.attainment(slo), utilisation)

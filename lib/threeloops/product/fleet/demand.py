@@ -62,7 +62,7 @@ class Demand:
 
     def scaled(self, *, time: float = 1.0, rate: float = 1.0) -> "Demand":
         """The same shape in `time` times the seconds, at `rate` times the rates."""
-        return Demand(tuple(time * moment for moment in self.times), tuple(rate * each for each in self.rates))
+        return Demand(tuple(time * moment for moment in self.times), tuple(rate * base for base in self.rates))
 
     def arrivals(
         self, prompts: Lengths, outputs: Lengths, *, prefixes: int = 0, prefix_length: int = 0, seed: int = 0
@@ -72,11 +72,11 @@ class Demand:
         Each prompt begins with one of `prefixes` shared ones, if there are any.
         """
         random = Random(seed)
-        found = []
+        arrivals = []
         for number, at in enumerate(self._moments(random), prefixes):
             shared = ((random.randrange(prefixes), prefix_length),) if prefixes and prefix_length else ()
-            found.append(Arrival(at, (*shared, (number, prompts(random))), outputs(random)))
-        return found
+            arrivals.append(Arrival(at, (*shared, (number, prompts(random))), outputs(random)))
+        return arrivals
 
     def _moments(self, random: Random) -> Iterator[float]:
         """A Poisson process of this rate, by thinning one of the peak rate: Lewis and Shedler 1979, "Simulation of
@@ -113,7 +113,9 @@ def bursty_day(
     for number in range(bursts):  # one in each part of the day, so that they do not fall together
         begin = (number + random.uniform(0.1, 0.8)) / bursts
         shapes.append((begin, begin + random.uniform(0.005, 0.02), 1 + (height - 1) * random.uniform(0.6, 1.0)))
-    corners = {each for begin, end, _ in shapes for each in (begin, begin + _RISE, end + _RISE, end + _RISE + _FADE)}
+    corners = {
+        corner for begin, end, _ in shapes for corner in (begin, begin + _RISE, end + _RISE, end + _RISE + _FADE)
+    }
     places = sorted(corners.intersection(p for p in corners if p < 1) | {step / 288 for step in range(289)})
     rates = []
     for place in places:

@@ -74,11 +74,11 @@ def flow(
         offered = rate + waiting / period
         done = min(offered, ready * rates[-1])
         waiting = max(0.0, (offered - done) * period)
-        each = _running(rates, done / ready) + waiting / ready if ready else 0.0
+        metric = _running(rates, done / ready) + waiting / ready if ready else 0.0
         starting = sum(count for _, count in coming)
         columns.append((now, rate, ready, starting, waiting))
-        total = each * ready if ready else offered * period
-        decision = autoscaler.decide(now, State(ready + starting, (each,) * ready, total, history))
+        total = metric * ready if ready else offered * period
+        decision = autoscaler.decide(now, State(ready + starting, (metric,) * ready, total, history))
         history = decision.history
         change = decision.desired - ready - starting
         if change > 0:

@@ -106,16 +106,16 @@ class FleetRun:
 
     @cached_property
     def answered(self) -> tuple[Outcome, ...]:
-        return tuple(each for each in self.requests if each.answered)
+        return tuple(outcome for outcome in self.requests if outcome.answered)
 
     @property
     def errors(self) -> Counter[str]:
-        return Counter(each.error for each in self.requests if each.error)
+        return Counter(outcome.error for outcome in self.requests if outcome.error)
 
     @property
     def output_tokens(self) -> int:
         """Output tokens of answered requests. The tokens of a failed try are paid for but not served."""
-        return sum(each.output_tokens for each in self.answered)
+        return sum(outcome.output_tokens for outcome in self.answered)
 
     @property
     def replica_seconds(self) -> float:
@@ -136,17 +136,17 @@ class FleetRun:
     @property
     def reversals(self) -> int:
         """How often it turned from scaling up to scaling down, or back: a measure of oscillation."""
-        wanted = [each.desired for each in self.samples]
+        wanted = [sample.desired for sample in self.samples]
         steps = [now - before for before, now in zip(wanted, wanted[1:], strict=False) if now != before]
         return sum(before * now < 0 for before, now in zip(steps, steps[1:], strict=False))
 
     @cached_property
     def ttft(self) -> Percentiles:
-        return Percentiles.of([each.ttft for each in self.answered])
+        return Percentiles.of([outcome.ttft for outcome in self.answered])
 
     @cached_property
     def end_to_end(self) -> Percentiles:
-        return Percentiles.of([each.seconds for each in self.answered])
+        return Percentiles.of([outcome.seconds for outcome in self.answered])
 
     def p95(self, width: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The 95th percentile of the time to first token over time: the middles of windows of `width` seconds (1/96 of
@@ -154,17 +154,17 @@ class FleetRun:
         was answered."""
         width = width or self.seconds / 96
         edges = np.arange(0.0, self.seconds + width, width)
-        places = np.digitize([each.arrival for each in self.answered], edges) - 1
-        ttft = np.array([each.ttft for each in self.answered])
+        places = np.digitize([outcome.arrival for outcome in self.answered], edges) - 1
+        ttft = np.array([outcome.ttft for outcome in self.answered])
         windows = [ttft[places == place] for place in range(len(edges) - 1)]
-        found = [float(np.percentile(window, 95)) if len(window) else math.nan for window in windows]
-        return edges[:-1] + width / 2, np.array(found)
+        percentiles = [float(np.percentile(window, 95)) if len(window) else math.nan for window in windows]
+        return edges[:-1] + width / 2, np.array(percentiles)
 
     def attainment(self, slo: SLO) -> float:
         """Share of all requests that met the SLO."""
-        return sum(each.meets(slo) for each in self.requests) / len(self.requests) if self.requests else math.nan
+        return sum(outcome.meets(slo) for outcome in self.requests) / len(self.requests) if self.requests else math.nan
 
     def columns(self) -> dict[str, np.ndarray]:
         """The samples' numbers, a column for each of their fields."""
         names = ("at", "demand", "ready", "starting", "draining", "waiting", "running", "metric", "desired")
-        return {name: np.array([getattr(each, name) for each in self.samples], dtype=float) for name in names}
+        return {name: np.array([getattr(sample, name) for sample in self.samples], dtype=float) for name in names}

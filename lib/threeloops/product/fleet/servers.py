@@ -220,7 +220,7 @@ class _SharedServer:
             self._prompt = None
             self._prompt_ends = math.inf
         else:
-            self._running = [each for each in self._running if each[2] is not request]
+            self._running = [entry for entry in self._running if entry[2] is not request]
             heapq.heapify(self._running)
         self._admit()
 

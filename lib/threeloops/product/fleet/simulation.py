@@ -31,7 +31,7 @@ _VOCABULARY = 256
 
 def simulate(arrivals: Sequence[Arrival], fleet: Fleet, *, seconds: float = 0.0, seed: int = 0) -> FleetRun:
     """Run a fleet until every request has ended, and for `seconds` at least. The same arguments give the same run."""
-    return _Simulation(fleet, seed).run(sorted(arrivals, key=lambda each: each.at), seconds)
+    return _Simulation(fleet, seed).run(sorted(arrivals, key=lambda arrival: arrival.at), seconds)
 
 
 @dataclass(eq=False)
@@ -112,7 +112,7 @@ class _Simulation:
         """Give it to a replica that takes it; False if there is none."""
         able = [replica for replica in self.replicas if replica.takes]
         while able:
-            loads = [Load(each.life.replica, len(each.requests)) for each in able]
+            loads = [Load(replica.life.replica, len(replica.requests)) for replica in able]
             replica = able.pop(self.fleet.router(loads, self.turn, attempt.key))
             self.turn += 1
             try:
@@ -197,16 +197,20 @@ class _Simulation:
     def _reconcile(self) -> None:
         """Start or stop replicas to reach the desired number. Stop unready ones first, then the least busy, then the
         newest."""
-        staying = [each for each in self.replicas if not each.draining]
+        staying = [replica for replica in self.replicas if not replica.draining]
         for _ in range(self.desired - len(staying)):
             self._ask_for_replica()
         places = {replica: place for place, replica in enumerate(staying)}
-        order = sorted(staying, key=lambda each: (each.kubelet.ready, len(each.requests), -places[each]))
+        order = sorted(staying, key=lambda replica: (replica.kubelet.ready, len(replica.requests), -places[replica]))
         for replica in order[: max(0, len(staying) - self.desired)]:
             replica.drain()
 
     def _fail(self, failure: Failure) -> None:
-        ready = [each for each in self.replicas if each.kubelet.ready and each.server is not None and not each.hangs]
+        ready = [
+            replica
+            for replica in self.replicas
+            if replica.kubelet.ready and replica.server is not None and not replica.hangs
+        ]
         if not ready:
             return
         victim = ready[failure.victim % len(ready)]
@@ -223,13 +227,13 @@ class _Simulation:
         now = self.clock.now()
         fleet = self.fleet
         self.clock.at(now + fleet.period, self._look)
-        staying = [each for each in self.replicas if not each.draining]
-        looked = {each: each.look() for each in list(self.replicas)}
-        staying = [each for each in staying if not each.gone]
-        ready = [each for each in staying if each.kubelet.ready]
-        metrics = tuple(self._metric(each, *looked[each]) for each in ready)
-        waiting = len(self.held) + sum(each.waiting for each in self.replicas)
-        outstanding = len(self.held) + sum(len(each.requests) for each in self.replicas)
+        staying = [replica for replica in self.replicas if not replica.draining]
+        looked = {replica: replica.look() for replica in list(self.replicas)}
+        staying = [replica for replica in staying if not replica.gone]
+        ready = [replica for replica in staying if replica.kubelet.ready]
+        metrics = tuple(self._metric(replica, *looked[replica]) for replica in ready)
+        waiting = len(self.held) + sum(replica.waiting for replica in self.replicas)
+        outstanding = len(self.held) + sum(len(replica.requests) for replica in self.replicas)
         reason = "a fixed number"
         if fleet.autoscaler is not None:
             total = outstanding if fleet.autoscaler.minimum == 0 or fleet.metric == "outstanding" else waiting
@@ -237,7 +241,7 @@ class _Simulation:
             self.desired = decision.desired
             self.history = decision.history
             reason = decision.reason
-        known = [metric for metric in metrics if metric is not None]
+        readings = [metric for metric in metrics if metric is not None]
         self.samples.append(
             Sample(
                 now,
@@ -247,7 +251,7 @@ class _Simulation:
                 len(self.replicas) - len(staying),
                 waiting,
                 outstanding - waiting,
-                sum(known) / len(known) if known else math.nan,
+                sum(readings) / len(readings) if readings else math.nan,
                 self.desired,
                 reason,
             )

@@ -122,13 +122,13 @@ def trace(
     """`requests` arrivals of independent prompts; each begins with one of `prefixes` shared ones, if there are any."""
     random = Random(seed)
     own = count(prefixes)
-    found = []
+    workload = []
     for _, at in zip(range(requests), arrivals, strict=False):
         shared = [(random.randrange(prefixes), prefix_length)] if prefixes and prefix_length else []
         prompt = (*shared, (next(own), prompts(random)))
         client = f"client-{random.randrange(clients)}" if clients > 1 else ""
-        found.append(Arrival(at, prompt, outputs(random), client))
-    return found
+        workload.append(Arrival(at, prompt, outputs(random), client))
+    return workload
 
 
 def conversations(
@@ -150,17 +150,17 @@ def conversations(
     """
     random = Random(seed)
     own = count(1)
-    found: list[Arrival] = []
+    workload: list[Arrival] = []
     for _, start in zip(range(-(-requests // turns)), arrivals, strict=False):
         at = start
-        said = [(0, system)] if system else []
+        conversation = [(0, system)] if system else []
         for _ in range(turns):
-            said.append((next(own), prompts(random)))
+            conversation.append((next(own), prompts(random)))
             answer = outputs(random)
-            found.append(Arrival(at, tuple(said), answer))
-            said.append((next(own), answer))
+            workload.append(Arrival(at, tuple(conversation), answer))
+            conversation.append((next(own), answer))
             at += random.expovariate(1 / think)
-    return sorted(found, key=lambda arrival: arrival.at)[:requests]
+    return sorted(workload, key=lambda arrival: arrival.at)[:requests]
 
 
 def requests_of(arrivals: Sequence[Arrival], vocabulary: int, start: float = 0.0) -> list[Request]:
@@ -194,7 +194,7 @@ def save_trace(path: Path, arrivals: Sequence[Arrival]) -> None:
 
 def load_trace(path: Path) -> list[Arrival]:
     """Load a trace. Raises ValueError naming the line that is not an arrival, or is earlier than the line above it."""
-    found: list[Arrival] = []
+    arrivals: list[Arrival] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
             arrival = Arrival(**json.loads(line))
@@ -202,10 +202,10 @@ def load_trace(path: Path) -> list[Arrival]:
             raise ValueError(
                 f"{path}, line {number}: {error}; expected {{'at': …, 'prompt': [[seed, tokens], …], …}}"
             ) from None
-        if found and arrival.at < found[-1].at:
+        if arrivals and arrival.at < arrivals[-1].at:
             raise ValueError(f"{path}, line {number}: at = {arrival.at} is before the line above: sort the trace")
-        found.append(arrival)
-    return found
+        arrivals.append(arrival)
+    return arrivals
 
 
 def _require(**positive: float) -> None:

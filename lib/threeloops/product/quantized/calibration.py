@@ -51,13 +51,13 @@ class Calibration:
     def statistics(self, block: Block, names: Iterable[str]) -> dict[str, InputStatistics]:
         """Collect statistics of the inputs of the layers of `block` with these names, such as "mlp.down"."""
         layers = {name: block.get_submodule(name) for name in names}
-        found = {
+        statistics = {
             name: InputStatistics(layer.in_features, self._hidden[0].device)  # type: ignore[arg-type]
             for name, layer in layers.items()
         }
 
         def observe(name: str, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            found[name].add(arguments[0])
+            statistics[name].add(arguments[0])
 
         hooks = [layer.register_forward_pre_hook(partial(observe, name)) for name, layer in layers.items()]
         try:
@@ -66,7 +66,7 @@ class Calibration:
         finally:
             for hook in hooks:
                 hook.remove()
-        return found
+        return statistics
 
     @torch.no_grad()
     def advance(self, block: Block) -> None:
@@ -75,10 +75,10 @@ class Calibration:
     @torch.no_grad()
     def after(self, norm: nn.Module) -> InputStatistics:
         """Collect statistics of the head's input, once the tokens have passed all blocks."""
-        found = InputStatistics(self._hidden[0].shape[-1], self._hidden[0].device)
+        statistics = InputStatistics(self._hidden[0].shape[-1], self._hidden[0].device)
         for hidden in self._hidden:
-            found.add(norm(hidden))
-        return found
+            statistics.add(norm(hidden))
+        return statistics
 
     @staticmethod
     def _check(model: GPT, tokens: Tensor) -> None:

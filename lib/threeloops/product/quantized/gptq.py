@@ -51,7 +51,7 @@ def gptq(
         order = gram.diagonal().argsort(descending=True, stable=True)
     w = original[:, order]
     upper = _factor(gram[order][:, order], damping)
-    grids = [grid_of(each, scheme) for each in original.split(scheme.group, dim=1)]
+    grids = [grid_of(group, scheme) for group in original.split(scheme.group, dim=1)]
     codes = torch.zeros_like(w, dtype=torch.uint8)
     width = min(_BLOCK, scheme.group)  # so that a group begins where a block does, and nothing is owed to it
     for first in range(0, columns, width):
@@ -68,7 +68,7 @@ def gptq(
         w[:, last:] -= errors @ upper[first:last, last:]
     in_place = torch.empty_like(codes)
     in_place[:, order] = codes
-    scales, zeros = (torch.stack(each, dim=1) for each in zip(*grids, strict=True))
+    scales, zeros = (torch.stack(per_group, dim=1) for per_group in zip(*grids, strict=True))
     return QuantizedWeight(scheme, columns, pack(in_place, scheme.bits), scales, None if scheme.symmetric else zeros)
 
 
@@ -92,5 +92,5 @@ def output_error(
     """Return Σ ‖(W − Ŵ) x‖² / Σ ‖W x‖² over the inputs whose Σ x xᵀ is `gram`, or 0 if all outputs are 0."""
     exact = weight.detach().double()
     gram = gram.double()
-    lost, whole = (float(((each @ gram) * each).sum()) for each in (exact - quantized.double(), exact))
+    lost, whole = (float(((matrix @ gram) * matrix).sum()) for matrix in (exact - quantized.double(), exact))
     return lost / whole if whole else 0.0

@@ -113,10 +113,10 @@ class Answer(Response):
             late = f"the answer was not complete within {seconds:g} s, which is this service's limit"
             refusal = self._cut or Refused(504, "deadline_exceeded", late)
         except Exception as error:
-            known = refusal_of(error)
-            if known is None:
+            refused = refusal_of(error)
+            if refused is None:
                 raise
-            refusal = known
+            refusal = refused
         finally:
             self._timeout = None
         if not self._started:
@@ -208,9 +208,9 @@ class Answer(Response):
             own = [part for part in parts if part.choice == index]
             text = "".join(part.text for part in own)
             message = {"message": {"role": "assistant", "content": text, "refusal": None}}
-            said = message if self._job.is_chat else {"text": text}
+            content = message if self._job.is_chat else {"text": text}
             tokens = [token for part in own for token in part.logprobs]
-            choices.append(_choice(index, said, own[-1].reason, self._logprobs(tokens)))
+            choices.append(_choice(index, content, own[-1].reason, self._logprobs(tokens)))
         body = _json({**self._head("chat.completion"), "choices": choices, "usage": self._usage()})
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await self._start(send, headers)
@@ -274,11 +274,11 @@ class Answer(Response):
         self,
         head: dict[str, Any],
         index: int,
-        said: dict[str, Any],
+        content: dict[str, Any],
         reason: str | None = None,
         logprobs: dict[str, Any] | None = None,
     ) -> bytes:
-        return event(_json({**head, "choices": [_choice(index, said, reason, logprobs)]}))
+        return event(_json({**head, "choices": [_choice(index, content, reason, logprobs)]}))
 
     def _usage(self) -> dict[str, Any]:
         tokens = sum(choice.tokens for choice in self._choices)
@@ -317,9 +317,9 @@ async def _merged(texts: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerato
 
 
 def _choice(
-    index: int, said: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None = None
+    index: int, content: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    return {"index": index, **said, "finish_reason": reason, "logprobs": logprobs}
+    return {"index": index, **content, "finish_reason": reason, "logprobs": logprobs}
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -89,12 +89,12 @@ class ResponseCache:
         if key is None:
             return None
         # a range, so that whatever somebody else stored under the key is not loaded in full
-        found = await self._ask(lambda: self._redis.getrange(key, 0, self.largest_bytes + _SEAL_BYTES))
-        if not found:
+        entry = await self._ask(lambda: self._redis.getrange(key, 0, self.largest_bytes + _SEAL_BYTES))
+        if not entry:
             self.misses += 1
             return None
-        answer = found[_SEAL_BYTES:]
-        if found[:_SEAL_BYTES] != _seal(key, answer) or len(answer) > self.largest_bytes:
+        answer = entry[_SEAL_BYTES:]
+        if entry[:_SEAL_BYTES] != _seal(key, answer) or len(answer) > self.largest_bytes:
             self.misses += 1
             self.errors += 1
             _log.warning("the response cache held something else than an answer; it is ignored")

@@ -135,8 +135,8 @@ def _bounds(wanted: int, open_files: int) -> tuple[int, int]:
 
 def _listen(settings: Settings) -> socket.socket:
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise SettingsError(f"host = {settings.host!r}: {error.strerror or error}") from None

@@ -105,16 +105,16 @@ def load_settings(
     values: dict[str, Any] = {}
     called: dict[str, str] = {}  # by the name of a setting: what it is called where it was set
     environment = os.environ if environment is None else environment
-    for source, prefix, found in (
+    for source, prefix, settings in (
         (f"{file}: ", "", _of_file(file)),
         ("", _PREFIX, _of_environment(environment)),
         ("", "--", given or {}),
     ):
-        for name, value in found.items():
+        for name, value in settings.items():
             shown = prefix + (name.upper() if prefix == _PREFIX else name.replace("_", "-") if prefix else name)
             if name not in Settings.model_fields:
-                known = ", ".join(Settings.model_fields)
-                raise SettingsError(f"{source}there is no setting {shown!r}; expected one of {known}")
+                names = ", ".join(Settings.model_fields)
+                raise SettingsError(f"{source}there is no setting {shown!r}; expected one of {names}")
             values[name], called[name] = _as_python(name, value, is_text=bool(prefix)), source + shown
     try:
         return Settings.model_validate(values)
@@ -122,8 +122,10 @@ def load_settings(
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
         shown = "(not shown)" if _is_secret(name) else repr(values[name])
-        said = str(first["msg"]).removeprefix("Value error, ").replace("Input should be", "expected it to be")
-        raise SettingsError(f"{called[name]} = {shown}: {said} ({Settings.model_fields[name].description})") from None
+        problem = str(first["msg"]).removeprefix("Value error, ").replace("Input should be", "expected it to be")
+        raise SettingsError(
+            f"{called[name]} = {shown}: {problem} ({Settings.model_fields[name].description})"
+        ) from None
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

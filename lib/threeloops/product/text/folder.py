@@ -21,15 +21,15 @@ _FILES = (
 def read_folder(folder: Path) -> LibraryTokenizer:
     """Return the tokenizer of a folder that has a `tokenizer.json`. Raises ValueError if a file is not usable."""
     files = read_files(folder)
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in map(folder.joinpath, _FILES):
-        found.update(path.read_bytes() if path.is_file() else b"\0")
+        digest.update(path.read_bytes() if path.is_file() else b"\0")
     source = files.template
     where = str(files.template_file)
     return LibraryTokenizer(
         files.library,
         where=str(folder),
         end_tokens=end_tokens(folder, files),
-        fingerprint=found.hexdigest(),
+        fingerprint=digest.hexdigest(),
         template=None if source is None else ChatTemplate(source, where, files.named),
     )

@@ -122,13 +122,13 @@ def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
 
 def _merges(numbers: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Return every pair of tokens that form a third, ordered by the score of the third, highest first."""
-    found = [
+    merges = [
         (-scores[number], number, token[:at], token[at:])
         for token, number in numbers.items()
         for at in range(1, len(token))
         if token[:at] in numbers and token[at:] in numbers
     ]
-    return [(left, right) for _, _, left, right in sorted(found)]
+    return [(left, right) for _, _, left, right in sorted(merges)]
 
 
 def _add_tokens(library: Any, tokens: Sequence[str], types: Sequence[int]) -> None:

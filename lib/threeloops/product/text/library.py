@@ -37,7 +37,7 @@ class LibraryTokenizer:
         self.end_tokens = frozenset(end_tokens)
         self.fingerprint = fingerprint
         added = library.get_added_tokens_decoder()
-        self._special = {token: known.content for token, known in added.items() if known.special}
+        self._special = {token: added_token.content for token, added_token in added.items() if added_token.special}
         decoder = library.decoder
         described = json.loads(decoder.__getstate__()) if decoder is not None else {"type": None}
         try:

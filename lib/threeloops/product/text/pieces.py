@@ -44,10 +44,10 @@ class Pieces:
 
     def piece(self, token: int) -> bytes:
         """Return the bytes of a token within a text."""
-        if (known := self._known.get(token)) is None:
+        if (piece := self._known.get(token)) is None:
             text = None if token in self._skipped else self._text_of(token)
-            known = self._known[token] = b"" if text is None else self._decoded(text)
-        return known
+            piece = self._known[token] = b"" if text is None else self._decoded(text)
+        return piece
 
     def first(self, token: int) -> bytes:
         """Return the bytes of a token at the beginning of a text."""
@@ -88,8 +88,8 @@ def _replacing(old: str, new: str) -> Callable[[str | bytes], str | bytes]:
 
 def _of_byte_fallback(text: str | bytes) -> str | bytes:
     """Turn a token such as "<0xE4>" into the byte E4, and leave other tokens as they are."""
-    found = _BYTE.fullmatch(text) if isinstance(text, str) else None
-    return bytes((int(found[1], 16),)) if found else text
+    match = _BYTE.fullmatch(text) if isinstance(text, str) else None
+    return bytes((int(match[1], 16),)) if match else text
 
 
 _BYTES = byte_characters()

@@ -66,11 +66,11 @@ def folder_of(name: str) -> Path:
 
 def fingerprint(recipe: Recipe, text: Tensor) -> str:
     """16 hexadecimal digits that change with the recipe, the text and the code that makes the weights."""
-    found = hashlib.blake2b(json.dumps(asdict(recipe), sort_keys=True).encode(), digest_size=8)
+    digest = hashlib.blake2b(json.dumps(asdict(recipe), sort_keys=True).encode(), digest_size=8)
     for module in (gpt, gpt_config, gpt_operations, training):
-        found.update(inspect.getsource(module).encode())
-    found.update(text.numpy().tobytes())
-    return found.hexdigest()
+        digest.update(inspect.getsource(module).encode())
+    digest.update(text.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def export(model: GPT, path: Path, about: dict[str, str]) -> None:

@@ -92,7 +92,7 @@ def train(
             )
             losses.clear()
             curve.append(row)
-            (folder / _CURVE).write_text("".join(json.dumps(asdict(each)) + "\n" for each in curve))
+            (folder / _CURVE).write_text("".join(json.dumps(asdict(row)) + "\n" for row in curve))
             checkpoints.save(step + 1, training.state())
             report(row)
     return curve

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from threeloops.training.checkpoint.format import DTYPES, CheckpointError, CorruptCheckpointError, name_of
 from threeloops.training.checkpoint.manifest import Manifest, as_step, attempt_at, decode, directory_of, step_of
-from threeloops.training.checkpoint.pieces import Sharded, assign_writers, check_cover, held, require_dense, split
+from threeloops.training.checkpoint.pieces import Box, Sharded, assign_writers, check_cover, held, require_dense, split
 from threeloops.training.checkpoint.reader import check_files, read_into
 from threeloops.training.checkpoint.saving import Plan, Save, Staging
 from threeloops.training.checkpoint.store import Store
@@ -27,6 +27,7 @@ from threeloops.training.checkpoint.writer import Saved, saved_blocks
 __all__ = ["Checkpointer", "Loaded", "Stall"]
 
 _Template = Mapping[str, Any] | Callable[[Manifest], Mapping[str, Any]]
+_Message = TypeVar("_Message")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,49 @@ class Loaded:
     manifest: Manifest
     skipped: tuple[str, ...]
     """Newer checkpoints that could not be loaded, each with the reason."""
+
+
+class _Opening(NamedTuple):
+    """The message of a rank when a save begins. The attempt, the problem and the checkpoints in the store are those of
+    the first rank."""
+
+    attempt: str
+    problem: str
+    directories: set[str]
+    chain: int
+    referred: set[str]
+    """The checkpoints whose blocks this rank could reuse."""
+
+
+class _Holding(NamedTuple):
+    """The part of a state that a rank holds."""
+
+    step: int
+    mistake: str
+    described: dict[str, tuple[str, tuple[int, ...]]]
+    """The type and the shape of each tensor."""
+    firsts: set[str]
+    """Tensors that the first rank writes."""
+    sizes: dict[tuple[str, Box], int]
+    values: dict[str, Any]
+
+
+class _Listing(NamedTuple):
+    """The checkpoints that the first rank sees, in the order in which they are tried."""
+
+    directories: list[str]
+    problem: str
+
+
+class _Reading(NamedTuple):
+    """The outcome of one checkpoint on one rank. At most one of the two texts is not empty."""
+
+    problem: str
+    """The fault of the checkpoint."""
+    mistake: str
+    """The fault of the template."""
+    names: list[str]
+    """The tensors that the template asks for."""
 
 
 class Checkpointer:
@@ -169,22 +213,22 @@ class Checkpointer:
         while untried := [name for name in self._candidates(step, skipped) if name not in skipped]:
             directory = untried[0]
             manifest, state, problem, mistake = self._read_checkpoint(directory, template)
-            found = self._gather((problem, mistake, sorted(state)))
-            if mistakes := [(rank, each) for rank, (_, each, _) in enumerate(found) if each]:
-                raise ValueError(f"{directory}, rank {mistakes[0][0]}: {mistakes[0][1]}")
-            if problems := [(rank, each) for rank, (each, _, _) in enumerate(found) if each]:
+            readings = self._gather(_Reading(problem, mistake, sorted(state)))
+            for rank, reading in enumerate(readings):
+                if reading.mistake:
+                    raise ValueError(f"{directory}, rank {rank}: {reading.mistake}")
+            if problems := [(rank, reading.problem) for rank, reading in enumerate(readings) if reading.problem]:
                 skipped[directory] = f"{directory}: {problems[0][1]} (seen by rank {problems[0][0]})"
                 continue
             assert manifest is not None
-            if strict and (
-                unasked := sorted(manifest.tensors.keys() - {name for *_, names in found for name in names})
-            ):
+            asked = {name for reading in readings for name in reading.names}
+            if strict and (unasked := sorted(manifest.tensors.keys() - asked)):
                 raise ValueError(
                     f"{directory} has {_some(unasked)}, and no rank asks for that: give the template these names, or "
                     "strict=False"
                 )
-            for each in skipped.values():
-                warnings.warn(f"{each}. Loaded {directory} in its place", stacklevel=2)
+            for damage in skipped.values():
+                warnings.warn(f"{damage}. Loaded {directory} in its place", stacklevel=2)
             self._saved = saved_blocks(manifest)
             self._chain = manifest.chain
             values = manifest.values_of(self.rank if self.rank < manifest.world else 0)
@@ -201,19 +245,18 @@ class Checkpointer:
         if self.rank == 0 and not mistake:
             try:
                 there = set(self.store.directories())
-                revision = max(
-                    (found[1] + 1 for name in there if (found := step_of(name)) and found[0] == step), default=0
-                )
+                places = [place for name in there if (place := step_of(name))]
+                revision = max((old + 1 for other, old in places if other == step), default=0)
                 attempt = attempt_at(directory_of(step, revision))
                 self.store.begin(attempt)
             except Exception as error:  # whatever a store raises: the other ranks must not wait for this one
                 problem = str(error) or repr(error)
         mine = {file.directory for files, _ in self._saved.values() for file in files}
-        everyone = self._gather((attempt, problem, there, self._chain, mine))
-        attempt, problem, there, chain, _ = everyone[0]
+        openings = self._gather(_Opening(attempt, problem, there, self._chain, mine))
+        attempt, problem, there, chain, _ = openings[0]
         if problem:
             raise CheckpointError(f"step {step} was not saved: rank 0 cannot begin: {problem}")
-        referred = set[str]().union(*(each[-1] for each in everyone))
+        referred = set[str]().union(*(opening.referred for opening in openings))
         full = chain + 1 >= self.full_every or not referred or not referred <= there
         try:
             plan = self._agree(step, state, attempt, mistake)
@@ -237,30 +280,36 @@ class Checkpointer:
         (tensors, values), mine, described, sizes = split({}), {}, {}, {}
         try:
             tensors, values = split(state)
-            described = {name: (name_of(each.dtype), tuple(each.shape)) for name, each in tensors.items()}
+            described = {name: (name_of(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
             mine = held(tensors)
-            sizes = {key: each.nbytes for key, each in mine.items()}
+            sizes = {key: tensor.nbytes for key, tensor in mine.items()}
         except Exception as error:  # whatever a tensor raises: the other ranks must not wait for this one
             mistake = mistake or _mistake(error)
-        firsts = {name for name, each in tensors.items() if isinstance(each, Sharded) and each.of_first_rank}
-        everyone = self._gather((step, mistake, described, firsts, sizes, values))
-        for rank, (theirs, wrong, found, *_) in enumerate(everyone):
-            if wrong:
-                raise ValueError(f"step {step} was not saved: rank {rank}: {wrong}")
-            if theirs != everyone[0][0]:
-                raise ValueError(f"rank {rank} saves step {theirs}, and rank 0 step {everyone[0][0]}: save together")
-            for name, what in found.items():
+        firsts = {name for name, tensor in tensors.items() if isinstance(tensor, Sharded) and tensor.of_first_rank}
+        holdings = self._gather(_Holding(step, mistake, described, firsts, sizes, values))
+        for rank, holding in enumerate(holdings):
+            if holding.mistake:
+                raise ValueError(f"step {step} was not saved: rank {rank}: {holding.mistake}")
+            if holding.step != holdings[0].step:
+                raise ValueError(
+                    f"rank {rank} saves step {holding.step}, and rank 0 step {holdings[0].step}: save together"
+                )
+            for name, what in holding.described.items():
                 if described.setdefault(name, what) != what:
                     raise ValueError(
                         f"{name!r} is {what} on rank {rank}, and {described[name]} elsewhere: a name stands for one "
                         "tensor on all ranks; give each rank's own another name, or say with Sharded how it lies"
                     )
-        writers = assign_writers([sizes for *_, sizes, _ in everyone], set().union(*(each[3] for each in everyone)))
+        all_firsts = set[str]().union(*(holding.firsts for holding in holdings))
+        writers = assign_writers([holding.sizes for holding in holdings], all_firsts)
         check_cover(described, writers)
-        first, *others = [values for *_, values in everyone]
-        own = [{k: v for k, v in each.items() if k not in first or encode(first[k]) != encode(v)} for each in others]
-        lacking = tuple(tuple(sorted(first.keys() - each.keys())) for each in (first, *others))
-        boxes = {key: each for key, each in mine.items() if key in writers[self.rank]}
+        first = holdings[0].values
+        own = [
+            {k: v for k, v in holding.values.items() if k not in first or encode(first[k]) != encode(v)}
+            for holding in holdings[1:]
+        ]
+        lacking = tuple(tuple(sorted(first.keys() - holding.values.keys())) for holding in holdings)
+        boxes = {key: tensor for key, tensor in mine.items() if key in writers[self.rank]}
         return Plan(
             step, attempt, self.rank, self.world, described, boxes, (first, *own), lacking if any(lacking) else ()
         )
@@ -280,25 +329,25 @@ class Checkpointer:
         directories again after each one that it cannot load. It forgets those in `skipped` that no longer exist,
         because they are not damaged.
         """
-        found = []
+        directories = list[str]()
         problem = ""
         if self.rank == 0:
             try:
                 there = sorted(self.store.directories(), key=lambda name: step_of(name) or (-1, 0), reverse=True)
                 pointed = self.store.pointer()  # after the list, which may lack what is committed while it is made
-                found = sorted(there, key=lambda name: name != pointed)
+                directories = sorted(there, key=lambda name: name != pointed)
                 if step is not None:
-                    found = [name for name in there if (step_of(name) or (-1, 0))[0] == step]
+                    directories = [name for name in there if (step_of(name) or (-1, 0))[0] == step]
                 elif step_of(pointed) and pointed not in there:
-                    found = [pointed, *there]
+                    directories = [pointed, *there]
             except Exception as error:  # whatever a store raises: the other ranks must not wait for this one
                 problem = str(error) or repr(error)
-        found, problem = self._gather((found, problem))[0]
+        directories, problem = self._gather(_Listing(directories, problem))[0]
         if problem:
             raise CheckpointError(f"rank 0 cannot see which checkpoints there are: {problem}")
-        for name in skipped.keys() - found:
+        for name in skipped.keys() - directories:
             del skipped[name]
-        return found
+        return directories
 
     def _read_checkpoint(
         self, directory: str, template: _Template | None
@@ -323,11 +372,11 @@ class Checkpointer:
             return None, {}, _damage(error), ""
         return manifest, asked, "", ""
 
-    def _gather(self, mine: Any) -> list[Any]:
+    def _gather(self, mine: _Message) -> list[_Message]:
         """Return the values of all ranks, in order."""
         if self.world == 1:
             return [mine]
-        everyone = [None] * self.world
+        everyone = [mine] * self.world
         dist.all_gather_object(everyone, mine, group=self.group)
         return everyone
 

@@ -85,9 +85,9 @@ def checksum(data: bytes | bytearray | memoryview, *, identifies: bool) -> bytes
     return hashlib.sha256(data).digest() if identifies else zlib.crc32(data).to_bytes(_CRC_BYTES, "little")
 
 
-def is_as_written(data: bytes | bytearray | memoryview, found: bytes) -> bool:
+def is_as_written(data: bytes | bytearray | memoryview, expected: bytes) -> bool:
     """Whether data have this checksum, of either kind."""
-    return checksum(data, identifies=len(found) != _CRC_BYTES) == found
+    return checksum(data, identifies=len(expected) != _CRC_BYTES) == expected
 
 
 class _Described(msgspec.Struct, gc=False):
@@ -134,12 +134,12 @@ def to_plain(value: Any, depth: int = 0) -> Any:
     if type(value) is dict and all(type(key) is str and not key.startswith("!") for key in value):
         for key in value:
             _require_unicode(key)
-        return {key: to_plain(each, depth + 1) for key, each in value.items()}
+        return {key: to_plain(inner, depth + 1) for key, inner in value.items()}
     if type(value) in (list, tuple, torch.Size):
-        plain = [to_plain(each, depth + 1) for each in value]
+        plain = [to_plain(inner, depth + 1) for inner in value]
         return plain if type(value) is list else {f"!{type(value).__name__}": plain}
     if type(value) in (dict, OrderedDict, Counter):
-        pairs = [[to_plain(key, depth + 1), to_plain(each, depth + 1)] for key, each in value.items()]
+        pairs = [[to_plain(key, depth + 1), to_plain(inner, depth + 1)] for key, inner in value.items()]
         tagged: dict[str, Any] = {f"!{type(value).__name__}": pairs}
         if attributes := getattr(value, "__dict__", None):  # as the versions in a module's `state_dict()`
             tagged = {"!with": [tagged, to_plain(attributes, depth + 1)]}
@@ -147,7 +147,9 @@ def to_plain(value: Any, depth: int = 0) -> Any:
     kind = type(value).__name__
     if isinstance(value, torch.Tensor):
         raise TypeError("a tensor inside of a value: give it a name of its own in the state")
-    if near := next((each for each in (dict, tuple, list, bytes, str, float, int) if isinstance(value, each)), None):
+    if near := next(
+        (builtin for builtin in (dict, tuple, list, bytes, str, float, int) if isinstance(value, builtin)), None
+    ):
         raise TypeError(f"{kind} would come back as {near.__name__}: save {near.__name__}(value)")
     raise TypeError(
         f"{kind}: expected a tensor, or a number, text, bytes, None, list, tuple or dict (a scalar of NumPy is .item())"
@@ -167,7 +169,7 @@ def _require_unicode(text: str) -> None:
 def from_plain(value: Any) -> Any:
     """Return the value that `to_plain` was given. Raises CorruptCheckpointError for anything that it cannot produce."""
     if isinstance(value, list):
-        return [from_plain(each) for each in value]
+        return [from_plain(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     try:
@@ -176,10 +178,10 @@ def from_plain(value: Any) -> Any:
                 return float(text)
             case [("!bytes", str(text))]:
                 return base64.b64decode(text, validate=True)
-            case [("!tuple" | "!Size" as kind, list(each))]:
-                return _CONTAINERS[kind](map(from_plain, each))
+            case [("!tuple" | "!Size" as kind, list(elements))]:
+                return _CONTAINERS[kind](map(from_plain, elements))
             case [("!dict" | "!OrderedDict" | "!Counter" as kind, list(pairs))]:
-                return _CONTAINERS[kind]({from_plain(key): from_plain(each) for key, each in pairs})
+                return _CONTAINERS[kind]({from_plain(key): from_plain(inner) for key, inner in pairs})
             case [("!with", [inner, dict(attributes)])]:
                 container = from_plain(inner)
                 vars(container).update(from_plain(attributes))
@@ -188,7 +190,7 @@ def from_plain(value: Any) -> Any:
                 raise ValueError(f"{kind!r} is not a kind of value")
     except (TypeError, ValueError) as error:
         raise CorruptCheckpointError(f"{str(value)[:100]} is not a value: {error}") from None
-    return {key: from_plain(each) for key, each in value.items()}
+    return {key: from_plain(inner) for key, inner in value.items()}
 
 
 _CONTAINERS: dict[str, Any] = {

@@ -192,17 +192,17 @@ def _wrong(entry: Entry, files: tuple[File, ...]) -> str:
         whole = piece.shape == entry.shape and len(piece.start) == len(piece.shape) and not any(piece.start)
         if min((*piece.shape, 1)) < 1 or not (whole or _is_inside(piece, entry.shape)):
             return f"a piece of shape {piece.shape} at {piece.start} is not inside of {entry.shape}"
-        left = prod(piece.shape) * item_size(entry.dtype)
+        remaining = prod(piece.shape) * item_size(entry.dtype)
         for block in piece.blocks:
-            if not 0 <= block.file < len(files) or not 0 < block.length == min(left, BLOCK):
-                return f"a block of {block.length} bytes in file {block.file}, where {left} bytes are left"
+            if not 0 <= block.file < len(files) or not 0 < block.length == min(remaining, BLOCK):
+                return f"a block of {block.length} bytes in file {block.file}, where {remaining} bytes are left"
             if len(block.checksum) not in (4, 32):
                 return f"a checksum of {len(block.checksum)} bytes"
             if not 0 <= block.offset <= files[block.file].size - block.length:
                 return f"a block at {block.offset} is not inside of {files[block.file].name}"
-            left -= block.length
-        if left:
-            return f"{left} bytes of the piece at {piece.start} are in no block"
+            remaining -= block.length
+        if remaining:
+            return f"{remaining} bytes of the piece at {piece.start} are in no block"
     if sum(prod(piece.shape) for piece in entry.pieces) != prod(entry.shape):
         return f"the pieces do not make up {entry.shape}"
     if len(entry.pieces) > 1 and (pair := overlapping(piece.box for piece in entry.pieces)):

@@ -122,7 +122,7 @@ def split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor | Sharded], dict[s
     tensors: dict[str, Tensor | Sharded] = {}
     values: dict[str, Any] = {}
     for name, value in state.items():
-        if type(name) is not str or not name.isprintable() and any("\ud800" <= each <= "\udfff" for each in name):
+        if type(name) is not str or not name.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in name):
             raise TypeError(f"name {name!r}: expected text, without lone surrogates")
         if isinstance(value, Tensor | Sharded):
             require_dense(name, value)
@@ -162,7 +162,7 @@ _NOT_DENSE: dict[str, tuple[Callable[[Tensor], bool], str]] = {
 def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
     """Return the values of each nonempty box of this rank, by name and box. A plain tensor is whole. The values are
     without gradients, because the threads that fill them have their own setting for gradients."""
-    found: dict[tuple[str, Box], Tensor] = {}
+    boxes: dict[tuple[str, Box], Tensor] = {}
     for name, value in state.items():
         if isinstance(value, Tensor):
             parts: Iterable[tuple[tuple[int, ...], Tensor]] = (((0,) * value.dim(), value),)
@@ -172,8 +172,8 @@ def held(state: Mapping[str, object]) -> dict[tuple[str, Box], Tensor]:
         for start, values in parts:
             if values.numel():
                 box = Box(tuple(start), tuple(values.shape))
-                found[name, box] = values.detach() if values.requires_grad else values
-    return found
+                boxes[name, box] = values.detach() if values.requires_grad else values
+    return boxes
 
 
 def assign_writers(

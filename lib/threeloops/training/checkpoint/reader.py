@@ -89,11 +89,11 @@ def _read_overlap(
     last = (end * size - 1) // BLOCK + 1
     buffer = torch.empty(sum(block.length for block in piece.blocks[first:last]), dtype=torch.uint8)
     _read_blocks(store, files, name, piece.blocks[first:last], bytes_of(buffer))
-    found = buffer.view(DTYPES[entry.dtype]).as_strided(common.shape, strides, begin - first * BLOCK // size)
+    source = buffer.view(DTYPES[entry.dtype]).as_strided(common.shape, strides, begin - first * BLOCK // size)
     target = values
     for dim, (start, length) in enumerate(zip(common.start, common.shape, strict=True)):
         target = target.narrow(dim, start - box.start[dim], length)
-    target.copy_(found)
+    target.copy_(source)
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -240,7 +240,7 @@ def _retain(store: Store, newest: str, old: frozenset[str], keep: int, milestone
         raise CorruptCheckpointError(f"{newest}, or what it refers to, was removed: is another job saving here?")
     needed = {newest}
     seen = set[int]()
-    left = keep
+    remaining = keep
     for name in sorted(places, key=lambda name: (name != newest, -places[name][0], -places[name][1])):
         step = places[name][0]
         try:
@@ -254,11 +254,11 @@ def _retain(store: Store, newest: str, old: frozenset[str], keep: int, milestone
         if step in seen:
             continue
         milestone = bool(milestones) and step % milestones == 0
-        if not milestone and (left == 0 or step > places[newest][0]):
+        if not milestone and (remaining == 0 or step > places[newest][0]):
             continue
         seen.add(step)
         needed |= {name, *(file.directory for file in files)}
-        left -= not milestone or name == newest
+        remaining -= not milestone or name == newest
     for name in sorted(places.keys() & old - needed, reverse=True):  # first what refers to others: readers see no half
         with suppress(FileNotFoundError):  # another job has removed it
             store.remove(name)

@@ -94,20 +94,22 @@ class LocalStore:
         self.folder = Path(folder)
         made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
-        for each in made:
-            sync(each.parent)  # or a crash may lose the folder with all that is in it
+        for created in made:
+            sync(created.parent)  # or a crash may lose the folder with all that is in it
 
     def __str__(self) -> str:
         return str(self.folder)
 
     def begin(self, attempt: str) -> None:
         (self.folder / (_POINTER + _BEGUN)).unlink(missing_ok=True)
-        for left in self.folder.glob(f"*{_BEGUN}"):
-            if step_of(committed_as(left.name)):  # others are not ours
+        for abandoned in self.folder.glob(f"*{_BEGUN}"):
+            if step_of(committed_as(abandoned.name)):  # others are not ours
                 # By another name first: somebody may still write to it, and must not commit the half that is left.
-                leaving = left if left.name.endswith(_LEAVING) else left.with_name(left.name + _LEAVING)
+                leaving = (
+                    abandoned if abandoned.name.endswith(_LEAVING) else abandoned.with_name(abandoned.name + _LEAVING)
+                )
                 with suppress(OSError):
-                    left.rename(leaving)
+                    abandoned.rename(leaving)
                 shutil.rmtree(leaving, ignore_errors=True)
         (self.folder / (attempt + _BEGUN)).mkdir()
 
@@ -303,7 +305,7 @@ class ObjectStore:
     def _list(self, directory: str = "") -> list[str]:
         self._files.invalidate_cache()
         try:
-            found = self._files.ls(f"{self._root}/{directory}".rstrip("/"), detail=False)
+            paths = self._files.ls(f"{self._root}/{directory}".rstrip("/"), detail=False)
         except FileNotFoundError:
             return []
-        return [path.rstrip("/").rpartition("/")[2] for path in found]
+        return [path.rstrip("/").rpartition("/")[2] for path in paths]

@@ -104,7 +104,7 @@ def _checksums(pool: ThreadPoolExecutor, blocks: Sequence[np.ndarray], identifie
         size += len(block)
     if job:
         begin()
-    return (found for job in jobs for found in job.result())
+    return (digest for job in jobs for digest in job.result())
 
 
 class _Item(msgspec.Struct, gc=False):
@@ -185,15 +185,15 @@ def _part(items: Sequence[_Item], file: File | None) -> Part:
     pieces: dict[str, list[Piece]] = {}
     for item in items:
         blocks = list[Block]()
-        left = len(item.data)
-        for number, found in enumerate(item.sums):
-            length = min(left, BLOCK)
-            left -= length
+        remaining = len(item.data)
+        for number, digest in enumerate(item.sums):
+            length = min(remaining, BLOCK)
+            remaining -= length
             if number in item.reused:
                 where, block = item.reused[number]
                 blocks.append(msgspec.structs.replace(block, file=numbers.setdefault(where, len(numbers))))
             else:
-                blocks.append(Block(0, offset, length, found))
+                blocks.append(Block(0, offset, length, digest))
                 offset += length
         pieces.setdefault(item.name, []).append(Piece(*item.box, tuple(blocks)))
     return Part(tuple(numbers), pieces)
@@ -208,9 +208,9 @@ def merge(
     for part in parts:
         places = [numbers.setdefault(file, len(numbers)) for file in part.files]
         same = places == list(range(len(places)))
-        for name, found in part.pieces.items():
-            pieces[name] += found if same else [_renumbered(piece, places) for piece in found]
-    return tuple(numbers), {name: Entry(*described[name], tuple(found)) for name, found in pieces.items()}
+        for name, own in part.pieces.items():
+            pieces[name] += own if same else [_renumbered(piece, places) for piece in own]
+    return tuple(numbers), {name: Entry(*described[name], tuple(own)) for name, own in pieces.items()}
 
 
 def _renumbered(piece: Piece, places: Sequence[int]) -> Piece:

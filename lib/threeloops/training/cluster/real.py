@@ -85,10 +85,10 @@ def _environment() -> dict[str, str]:
 
 def _forks(ranks: int, folder: str, seconds: float, program: bytes) -> contextlib.AbstractContextManager[_Statuses]:
     """Ranks on gloo start in milliseconds, as forks of the process that has imported torch for virtual clusters."""
-    found: contextlib.AbstractContextManager[_Statuses] = launcher.processes(
+    forks: contextlib.AbstractContextManager[_Statuses] = launcher.processes(
         ranks, functools.partial(_fork, folder, ranks, seconds), _environment(), program
     )
-    return found
+    return forks
 
 
 def _fork(folder: str, ranks: int, seconds: float, rank: int) -> None:
@@ -131,9 +131,9 @@ def _wait(statuses: _Statuses, deadline: float) -> int | None:
 
 def _why(folder: Path, failed: int, status: int | None, seconds: float) -> str:
     """The first traceback that a rank left behind, by time; without one how rank `failed` ended."""
-    left = sorted(folder.glob("error *"), key=lambda path: path.stat().st_mtime_ns)
-    if left:
-        return f"rank {left[0].name.removeprefix('error ')} failed:\n{left[0].read_text()}"
+    errors = sorted(folder.glob("error *"), key=lambda path: path.stat().st_mtime_ns)
+    if errors:
+        return f"rank {errors[0].name.removeprefix('error ')} failed:\n{errors[0].read_text()}"
     if status is None:
         stacks = {int(path.name.removeprefix("stack ")): path.read_text() for path in folder.glob("stack *")}
         at_work = min((rank for rank, stack in stacks.items() if stack), default=failed)

@@ -65,8 +65,8 @@ def _prefer_modules_in(folder: Path) -> None:
     for name in [name for name in sys.modules if "." not in name and name != "__main__"]:
         beside = {str(folder / f"{name}.py"), str(folder / name / "__init__.py")}
         if any(map(os.path.isfile, beside)) and getattr(sys.modules[name], "__file__", None) not in beside:
-            for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
-                del sys.modules[each]
+            for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+                del sys.modules[module]
 
 
 def _line(end: SystemExit) -> str:

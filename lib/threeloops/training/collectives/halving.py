@@ -54,21 +54,21 @@ def halving_doubling_all_reduce(peers: Peers, tensor: torch.Tensor, operation: s
     how = reduction(operation, tensor)
 
     def among(member: int, members: int, buffer: torch.Tensor) -> None:
-        kept = buffer
+        own = buffer
         halved = []
         for distance in _distances(members):
-            first, second = kept.tensor_split(2)
-            whole = kept
-            kept, out = (first, second) if member & distance else (second, first)
+            first, second = own.tensor_split(2)
+            whole = own
+            own, out = (first, second) if member & distance else (second, first)
             halved.append((whole, out))
-            got = scratch(kept, kept.numel())
+            got = scratch(own, own.numel())
             _exchange(peers, out, got, member ^ distance)
-            how.combine(kept, got)
-        how.finish(kept, peers.size)
+            how.combine(own, got)
+        how.finish(own, peers.size)
         for distance in reversed(_distances(members)):
             whole, other = halved.pop()
-            _exchange(peers, kept, other, member ^ distance)
-            kept = whole
+            _exchange(peers, own, other, member ^ distance)
+            own = whole
 
     _folded(peers, tensor, how, among)
 
@@ -158,12 +158,12 @@ def _distances(members: int) -> list[int]:
 def _halving_bytes(elements: int, member: int, steps: int) -> int:
     """Return the elements that a member sends: all except those it keeps at the end, then each stretch that it has on
     the way back."""
-    kept = elements
+    own = elements
     back = 0
     for step in range(steps):
-        kept = (kept + (member >> step & 1)) // 2
-        back += kept
-    return elements - kept + back
+        own = (own + (member >> step & 1)) // 2
+        back += own
+    return elements - own + back
 
 
 def _reduced(link: Link, size: int) -> float:

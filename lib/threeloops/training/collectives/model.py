@@ -80,8 +80,8 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
     both = (x * yy - y * xy) / determinant, (y * xx - x * xy) / determinant
     candidates = [both] if min(both) >= 0 else [(x / xx, 0.0), (0.0, y / yy)]
 
-    def error(found: tuple[float, float]) -> float:
-        return sum((found[0] * one + found[1] * part - 1) ** 2 for one, part in zip(ones, parts, strict=True))
+    def error(candidate: tuple[float, float]) -> float:
+        return sum((candidate[0] * one + candidate[1] * part - 1) ** 2 for one, part in zip(ones, parts, strict=True))
 
     latency, whole = min(candidates, key=error)
     return Link(latency, largest / whole if whole > 0 else math.inf)
@@ -90,7 +90,9 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
 def predicted_seconds(size: int, ranks: int, link: Link, element_size: int = 4) -> dict[str, float]:
     """Predict the time of each algorithm for an all-reduce of `size` bytes."""
     elements = -(-size // element_size)
-    return {name: each.cost(elements, element_size, ranks, link).seconds for name, each in ALL_REDUCES.items()}
+    return {
+        name: algorithm.cost(elements, element_size, ranks, link).seconds for name, algorithm in ALL_REDUCES.items()
+    }
 
 
 def best_algorithm(size: int, ranks: int, link: Link, element_size: int = 4) -> str:
@@ -107,7 +109,7 @@ def fastest(
     sizes: Sequence[int], ranks: Sequence[int], link: Link, element_size: int = 4
 ) -> tuple[tuple[str, ...], ...]:
     """The map of the best algorithms: a row for each number of ranks, a column for each size in bytes."""
-    return tuple(tuple(best_algorithm(size, each, link, element_size) for size in sizes) for each in ranks)
+    return tuple(tuple(best_algorithm(size, count, link, element_size) for size in sizes) for count in ranks)
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:

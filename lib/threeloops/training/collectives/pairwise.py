@@ -55,7 +55,7 @@ def all_to_all_cost(lengths: Sequence[Sequence[int]], element_size: int, link: L
     clock = [0.0] * ranks
     for step in range(1, ranks):
         arrived = [clock[at - step] + link.seconds(lengths[at - step][at] * element_size) for at in range(ranks)]
-        left = [clock[at] + lengths[at][(at + step) % ranks] * element_size / link.bandwidth for at in range(ranks)]
-        clock = [max(pair) for pair in zip(arrived, left, strict=True)]
+        departed = [clock[at] + lengths[at][(at + step) % ranks] * element_size / link.bandwidth for at in range(ranks)]
+        clock = [max(pair) for pair in zip(arrived, departed, strict=True)]
     sent = tuple((sum(row) - row[rank]) * element_size for rank, row in enumerate(lengths))
     return Cost(sent, (max(ranks - 1, 0),) * ranks, max(clock, default=0.0))

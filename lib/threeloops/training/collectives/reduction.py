@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reduction", "flat", "reduction", "require_rank", "scratch"]
 
-_kept = threading.local()
+_buffer = threading.local()
 
 
 def _maximum(into: torch.Tensor, other: torch.Tensor) -> None:
@@ -84,9 +84,9 @@ def scratch(like: torch.Tensor, elements: int) -> torch.Tensor:
     if like.device.type != "cpu":
         return like.new_empty(elements)
     size = elements * like.element_size()
-    if not hasattr(_kept, "bytes") or _kept.bytes.numel() < size:
-        _kept.bytes = torch.empty(size, dtype=torch.uint8)
-    return _kept.bytes[:size].view(like.dtype)
+    if not hasattr(_buffer, "bytes") or _buffer.bytes.numel() < size:
+        _buffer.bytes = torch.empty(size, dtype=torch.uint8)
+    return _buffer.bytes[:size].view(like.dtype)
 
 
 def require_rank(what: str, rank: int, ranks: int) -> None:

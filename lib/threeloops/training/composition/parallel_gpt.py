@@ -146,4 +146,4 @@ def _build(config: GPTConfig, experts: int, k: int, seed: int) -> GPT:
 
 
 def _experts_of(module: nn.Module) -> Iterable[nn.Parameter]:
-    return [p for each in module.modules() if isinstance(each, ExpertParallel) for p in each.experts.parameters()]
+    return [p for layer in module.modules() if isinstance(layer, ExpertParallel) for p in layer.experts.parameters()]

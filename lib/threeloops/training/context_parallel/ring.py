@@ -51,7 +51,7 @@ def ring_attention(
             "and v alike, and a number of heads that those of q are a multiple of"
         )
     pairs = visible_pairs(q.shape[2] * size, size, order)[dist.get_rank(group)]
-    return _RingAttention.apply(q, k, v, group, order, [each * seconds_per_pair for each in pairs])
+    return _RingAttention.apply(q, k, v, group, order, [count * seconds_per_pair for count in pairs])
 
 
 class _RingAttention(torch.autograd.Function):

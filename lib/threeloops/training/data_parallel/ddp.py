@@ -154,12 +154,12 @@ class DDP(torch.nn.Module):
         for output in outputs:
             if output.grad_fn is not None:  # reached also where no parameter is
                 output.register_hook(self._begin_backward)
-        found = _reachable(outputs) if self.find_unused_parameters else None
+        reachable = _reachable(outputs) if self.find_unused_parameters else None
         self._unreachable = [
             (bucket, name)
             for bucket in self.buckets
             for name, parameter in bucket.parameters.items()
-            if found is not None and parameter not in found
+            if reachable is not None and parameter not in reachable
         ]
 
     def _begin_backward(self, _: Any = None) -> None:

@@ -41,10 +41,10 @@ def check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | 
     everyone: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(everyone, mine, group=group)
     for rank, theirs in enumerate(everyone):
-        for expected, found in zip_longest(everyone[0], theirs, fillvalue="nothing"):
-            if expected != found:
+        for expected, actual in zip_longest(everyone[0], theirs, fillvalue="nothing"):
+            if expected != actual:
                 raise ValueError(
-                    f"the module of rank {rank} is not that of rank 0: it has {found}, where rank 0 has {expected}. "
+                    f"the module of rank {rank} is not that of rank 0: it has {actual}, where rank 0 has {expected}. "
                     "Build the same module on every rank before wrapping it"
                 )
 

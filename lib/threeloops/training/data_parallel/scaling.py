@@ -125,6 +125,6 @@ def ring_all_reduce_ends(starts: Sequence[float], elements: int, bytes_per_eleme
     sending = np.tile(lengths * bytes_per_element / link.bandwidth, 2)
     before = np.arange(ranks) - 1
     for step in range(2 * (ranks - 1)):
-        left = now + sending[(-1 - step) % ranks :][:ranks]  # rank r sends chunk r - 1 - step
-        now = np.maximum(left, left[before] + link.latency)
+        departed = now + sending[(-1 - step) % ranks :][:ranks]  # rank r sends chunk r - 1 - step
+        now = np.maximum(departed, departed[before] + link.latency)
     return [float(end) for end in now]

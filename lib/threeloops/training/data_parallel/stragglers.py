@@ -58,11 +58,11 @@ class StragglerDetector:
 
     def update(self, seconds: Sequence[float]) -> list[int]:
         """Take the times of a step, one per rank, and return the ranks that are flagged now."""
-        if len(seconds) != len(self.slow_steps) or not all(0 < each < math.inf for each in seconds):
+        if len(seconds) != len(self.slow_steps) or not all(0 < duration < math.inf for duration in seconds):
             raise ValueError(f"seconds = {list(seconds)}: expected {len(self.slow_steps)} positive, finite numbers")
         limit = self.factor * median_low(seconds)
         self.slow_steps = [
-            steps + 1 if each > limit else 0 for steps, each in zip(self.slow_steps, seconds, strict=True)
+            steps + 1 if duration > limit else 0 for steps, duration in zip(self.slow_steps, seconds, strict=True)
         ]
         return [rank for rank, steps in enumerate(self.slow_steps) if steps >= self.patience]
 

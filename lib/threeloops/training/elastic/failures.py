@@ -100,30 +100,31 @@ def corrupt_gradient(
 class _Disk(io.FileIO):
     """A file on a disk with a number of bytes left, or a number of bytes per second."""
 
-    def __init__(self, path: Any, mode: str, left: list[float], bandwidth: float) -> None:
+    def __init__(self, path: Any, mode: str, remaining: list[float], bandwidth: float) -> None:
         super().__init__(path, mode)
-        self._left = left
+        self._remaining = remaining
         self._bandwidth = bandwidth
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        allowed = int(min(len(view), self._left[0]))
+        allowed = int(min(len(view), self._remaining[0]))
         if allowed < len(view):  # what fits is written, as by the kernel
             super().write(view[:allowed])
-            self._left[0] -= allowed
+            self._remaining[0] -= allowed
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.name)
         time.sleep(len(view) / self._bandwidth)
-        self._left[0] -= len(view)
+        self._remaining[0] -= len(view)
         return super().write(view) or 0
 
 
-def full_disk(folder: Path | str, left: int) -> contextlib.AbstractContextManager[None]:
-    """A context in which writes below `folder` fail with ENOSPC after `left` more bytes. This covers files that Python
-    opens for writing in binary mode, with `open`, `Path.open` or `Path.write_bytes`, and therefore a `LocalStore`. It
-    does not cover `os.open`, or C++ libraries (`torch.save` to a path). For states that a crash may leave behind, see
-    `checkpoint.crash`.
+def full_disk(folder: Path | str, remaining: int) -> contextlib.AbstractContextManager[None]:
+    """A context in which writes below `folder` fail with ENOSPC after `remaining` more bytes.
+
+    This covers files that Python opens for writing in binary mode, with `open`, `Path.open` or `Path.write_bytes`, and
+    therefore a `LocalStore`. It does not cover `os.open`, or C++ libraries (`torch.save` to a path). For states that a
+    crash may leave behind, see `checkpoint.crash`.
     """
-    return _disk(folder, [float(left)], float("inf"))
+    return _disk(folder, [float(remaining)], float("inf"))
 
 
 def slow_disk(folder: Path | str, bandwidth: float) -> contextlib.AbstractContextManager[None]:
@@ -134,14 +135,14 @@ def slow_disk(folder: Path | str, bandwidth: float) -> contextlib.AbstractContex
 
 
 @contextlib.contextmanager
-def _disk(folder: Path | str, left: list[float], bandwidth: float) -> Iterator[None]:
+def _disk(folder: Path | str, remaining: list[float], bandwidth: float) -> Iterator[None]:
     plain, below = builtins.open, Path(folder).resolve()
 
     def opened(path: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
         writes = "b" in mode and set(mode) & set("wax+")
         if not (writes and isinstance(path, (str, os.PathLike)) and Path(path).resolve().is_relative_to(below)):
             return plain(path, mode, *arguments, **options)
-        raw = _Disk(path, mode.replace("b", ""), left, bandwidth)
+        raw = _Disk(path, mode.replace("b", ""), remaining, bandwidth)
         return io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
 
     builtins.open = io.open = opened  # type: ignore[assignment]  # pathlib calls the second

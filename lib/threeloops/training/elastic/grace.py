@@ -40,12 +40,12 @@ class Grace:
     def __enter__(self) -> "Grace":
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("Python handles signals in its main thread alone: expected to be entered there")
-        self._before = {each: signal.signal(each, self._note) for each in self._signals}
+        self._before = {number: signal.signal(number, self._note) for number in self._signals}
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.requested = self.requested or signal.Signals(number)

@@ -77,8 +77,8 @@ class Load:
 
     def per_rank(self, ranks: int) -> tuple[int, ...]:
         """Return the rows that each rank computes, if each has an equal part of the experts."""
-        each = len(self.kept) // ranks
-        return tuple(sum(self.kept[rank * each : (rank + 1) * each]) for rank in range(ranks))
+        share = len(self.kept) // ranks
+        return tuple(sum(self.kept[rank * share : (rank + 1) * share]) for rank in range(ranks))
 
 
 def gather_load(load: Load, group: dist.ProcessGroup | None = None) -> Load:
@@ -88,4 +88,4 @@ def gather_load(load: Load, group: dist.ProcessGroup | None = None) -> Load:
 
     both = torch.tensor([load.chosen, load.kept])
     dist.all_reduce(both, group=group)
-    return Load(*(tuple(each) for each in both.tolist()))
+    return Load(*(tuple(counts) for counts in both.tolist()))

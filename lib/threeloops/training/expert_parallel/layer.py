@@ -96,10 +96,10 @@ class ExpertParallel(nn.Module):
     def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         tokens = x.flatten(0, -2)
         self.routing = routing = self.router(tokens)
-        kept = keep_within_capacity(routing.experts, self.router.experts, self.capacity_factor)
+        within = keep_within_capacity(routing.experts, self.router.experts, self.capacity_factor)
 
         # The kept choices, sorted by expert, and so by the rank that has it.
-        token, choice = kept.nonzero(as_tuple=True)
+        token, choice = within.nonzero(as_tuple=True)
         order = routing.experts[token, choice].sort(stable=True).indices
         token = token[order]
         choice = choice[order]

@@ -38,8 +38,8 @@ def check(schedule: Schedule, *, complete: bool = True, limit: int | None = None
         IllegalSchedule: names the first illegal step: reading all rows position by position, the first with which no
             continuation is legal. If there is none, it names what is missing.
     """
-    wrong = [found for rank in range(schedule.ranks) if (found := _wrong_in_row(schedule, rank, limit))]
-    first = min(wrong, key=lambda each: (each.position, each.rank), default=None)
+    wrong = [error for rank in range(schedule.ranks) if (error := _wrong_in_row(schedule, rank, limit))]
+    first = min(wrong, key=lambda error: (error.position, error.rank), default=None)
     steps = sorted((position, rank) for rank, row in enumerate(schedule.rows) for position in range(len(row)))
     if first:
         steps = steps[: steps.index((first.position, first.rank))]
@@ -186,13 +186,13 @@ def _why_deadlock(schedule: Schedule, beginning: Schedule, action: Action) -> st
     while (waiting := waited_for[circle[-1]]) != start:
         circle.append(waiting)
     circle = [start, *circle[:0:-1], start]
-    named = {_result(each): each for row in schedule.rows for each in row} | {start: "it"}
+    named = {_result(action): action for row in schedule.rows for action in row} | {start: "it"}
     words: list[str] = []
     needed = start
-    for each, following in pairwise(circle):
-        if following == (each.kind, schedule.source(each), each.microbatch):
-            on = schedule.placement[each.stage]
-            words += [f"on rank {on} comes after {named.get(each, each)}"] if needed != each else []
+    for current, following in pairwise(circle):
+        if following == (current.kind, schedule.source(current), current.microbatch):
+            on = schedule.placement[current.stage]
+            words += [f"on rank {on} comes after {named.get(current, current)}"] if needed != current else []
             words.append(f"waits for {named.get(following, following)}")
             needed = following
     if needed != start:

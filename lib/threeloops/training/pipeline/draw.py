@@ -38,7 +38,7 @@ def gantt(timeline: Timeline, *, until: float | None = None) -> "Figure":
     fig, axes = figure(width=_WIDTH, height=1.3 + min(0.42, 7.5 / ranks) * ranks)
     kinds: dict[tuple[str, str, bool], list[list[tuple[float, float]]]] = {}
     for rank, row in enumerate(timeline.rows):
-        first = min((each.action.stage for each in row), default=0)
+        first = min((timed.action.stage for timed in row), default=0)
         for action, start, stop in row:
             left = start - timeline.start
             right = min(stop - timeline.start, end)

@@ -194,21 +194,21 @@ class Ordered(_Inbox):
 
 def rounds(schedule: Schedule) -> list[list[Action | None]]:
     """List the action of each rank in each round: its next one, or None while the input is not there."""
-    left = [deque(row) for row in schedule.rows]
+    remaining = [deque(row) for row in schedule.rows]
     there = set[Action]()
-    found = []
-    while any(left):
+    by_round = []
+    while any(remaining):
         acting = [
             row[0] if row and (schedule.source(row[0]) is None or _wants(row[0], row[0].stage) in there) else None
-            for row in left
+            for row in remaining
         ]
-        for row, action in zip(left, acting, strict=True):
+        for row, action in zip(remaining, acting, strict=True):
             if action is not None:
                 row.popleft()
                 if (target := schedule.target(action)) is not None:
                     there.add(_wants(action, target))
-        found.append(acting)
-    return found
+        by_round.append(acting)
+    return by_round
 
 
 _Message = tuple[int, int, Action]
@@ -272,4 +272,4 @@ def _carried(group: dist.ProcessGroup | None) -> list[str]:
     if not dist.is_initialized():
         return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     types = carried_devices(group)
-    return [each for each in types if each != "cuda" or len(types) == 1 or torch.cuda.is_available()]
+    return [device for device in types if device != "cuda" or len(types) == 1 or torch.cuda.is_available()]

@@ -193,10 +193,10 @@ def _rank(schedule: Schedule, group: dist.ProcessGroup | None) -> int:
 
 
 def _check_like(output: Tensor, like: Tensor, stage: int) -> None:
-    found = _description(output, like.is_meta) if isinstance(output, Tensor) else type(output).__name__
-    if found != (announced := _description(like, like.is_meta)):
+    actual = _description(output, like.is_meta) if isinstance(output, Tensor) else type(output).__name__
+    if actual != (announced := _description(like, like.is_meta)):
         raise ValueError(
-            f"stage {stage} gave {found}: `activations` announced {announced}, and the next rank waits for as many "
+            f"stage {stage} gave {actual}: `activations` announced {announced}, and the next rank waits for as many "
             "bytes"
         )
 
@@ -224,7 +224,8 @@ def _tied(
     other = torch.empty_like(own)
     peer = sum(ends) - rank
     exchange = [
-        dist.P2POp(call, each, group=group, group_peer=peer) for call, each in ((dist.isend, own), (dist.irecv, other))
+        dist.P2POp(call, tensor, group=group, group_peer=peer)
+        for call, tensor in ((dist.isend, own), (dist.irecv, other))
     ]
     for work in dist.batch_isend_irecv(exchange):  # not one after the other, which would deadlock on NCCL
         work.wait()

@@ -36,10 +36,10 @@ class Durations:
             return [i + w for i, w in zip(*parts, strict=True)]
         name = {"F": "forward", "B": "backward", "I": "input_gradient", "W": "weight_gradient"}[kind]
         given = getattr(self, name)
-        found = [given] * stages if isinstance(given, int | float) else list(given)
-        if len(found) != stages or not all(0 <= each < math.inf for each in found):
+        per_stage = [given] * stages if isinstance(given, int | float) else list(given)
+        if len(per_stage) != stages or not all(0 <= duration < math.inf for duration in per_stage):
             raise ValueError(f"{name} = {given}: expected seconds, 0 or more; one number, or {stages}, one per stage")
-        return found
+        return per_stage
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Timeline:
     @property
     def idle(self) -> list[float]:
         """Seconds in which each rank had nothing to do."""
-        return [self.seconds - sum(each.end - each.start for each in row) for row in self.rows]
+        return [self.seconds - sum(timed.end - timed.start for timed in row) for row in self.rows]
 
     @property
     def bubble(self) -> list[float]:
@@ -84,7 +84,7 @@ class Timeline:
 
     def peak(self, weights: list[float] | None = None) -> list[float]:
         """The most activations that each rank keeps at once; see `most_in_flight`."""
-        return [most_in_flight([each.action for each in row], weights) for row in self.rows]
+        return [most_in_flight([timed.action for timed in row], weights) for row in self.rows]
 
 
 def simulate(
@@ -146,7 +146,7 @@ def simulate(
         inbox[wants] = arrival(rank, wants, ready)
         go_on(schedule.placement[wants.stage])
     through = all(len(timed) == len(row) for timed, row in zip(rows, schedule.rows, strict=True))
-    if complete and not (through and all(each == _DONE for states in progress for each in states.values())):
+    if complete and not (through and all(state == _DONE for states in progress for state in states.values())):
         check(schedule)
     return Timeline(rows)
 

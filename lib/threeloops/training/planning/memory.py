@@ -56,13 +56,13 @@ def _of_rank(model: Transformer, plan: Plan, rank: int, layers: int) -> Memory:
     else:
         states = parameters * (2 + 12 / shards)
     accumulated = 4 * parameters / (shards if plan.zero >= 2 and not (plan.zero == 3 and plan.pp > 1) else 1)
-    kept = 2 * plan.tokens * layers * model.saved(plan.recompute) / plan.tp
+    activations = 2 * plan.tokens * layers * model.saved(plan.recompute) / plan.tp
     loss = _LOSS_BYTES * plan.tokens * model.vocabulary / plan.tp if last else 0.0
     layer = 2 * plan.tokens * (model.saved("none") - model.saved(plan.recompute)) / plan.tp
     return Memory(
         states,
         accumulated if plan.microbatches > 1 else 0.0,
         gathered,
-        plan.in_flight(rank) * kept,
+        plan.in_flight(rank) * activations,
         max(loss, layer),
     )

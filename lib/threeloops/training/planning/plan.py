@@ -121,9 +121,9 @@ class Plan:
             raise ValueError(f"pp · chunks = {self.pp} · {self.chunks}: expected at most {model.layers}, one per layer")
         if model.kv_heads % self.tp:
             raise ValueError(f"tp = {self.tp}: expected a divisor of {model.kv_heads} heads of keys and values")
-        each, left = divmod(model.layers, self.pp)
+        base, extra = divmod(model.layers, self.pp)
         order = [*range(1, self.pp - 1), 0, self.pp - 1]
-        return [each + (rank in order[:left]) for rank in range(self.pp)]
+        return [base + (rank in order[:extra]) for rank in range(self.pp)]
 
     def in_flight(self, rank: int) -> float:
         """Microbatches whose activations this pipeline rank keeps at most, each counted as a whole of its layers."""

@@ -40,7 +40,7 @@ def plans(
     """
     if gpus < 1 or not 0 < memory_share <= 1:
         raise ValueError(f"gpus = {gpus}, memory_share = {memory_share}: expected 1 or more, and a share above 0")
-    found = []
+    feasible = []
     for dp, cp, pp, tp in _meshes(model, machine, gpus, batch, sequence, context):
         for stage, again, many in product(zero, recompute, chunks):
             if pp == 1 and many > 1 or pp > 1 and (stage == 3 or many > 1 and batch // dp % pp):
@@ -48,9 +48,9 @@ def plans(
             if pp * many > model.layers:
                 continue
             plan = Plan(batch, sequence, dp, cp, pp, tp, 1, many, stage, again)
-            if max(each.total for each in memory(model, plan)) <= memory_share * machine.memory_bytes:
-                found.append(step_time(model, machine, plan))
-    return sorted(found, key=lambda each: each.seconds)
+            if max(usage.total for usage in memory(model, plan)) <= memory_share * machine.memory_bytes:
+                feasible.append(step_time(model, machine, plan))
+    return sorted(feasible, key=lambda step: step.seconds)
 
 
 def _meshes(

@@ -70,7 +70,7 @@ def bytes_sent(
     *,
     parameter_bytes: int = 2,
     gradient_bytes: int = 2,
-    kept: Sequence[int] = (),
+    gathered_once: Sequence[int] = (),
     replicas: int = 1,
 ) -> list[int]:
     """Return the bytes that each rank sends in one step of one backward, on rings, without norms and buffers.
@@ -79,18 +79,20 @@ def bytes_sent(
     an all-gather. The rings of `DDP` cut without padding, so there the ranks differ if a size is not a multiple of N.
 
     Args:
-        kept: for stage 3, sizes of the flat tensors that are gathered once instead of twice: the root, and all units
-            with `reshard_after_forward=False`.
+        gathered_once: for stage 3, sizes of the flat tensors that are gathered once instead of twice: the root, and all
+            units with `reshard_after_forward=False`.
         replicas: for stage 3, the number of groups of `ranks` (hybrid sharding). The result has the ranks of the first
             group first.
     """
-    _require([*sizes, *kept], ranks, stage)
-    if replicas < 1 or ((kept or replicas > 1) and stage != 3):
-        raise ValueError(f"kept and replicas = {replicas} in stage {stage}: expected 1 or more, in stage 3 alone")
+    _require([*sizes, *gathered_once], ranks, stage)
+    if replicas < 1 or ((gathered_once or replicas > 1) and stage != 3):
+        raise ValueError(
+            f"gathered_once and replicas = {replicas} in stage {stage}: expected 1 or more, in stage 3 alone"
+        )
     if stage == 0:
         return [sum(_all_reduce(size, ranks, rank) for size in sizes) * gradient_bytes for rank in range(ranks)]
     chunks = [-(-size // ranks) for size in sizes]
-    kept_chunks = [-(-size // ranks) for size in kept]
+    kept_chunks = [-(-size // ranks) for size in gathered_once]
     gathered = sum(chunks) * (2 if stage == 3 else 1) + sum(kept_chunks)
     inside = (ranks - 1) * (gathered * parameter_bytes + (sum(chunks) + sum(kept_chunks)) * gradient_bytes)
     return [

@@ -215,14 +215,14 @@ def load_shards(
                 f"the state has {name} = {state[name]}, and this is {name} = {expected}: load what this rank saved, or "
                 "join the shards of all ranks and cut them again"
             )
-    found = [{name: tuple(shape) for name, shape in shard["parameters"].items()} for shard in state["shards"]]
-    for number, (theirs, ours) in enumerate(zip(found, [layout.shapes for layout in layouts], strict=False)):
+    shapes = [{name: tuple(shape) for name, shape in shard["parameters"].items()} for shard in state["shards"]]
+    for number, (theirs, ours) in enumerate(zip(shapes, [layout.shapes for layout in layouts], strict=False)):
         if list(theirs.items()) != list(ours.items()):
             raise ValueError(
                 f"shard {number} of the state has {theirs}, where this one has {ours}: build the same model, with the "
                 "same buckets or units"
             )
-    if len(found) != len(layouts):
-        raise ValueError(f"the state has {len(found)} shards: expected {len(layouts)}, one per bucket or unit")
+    if len(shapes) != len(layouts):
+        raise ValueError(f"the state has {len(shapes)} shards: expected {len(layouts)}, one per bucket or unit")
     for shard, into in zip(state["shards"], values, strict=True):
         into.copy_(shard["values"])

@@ -94,9 +94,9 @@ class FSDP(torch.nn.Module):
         units = list(units)
         owned = _parameters_by_unit(module, units)
         groups = [group] if replicas is None else [replicas, group]
-        for each in groups:
-            check_same_on_all_ranks(module, each)
-            broadcast_tensors([*module.parameters(), *module.buffers()], each)
+        for process_group in groups:
+            check_same_on_all_ranks(module, process_group)
+            broadcast_tensors([*module.parameters(), *module.buffers()], process_group)
         self.module = module
         self.group = group
         self._limit = units_in_flight
@@ -142,7 +142,7 @@ class FSDP(torch.nn.Module):
         So the link has its next work while this unit computes."""
         unit.gather()
         for ahead in following[: self._limit - 1]:
-            if not self._reshard or sum(each.gathered for each in self.units) < self._limit:
+            if not self._reshard or sum(other.gathered for other in self.units) < self._limit:
                 ahead.gather()
         unit.wait()
 
@@ -249,13 +249,13 @@ def _parameters_by_unit(
         if not names.get(unit):
             raise ValueError(f"a unit of type {type(unit).__name__} is not a part of the module, or all of it")
     owned: dict[str, dict[str, torch.nn.Parameter]] = {name: {} for name in [*map(names.__getitem__, units), ""]}
-    found: dict[torch.nn.Parameter, tuple[str, str]] = {}
+    places: dict[torch.nn.Parameter, tuple[str, str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         owners = [unit for unit in owned if unit and name.startswith(f"{unit}.")]
         if len(owners) > 1:
             raise ValueError(f"unit {owners[1]!r} and unit {owners[0]!r}: one is inside the other; leave one out")
         owner = owners[0] if owners else ""
-        first, before = found.setdefault(parameter, (name, owner))
+        first, before = places.setdefault(parameter, (name, owner))
         if before != owner:
             raise ValueError(
                 f"{name!r} is {first!r}, and in another unit: a shared parameter is gathered and reduced with one "

@@ -191,8 +191,8 @@ class ZeroOptimizer:
         if not self._in_backward:
             self._in_backward = True
             self._launched = 0
-            for each in self.buckets:
-                each.gradient.expect()
+            for waiting in self.buckets:
+                waiting.gradient.expect()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         while self.stage == 2 and not bucket.gradient.collecting and len(self._reducing) >= self._limit:
             self._reducing.popleft().gradient.finish()

@@ -23,7 +23,7 @@ def reshard(states: Sequence[Mapping[str, Any]], rank: int, ranks: int) -> dict[
     if not 0 <= rank < ranks:
         raise ValueError(f"rank = {rank} of {ranks}: expected 0 to {ranks - 1}")
     here = [(state["rank"], state["ranks"]) for state in states]
-    if not here or here != [(each, len(states)) for each in range(len(states))]:
+    if not here or here != [(place, len(states)) for place in range(len(states))]:
         raise ValueError(f"states of (rank, ranks) {here}: expected one of every rank of a program, in order")
     first = states[0]
     shards = []
@@ -33,7 +33,7 @@ def reshard(states: Sequence[Mapping[str, Any]], rank: int, ranks: int) -> dict[
         if bucket in moments:
             of_all = [state["optimizer"]["state"][bucket] for state in states]
             moments[bucket] = {
-                name: _cut([each[name] for each in of_all], rank, ranks)
+                name: _cut([state[name] for state in of_all], rank, ranks)
                 if isinstance(value, Tensor) and value.dim() == 1
                 else value
                 for name, value in of_all[0].items()

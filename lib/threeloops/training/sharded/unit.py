@@ -88,9 +88,9 @@ class Unit:
         self.in_backward = False
         """Its parameters are gathered for backward, and may still be needed."""
         kinds: dict[str, dict[str, torch.nn.Parameter]] = {}
-        for each, parameter in parameters.items():
+        for parameter_name, parameter in parameters.items():
             kind = str(parameter.dtype).removeprefix("torch.") + ("" if parameter.requires_grad else ".frozen")
-            kinds.setdefault(f"{name}.{kind}" if name else kind, {})[each] = parameter
+            kinds.setdefault(f"{name}.{kind}" if name else kind, {})[parameter_name] = parameter
         self.flats = {kind: FlatParameter(same, group, replicas) for kind, same in kinds.items()}
         self.trained = [flat for flat in self.flats.values() if flat.shard.requires_grad]
 

@@ -119,27 +119,29 @@ def require_type(module: nn.Module, expected: type[nn.Module]) -> None:
 
 def _matched(module: nn.Module, plan: Plan) -> dict[str, Style]:
     """The style of each module that has one."""
-    found: dict[str, tuple[str, Style]] = {}
+    styles: dict[str, tuple[str, Style]] = {}
     names = [name for name, _ in module.named_modules()]
     for pattern, style in plan.items():
         matches = [name for name in names if _matches(name, pattern)]
         if not matches:
             raise ValueError(f"the plan's {pattern!r} matches no module: there are {', '.join(names[1:]) or 'none'}")
         for name in matches:
-            if name in found:
-                raise ValueError(f"{name}: both {found[name][0]!r} and {pattern!r} match; keep one of them in the plan")
+            if name in styles:
+                raise ValueError(
+                    f"{name}: both {styles[name][0]!r} and {pattern!r} match; keep one of them in the plan"
+                )
             if name == "" and isinstance(style, Column | Row | Vocabulary):
                 raise ValueError(f"{style} would replace the module itself: call its layer's class, or wrap the module")
-            found[name] = pattern, style
-    for name, (pattern, style) in found.items():
+            styles[name] = pattern, style
+    for name, (pattern, style) in styles.items():
         above = {name[:end] for end, letter in enumerate(name) if letter == "."} | {""}
-        entered = any(isinstance(found[parent][1], Enter) for parent in above & found.keys())
+        entered = any(isinstance(styles[parent][1], Enter) for parent in above & styles.keys())
         if isinstance(style, Column) and style.input == COPIED and not entered:
             raise ValueError(
                 f"{name}: {pattern!r} expects a copied input, and no module around it copies: add Enter() for one that "
                 "does, or use Column() as it is"
             )
-    return {name: style for name, (_, style) in found.items()}
+    return {name: style for name, (_, style) in styles.items()}
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -150,8 +152,10 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _without_values(module: nn.Module) -> nn.Module:
     """A copy whose parameters have shapes and no memory."""
-    kept = [value for each in module.modules() for value in vars(each).values() if isinstance(value, dist.ProcessGroup)]
-    memo: dict[int, Any] = {id(value): value for value in [*module.buffers(), *kept]}
+    groups = [
+        value for layer in module.modules() for value in vars(layer).values() if isinstance(value, dist.ProcessGroup)
+    ]
+    memo: dict[int, Any] = {id(value): value for value in [*module.buffers(), *groups]}
     for parameter in module.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
     return deepcopy(module, memo)

@@ -88,7 +88,7 @@ def test_a_gradient_is_corrupted_in_one_backward():
 
 def test_a_disk_is_full_after_so_many_bytes(tmp_path):
     (tmp_path / "disk").mkdir()
-    with full_disk(tmp_path / "disk", left=10):
+    with full_disk(tmp_path / "disk", remaining=10):
         with open(tmp_path / "disk" / "a", "wb") as file:
             file.write(b"1234567")
         with open(tmp_path / "elsewhere", "wb") as file:
@@ -120,7 +120,7 @@ def local_store(folder, data):
 
 @pytest.mark.parametrize("write", [write_bytes, path_open, local_store])
 def test_files_that_pathlib_opens_are_on_the_same_disk(write, tmp_path):
-    with full_disk(tmp_path, left=10), pytest.raises(OSError, match="No space left"):
+    with full_disk(tmp_path, remaining=10), pytest.raises(OSError, match="No space left"):
         write(tmp_path, b"0123456789abc")
     (written,) = tmp_path.rglob("x")
     assert written.read_bytes() == b"0123456789"

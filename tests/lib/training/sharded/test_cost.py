@@ -62,7 +62,7 @@ def test_stage_3_sends_one_and_a_half_times_what_the_others_send():
 )  # fmt: skip
 def test_what_has_no_cost_is_named(arguments, said):
     sizes, ranks, stage, *more = arguments
-    options = dict(zip(("kept", "replicas"), more, strict=False))
+    options = dict(zip(("gathered_once", "replicas"), more, strict=False))
     with pytest.raises(ValueError, match=said):
         bytes_sent(sizes, ranks, stage, **options)
 
@@ -111,8 +111,8 @@ def test_bytes_on_the_virtual_cluster_are_the_closed_form(ranks, dtype):
     run = Cluster(ranks).run(steps, dtype)
     sizes, size = [WIDTH**2 + WIDTH] * LAYERS, {"parameter_bytes": dtype.itemsize, "gradient_bytes": dtype.itemsize}
     expected = [bytes_sent(sizes, ranks, stage, **size) for stage in (0, 1, 2, 3, 3)]
-    expected.append(bytes_sent([], ranks, 3, kept=sizes, **size))
-    expected.append(bytes_sent(sizes[:2], ranks, 3, kept=sizes[2:], **size))
+    expected.append(bytes_sent([], ranks, 3, gathered_once=sizes, **size))
+    expected.append(bytes_sent(sizes[:2], ranks, 3, gathered_once=sizes[2:], **size))
     if ranks == 8:
         expected.append(bytes_sent(sizes, 4, 3, replicas=2, **size))
     for number, each in enumerate(expected):

@@ -78,6 +78,11 @@ class Picture:
     width: int
     height: int
 
+    def fitted(self, width: float, height: float) -> tuple[float, float]:
+        """Return the largest width and height of the picture within this width and height."""
+        fitted = min(width, height * self.width / self.height)
+        return fitted, fitted * self.height / self.width
+
 
 Block = Paragraph | Table | Picture
 
@@ -113,11 +118,11 @@ class Document:
 
 def cleaned(outline: _T) -> _T:
     """The same without characters that XML, and so Word, Excel and PowerPoint, cannot hold: each becomes a space."""
-    found: Any = outline
+    clean: Any = outline
     if isinstance(outline, str):
-        found = _NOT_TEXT.sub(" ", outline)
+        clean = _NOT_TEXT.sub(" ", outline)
     elif isinstance(outline, tuple):
-        found = tuple(map(cleaned, outline))
+        clean = tuple(map(cleaned, outline))
     elif is_dataclass(outline) and not isinstance(outline, type):
-        found = replace(outline, **{each.name: cleaned(getattr(outline, each.name)) for each in fields(outline)})
-    return found
+        clean = replace(outline, **{field.name: cleaned(getattr(outline, field.name)) for field in fields(outline)})
+    return clean

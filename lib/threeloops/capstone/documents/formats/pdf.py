@@ -16,8 +16,8 @@ __all__ = ["render"]
 _FONT = "DejaVu Sans"
 _MARGIN = 18.0
 _WIDTH = 174.0
-_HEIGHT = 261.0
-"""Millimetres of an A4 page, and of the text in it."""
+_TALLEST = 221.0
+"""Millimetres of the margins, of the text, and of the tallest picture."""
 _TEXT = 9.5
 _TABLE = 8.0
 _SMALL = 8.5
@@ -96,7 +96,7 @@ def _add(page: FPDF, block: Block) -> None:
         case Paragraph(text=text):
             _write(page, text, _TEXT)
         case Picture():
-            width, height = _picture_size(block)
+            width, height = block.fitted(_WIDTH, _TALLEST)
             if page.will_page_break(_room(block)):
                 page.add_page()
             page.image(io.BytesIO(block.png), w=width, h=height, alt_text=block.alt)
@@ -115,15 +115,9 @@ def _room(block: Table | Picture) -> float:
     """Millimetres that have to be free on the page: for a picture with its caption, a short table, or the first rows of
     a long one."""
     if isinstance(block, Picture):
-        return _picture_size(block)[1] + 15
+        return block.fitted(_WIDTH, _TALLEST)[1] + 15
     lines = block.lines(_CHARACTERS)
     return 15 + 4.5 * lines + 1.4 * len(block.rows) if lines <= _LINES_TOGETHER else 35
-
-
-def _picture_size(picture: Picture) -> tuple[float, float]:
-    """Width and height in millimetres: as wide as the text, unless it would be too tall for a page."""
-    width = min(_WIDTH, (_HEIGHT - 40) * picture.width / picture.height)
-    return width, width * picture.height / picture.width
 
 
 def _table(page: FPDF, table: Table) -> None:

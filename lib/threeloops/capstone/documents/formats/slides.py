@@ -50,7 +50,7 @@ def render(document: Document) -> bytes:
     _say(first.shapes.title.text_frame, [document.title], 36, palette.blue, bold=True)
     below = first.placeholders[1]
     _place(below, 4.1, 1.6)
-    _say(below.text_frame, [each for each in (document.subtitle, document.date) if each], _TEXT, palette.ink)
+    _say(below.text_frame, [line for line in (document.subtitle, document.date) if line], _TEXT, palette.ink)
     for slide in document.slides:
         _add(deck, slide)
     buffer = io.BytesIO()
@@ -95,8 +95,7 @@ def _say(frame: Any, lines: list[str], size: float, colour: str, bold: bool = Fa
 
 def _add_picture(made: Any, picture: Picture) -> None:
     room = _BOTTOM - _TOP
-    width = min(_WIDTH, room * picture.width / picture.height)
-    height = width * picture.height / picture.width
+    width, height = picture.fitted(_WIDTH, room)
     left = (_PAGE[0] - width) / 2
     top = _TOP + (room - height) / 2
     shape = made.shapes.add_picture(io.BytesIO(picture.png), Inches(left), Inches(top), width=Inches(width))
@@ -105,19 +104,19 @@ def _add_picture(made: Any, picture: Picture) -> None:
 
 
 def _add_table(made: Any, table: Table) -> None:
-    size = next((each for each in _SIZES if _fits(table, each)), _SIZES[-1])
+    size = next((points for points in _SIZES if _fits(table, points)), _SIZES[-1])
     heights = [_row_height(table, cells, size) for cells in (table.header, *table.rows)]
     place = (Inches(_LEFT), Inches(_TOP), Inches(_WIDTH), Inches(sum(heights)))
     shape = made.shapes.add_table(len(heights), len(table.header), *place)
     shape.name = table.caption
-    found = shape.table
-    found.horz_banding = False
+    grid = shape.table
+    grid.horz_banding = False
     for column, share in enumerate(table.widths):
-        found.columns[column].width = Inches(_WIDTH * share)
+        grid.columns[column].width = Inches(_WIDTH * share)
     for number, cells in enumerate((table.header, *table.rows)):
-        found.rows[number].height = Inches(heights[number])
+        grid.rows[number].height = Inches(heights[number])
         for column, text in enumerate(cells):
-            cell = found.cell(number, column)
+            cell = grid.cell(number, column)
             cell.margin_top = cell.margin_bottom = Inches(_PAD)
             cell.fill.solid()
             cell.fill.fore_color.rgb = RGBColor.from_string("e8eef3" if number == 0 else "ffffff")

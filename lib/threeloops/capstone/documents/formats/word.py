@@ -100,7 +100,7 @@ def _add(made: Any, block: Block) -> None:
 
 
 def _add_picture(made: Any, picture: Picture) -> None:
-    width = min(_WIDTH, _TALLEST * picture.width / picture.height)
+    width, _ = picture.fitted(_WIDTH, _TALLEST)
     paragraph = made.add_paragraph()
     shape = paragraph.add_run().add_picture(io.BytesIO(picture.png), width=Cm(width))
     shape._inline.docPr.set("descr", picture.alt)
@@ -113,16 +113,16 @@ def _add_picture(made: Any, picture: Picture) -> None:
 
 
 def _add_table(made: Any, table: Table) -> None:
-    found = made.add_table(rows=0, cols=len(table.header))
-    found.alignment = WD_TABLE_ALIGNMENT.LEFT
-    found.autofit = False
-    _frame(found)
-    for column, share in zip(found.columns, table.widths, strict=True):
+    grid = made.add_table(rows=0, cols=len(table.header))
+    grid.alignment = WD_TABLE_ALIGNMENT.LEFT
+    grid.autofit = False
+    _frame(grid)
+    for column, share in zip(grid.columns, table.widths, strict=True):
         column.width = Cm(_WIDTH * share)
     last = len(table.rows) - 1
     whole = table.lines(_CHARACTERS) <= _LINES_TOGETHER
     for number, cells in enumerate([table.header, *table.rows], -1):
-        row = found.add_row()
+        row = grid.add_row()
         properties = row._tr.get_or_add_trPr()
         properties.append(OxmlElement("w:cantSplit"))
         if number < 0:

@@ -53,7 +53,7 @@ class _Writer:
         self.row = 0
         self.widths: list[float] = []
         self.formats: dict[tuple, Any] = {}
-        self.quantities = {each.name: each for each in document.quantities}
+        self.quantities = {quantity.name: quantity for quantity in document.quantities}
 
     def write(self) -> None:
         title = self.document.title[:255]
@@ -62,8 +62,8 @@ class _Writer:
         self.book.set_calc_mode("auto")
         first, *others = self.document.sections
         self._section(first)
-        self._inputs([each for each in self.document.quantities if not each.formula])
-        self._calculation([each for each in self.document.quantities if each.formula])
+        self._inputs([quantity for quantity in self.document.quantities if not quantity.formula])
+        self._calculation([quantity for quantity in self.document.quantities if quantity.formula])
         for section in others:
             if any(isinstance(block, Table) for block in section.blocks) and "all quantities" not in section.title:
                 self._section(section)
@@ -164,38 +164,40 @@ class _Writer:
             self.sheet.write_number(self.row, column, cell.value, style)
 
     def _inputs(self, quantities: list[Quantity]) -> None:
-        self._start("Inputs", "Inputs", (_INPUTS_NOTE,))
-        self._columns((0.28, 0.16, 0.1, 0.1, 0.36, 0.22))
-        self._header(("Quantity", "Value", "Unit", "Evidence", "Source", "Name"), (False, True, *[False] * 4))
-        self.sheet.freeze_panes(self.row, 0)
-        self.sheet.repeat_rows(self.row - 1)
-        for each in quantities:
-            chosen = each.evidence != "model"
+        widths = (0.28, 0.16, 0.1, 0.1, 0.36, 0.22)
+        self._start_quantities("Inputs", _INPUTS_NOTE, widths, ("Evidence", "Source"))
+        for quantity in quantities:
+            chosen = quantity.evidence != "model"
             style = self._style(
-                num_format=_number_format(each.unit, each.value),
+                num_format=_number_format(quantity.unit, quantity.value),
                 bg_color=_CHOSEN if chosen else _COMPUTED,
                 align="right",
                 border=1,
             )
-            self.sheet.write_number(self.row, 1, each.value, style)
-            if chosen and each.value >= 0:
-                wrong = {"input_title": each.label[:32], "error_title": "Not a number", "error_message": _REFUSED}
+            self.sheet.write_number(self.row, 1, quantity.value, style)
+            if chosen and quantity.value >= 0:
+                wrong = {"input_title": quantity.label[:32], "error_title": "Not a number", "error_message": _REFUSED}
                 rule = {"validate": "decimal", "criteria": ">=", "value": 0}
                 self.sheet.data_validation(self.row, 1, self.row, 1, rule | wrong)
-            self._describe(each, "Inputs", (each.evidence, each.source))
+            self._describe(quantity, "Inputs", (quantity.evidence, quantity.source))
 
     def _calculation(self, quantities: list[Quantity]) -> None:
         if not quantities:
             return
-        self._start("Calculation", "Calculation", (_CALCULATION_NOTE,))
-        self._columns((0.3, 0.16, 0.1, 0.44, 0.22))
-        self._header(("Quantity", "Value", "Unit", "Formula", "Name"), (False, True, *[False] * 3))
+        self._start_quantities("Calculation", _CALCULATION_NOTE, (0.3, 0.16, 0.1, 0.44, 0.22), ("Formula",))
+        for quantity in quantities:
+            style = self._style(num_format=_number_format(quantity.unit, quantity.value), align="right")
+            self.sheet.write_formula(self.row, 1, f"={_formula(quantity.formula)}", style, quantity.value)
+            self._describe(quantity, "Calculation", (quantity.formula,))
+
+    def _start_quantities(self, name: str, note: str, widths: tuple[float, ...], texts: tuple[str, ...]) -> None:
+        """Start a sheet of quantities, with a header that stays visible. `texts` are the columns beside the values."""
+        self._start(name, name, (note,))
+        self._columns(widths)
+        columns = ("Quantity", "Value", "Unit", *texts, "Name")
+        self._header(columns, tuple(column == "Value" for column in columns))
         self.sheet.freeze_panes(self.row, 0)
         self.sheet.repeat_rows(self.row - 1)
-        for each in quantities:
-            style = self._style(num_format=_number_format(each.unit, each.value), align="right")
-            self.sheet.write_formula(self.row, 1, f"={_formula(each.formula)}", style, each.value)
-            self._describe(each, "Calculation", (each.formula,))
 
     def _describe(self, quantity: Quantity, sheet: str, texts: tuple[str, ...]) -> None:
         """Write the texts beside a quantity's value, and the name of the cell."""

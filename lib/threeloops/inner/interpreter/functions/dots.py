@@ -86,7 +86,7 @@ class _FormatName(str):
 def dot_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute a scaled product. Before triton 3.8, tl.dot_scaled reads `value` of its formats, but the interpreter
     passes plain strings."""
-    args = tuple(_FormatName(each) if isinstance(each, str) else each for each in args)
+    args = tuple(_FormatName(argument) if isinstance(argument, str) else argument for argument in args)
     return _tritons_dot_scaled(self, *args, **kwargs)
 
 

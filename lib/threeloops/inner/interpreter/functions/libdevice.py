@@ -94,7 +94,7 @@ def _function(symbol: str, floats: bool) -> Callable[..., _Array] | None:
 def _create_extern_elementwise(
     self: Any, library: str, path: str, symbol: str, arguments: list[Any], result: Any, pure: bool
 ) -> Any:
-    values = [values_of(each) for each in arguments]
+    values = [values_of(argument) for argument in arguments]
     dtype = result.scalar
     if symbol in ("__nv_fmaf", "__nv_fmaf_rn"):
         return stored(multiply_add(*values), dtype)
@@ -122,7 +122,7 @@ def _interpreted(name: str, function: Any, stub: FunctionType) -> Any:
         try:
             return function(*args, **{**kwargs, "_semantic": interpreter.interpreter_semantic})
         except KeyError:
-            given = ", ".join(str(getattr(each, "dtype", each)) for each in args)
+            given = ", ".join(str(getattr(argument, "dtype", argument)) for argument in args)
             raise TypeError(
                 f"{name} of libdevice ({kernel_line()}) does not take {given}: convert with .to(tl.float32)"
             ) from None

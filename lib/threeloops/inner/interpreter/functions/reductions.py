@@ -73,43 +73,43 @@ def _scan(self: Any, input: tuple) -> Any:
 
 
 def _reduce_in_halves(self: Any, input: tuple, combine: Callable) -> list:
-    data = [each.handle.data for each in input]
+    data = [tensor.handle.data for tensor in input]
     rank = data[0].ndim
     axis = self.axis
     if axis is None:
-        data = [each.reshape(-1) for each in data]
+        data = [array.reshape(-1) for array in data]
         axis = 0
-    parts = [np.moveaxis(each, axis, 0) for each in data]
-    dtypes = [each.dtype for each in input]
+    parts = [np.moveaxis(array, axis, 0) for array in data]
+    dtypes = [tensor.dtype for tensor in input]
     while (length := len(parts[0])) > 1:
         if length % 2:
             raise ValueError(f"{length} elements along axis {self.axis}: Triton's tensors have a power of two")
-        parts = _combined(combine, dtypes, [each[0::2] for each in parts], [each[1::2] for each in parts])
-    results = [each[0] for each in parts]
+        parts = _combined(combine, dtypes, [part[0::2] for part in parts], [part[1::2] for part in parts])
+    results = [part[0] for part in parts]
     if self.keep_dims:
         axes = tuple(range(rank)) if self.axis is None else axis
-        results = [np.expand_dims(each, axes) for each in results]
-    return [self.to_tensor(each, dtype) for each, dtype in zip(results, dtypes, strict=True)]
+        results = [np.expand_dims(array, axes) for array in results]
+    return [self.to_tensor(array, dtype) for array, dtype in zip(results, dtypes, strict=True)]
 
 
 def _scan_by_doubling(self: Any, input: tuple) -> list:
     """Scan by doubling, as in Hillis and Steele, "Data parallel algorithms" (1986): after step k every element covers
     2ᵏ elements."""
-    dtypes = [each.dtype for each in input]
-    parts = [np.moveaxis(each.handle.data, self.axis, 0) for each in input]
+    dtypes = [tensor.dtype for tensor in input]
+    parts = [np.moveaxis(tensor.handle.data, self.axis, 0) for tensor in input]
     if self.reverse:
-        parts = [np.flip(each, axis=0) for each in parts]
+        parts = [np.flip(part, axis=0) for part in parts]
     length = len(parts[0])
     distance = 1
     while distance < length:
-        earlier = [np.roll(each, distance, axis=0) for each in parts]
+        earlier = [np.roll(part, distance, axis=0) for part in parts]
         step = _combined(self.combine_fn.fn, dtypes, earlier, parts)
         parts = [np.concatenate([old[:distance], new[distance:]]) for old, new in zip(parts, step, strict=True)]
         distance *= 2
     if self.reverse:
-        parts = [np.flip(each, axis=0) for each in parts]
-    results = [np.moveaxis(each, 0, self.axis) for each in parts]
-    return [self.to_tensor(each, dtype) for each, dtype in zip(results, dtypes, strict=True)]
+        parts = [np.flip(part, axis=0) for part in parts]
+    results = [np.moveaxis(part, 0, self.axis) for part in parts]
+    return [self.to_tensor(array, dtype) for array, dtype in zip(results, dtypes, strict=True)]
 
 
 def _combined(combine: Callable, dtypes: list[tl.dtype], left: list[_Array], right: list[_Array]) -> list[_Array]:
@@ -126,7 +126,7 @@ def _combined(combine: Callable, dtypes: list[tl.dtype], left: list[_Array], rig
     finally:
         tl.core.tensor.__bool__ = truth
     results = results if isinstance(results, (tuple, tl.core.tuple)) else (results,)
-    return [np.broadcast_to(_as_stored(each, dtype), shape) for each, dtype in zip(results, dtypes, strict=True)]
+    return [np.broadcast_to(_as_stored(value, dtype), shape) for value, dtype in zip(results, dtypes, strict=True)]
 
 
 def _as_stored(result: Any, dtype: tl.dtype) -> _Array:

@@ -23,27 +23,29 @@ _shapes: dict[_Sizes, Any] = {}
 
 
 def _make_block_type(self: Any, element_ty: Any, shape: Any) -> None:
-    sizes = tuple([each.value if type(each) is tl.constexpr else each for each in shape])
+    sizes = tuple([size.value if type(size) is tl.constexpr else size for size in shape])
     if {*map(type, sizes)} != {int}:  # Triton refuses them; looked up, 16.0 and True would be 16 and 1
         _block_type(self, element_ty, shape)
         return
     key = (getattr(element_ty, "name", ""), getattr(element_ty, "address_space", 0), sizes)
-    known = _types.get(key)
-    if known is None:
+    attributes = _types.get(key)
+    if attributes is None:
         _block_type(self, element_ty, shape)
         self.shape = _shapes.setdefault(sizes, self.shape)
         self.of_tensors = {}  # one for all types of this key, which the first tensor fills
-        known = _types[key] = dict(self.__dict__)
-    self.__dict__.update(known)
+        attributes = _types[key] = dict(self.__dict__)
+    self.__dict__.update(attributes)
     self.element_ty = element_ty
 
 
 def _make_tensor(self: Any, handle: Any, type: Any) -> None:
-    known = type.__dict__.setdefault("of_tensors", {})
-    if not known:
+    attributes = type.__dict__.setdefault("of_tensors", {})
+    if not attributes:
         _tensor(self, handle, type)
-        known.update((name, each) for name, each in self.__dict__.items() if name not in ("handle", "type", "dtype"))
-    self.__dict__.update(known)
+        attributes.update(
+            (name, value) for name, value in self.__dict__.items() if name not in ("handle", "type", "dtype")
+        )
+    self.__dict__.update(attributes)
     self.handle = handle
     self.type = type
     self.dtype = type.scalar

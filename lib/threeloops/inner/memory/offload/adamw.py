@@ -35,13 +35,13 @@ def chunks_of(sizes: Iterable[int], largest: int) -> list[Chunk]:
     """Cut parameters of these sizes, in order, into chunks of at most `largest` elements."""
     if largest < 1:
         raise ValueError(f"chunk_elements = {largest}: expected at least 1")
-    found = []
+    chunks = []
     base = 0
     for number, size in enumerate(sizes):
         for first in range(0, size, largest):
-            found.append(Chunk(number, first, min(largest, size - first), base + first))
+            chunks.append(Chunk(number, first, min(largest, size - first), base + first))
         base += size
-    return found
+    return chunks
 
 
 class OffloadedAdamW:
@@ -100,8 +100,8 @@ class OffloadedAdamW:
         for number, parameter in enumerate(self.parameters):
             if not parameter.is_contiguous() or parameter.device != self.parameters[0].device:
                 raise ValueError(f"parameters[{number}]: expected contiguous tensors on one device")
-            kept = parameter.is_floating_point() and parameter.dtype.itemsize <= torch.float32.itemsize
-            if parameter.dtype != torch.float32 and not (masters and kept):
+            fits_float32 = parameter.is_floating_point() and parameter.dtype.itemsize <= torch.float32.itemsize
+            if parameter.dtype != torch.float32 and not (masters and fits_float32):
                 raise TypeError(
                     f"parameters[{number}] has dtype {parameter.dtype}: expected torch.float32; shorter formats need "
                     "masters=True, whose float32 keeps floating-point numbers of at most 4 bytes"

@@ -91,9 +91,9 @@ class FileStore:
         if manifest is None:
             return 0
         for kind in kinds:
-            if (found := _checksum(self.states[kind])) != manifest["crc32"][kind]:
+            if (checksum := _checksum(self.states[kind])) != manifest["crc32"][kind]:
                 raise StateFileError(
-                    f"{self._path(kind)}: checksum {found}, expected {manifest['crc32'][kind]}: the file was "
+                    f"{self._path(kind)}: checksum {checksum}, expected {manifest['crc32'][kind]}: the file was "
                     f"changed after its last save; {_RESTORE}"
                 )
         return manifest["step"]
@@ -112,8 +112,8 @@ class FileStore:
     def _manifest(self) -> dict | None:
         path = self.folder / _MANIFEST
         if not path.exists():
-            if left := sorted(file.name for file in self.folder.glob("*.bin")):
-                raise StateFileError(f"{path} is missing beside {', '.join(left)}: {_RESTORE}")
+            if files := sorted(file.name for file in self.folder.glob("*.bin")):
+                raise StateFileError(f"{path} is missing beside {', '.join(files)}: {_RESTORE}")
             return None
         try:
             content = json.loads(path.read_text(encoding="utf-8"))

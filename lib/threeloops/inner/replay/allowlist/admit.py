@@ -120,12 +120,12 @@ class _Cell:
     Triton."""
 
     def __init__(self, tree: ast.Module, bound: Counter[str]) -> None:
-        found = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        self.aliases = aliases_of(tree.body, {node.name for node in found})
-        self.functions = {node.name: node for node in found if self._jit(node) is not None}
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        self.aliases = aliases_of(tree.body, {node.name for node in functions})
+        self.functions = {node.name: node for node in functions if self._jit(node) is not None}
         constants = constants_of(tree.body, bound, self.aliases)
-        self.constants = {name: each for name, each in constants.items() if name not in self.functions}
-        self.values = {name: each.value for name, each in self.constants.items() if bound[name] == 1}
+        self.constants = {name: constant for name, constant in constants.items() if name not in self.functions}
+        self.values = {name: constant.value for name, constant in self.constants.items() if bound[name] == 1}
         own = self.functions.keys() | self.constants.keys()
         self.aliases = {name: path for name, path in self.aliases.items() if name not in own}
 
@@ -133,14 +133,16 @@ class _Cell:
         """Check one kernel, and write it in its canonical form."""
         node = self.functions[name]
         self._check_decorators(node)
-        local = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-        local |= {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+        local = {
+            child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)
+        }
+        local |= {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
         node = Canonical(self.aliases, self.constants, local | self.functions.keys()).kernel(node)
         node.args.defaults = [folded(default, self.values) for default in node.args.defaults]
         uses = Rules(node, self.functions, self.constants).check()
         given = [*node.args.posonlyargs, *node.args.args]
-        compile_time = frozenset(each.arg for each in given if path_of(each.annotation) == "tl.constexpr")
-        return Kernel(node.name, node.lineno, tuple(each.arg for each in given), compile_time, frozenset(uses))
+        compile_time = frozenset(argument.arg for argument in given if path_of(argument.annotation) == "tl.constexpr")
+        return Kernel(node.name, node.lineno, tuple(argument.arg for argument in given), compile_time, frozenset(uses))
 
     def text(self, used: Collection[str]) -> str:
         """Return a file with these kernels and constants, each on its line."""
@@ -161,7 +163,7 @@ class _Cell:
 
     def _jit(self, node: ast.FunctionDef) -> ast.expr | None:
         """Return the decorator that makes a function a kernel."""
-        return next((each for each in node.decorator_list if self._called(each) in _JIT), None)
+        return next((decorator for decorator in node.decorator_list if self._called(decorator) in _JIT), None)
 
     def _check_decorators(self, node: ast.FunctionDef) -> None:
         """Check the decorators. Tuners are dropped with any functions they hold, because the launch is recorded after
@@ -171,7 +173,7 @@ class _Cell:
             if name not in _JIT | _TUNERS:
                 allowed = "a kernel's decorators are triton.jit, and triton.autotune and triton.heuristics above it"
                 raise NotAdmitted(decorator.lineno, f"{node.name} is decorated with {name[:60]}", allowed)
-        if [self._called(each) in _JIT for each in node.decorator_list].count(True) > 1:
+        if [self._called(decorator) in _JIT for decorator in node.decorator_list].count(True) > 1:
             raise NotAdmitted(node.lineno, f"{node.name} is decorated with triton.jit twice", "once is enough")
         self._options(node)
 
@@ -180,11 +182,11 @@ class _Cell:
         decorator = self._jit(node)
         if not isinstance(decorator, ast.Call):
             return ""
-        kept = [keyword for keyword in decorator.keywords if keyword.arg not in _DROPPED]
-        if decorator.args or any(k.arg not in _KEPT or not _is_plain(k.value) for k in kept):
+        options = [keyword for keyword in decorator.keywords if keyword.arg not in _DROPPED]
+        if decorator.args or any(k.arg not in _KEPT or not _is_plain(k.value) for k in options):
             allowed = f"triton.jit takes {', '.join(_KEPT)} here, written as literals"
             raise NotAdmitted(decorator.lineno, f"{node.name} is decorated with {ast.unparse(decorator)[:80]}", allowed)
-        return ", ".join(f"{k.arg}={ast.unparse(k.value)}" for k in kept)
+        return ", ".join(f"{k.arg}={ast.unparse(k.value)}" for k in options)
 
 
 def _parse(cell: str) -> ast.Module:

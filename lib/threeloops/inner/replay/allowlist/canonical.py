@@ -96,7 +96,7 @@ class Canonical(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         if path_of(node.func) in _ASSERTIONS:
-            node.args[1:2] = [_message(each) for each in node.args[1:2]]
+            node.args[1:2] = [_message(message) for message in node.args[1:2]]
             for keyword in node.keywords:
                 if keyword.arg == "msg":
                     keyword.value = _message(keyword.value)
@@ -149,32 +149,32 @@ def aliases_of(body: Sequence[ast.stmt], own: Collection[str]) -> dict[str, str]
     for name, path in _meanings(body, own):
         meanings.setdefault(name, []).append(path)
     bound = Counter(bound_names(body))
-    found = {name: path for name, path in _MODULES.items() if not bound[name]}
+    aliases = {name: path for name, path in _MODULES.items() if not bound[name]}
     for name, paths in meanings.items():
         if len(set(paths)) == 1 and bound[name] in (len(paths), 0):
-            found[name] = paths[0]
-    return {name: path for name, path in found.items() if path.partition(".")[0] in {*_MODULES.values(), *own}}
+            aliases[name] = paths[0]
+    return {name: path for name, path in aliases.items() if path.partition(".")[0] in {*_MODULES.values(), *own}}
 
 
 def _meanings(body: Sequence[ast.stmt], own: Collection[str]) -> Iterator[tuple[str, str]]:
-    known = {**_MODULES, **{name: name for name in own}}
+    paths = {**_MODULES, **{name: name for name in own}}
     for node in _statements(body):
-        found: list[tuple[str, str]] = []
+        bindings: list[tuple[str, str]] = []
         match node:
             case ast.Import(names=names):
                 for alias in names:
                     root = alias.name.partition(".")[0]
-                    found.append((alias.asname, _shortened(alias.name)) if alias.asname else (root, root))
+                    bindings.append((alias.asname, _shortened(alias.name)) if alias.asname else (root, root))
             case ast.ImportFrom(module=str(module), names=[ast.alias(name="*")]) if _shortened(module) == "tl":
-                found += [(name, f"tl.{name}") for name in sorted(TL)]
+                bindings += [(name, f"tl.{name}") for name in sorted(TL)]
             case ast.ImportFrom(module=str(module), names=names, level=0):
-                found += [(alias.asname or alias.name, _shortened(f"{module}.{alias.name}")) for alias in names]
+                bindings += [(alias.asname or alias.name, _shortened(f"{module}.{alias.name}")) for alias in names]
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if path := path_of(value):
                 root, dot, rest = path.partition(".")
-                if root in known and name not in own and len(path := known[root] + dot + rest) <= _LONGEST_PATH:
-                    found.append((name, _shortened(path)))
-        known.update(found)
-        yield from found
+                if root in paths and name not in own and len(path := paths[root] + dot + rest) <= _LONGEST_PATH:
+                    bindings.append((name, _shortened(path)))
+        paths.update(bindings)
+        yield from bindings
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

@@ -56,8 +56,8 @@ class _Dtype(str):
 def constants_of(body: Sequence[ast.stmt], bound: Mapping[str, int], aliases: Mapping[str, str]) -> dict[str, Constant]:
     """Return the constants that top-level statements define, each perhaps made a tl.constexpr by a call or an
     annotation."""
-    found: dict[str, Constant] = {}
-    known: dict[str, Any] = {}
+    constants: dict[str, Constant] = {}
+    values: dict[str, Any] = {}
     for node in body:
         for name, value, annotated in _definitions(node):
             expression = Canonical(aliases).visit(value)
@@ -66,7 +66,7 @@ def constants_of(body: Sequence[ast.stmt], bound: Mapping[str, int], aliases: Ma
                     expression = inner
                     annotated = True
             try:
-                worth = _worth(expression, known)
+                worth = _worth(expression, values)
             except (ValueError, RecursionError):
                 continue
             plain = _literal(worth)
@@ -74,10 +74,10 @@ def constants_of(body: Sequence[ast.stmt], bound: Mapping[str, int], aliases: Ma
             if name in RESERVED or is_table or len(plain) > _LONGEST:
                 continue
             text = f"tl.constexpr({plain})" if annotated else plain
-            found[name] = Constant(name, worth, text, node.lineno)
+            constants[name] = Constant(name, worth, text, node.lineno)
             if bound[name] == 1:
-                known[name] = worth
-    return found
+                values[name] = worth
+    return constants
 
 
 def _definitions(node: ast.stmt) -> list[tuple[str, ast.expr, bool]]:
@@ -93,12 +93,14 @@ def _definitions(node: ast.stmt) -> list[tuple[str, ast.expr, bool]]:
                         pairs.append((name, value, False))
                     case ast.Tuple() | ast.List(), ast.Tuple() | ast.List() if len(target.elts) == len(value.elts):
                         both = zip(target.elts, value.elts, strict=True)
-                        pairs += [(name.id, each, False) for name, each in both if isinstance(name, ast.Name)]
+                        pairs += [
+                            (name.id, expression, False) for name, expression in both if isinstance(name, ast.Name)
+                        ]
             return pairs
     return []
 
 
-def _worth(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def _worth(node: ast.expr, constants: Mapping[str, Any]) -> Any:
     """Return the value of an expression of literals and constants: numbers, bools, None, a text, a dtype,
     math.log2(3.0).
 
@@ -107,24 +109,24 @@ def _worth(node: ast.expr, known: Mapping[str, Any]) -> Any:
     match node:
         case ast.Constant(value=None | bool() | int() | float() | str() as value):
             return _small(value)
-        case ast.Name(id=name) if name in known:
-            return known[name]
+        case ast.Name(id=name) if name in constants:
+            return constants[name]
         case ast.UnaryOp(op=kind, operand=operand) if type(kind) in _SIGNS:
-            return _tried(_SIGNS[type(kind)], _number(operand, known))
+            return _tried(_SIGNS[type(kind)], _number(operand, constants))
         case ast.BoolOp(op=ast.And(), values=values):
-            return all(_number(each, known) for each in values)
+            return all(_number(operand, constants) for operand in values)
         case ast.BoolOp(op=ast.Or(), values=values):
-            return any(_number(each, known) for each in values)
+            return any(_number(operand, constants) for operand in values)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            return _worth(body if _number(test, known) else orelse, known)
+            return _worth(body if _number(test, constants) else orelse, constants)
         case ast.BinOp(left=left, op=kind, right=right) | ast.Compare(left=left, ops=[kind], comparators=[right]) if (
             type(kind) in _OPERATORS
         ):
-            return _computed(type(kind), _number(left, known), _number(right, known))
+            return _computed(type(kind), _number(left, constants), _number(right, constants))
         case ast.Tuple(elts=elements):
-            return tuple(_worth(each, known) for each in elements)
+            return tuple(_worth(element, constants) for element in elements)
         case ast.List(elts=elements):
-            return [_worth(each, known) for each in elements]
+            return [_worth(element, constants) for element in elements]
         case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in MATH_NUMBERS:
             return getattr(math, name)
         case ast.Attribute(value=ast.Name(id="tl"), attr=name) if name in DTYPES:
@@ -134,14 +136,14 @@ def _worth(node: ast.expr, known: Mapping[str, Any]) -> Any:
         ):
             return float(word)
         case ast.Call(func=function, args=given, keywords=[]) if path_of(function) in _FUNCTIONS:
-            return _tried(_FUNCTIONS[path_of(function)], *[_number(each, known) for each in given])
+            return _tried(_FUNCTIONS[path_of(function)], *[_number(argument, constants) for argument in given])
     raise ValueError("no literal")
 
 
-def folded(node: ast.expr, known: Mapping[str, Any]) -> ast.expr:
+def folded(node: ast.expr, constants: Mapping[str, Any]) -> ast.expr:
     """Return an expression of literals and known constants as a literal of its value, and any other unchanged."""
     try:
-        text = _literal(_worth(node, known))
+        text = _literal(_worth(node, constants))
     except ValueError:
         return node
     return named(text, node) if len(text) <= _LONGEST else node
@@ -185,14 +187,14 @@ def _literal(value: Any) -> str:
         case float() if math.isnan(value):
             return "(1e999 - 1e999)"
         case tuple():
-            return "(" + "".join(f"{_literal(each)}, " for each in value) + ")"
+            return "(" + "".join(f"{_literal(member)}, " for member in value) + ")"
         case list():
             return "[" + ", ".join(map(_literal, value)) + "]"
     return repr(value)
 
 
-def _number(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    value = _worth(node, known)
+def _number(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    value = _worth(node, constants)
     if not isinstance(value, int | float):
         raise ValueError("no number")
     return value

@@ -16,9 +16,9 @@ def without_ones(view: StridedView) -> StridedView:
 
 def without_axes(view: StridedView, axes: Sequence[int]) -> StridedView:
     """Return the tensor at index 0 of these axes."""
-    kept = [axis for axis in range(len(view.shape)) if axis not in axes]
-    shape = tuple(view.shape[axis] for axis in kept)
-    strides = tuple(view.strides[axis] for axis in kept)
+    remaining = [axis for axis in range(len(view.shape)) if axis not in axes]
+    shape = tuple(view.shape[axis] for axis in remaining)
+    strides = tuple(view.strides[axis] for axis in remaining)
     return replace(view, shape=shape, strides=strides)
 
 

@@ -180,8 +180,8 @@ class _Reader:
         self._view(source)
         if len(set(dimensions)) != len(dimensions) or max(dimensions, default=-1) >= len(source.shape):
             raise malformed("a sum over dimensions that its source lacks, or over one of them twice")
-        kept = enumerate(source.shape)
-        if list(to.shape) != [1 if d in dimensions else n for d, n in kept if step.keepdim or d not in dimensions]:
+        axes = enumerate(source.shape)
+        if list(to.shape) != [1 if d in dimensions else n for d, n in axes if step.keepdim or d not in dimensions]:
             raise malformed("a sum of another shape")
         if source.storage not in self.launched:
             raise RecordingRefused(

@@ -131,7 +131,7 @@ Outputs = _Tensor | _Few[_Tensor | _Few[_Tensor | _Few[_Shallow]]]
 def each_output(outputs: Any, change: Callable[[Any], Any]) -> Any:
     """Return the same tuples of outputs, each of them changed. None stays."""
     if isinstance(outputs, tuple):
-        return tuple(each_output(each, change) for each in outputs)
+        return tuple(each_output(output, change) for output in outputs)
     return None if outputs is None else change(outputs)
 
 

@@ -58,9 +58,9 @@ class LeadingLoop(VirtualTimeLoop):
 
     def finish(self) -> None:
         """End the loop in the sandbox, and close the coroutines that never ran."""
-        for each in self._exports:
-            if inspect.iscoroutine(each):
-                each.close()
+        for exported in self._exports:
+            if inspect.iscoroutine(exported):
+                exported.close()
         self.ask("end")
 
     def ask(self, name: str, *args: Any) -> Any:
@@ -104,8 +104,8 @@ class LeadingLoop(VirtualTimeLoop):
         this waits until that code has ended."""
         self._started = number = self._started + 1
         self._operations[number] = future = self.create_future()
-        lanes = [lane, *(each.lane for each in args if isinstance(each, Remote))]
-        lane = next((each for each in lanes if each is not None), None)
+        lanes = [lane, *(argument.lane for argument in args if isinstance(argument, Remote))]
+        lane = next((lane for lane in lanes if lane is not None), None)
         self._told.append(["begin", number, lane, self._there(target), method, *self._given(args, kwargs)])
         while True:
             try:
@@ -197,7 +197,7 @@ class LeadingLoop(VirtualTimeLoop):
             return [*_called(function, args, kwargs), thread.now]
 
     def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        return [self._argument(each) for each in args], {name: self._argument(kwargs[name]) for name in kwargs}
+        return [self._argument(argument) for argument in args], {name: self._argument(kwargs[name]) for name in kwargs}
 
     def _argument(self, value: Any) -> list[Any]:
         """Encode an argument. Data and objects of the sandbox stay as they are, and other objects become a number."""

@@ -39,7 +39,7 @@ def in_virtual_time(program: Callable[..., Awaitable[Any]], *args: Any, seconds:
     with one_core() as core:
         loop.begin(core)
         try:
-            return run_on(loop, program, *(_remote(loop, each) for each in args), **options)
+            return run_on(loop, program, *(_remote(loop, argument) for argument in args), **options)
         finally:
             loop.finish()
 

@@ -32,7 +32,9 @@ def choose(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[in
     rows = torch.tensor(random, device=logits.device)
     noisy = [samplings[row] for row in random]
     chances = probabilities(logits[rows], noisy)
-    chosen[rows] = draw(chances, [each.seed for each in noisy], [positions[row] for row in random], stream=stream)
+    chosen[rows] = draw(
+        chances, [sampling.seed for sampling in noisy], [positions[row] for row in random], stream=stream
+    )
     return chosen
 
 
@@ -100,7 +102,7 @@ def _uniforms(
     keys = [
         _mix_one(_mix_one(_mix_one(seed) ^ position) ^ stream) for seed, position in zip(seeds, positions, strict=True)
     ]
-    signed = [each - 2**64 if each >= 2**63 else each for each in keys]
+    signed = [key - 2**64 if key >= 2**63 else key for key in keys]
     key = torch.tensor(signed, dtype=torch.int64, device=device)
     bits = _mix(key[:, None] + _GOLDEN_SIGNED * torch.arange(1, columns + 1, device=device))
     return (_shifted(bits, 12).double() + 0.5) * 2.0**-52  # half a step from both ends: neither 0 nor 1

@@ -22,8 +22,8 @@ def note_logprobs(logits: Tensor, requests: Sequence[Request], tokens: Sequence[
     asked = {row: request.sampling.logprobs for row, request in enumerate(requests)}
     rows = [row for row, count in asked.items() if count is not None]
     chosen = logits[torch.tensor(rows, device=logits.device)]
-    found = _logprobs(chosen, [tokens[row] for row in rows], [asked[row] or 0 for row in rows])
-    for row, logprobs in zip(rows, found, strict=True):
+    token_logprobs = _logprobs(chosen, [tokens[row] for row in rows], [asked[row] or 0 for row in rows])
+    for row, logprobs in zip(rows, token_logprobs, strict=True):
         requests[row].logprobs.append(logprobs)
 
 
@@ -48,12 +48,12 @@ def _logprobs(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> l
     own = logprobs.gather(-1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
     most = min(max(counts), logprobs.shape[-1])
     least = logprobs.topk(most).values[:, -1].tolist() if most else []
-    found = []
+    token_logprobs = []
     for row, (logprob, count) in enumerate(zip(own, counts, strict=True)):
         top: list[tuple[int, float]] = []
         if count:
             places = (logprobs[row] >= least[row]).nonzero()[:, 0]  # more than `most` if the last ones are equal
             values, order = logprobs[row, places].sort(descending=True, stable=True)
             top = list(zip(places[order][:count].tolist(), values[:count].tolist(), strict=True))
-        found.append(TokenLogprobs(logprob, tuple(top)))
-    return found
+        token_logprobs.append(TokenLogprobs(logprob, tuple(top)))
+    return token_logprobs

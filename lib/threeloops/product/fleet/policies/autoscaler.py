@@ -149,7 +149,7 @@ class Autoscaler:
         desired, reason = self._rule(state)
         before = history.recommendations or ((now, state.replicas),)  # what is there was somebody's recommendation
         longest = max(self.up.window, self.down.window)
-        recent = tuple(each for each in before if each[0] > now - longest)
+        recent = tuple(recommendation for recommendation in before if recommendation[0] > now - longest)
         history = replace(history, recommendations=(*recent, (now, desired)))
         desired, reason = self._stabilised(now, state, history, desired, reason)
         desired, reason = self._limited(now, state, history, desired, reason)
@@ -172,34 +172,34 @@ class Autoscaler:
 
     def _rule(self, state: State) -> tuple[int, str]:
         """Step 1: the number that the metrics ask for."""
-        known = [metric for metric in state.metrics if metric is not None]
-        if not known:
+        readings = [metric for metric in state.metrics if metric is not None]
+        if not readings:
             return state.replicas, "no ready replica has a metric"
-        mean = sum(known) / len(known)
+        mean = sum(readings) / len(readings)
         ratio = mean / self.target
-        said = f"mean {mean:.3g} of a target of {self.target:g} over {len(known)} ready"
+        reason = f"mean {mean:.3g} of a target of {self.target:g} over {len(readings)} ready"
         unready = state.replicas - len(state.metrics) if ratio > 1 else 0
-        missing = len(state.metrics) - len(known)
+        missing = len(state.metrics) - len(readings)
         if not unready and not missing:
             if abs(ratio - 1) <= self.tolerance:
-                return state.replicas, f"{said}: within the tolerance"
-            return _ceil(ratio * len(known)), said
+                return state.replicas, f"{reason}: within the tolerance"
+            return _ceil(ratio * len(readings)), reason
         assumed = missing * self.target if ratio < 1 else 0.0  # the others that are set aside count as idle
-        counted = len(known) + missing + unready
-        damped = (sum(known) + assumed) / counted / self.target
-        said += "".join(f", {count} {what}" for count, what in ((unready, "starting"), (missing, "silent")) if count)
+        counted = len(readings) + missing + unready
+        damped = (sum(readings) + assumed) / counted / self.target
+        reason += "".join(f", {count} {what}" for count, what in ((unready, "starting"), (missing, "silent")) if count)
         desired = _ceil(damped * counted)
         if abs(damped - 1) <= self.tolerance:
-            return state.replicas, f"{said}: within the tolerance"
+            return state.replicas, f"{reason}: within the tolerance"
         if (damped - 1) * (ratio - 1) < 0 or (desired - state.replicas) * (ratio - 1) < 0:
-            return state.replicas, f"{said}: counting them would turn the direction"
-        return desired, said
+            return state.replicas, f"{reason}: counting them would turn the direction"
+        return desired, reason
 
     def _stabilised(self, now: float, state: State, history: History, desired: int, reason: str) -> tuple[int, str]:
         """Step 2: only as far as every recommendation of the window agrees."""
-        known = history.recommendations
-        lowest = min([desired, *(replicas for at, replicas in known if at > now - self.up.window)])
-        highest = max([desired, *(replicas for at, replicas in known if at > now - self.down.window)])
+        recommendations = history.recommendations
+        lowest = min([desired, *(replicas for at, replicas in recommendations if at > now - self.up.window)])
+        highest = max([desired, *(replicas for at, replicas in recommendations if at > now - self.down.window)])
         stable = min(max(state.replicas, lowest), highest)
         if stable == desired:
             return desired, reason
@@ -217,7 +217,7 @@ class Autoscaler:
         reached = {rate: _reachable(rate, sign, now, current, history) for rate in rules.rates}
         if reached:
             farthest = rules.select == "max"
-            rate = max(reached, key=lambda each: reached[each] * sign * (1 if farthest else -1))
+            rate = max(reached, key=lambda rate: reached[rate] * sign * (1 if farthest else -1))
             limit = max(reached[rate], current) if sign > 0 else min(reached[rate], current)
             if (desired - limit) * sign > 0:
                 desired, reason = limit, f"{reason}, which asks for {desired}; at most {rate}"
@@ -229,7 +229,7 @@ class Autoscaler:
     def _decision(self, now: float, state: State, history: History, desired: int, reason: str) -> Decision:
         rates = (*self.up.rates, *self.down.rates)
         longest = max((rate.seconds for rate in rates), default=0.0)
-        changes = tuple(each for each in history.changes if each[0] > now - longest)
+        changes = tuple(change for change in history.changes if change[0] > now - longest)
         if desired != state.replicas:
             changes += ((now, desired - state.replicas),)
         return Decision(desired, reason, replace(history, changes=changes))

@@ -4,6 +4,9 @@
 ...     fleet.wait_for(2)
 ...     client = openai.OpenAI(base_url=f"{fleet.url}/v1", api_key="none")
 ...     fleet.containers[0].kill()
+
+The rest of the library does not use this package. Benchmarks use it to compare the simulation with real processes, and
+tests use it to check that the policies, the probes and the proxy work outside the simulation.
 """
 
 from typing import TYPE_CHECKING

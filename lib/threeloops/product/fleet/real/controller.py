@@ -118,7 +118,9 @@ class RealFleet:
 
     def wait_until(self, done: Callable[[], bool], seconds: float = 120.0) -> float:
         def why() -> str:
-            logs = [f"{each.name}: {each.log.read_text(errors='replace')[-400:]}" for each in self.containers]
+            logs = [
+                f"{container.name}: {container.log.read_text(errors='replace')[-400:]}" for container in self.containers
+            ]
             return "the fleet did not get there; " + "; ".join(logs)
 
         return wait_until(lambda: self.failed is not None or done(), seconds, why)
@@ -142,13 +144,15 @@ class RealFleet:
                 self._look()
 
     def _reconcile(self) -> None:
-        staying = [each for each in self._members if not each.container.draining and each.drain_ends == math.inf]
+        staying = [
+            member for member in self._members if not member.container.draining and member.drain_ends == math.inf
+        ]
         for _ in range(self.desired - len(staying)):
             life = Life(f"replica-{len(self.lives)}", self.now())
             self.lives.append(life)
             container = Container(life.replica, self.command, self.folder, self.probes, time.monotonic())
             self._members.append(_Member(container, life))
-        order = sorted(staying, key=lambda each: (each.container.ready, -each.life.asked))
+        order = sorted(staying, key=lambda member: (member.container.ready, -member.life.asked))
         for member in order[: max(0, len(staying) - self.desired)]:
             member.life.drains = self.now()
             member.drain_ends = self.now() + self.drain
@@ -180,22 +184,31 @@ class RealFleet:
                 self._members.remove(member)
 
     def _look(self) -> None:
-        staying = [each for each in self._members if each.drain_ends == math.inf]
-        ready = [each for each in staying if each.container.ready]
-        metrics = tuple(scrape(each.container.port) for each in ready)
-        known = [metric for metric in metrics if metric is not None]
+        staying = [member for member in self._members if member.drain_ends == math.inf]
+        ready = [member for member in staying if member.container.ready]
+        metrics = tuple(scrape(member.container.port) for member in ready)
+        readings = [metric for metric in metrics if metric is not None]
         reason = "a fixed number"
         if self.autoscaler is not None:
-            state = State(len(staying), metrics, sum(known), self._history)
+            state = State(len(staying), metrics, sum(readings), self._history)
             decision = self.autoscaler.decide(self.now(), state)
             self.desired = decision.desired
             self._history = decision.history
             reason = decision.reason
-        mean = sum(known) / len(known) if known else math.nan
+        mean = sum(readings) / len(readings) if readings else math.nan
         starting = len(staying) - len(ready)
         draining = len(self._members) - len(staying)
         self.samples.append(
             Sample(
-                self.now(), math.nan, len(ready), starting, draining, 0, round(sum(known)), mean, self.desired, reason
+                self.now(),
+                math.nan,
+                len(ready),
+                starting,
+                draining,
+                0,
+                round(sum(readings)),
+                mean,
+                self.desired,
+                reason,
             )
         )

@@ -228,10 +228,10 @@ class Nginx:
 
 
 def _program() -> str:
-    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if found is None:
+    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if program is None:
         raise NginxError("nginx is not installed: `apt-get install nginx-light` (or nginx) brings it")
-    return found
+    return program
 
 
 def _takes_requests(worker: psutil.Process) -> bool:

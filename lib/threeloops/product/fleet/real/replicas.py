@@ -125,13 +125,13 @@ def scrape(port: int, names: Sequence[str] = _QUEUE, seconds: float = 2.0) -> fl
     status, text = _get(port, "/metrics", seconds)
     if status != 200:
         return None
-    found = [
+    values = [
         sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name in names
     ]
-    return sum(found) if found else None
+    return sum(values) if values else None
 
 
 def _get(port: int, path: str, seconds: float) -> tuple[int, str]:

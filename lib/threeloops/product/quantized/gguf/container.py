@@ -102,9 +102,9 @@ def _value(key: str, value: Value) -> bytes:
         return struct.pack("<II", _UINT32, value)
     if isinstance(value, float):
         return struct.pack("<If", _FLOAT32, value)
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
         return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_string, value))
-    if isinstance(value, list) and all(type(each) is int and -(2**31) <= each < 2**31 for each in value):
+    if isinstance(value, list) and all(type(number) is int and -(2**31) <= number < 2**31 for number in value):
         return struct.pack(f"<IIQ{len(value)}i", _ARRAY, _INT32, len(value), *value)
     raise ValueError(
         f"{key} = {value!r}: expected text, a truth value, a whole number below 2^32, a float, or a list of texts or "
@@ -137,25 +137,25 @@ class _Reader:
     def file(self) -> File:
         if (magic := bytes(self._take(4))) != _MAGIC:
             raise GGUFError(f"{self.name} begins with {magic!r}: expected b'GGUF'; it is not a GGUF file")
-        version, tensors, values = self._numbers("IQQ")
+        version, tensor_count, value_count = self._numbers("IQQ")
         if version not in _READ:
             what = "it is of a big-endian machine" if version == _VERSION << 24 else "convert it again"
             raise GGUFError(f"{self.name} has version {version}: expected {' or '.join(map(str, _READ))}; {what}")
         metadata: dict[str, Value] = {}
-        for _ in range(values):
+        for _ in range(value_count):
             key = self._text()
             if key in metadata:
                 raise GGUFError(f"{self.name} has {key} twice: expected each key once; the file is damaged")
             metadata[key] = self._any(*self._numbers("I"))
-        infos = [self._info() for _ in range(tensors)]
+        infos = [self._info() for _ in range(tensor_count)]
         alignment = metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise GGUFError(f"{self.name} has general.alignment = {alignment!r}: expected a power of two")
         first = self.place + _padding(self.place, alignment)
-        found = {info[0]: self._tensor(*info, first, alignment) for info in infos}
-        if len(found) < len(infos):
+        tensors = {info[0]: self._tensor(*info, first, alignment) for info in infos}
+        if len(tensors) < len(infos):
             raise GGUFError(f"{self.name} has two tensors of one name: expected each once; the file is damaged")
-        return File(metadata, found)
+        return File(metadata, tensors)
 
     def _take(self, size: int) -> memoryview:
         if size > len(self.data) - self.place:
@@ -200,8 +200,8 @@ class _Reader:
             raise GGUFError(f"{self.name}: {name} has shape {shape}: expected sizes of at least 1")
         type, place = self._numbers("IQ")
         if type not in TensorType.__members__.values():
-            known = ", ".join(f"{each.name} ({each.value})" for each in TensorType)
-            raise GGUFError(f"{self.name}: {name} has type {type}: expected one of {known}; convert the file to Q8_0")
+            types = ", ".join(f"{member.name} ({member.value})" for member in TensorType)
+            raise GGUFError(f"{self.name}: {name} has type {type}: expected one of {types}; convert the file to Q8_0")
         return name, shape, TensorType(type), place
 
     def _tensor(

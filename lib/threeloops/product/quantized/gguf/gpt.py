@@ -115,29 +115,29 @@ class _Part:
 
 def _parts(config: GPTConfig, turns: bool) -> dict[str, list[_Part]]:
     """List the tensors of the file for each of our weights. A tied head has none, because it is the embedding."""
-    found = {"embedding.weight": [_Part("token_embd.weight")]}
+    parts = {"embedding.weight": [_Part("token_embd.weight")]}
     for layer in range(config.layers):
-        found |= _parts_of_layer(config, layer, turns)
-    found["norm.weight"] = [_Part("output_norm.weight")]
+        parts |= _parts_of_layer(config, layer, turns)
+    parts["norm.weight"] = [_Part("output_norm.weight")]
     if not config.tied_embeddings:
-        found["head.weight"] = [_Part("output.weight")]
-    return found
+        parts["head.weight"] = [_Part("output.weight")]
+    return parts
 
 
 def _parts_of_layer(config: GPTConfig, layer: int, turns: bool) -> dict[str, list[_Part]]:
     ours = f"blocks.{layer}"
     theirs = f"blk.{layer}"
     query, key, value = config.qkv_widths
-    found = {f"{ours}.{name}.weight": [_Part(f"{theirs}.{named}.weight")] for name, named in _NAMES.items()}
+    parts = {f"{ours}.{name}.weight": [_Part(f"{theirs}.{named}.weight")] for name, named in _NAMES.items()}
     if config.qk_norm:
-        found |= {f"{ours}.{name}.weight": [_Part(f"{theirs}.{named}.weight")] for name, named in _HEAD_NORMS.items()}
+        parts |= {f"{ours}.{name}.weight": [_Part(f"{theirs}.{named}.weight")] for name, named in _HEAD_NORMS.items()}
     for kind in ("weight", "bias") if config.qkv_bias else ("weight",):
-        found[f"{ours}.attention.qkv.{kind}"] = [
+        parts[f"{ours}.attention.qkv.{kind}"] = [
             _Part(f"{theirs}.attn_q.{kind}", query, turns),
             _Part(f"{theirs}.attn_k.{kind}", key, turns),
             _Part(f"{theirs}.attn_v.{kind}", value),
         ]
-    return found
+    return parts
 
 
 def _interleaved(rows: int, head_dim: int) -> torch.Tensor:
@@ -176,29 +176,32 @@ def load_gguf(path: Path, *, config: GPTConfig | None = None, keep_bits: bool = 
     """
     file = read_file(path)
     where = Path(path).name
-    found = read_config(file, where)
-    if config is not None:
-        require_same(found, config, where)
-        found = config
+    file_config = read_config(file, where)
+    if config is None:
+        config = file_config
+    else:
+        require_same(file_config, config, where)
     turns = file.metadata["general.architecture"] in _TURNING
-    _require_tensors(file, found, turns, where)
-    model = GPT(found)
-    kept: list[tuple[str, np.ndarray, TensorType]] = []
-    for ours, parts in _parts(found, turns).items():
+    _require_tensors(file, config, turns, where)
+    model = GPT(config)
+    quantized: list[tuple[str, np.ndarray, TensorType]] = []
+    for ours, parts in _parts(config, turns).items():
         stored = [file.tensors[part.name] for part in parts]
         weight = model.get_parameter(ours)
         with torch.no_grad():
-            values = [decode(each.data, each.type).reshape(each.shape) for each in stored]
-            ordered = [_our_rows(part, each, found.head_dim) for part, each in zip(parts, values, strict=True)]
+            values = [decode(tensor.data, tensor.type).reshape(tensor.shape) for tensor in stored]
+            ordered = [_our_rows(part, value, config.head_dim) for part, value in zip(parts, values, strict=True)]
             weight.copy_(torch.from_numpy(np.concatenate(ordered)))
-        kinds = {each.type for each in stored}
+        kinds = {tensor.type for tensor in stored}
         if keep_bits and len(kinds) == 1 and kinds <= {TensorType.Q4_0, TensorType.Q8_0} and weight.ndim == 2:
-            tied = ours == "embedding.weight" and found.tied_embeddings
+            tied = ours == "embedding.weight" and config.tied_embeddings
             if tied or ours != "embedding.weight":
-                rows = [_our_rows(part, each.data, found.head_dim) for part, each in zip(parts, stored, strict=True)]
+                rows = [
+                    _our_rows(part, tensor.data, config.head_dim) for part, tensor in zip(parts, stored, strict=True)
+                ]
                 name = "head" if tied else ours.removesuffix(".weight")
-                kept.append((name, np.concatenate(rows), stored[0].type))
-    for name, packed, type in kept:
+                quantized.append((name, np.concatenate(rows), stored[0].type))
+    for name, packed, type in quantized:
         parent, _, leaf = name.rpartition(".")
         layer = QuantizedLinear(to_quantized_weight(packed, type), model.get_submodule(name).bias)
         setattr(model.get_submodule(parent), leaf, layer)

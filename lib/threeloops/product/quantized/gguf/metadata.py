@@ -178,11 +178,11 @@ def read_config(file: File, where: str) -> GPTConfig:
     except (ValueError, TypeError) as error:
         raise GGUFError(f"{where} describes a model that cannot be built: {error}") from None
     _require_nothing_else(values, config, where, name)
-    if (factors := file.tensors.get(ROPE_FREQUENCIES)) is not None:
+    if (tensor := file.tensors.get(ROPE_FREQUENCIES)) is not None:
         if config.rope_scaling is not None:
             raise GGUFError(f"{where} has {name}.rope.scaling.factor and {ROPE_FREQUENCIES}: expected one of them")
-        found = decode(factors.data, factors.type).ravel()
-        config = dataclasses.replace(config, rope_scaling=_llama3(found, values, config, where))
+        factors = decode(tensor.data, tensor.type).ravel()
+        config = dataclasses.replace(config, rope_scaling=_llama3(factors, values, config, where))
     return config
 
 
@@ -235,8 +235,8 @@ def _llama3(factors: np.ndarray, values: dict[str, Value], config: GPTConfig, wh
 
 
 def _require_nothing_else(values: dict[str, Value], config: GPTConfig, where: str, name: str) -> None:
-    known = {*_SIZES.values(), *_WITHOUT_EFFECT, *_ROPE}
-    known |= {"attention.value_length", "rope.dimension_count", "attention.sliding_window"}
+    keys = {*_SIZES.values(), *_WITHOUT_EFFECT, *_ROPE}
+    keys |= {"attention.value_length", "rope.dimension_count", "attention.sliding_window"}
     turned = values.get("rope.dimension_count", config.head_dim)
     if turned != config.head_dim or config.max_sequence > _LONGEST:
         raise GGUFError(
@@ -254,17 +254,17 @@ def _require_nothing_else(values: dict[str, Value], config: GPTConfig, where: st
             "architecture, so programs disagree about this file"
         )
     for key, value in values.items():
-        if key not in known and value not in _NEUTRAL.get(key, ()):
+        if key not in keys and value not in _NEUTRAL.get(key, ()):
             expected = "expected no such key; the library would ignore it"
             if key in _NEUTRAL:
                 expected = f"expected {_NEUTRAL[key][-1]}; the library always uses {_NEUTRAL[key][-1]}"
             raise GGUFError(f"{where} has {name}.{key} = {value!r}: {expected}")
 
 
-def require_same(found: GPTConfig, config: GPTConfig, where: str) -> None:
+def require_same(file_config: GPTConfig, config: GPTConfig, where: str) -> None:
     """Raise GGUFError naming the first field in which a file's configuration differs from the expected one."""
     for field in dataclasses.fields(GPTConfig):
-        theirs = getattr(found, field.name)
+        theirs = getattr(file_config, field.name)
         ours = getattr(config, field.name)
         if field.name == "sliding_window" and (ours or math.inf) >= config.max_sequence:
             continue

@@ -67,7 +67,7 @@ class Vocabulary:
                 f"the vocabulary has {len(self.tokens)} tokens: expected at most {size}, the model's vocabulary_size; "
                 "pass the tokenizer of this model"
             )
-        found: dict[str, Value] = {
+        metadata: dict[str, Value] = {
             "tokenizer.ggml.model": "gpt2",
             "tokenizer.ggml.pre": self.pre,
             "tokenizer.ggml.tokens": [*self.tokens, *(f"[PAD{number}]" for number in unused)],
@@ -78,8 +78,8 @@ class Vocabulary:
             "tokenizer.ggml.add_bos_token": self.add_begin,
             "tokenizer.ggml.add_eos_token": self.add_end,
         }
-        found |= {f"tokenizer.ggml.{name}_token_id": token for name, token in self._named_ends(size).items()}
-        return found | ({} if self.chat_template is None else {"tokenizer.chat_template": self.chat_template})
+        metadata |= {f"tokenizer.ggml.{name}_token_id": token for name, token in self._named_ends(size).items()}
+        return metadata | ({} if self.chat_template is None else {"tokenizer.chat_template": self.chat_template})
 
     def _named_ends(self, size: int) -> dict[str, int]:
         """Return `other_ends` by llama.cpp's names: "eot" ends a turn, and "eom" a message within a turn.
@@ -210,7 +210,7 @@ def _around(processor: Mapping[str, Any] | None, end: int, folder: Path) -> tupl
     """
     before: list[int] = []
     after: list[int] = []
-    known = True
+    is_supported = True
     for step in _steps(processor, "processors"):
         if step["type"] == "ByteLevel":  # it adds no tokens
             continue
@@ -220,11 +220,11 @@ def _around(processor: Mapping[str, Any] | None, end: int, folder: Path) -> tupl
             for part in parts
         ]
         texts = [at for at, part in enumerate(parts) if "Sequence" in part]
-        known &= len(texts) == 1
+        is_supported &= len(texts) == 1
         at = texts[0] if texts else 0
         before = [*chain(*special[:at]), *before]
         after = [*after, *chain(*special[at:])]
-    if not known or len(before) > 1 or after not in ([], [end]):
+    if not is_supported or len(before) > 1 or after not in ([], [end]):
         raise ValueError(
             f"{folder / 'tokenizer.json'} has post_processor = {json.dumps(processor, ensure_ascii=False)}: expected "
             f"at most one token before a text, and nothing or the eos_token, {end}, after it; export without a "

@@ -21,14 +21,14 @@ class Limits:
     concurrent: float = math.inf  # requests that run or are queued
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            least = 0 if each.name.endswith("per_second") else 1
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            least = 0 if limit.name.endswith("per_second") else 1
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-                raise ValueError(f"{each.name} = {value!r}: expected a number, at least {least}")
-            if value == math.inf and each.name.endswith("burst"):
+                raise ValueError(f"{limit.name} = {value!r}: expected a number, at least {least}")
+            if value == math.inf and limit.name.endswith("burst"):
                 raise ValueError(
-                    f"{each.name} = inf: a bucket without a bottom; leave the rate without a limit instead"
+                    f"{limit.name} = inf: a bucket without a bottom; leave the rate without a limit instead"
                 )
 
 

@@ -85,14 +85,15 @@ class Keys:
                 "invalid_api_key",
                 "no API key: expected the header `Authorization: Bearer KEY`; ask whoever runs this service for a key",
             )
-        found = None
+        owner = None
         digest = _digest(key.strip())
-        for known, client in self._clients:  # all of them, so that the time says nothing about which one was close
-            if hmac.compare_digest(known, digest):
-                found = client
-        if found is None:
+        # All of them, so that the time says nothing about which one was close.
+        for stored_digest, client in self._clients:
+            if hmac.compare_digest(stored_digest, digest):
+                owner = client
+        if owner is None:
             raise Refused(401, "invalid_api_key", "this API key is not known here: check it, or ask for a new one")
-        return found
+        return owner
 
     def _reload(self, path: Path) -> None:
         if (now := _signature(path)) == self._seen:
@@ -113,10 +114,10 @@ def _digest(key: str) -> bytes:
 def _signature(path: Path) -> _Signature | None:
     """Return a signature that changes when the file is written or replaced, or None if it does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _check_name(name: Any) -> None:
@@ -136,7 +137,7 @@ def _read(path: Path) -> list[tuple[bytes, Client]]:
         raise KeysFileError(f"{path}: not TOML: {error}") from None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries) or not entries:
         raise KeysFileError(f"{path}, line 1: expected at least one table [[keys]]; `Keys.new(name)` makes an entry")
-    found: dict[str, tuple[bytes, Client]] = {}
+    clients: dict[str, tuple[bytes, Client]] = {}
     for number, entry in enumerate(entries):
         field = "name"
         try:
@@ -145,20 +146,20 @@ def _read(path: Path) -> list[tuple[bytes, Client]]:
                     raise ValueError(f"no field {field!r}: expected {', '.join(_ENTRY)}")
             field = "name"
             _check_name(name := entry.get("name"))
-            if name in found:
+            if name in clients:
                 raise ValueError(f"name = {name!r}: another entry has it")
             field = "sha256"
             digest = _hash_of(entry.get("sha256"))
-            if digest in (known for known, _ in found.values()):
+            if digest in (other for other, _ in clients.values()):
                 raise ValueError("sha256: another entry has the same key")
             field = "admin"
             if not isinstance(admin := entry.get("admin", False), bool):
                 raise ValueError(f"admin = {admin!r}: expected true or false")
             field = "limits"
-            found[name] = digest, Client(name, _limits(entry.get("limits", {})), admin)
+            clients[name] = digest, Client(name, _limits(entry.get("limits", {})), admin)
         except ValueError as error:
             raise KeysFileError(f"{path}, line {_line_of(text, number, field)}, keys[{number}]: {error}") from None
-    return list(found.values())
+    return list(clients.values())
 
 
 def _hash_of(text: Any) -> bytes:
@@ -181,11 +182,11 @@ def _limits(table: Any) -> Limits:
 def _line_of(text: str, number: int, field: str) -> int:
     """Return the line of an entry's field, or of the entry, or 1 if the entry is not written as [[keys]]."""
     entry = -1
-    found = 1
+    start = 1
     for line, content in enumerate(text.splitlines(), 1):
         if re.match(r"\s*\[\[\s*keys\s*\]\]", content):
             entry += 1
-            found = line if entry == number else found
+            start = line if entry == number else start
         elif entry == number and re.match(rf"\s*(\[\s*keys\s*\.\s*)?[\"']?{re.escape(field)}\b", content):
             return line
-    return found
+    return start

@@ -2,10 +2,8 @@
 
 import asyncio
 import socket
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
 
 from threeloops.module_process import command
@@ -28,6 +26,7 @@ from threeloops.product.service.engine.messages import (
     Submit,
     Tokens,
 )
+from threeloops.product.token_stream import TokenStream
 
 __all__ = ["EngineClient"]
 
@@ -36,17 +35,6 @@ _ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": G
 """The error that readers get for an outcome. Outcomes that are not listed give RequestFailed."""
 _END_SECONDS = 5.0
 """The time that the process has to end by itself after its socket was closed."""
-
-
-@dataclass(eq=False)
-class _Reader:
-    """One request, its tokens that have arrived and are not yet read, and how it ended."""
-
-    request: Request
-    tokens: deque[int] = field(default_factory=deque)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    done: bool = False
-    error: Exception | None = None
 
 
 class EngineClient:
@@ -64,7 +52,7 @@ class EngineClient:
         self.spec = spec
         self.model: Ready | None = None
         """The process's description of its model, or None until it is loaded."""
-        self._readers: dict[int, _Reader] = {}
+        self._streams: dict[int, TokenStream] = {}
         self._numbers = count()
         self._questions: dict[int, asyncio.Future[EngineStats]] = {}
         self._ready = asyncio.Event()
@@ -127,8 +115,8 @@ class EngineClient:
         if not self.ready:
             raise EngineStopped(self.reason or "the engine is loading its model")
         number = next(self._numbers)
-        taken = 0
-        reader = self._readers[number] = _Reader(request)
+        stream = self._streams[number] = TokenStream(request, self.spec.window)
+        half = max(1, stream.window // 2)
         self._link.send(
             Submit(
                 number,
@@ -140,23 +128,13 @@ class EngineClient:
             )
         )
         try:
-            while True:
-                await reader.changed.wait()
-                reader.changed.clear()
-                while reader.tokens:
-                    token = reader.tokens.popleft()
-                    request.output.append(token)
-                    if (taken := taken + 1) >= max(1, self.spec.window // 2):
-                        self._link.send(Credit(number, taken))
-                        taken = 0
-                    yield token
-                if reader.done and reader.error is not None:
-                    raise reader.error
-                if reader.done:
-                    return
+            async for token in stream:
+                if stream.read % half == 0:
+                    self._link.send(Credit(number, half))
+                yield token
         finally:
-            del self._readers[number]
-            if not reader.done:
+            del self._streams[number]
+            if not stream.done:
                 self._link.send(Cancel(number))
 
     async def stats(self, seconds: float = _STATS_SECONDS) -> EngineStats:
@@ -196,21 +174,22 @@ class EngineClient:
         match message:
             case Tokens():
                 for number, tokens in message.tokens.items():
-                    if (reader := self._readers.get(number)) is not None:
-                        reader.tokens.extend(tokens)
-                        reader.changed.set()
+                    if (stream := self._streams.get(number)) is not None:
+                        stream.request.output.extend(tokens)
+                        stream.available = len(stream.request.output)
+                        stream.changed.set()
                 for number, logprobs in message.logprobs.items():
-                    if (reader := self._readers.get(number)) is not None:
-                        reader.request.logprobs.extend(logprobs)
+                    if (stream := self._streams.get(number)) is not None:
+                        stream.request.logprobs.extend(logprobs)
                 for number, logprobs in message.prompt_logprobs.items():
-                    if (reader := self._readers.get(number)) is not None:
-                        reader.request.prompt_logprobs = logprobs
+                    if (stream := self._streams.get(number)) is not None:
+                        stream.request.prompt_logprobs = logprobs
                 for number, cached in message.cached.items():
-                    if (reader := self._readers.get(number)) is not None:
-                        reader.request.cached_first = cached
+                    if (stream := self._streams.get(number)) is not None:
+                        stream.request.cached_first = cached
             case Finished():
-                if (reader := self._readers.get(message.number)) is not None:
-                    self._finish(reader, message)
+                if (stream := self._streams.get(message.number)) is not None:
+                    self._finish(stream, message)
             case Stats():
                 answer = self._questions.get(message.number)
                 if answer is not None and not answer.done():
@@ -221,29 +200,29 @@ class EngineClient:
             case Failed():
                 self._reason = message.reason
 
-    def _finish(self, reader: _Reader, finished: Finished) -> None:
+    def _finish(self, stream: TokenStream, finished: Finished) -> None:
         if finished.outcome in (Finish.STOP.value, Finish.LENGTH.value):
-            reader.request.finish = Finish(finished.outcome)
+            stream.request.finish = Finish(finished.outcome)
         else:
             kind = _ERRORS.get(finished.outcome, RequestFailed)
-            self._fail(reader, kind(finished.message))
-        reader.done = True
-        reader.changed.set()
+            self._fail(stream, kind(finished.message))
+        stream.done = True
+        stream.changed.set()
 
-    def _fail(self, reader: _Reader, error: Exception) -> None:
-        reader.request.finish = Finish.ERROR
-        reader.request.error = str(error)
-        reader.error = error
+    def _fail(self, stream: TokenStream, error: Exception) -> None:
+        stream.request.finish = Finish.ERROR
+        stream.request.error = str(error)
+        stream.error = error
 
     def _lost(self) -> None:
         self._reason = self._reason or f"the engine's process {self.pid} has ended unexpectedly"
         self._gone.set()
         stopped = EngineStopped(self._reason)
-        for reader in self._readers.values():
-            if not reader.done:
-                self._fail(reader, stopped)
-                reader.done = True
-                reader.changed.set()
+        for stream in self._streams.values():
+            if not stream.done:
+                self._fail(stream, stopped)
+                stream.done = True
+                stream.changed.set()
         for answer in self._questions.values():
             if not answer.done():
                 answer.set_exception(stopped)

@@ -45,6 +45,7 @@ from threeloops.product.service.engine.messages import (
     frame,
 )
 from threeloops.product.text import ByteTokenizer, load_tokenizer
+from threeloops.product.token_stream import Backlog
 from threeloops.resident import use_huge_pages
 
 __all__ = ["main"]
@@ -135,16 +136,6 @@ class _Front:
             self.hang_up(0)
 
 
-@dataclass(eq=False)
-class _Stream:
-    """One request on its way to the front, by its counts of tokens."""
-
-    request: Request
-    sent: int = 0
-    taken: int = 0
-    paused: bool = False
-
-
 class _Server:
     """The engine and its readers. If a reader is `window` tokens behind, its request is paused until the reader has
     taken half of them. A paused request gives its seat and its blocks to others.
@@ -157,14 +148,14 @@ class _Server:
         self._engine = engine
         self._front = front
         self._window = window
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, Backlog] = {}
         self._unchecked: dict[int, Request] = {}  # requests whose grammars are being compiled
         self._compiling = ThreadPoolExecutor(1, "grammars")
         self._is_busy = False
 
     def turn(self) -> None:
         """Handle the received messages, and make a step. Raises what the executor raises."""
-        answers = [found for heard in self._front.heard(wait=not self._is_busy) if (found := self._take(heard))]
+        answers = [answer for heard in self._front.heard(wait=not self._is_busy) if (answer := self._take(heard))]
         batch = self._engine.step()
         self._is_busy = bool(batch.chunks)
         if answers := [*answers, *self._new(batch)]:
@@ -176,10 +167,8 @@ class _Server:
                 return self._submit(heard)
             case Credit():
                 if (stream := self._streams.get(heard.number)) is not None:
-                    stream.taken += heard.tokens
-                    if stream.paused and stream.sent - stream.taken <= self._window // 2:
-                        stream.paused = False
-                        self._engine.scheduler.resume(stream.request)
+                    stream.read += heard.tokens
+                    stream.resume_if_read(self._engine.scheduler.resume)
             case _Checked():
                 if (request := self._unchecked.pop(heard.number, None)) is not None:
                     return self._add(heard.number, request, heard.error)
@@ -229,7 +218,7 @@ class _Server:
         except ValueError as refused:
             error = refused
         if error is None:
-            self._streams[number] = _Stream(request)
+            self._streams[number] = Backlog(request, self._window)
             return None
         if not isinstance(error, ValueError):
             return Finished(number, "failed", repr(error))
@@ -247,24 +236,23 @@ class _Server:
             number = int(request.id)
             if (stream := self._streams.get(number)) is None:
                 continue
-            if len(request.output) > stream.sent:
-                tokens[number] = request.output[stream.sent :]
-                if not stream.sent:
+            if len(request.output) > stream.available:
+                tokens[number] = request.output[stream.available :]
+                if not stream.available:
                     cached[number] = request.cached_first or 0
                     if request.prompt_logprobs:
                         prompt_logprobs[number] = request.prompt_logprobs
                 if request.logprobs:
-                    logprobs[number] = request.logprobs[stream.sent :]
-                stream.sent = len(request.output)
+                    logprobs[number] = request.logprobs[stream.available :]
+                stream.available = len(request.output)
             if request.finish is not None:
                 outcome = request.finish.value
                 if request.finish is Finish.ERROR:
                     outcome = "ungrammatical" if request.is_grammar_at_fault else "failed"
                 ends.append(Finished(number, outcome, request.error))
                 del self._streams[number]
-            elif stream.sent - stream.taken >= self._window:
-                self._engine.scheduler.pause(request)
-                stream.paused = True
+            else:
+                stream.pause_if_full(self._engine.scheduler.pause)
         return [*([Tokens(tokens, logprobs, prompt_logprobs, cached)] if tokens else []), *ends]
 
 
@@ -303,11 +291,11 @@ def _grammars(files: str, vocabulary: int) -> Grammars | None:
 
 
 def _fingerprint(model: GPT) -> str:
-    found = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
     for name, weight in sorted(model.state_dict().items()):
-        found.update(name.encode())
-        found.update(weight.cpu().contiguous().view(torch.uint8).numpy())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(weight.cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _words(error: Exception) -> str:

@@ -100,10 +100,10 @@ class Choice:
         self._key = self._cache_key(engine, request)
         try:
             echoed = job.echoed(self.index // job.asked.n)
-            if (known := await self._cached(self._key)) is not None:
+            if (answer := await self._cached(self._key)) is not None:
                 if echoed is not None:
                     yield Piece(self.index, echoed)
-                yield Piece(self.index, known["text"], self.reason)
+                yield Piece(self.index, answer["text"], self.reason)
                 return
             parts: list[str] = []
             wants_logprobs = request.sampling.logprobs is not None
@@ -139,8 +139,8 @@ class Choice:
         except GrammarError as error:
             self.reason = "error"
             field = job.asked.structure
-            said = "it cannot be followed any further" if self.tokens else "no answer can follow this form"
-            raise Refused(400, "invalid_value", f"{field}: {said}: {error}", param=field) from error
+            problem = "it cannot be followed any further" if self.tokens else "no answer can follow this form"
+            raise Refused(400, "invalid_value", f"{field}: {problem}: {error}", param=field) from error
         except ValueError as error:  # the engine now serves another version, which cannot compute the request
             self.reason = "error"
             is_too_long = len(self._prompt) + job.max_tokens > engine.served.longest
@@ -188,10 +188,10 @@ class Choice:
         return self._service.cache.key(engine.model.fingerprint, self._prompt, request.sampling, also)
 
     async def _cached(self, key: str | None) -> dict[str, Any] | None:
-        if key is None or self._service.cache is None or (found := await self._service.cache.get(key)) is None:
+        if key is None or self._service.cache is None or (entry := await self._service.cache.get(key)) is None:
             return None
-        known = json.loads(found)
-        self.tokens, self.cached_tokens = known["tokens"], len(self._prompt)
+        answer = json.loads(entry)
+        self.tokens, self.cached_tokens = answer["tokens"], len(self._prompt)
         self.is_cached = True
-        self.reason = known["reason"]
-        return known
+        self.reason = answer["reason"]
+        return answer

@@ -106,8 +106,8 @@ async def job_of(asked: CompletionRequest | ChatRequest, client: Client, setting
     return Job(asked, client, model.tokenizer, prompts, max_tokens, await _grammar(asked, model))
 
 
-def _invalid(name: str, said: str) -> Refused:
-    return Refused(400, "invalid_value", f"{name}: {said}", param=name)
+def _invalid(name: str, problem: str) -> Refused:
+    return Refused(400, "invalid_value", f"{name}: {problem}", param=name)
 
 
 def _max_tokens(asked: CompletionRequest | ChatRequest, name: str, prompt: int, settings: _Limits, longest: int) -> int:

@@ -57,9 +57,9 @@ def prompt_reports(
     decoder = tokenizer.decoder()
     names = 0
     reports = []
-    for token, found in zip(tokens, (None, *logprobs), strict=True):
+    for token, token_logprobs in zip(tokens, (None, *logprobs), strict=True):
         place = min(decoder.place(token) + names, len(text))
-        reports.append(Reported(token, found, place))
+        reports.append(Reported(token, token_logprobs, place))
         decoder.push((token,))
         if (name := tokenizer.special(token)) and text.startswith(name, place):
             names += len(name)
@@ -73,10 +73,10 @@ def chat_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer) -> dict[str,
     """
     return {
         "content": [
-            _described(tokenizer, token, found.logprob)
-            | {"top_logprobs": [_described(tokenizer, other, logprob) for other, logprob in found.top]}
-            for token, found, _ in tokens
-            if found is not None
+            _described(tokenizer, token, logprobs.logprob)
+            | {"top_logprobs": [_described(tokenizer, other, logprob) for other, logprob in logprobs.top]}
+            for token, logprobs, _ in tokens
+            if logprobs is not None
         ],
         "refusal": None,
     }
@@ -90,12 +90,12 @@ def completion_logprobs(tokens: Sequence[Reported], tokenizer: Tokenizer, asked:
     """
     return {
         "tokens": [_shown(tokenizer, token) for token, _, _ in tokens],
-        "token_logprobs": [None if found is None else found.logprob for _, found, _ in tokens],
+        "token_logprobs": [None if logprobs is None else logprobs.logprob for _, logprobs, _ in tokens],
         "top_logprobs": [
             None
-            if found is None
-            else {_shown(tokenizer, other): logprob for other, logprob in (*found.top, (token, found.logprob))}
-            for token, found, _ in tokens
+            if logprobs is None
+            else {_shown(tokenizer, other): logprob for other, logprob in (*logprobs.top, (token, logprobs.logprob))}
+            for token, logprobs, _ in tokens
         ]
         if asked
         else None,

@@ -65,10 +65,10 @@ class TextStream:
             given = self._held
             self._held = ""
             return given
-        found = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
-        if found:
+        stops = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
+        if stops:
             self.stopped = True
-            given = self._held[: min(found)[1]]
+            given = self._held[: min(stops)[1]]
             self._held = ""
             return given
         keep = self._may_become_a_stop()

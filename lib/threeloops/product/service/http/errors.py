@@ -89,11 +89,11 @@ def refusal_of(error: Exception) -> Refused | None:
         case HTTPException(status_code=400):
             return unreadable(error.__cause__)
         case HTTPException():
-            said = {404: "there is nothing at this path", 405: "this path does not take this method"}
+            messages = {404: "there is nothing at this path", 405: "this path does not take this method"}
             return Refused(
                 error.status_code,
                 _OF_HTTP.get(error.status_code, "bad_request"),
-                said.get(error.status_code, str(error.detail)),
+                messages.get(error.status_code, str(error.detail)),
             )
     return None
 
@@ -123,7 +123,7 @@ def _of_validation(error: RequestValidationError) -> Refused:
     of them. If the value is of one of these kinds, the error for that kind is chosen, and otherwise a description of
     what was expected."""
     errors = error.errors()
-    first = next((each for each in errors if each["type"] in ("unsupported", "unfit")), errors[0])
+    first = next((detail for detail in errors if detail["type"] in ("unsupported", "unfit")), errors[0])
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return Refused(400, "invalid_json", f"the body is not JSON: {reason}".rstrip(": "))
@@ -132,16 +132,16 @@ def _of_validation(error: RequestValidationError) -> Refused:
         code = "unsupported_parameter" if first["type"] == "unsupported" else "invalid_value"
         return Refused(400, code, f"{param}: {first['msg']}", param=param)
     # Errors of one field are together, and each begins with its path; those of another field say nothing of it.
-    alternatives = [each for each in errors if _path(_place(each)).startswith(_path(_place(first)))]
-    fitting = [each for each in alternatives if not each["type"].endswith("_type")]
+    alternatives = [detail for detail in errors if _path(_place(detail)).startswith(_path(_place(first)))]
+    fitting = [detail for detail in alternatives if not detail["type"].endswith("_type")]
     telling = fitting[0] if fitting else max(alternatives, key=_depth)
     place = _place(telling)
     if telling["type"] == "extra_forbidden":
         param = ".".join([parent, place[-1]] if (parent := _path(place[:-1])) else place[-1:])
         return Refused(400, "unknown_parameter", f"there is no parameter {param!r}", param=param)
-    said = "is missing" if telling["type"] == "missing" else _words(telling)
+    problem = "is missing" if telling["type"] == "missing" else _words(telling)
     name = _path(place) or "the body"
-    return Refused(400, "invalid_value", f"{name}: {said}", param=place[0] if place else None)
+    return Refused(400, "invalid_value", f"{name}: {problem}", param=place[0] if place else None)
 
 
 def _depth(error: Mapping[str, Any]) -> tuple[list[int], int]:
@@ -170,5 +170,5 @@ def _short(text: str, longest: int) -> str:
 
 
 def _words(error: Mapping[str, Any]) -> str:
-    said = str(error["msg"]).removeprefix("Value error, ")
-    return said[:1].lower() + said[1:]
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]

@@ -97,8 +97,8 @@ class BoundedRequests:
             return
 
     def _too_large(self, size: int) -> Refused:
-        said = f"the body has {size} bytes or more: expected at most {self.body_bytes}"
-        return Refused(413, "request_too_large", said)
+        message = f"the body has {size} bytes or more: expected at most {self.body_bytes}"
+        return Refused(413, "request_too_large", message)
 
 
 async def until_disconnected(receive: Receive, work: Awaitable[None]) -> None:
@@ -109,8 +109,8 @@ async def until_disconnected(receive: Receive, work: Awaitable[None]) -> None:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         is_done = task.done()
-        for each in (task, gone):
-            each.cancel()
+        for future in (task, gone):
+            future.cancel()
         await asyncio.wait({task, gone})
     if is_done:
         task.result()

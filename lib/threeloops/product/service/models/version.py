@@ -55,15 +55,15 @@ def read_version(place: Path) -> Version:
         raise RegistryError(f"version {name!r}: {state}; publish it again") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RegistryError(f"version {name!r}: its {_MANIFEST} cannot be read ({error}); publish it again") from None
-    found = dict(_files(place / _FILES))
-    if extra := found.keys() - files.keys():
+    paths = dict(_files(place / _FILES))
+    if extra := paths.keys() - files.keys():
         raise RegistryError(f"version {name!r}: {min(extra)} is not in its manifest; remove it, or publish again")
     for file, (size, sha256) in files.items():
-        if file not in found:
+        if file not in paths:
             raise RegistryError(f"version {name!r}: {file} is missing: only half of it is there; publish it again")
-        if (actual := found[file].stat().st_size) != size:
+        if (actual := paths[file].stat().st_size) != size:
             raise RegistryError(f"version {name!r}: {file} has {actual} of {size} bytes; publish it again")
-        if _sha256(found[file]) != sha256:
+        if _sha256(paths[file]) != sha256:
             raise RegistryError(f"version {name!r}: {file} is not what was published (its SHA-256 differs)")
     return Version(name, place / _FILES, _digest(manifest["files"]), published)
 

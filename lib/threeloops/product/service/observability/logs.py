@@ -190,14 +190,14 @@ def configure_logs(path: Path | None = None, level: int = logging.INFO) -> Logs:
 
 
 def _line(record: logging.LogRecord) -> bytes:
-    said = record.getMessage()
+    message = record.getMessage()
     if record.name == "asyncio":  # the lines behind its first one are reprs, which hold whatever a task held
-        said = said.partition("\n")[0]
+        message = message.partition("\n")[0]
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     entry: dict[str, Any] = {
         "time": f"{seconds}.{int(record.created % 1 * 1000):03}Z",
         "level": record.levelname.lower(),
-        "event": _plain(said),
+        "event": _plain(message),
         "logger": record.name,
     }
     entry |= {name: _plain(value) for name, value in vars(record).items() if name in _FIELDS and value is not None}

@@ -125,9 +125,9 @@ class Wire(BaseModel):
 
 
 def _with_null(schema: dict[str, Any]) -> None:
-    for name, known in schema.get("properties", {}).items():
-        if name not in schema.get("required", ()) and {"type": "null"} not in known.get("anyOf", ()):
-            schema["properties"][name] = {"anyOf": [known, {"type": "null"}]}
+    for name, field in schema.get("properties", {}).items():
+        if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
+            schema["properties"][name] = {"anyOf": [field, {"type": "null"}]}
 
 
 class Sent(Wire):

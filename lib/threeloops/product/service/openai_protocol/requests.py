@@ -212,10 +212,10 @@ class CompletionRequest(_Generation):
         return sum(len(one) for one in self.each if isinstance(one, str))
 
     def prompts(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-        found = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in self.each)
-        if not all(found):
+        prompts = tuple(tokenizer.encode(one) if isinstance(one, str) else tuple(one) for one in self.each)
+        if not all(prompts):
             raise ValueError("the prompt is empty: expected at least one character")
-        return found
+        return prompts
 
 
 class TextPart(Sent):
@@ -278,5 +278,5 @@ class ChatRequest(_Generation):
         Raises ValueError if the model has no chat template, or if the template fails on the conversation.
         """
         turns = [{"role": message.role, "content": message.text, "name": message.name} for message in self.messages]
-        said = [{key: text for key, text in turn.items() if text is not None} for turn in turns]
-        return (tokenizer.encode_chat(said),)
+        conversation = [{key: text for key, text in turn.items() if text is not None} for turn in turns]
+        return (tokenizer.encode_chat(conversation),)

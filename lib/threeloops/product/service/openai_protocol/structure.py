@@ -80,17 +80,17 @@ class Structured(Sent):
         """List the forms that the request sets, each as (field, kind, form)."""
         wanted = self.response_format
         more = self.structured_outputs
-        found: list[tuple[str, str, Any]] = []
+        forms: list[tuple[str, str, Any]] = []
         if wanted is not None and wanted.type != "text":
             schema = wanted.json_schema.described if wanted.json_schema else {"type": "object"}
-            found.append(("response_format", "json", schema))
+            forms.append(("response_format", "json", schema))
         for kind in ("json", "regex", "choice"):
-            found.append((f"guided_{kind}", kind, getattr(self, f"guided_{kind}")))
+            forms.append((f"guided_{kind}", kind, getattr(self, f"guided_{kind}")))
         if more is not None:
-            found += [
+            forms += [
                 ("structured_outputs", "json", more.described),
                 ("structured_outputs", "json", {"type": "object"} if more.json_object else None),
                 ("structured_outputs", "regex", more.regex),
                 ("structured_outputs", "choice", more.choice),
             ]
-        return [each for each in found if each[2] is not None]
+        return [form for form in forms if form[2] is not None]

@@ -76,7 +76,7 @@ def _fates(record: Record, state: State, rules: Rules) -> list[_Fate]:
     pending = {change.position for change in disk.pending}
     pending |= {position for inode in disk.inodes.values() for position, _ in inode.pending}
     lost = {change.position for change in state.missing}
-    whole = {each.inode.number for each in state.dirty if not each.lost(state.point)}
+    whole = {file.inode.number for file in state.dirty if not file.lost(state.point)}
     fates: list[_Fate] = []
     for position, operation in enumerate(record.operations):
         if position > state.point:

@@ -51,14 +51,14 @@ class Report:
         return not self.bad
 
     def count(self, verdict: Judgement) -> int:
-        return sum(each[verdict] for each in self.by_point.values())
+        return sum(verdicts[verdict] for verdicts in self.by_point.values())
 
     def __str__(self) -> str:
         which = "all" if self.all_of_them else "corners and a sample"
         head = f"{self.states} states under {self.rules.name} rules ({which}): " + ", ".join(
             f"{number} {verdict}" for verdict in ("old", "new", "lost", "broken") if (number := self.count(verdict))
         )
-        return "\n".join([head, *(f"  {found}" for found in self.bad[:3])])
+        return "\n".join([head, *(f"  {finding}" for finding in self.bad[:3])])
 
 
 def check(
@@ -90,24 +90,24 @@ def check(
     same = same or _same_value
     with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
         loads = _Loads(load, Path(scratch), same)
-        known = loads.values(record) if values is None else [("value", each) for each in values]
-        for (i, earlier), (number, value) in combinations(enumerate(known), 2):
+        saved = loads.values(record) if values is None else [("value", value) for value in values]
+        for (i, earlier), (number, value) in combinations(enumerate(saved), 2):
             if _equal(earlier, value, same):
                 where = f"that save {i} had saved" if i else "that was there before all saves"
                 raise ValueError(
                     f"save {number} saved the value {where}: expected another, so that what is loaded tells which save "
                     "it is of"
                 )
-        found = crash_states(record, rules, most=most)
+        crashes = crash_states(record, rules, most=most)
         by_point: dict[int, Counter[Judgement]] = {}
         bad = []
-        for state in found.states:
-            verdict, what = loads.judge(state, known)
+        for state in crashes.states:
+            verdict, what = loads.judge(state, saved)
             by_point.setdefault(state.point, Counter())[verdict] += 1
             if verdict in ("lost", "broken"):
                 bad.append(Found(state, verdict, what))
-    bad.sort(key=lambda each: (len(each.state.losses), each.state.point))
-    return Report(rules, len(found.states), found.all_of_them, by_point, bad)
+    bad.sort(key=lambda finding: (len(finding.state.losses), finding.state.point))
+    return Report(rules, len(crashes.states), crashes.all_of_them, by_point, bad)
 
 
 _Outcome = tuple[str, Any]
@@ -137,22 +137,22 @@ class _Loads:
 
     def values(self, record: Record) -> list[_Outcome]:
         """Return the values before the record and after each save that returned, without a crash."""
-        found = [self.load(files_after(record, 0))]
+        outcomes = [self.load(files_after(record, 0))]
         for i, operation in enumerate(record.operations):
             if isinstance(operation, Saved):
                 kind, value = self.load(files_after(record, i))
                 if kind == "error":
                     raise ValueError(
-                        f"what save {len(found)} left cannot be loaded, without any crash: "
+                        f"what save {len(outcomes)} left cannot be loaded, without any crash: "
                         f"{type(value).__name__}: {value}. Fix save or load first"
                     ) from value
-                found.append((kind, value))
-        return found
+                outcomes.append((kind, value))
+        return outcomes
 
-    def judge(self, state: State, known: list[_Outcome]) -> tuple[Judgement, str]:
+    def judge(self, state: State, saved: list[_Outcome]) -> tuple[Judgement, str]:
         if (key := state.key) not in self._known:
             kind, value = outcome = self.load(state.files)
-            places = [i for i, each in enumerate(known) if _equal(outcome, each, self.same)]
+            places = [i for i, legal in enumerate(saved) if _equal(outcome, legal, self.same)]
             error = f"load raised {type(value).__name__}: {str(value)[:200]}" if kind == "error" else ""
             self._known[key] = places, error
         places, error = self._known[key]
@@ -176,7 +176,7 @@ def _same_value(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same_value(each, other[key]) for key, each in one.items())
+        return one.keys() == other.keys() and all(_same_value(value, other[key]) for key, value in one.items())
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(_same_value, one, other))
     if hasattr(one, "dtype") and hasattr(one, "shape"):

@@ -55,9 +55,9 @@ def training_from_dcp(
             f"{folder}: {wrong[0]!r} and {len(wrong) - 1} other tensors are {where}: give the model that was saved, "
             f"and with `model` its place among {_places(flat)}"
         )
-    found: dict[str, Any] = {f"model.{name}": value for name, value in weights.items()}
+    state: dict[str, Any] = {f"model.{name}": value for name, value in weights.items()}
     if training.optimizer is None:
-        return found
+        return state
     groups = [[names[id(p)][0] for p in group["params"]] for group in training.optimizer.param_groups]
     states, options = _optimizer(_below(flat, optimizer), groups)
     if unknown := sorted(states.keys() - {name for group in groups for name in group}):
@@ -66,8 +66,8 @@ def training_from_dcp(
         for key, value in states.get(shared[0], {}).items():
             if value is not None:
                 tensor = value if isinstance(value, Tensor) else torch.tensor(float(value))
-                found |= {f"optimizer.{name}.{key}": tensor for name in shared}
-    return found | {"optimizer groups": options}
+                state |= {f"optimizer.{name}.{key}": tensor for name in shared}
+    return state | {"optimizer groups": options}
 
 
 def _wrapper(names: Iterable[str]) -> str:
@@ -77,10 +77,10 @@ def _wrapper(names: Iterable[str]) -> str:
 
 def _below(flat: Mapping[str, Any], place: str) -> dict[str, Any]:
     prefix = f"{place}." if place else ""
-    found = {name.removeprefix(prefix): value for name, value in flat.items() if name.startswith(prefix)}
-    if not found:
+    values = {name.removeprefix(prefix): value for name, value in flat.items() if name.startswith(prefix)}
+    if not values:
         raise ValueError(f"there is nothing at {place!r}: expected one of {_places(flat)}")
-    return found
+    return values
 
 
 def _places(flat: Mapping[str, Any]) -> str:
@@ -94,7 +94,9 @@ def _optimizer(flat: Mapping[str, Any], groups: list[list[str]]) -> tuple[_State
     options: list[dict[str, Any]] = [{} for _ in groups]
     order = [name for group in groups for name in group]
     of_each: _States = {}
-    numbered = any(isinstance(each, int) for key, value in flat.items() if key.endswith(".params") for each in value)
+    numbered = any(
+        isinstance(parameter, int) for key, value in flat.items() if key.endswith(".params") for parameter in value
+    )
     for path, value in flat.items():
         kind, _, rest = path.partition(".")
         owner, _, key = rest.rpartition(".")
@@ -121,11 +123,11 @@ def _optimizer(flat: Mapping[str, Any], groups: list[list[str]]) -> tuple[_State
 def _common_options(number: int, options: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """Return the options of a group. Raises ValueError if those of its parameters differ."""
     first, expected = options[0] if options else ("", {})
-    for name, found in options:
-        if wrong := [key for key in expected | found if expected.get(key) != found.get(key)]:
+    for name, own in options:
+        if wrong := [key for key in expected | own if expected.get(key) != own.get(key)]:
             raise ValueError(
                 f"group {number}: {first!r} was saved with {wrong[0]} = {expected.get(wrong[0])} and {name!r} with "
-                f"{wrong[0]} = {found.get(wrong[0])}: expected the same within a group; give the groups that were saved"
+                f"{wrong[0]} = {own.get(wrong[0])}: expected the same within a group; give the groups that were saved"
             )
     return expected
 

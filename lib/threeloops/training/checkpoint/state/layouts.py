@@ -78,9 +78,9 @@ def _whole(model: nn.Module) -> list[Held]:
     for name, tensor in model.state_dict(keep_vars=True).items():
         if isinstance(tensor, Tensor):
             prefix = next((prefix for prefix in renamed if name.startswith(prefix)), "")
-            known = renamed.get(prefix, "") + name[len(prefix) :]
+            saved_name = renamed.get(prefix, "") + name[len(prefix) :]
             cut = cuts.get(name, _replica if isinstance(tensor, nn.Parameter) else _of_first_rank)
-            names.setdefault(id(tensor), {})[known] = cut
+            names.setdefault(id(tensor), {})[saved_name] = cut
             tensors[id(tensor)] = tensor
     return [Held(tensor, partial(_placed, names[key])) for key, tensor in tensors.items()]
 
@@ -108,12 +108,12 @@ def _names_of_parameters(model: nn.Module) -> dict[str, list[str]]:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    return {found[0]: found for found in names.values()}
+    return {aliases[0]: aliases for aliases in names.values()}
 
 
 def _in_flat(layout: FlatLayout, names: dict[str, list[str]], rank: int, chunk: Tensor) -> _Pieces:
     """The chunk of a rank, without padding, holds ranges of some of the parameters."""
-    found: _Pieces = {}
+    pieces: _Pieces = {}
     begin = rank * layout.chunk_length
     at = 0
     for name, shape in layout.shapes.items():
@@ -121,9 +121,9 @@ def _in_flat(layout: FlatLayout, names: dict[str, list[str]], rank: int, chunk: 
         last = min(at + prod(shape), begin + len(chunk))
         if first < last:
             piece = flat_range(shape, first - at, chunk[first - begin : last - begin])
-            found |= dict.fromkeys(names[name], piece)
+            pieces |= dict.fromkeys(names[name], piece)
         at += prod(shape)
-    return found
+    return pieces
 
 
 def _cut_parameters(model: nn.Module) -> Iterator[tuple[str, Callable[[Tensor], Sharded]]]:
@@ -132,13 +132,16 @@ def _cut_parameters(model: nn.Module) -> Iterator[tuple[str, Callable[[Tensor], 
         prefix = f"{name}." if name else ""
         match module:
             case ColumnParallelLinear() | VocabularyParallelEmbedding():
-                for each, _ in module.named_parameters(recurse=False):
-                    yield prefix + each, partial(_along, 0, module.group)
+                for parameter, _ in module.named_parameters(recurse=False):
+                    yield prefix + parameter, partial(_along, 0, module.group)
             case RowParallelLinear():
                 yield f"{prefix}weight", partial(_along, 1, module.group)
             case Attention() if isinstance(module.output, RowParallelLinear):
-                for each, _ in module.qkv.named_parameters():
-                    yield f"{prefix}qkv.{each}", partial(_by_heads, module.heads, module.kv_heads, module.output.group)
+                for parameter, _ in module.qkv.named_parameters():
+                    yield (
+                        f"{prefix}qkv.{parameter}",
+                        partial(_by_heads, module.heads, module.kv_heads, module.output.group),
+                    )
 
 
 def _along(dim: int, group: dist.ProcessGroup | None, tensor: Tensor) -> Sharded:

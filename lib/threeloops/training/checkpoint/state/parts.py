@@ -28,14 +28,14 @@ def taken_apart(part: str, rank: int, state: Any) -> tuple[Any, dict[str, Tensor
             tensors[place] = value.detach()
             return {_MARK: place}
         if type(value) in (list, tuple):
-            return type(value)(marked(each, f"{place}[{number}]") for number, each in enumerate(value))
+            return type(value)(marked(inner, f"{place}[{number}]") for number, inner in enumerate(value))
         if type(value) in (dict, OrderedDict):
             if value.keys() == {_MARK}:
                 raise ValueError(f"{place} is a dict whose one key is {_MARK!r}, which stands for a tensor here")
-            found = copy.copy(value)  # with its attributes
-            for key, each in value.items():
-                found[key] = marked(each, f"{place}.{key}" if isinstance(key, str) else f"{place}[{key!r}]")
-            return found
+            copied = copy.copy(value)  # with its attributes
+            for key, inner in value.items():
+                copied[key] = marked(inner, f"{place}.{key}" if isinstance(key, str) else f"{place}[{key!r}]")
+            return copied
         return value
 
     return marked(state, f"{part}[{rank}]"), tensors
@@ -44,14 +44,14 @@ def taken_apart(part: str, rank: int, state: Any) -> tuple[Any, dict[str, Tensor
 def put_together(state: Any, tensors: Mapping[str, Any]) -> Any:
     """Return the state that `taken_apart` was given. The marked state is not changed."""
     if type(state) in (list, tuple):
-        return type(state)(put_together(each, tensors) for each in state)
+        return type(state)(put_together(inner, tensors) for inner in state)
     if type(state) in (dict, OrderedDict):
         if state.keys() == {_MARK}:
             return tensors[state[_MARK]]
-        found = copy.copy(state)  # with its attributes
-        for key, each in state.items():
-            found[key] = put_together(each, tensors)
-        return found
+        copied = copy.copy(state)  # with its attributes
+        for key, inner in state.items():
+            copied[key] = put_together(inner, tensors)
+        return copied
     return state
 
 
@@ -60,4 +60,4 @@ def names_of_part(part: str, names: Iterable[str], rank: int, world: int, saved_
     first rank if this rank is new. The tensors of ranks that no longer exist are shared out, so that each tensor is
     asked for."""
     ranks = {rank if rank < saved_by else 0, *range(world + rank, saved_by, world)}
-    return [name for name in names if name.startswith(tuple(f"{part}[{each}]" for each in ranks))]
+    return [name for name in names if name.startswith(tuple(f"{part}[{owner}]" for owner in ranks))]

@@ -60,32 +60,32 @@ class TrainingState:
 
     def state(self) -> dict[str, Any]:
         """Return the state for `Checkpointer.save`. Its tensors are the live ones, not copies."""
-        found = self._of_modules()
+        state = self._of_modules()
         for held in self._trained():
             for key, value in self._tensors_of(held).items():
-                found |= {f"optimizer.{name}.{key}": part for name, part in _placed(held, key, value).items()}
+                state |= {f"optimizer.{name}.{key}": part for name, part in _placed(held, key, value).items()}
         if self._optimizer is not None:
-            found["optimizer groups"] = [
+            state["optimizer groups"] = [
                 {name: _number(value) for name, value in group.items() if name != "params"}
                 for group in self._optimizer.param_groups
             ]
         for name, part in self._plain_parts.items():
-            found[name], tensors = taken_apart(name, self.rank, _state_of(part))
-            found |= tensors
+            state[name], tensors = taken_apart(name, self.rank, _state_of(part))
+            state |= tensors
         # At the very end: a part may draw a number when it is asked for its state.
         row = torch.frombuffer(bytearray(random_states()), dtype=torch.uint8)[None]
-        found["random"] = Sharded((self.world, RANDOM_BYTES), torch.uint8, (((self.rank, 0), row),))
-        return found
+        state["random"] = Sharded((self.world, RANDOM_BYTES), torch.uint8, (((self.rank, 0), row),))
+        return state
 
     @torch.no_grad()
     def template(self, manifest: Manifest) -> dict[str, Tensor | Sharded]:
         """Return this rank's tensors for `Checkpointer.load`. This creates the ones that the optimizer would create in
         its first step."""
-        found = self._of_modules()
+        tensors = self._of_modules()
         for part in self._plain_parts:
             for name in names_of_part(part, manifest.tensors, self.rank, self.world, manifest.world):
                 entry = manifest.tensors[name]
-                found[name] = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+                tensors[name] = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
         keys: dict[str, list[str]] = {}
         for name in manifest.tensors:
             if name.startswith("optimizer."):
@@ -99,11 +99,11 @@ class TrainingState:
             for key in state.keys() - set(expected):
                 del state[key]
             for key in expected:
-                found |= self._slots(held, key, names, manifest)
+                tensors |= self._slots(held, key, names, manifest)
         if "random" in manifest.tensors:
             row = self.rank if self.rank < manifest.world else 0
-            found["random"] = Sharded((manifest.world, RANDOM_BYTES), torch.uint8, (((row, 0), self._random),))
-        return found
+            tensors["random"] = Sharded((manifest.world, RANDOM_BYTES), torch.uint8, (((row, 0), self._random),))
+        return tensors
 
     @torch.no_grad()
     def restore(self, loaded: Loaded) -> None:
@@ -158,11 +158,11 @@ class TrainingState:
     def _of_modules(self) -> dict[str, Any]:
         """Tensors of the model, and of the parts that are modules."""
         modules = {"model": self.model} | {n: part for n, part in self.parts.items() if isinstance(part, nn.Module)}
-        found: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for prefix, module in modules.items():
             for held in held_by_model(module):
-                found |= {f"{prefix}.{name}": part for name, part in held.place(held.tensor.detach()).items()}
-        return found
+                tensors |= {f"{prefix}.{name}": part for name, part in held.place(held.tensor.detach()).items()}
+        return tensors
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer | None:
@@ -178,21 +178,21 @@ class TrainingState:
         if self._optimizer is None:
             return []
         trained = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
-        found = [held for held in held_by_optimizer(self.model, self.optimizer) if id(held.tensor) in trained]
-        if len(found) != len(trained):
+        owned = [held for held in held_by_optimizer(self.model, self.optimizer) if id(held.tensor) in trained]
+        if len(owned) != len(trained):
             raise ValueError(
-                f"the optimizer trains {len(trained)} tensors, and {len(found)} of them are the model's: give "
+                f"the optimizer trains {len(trained)} tensors, and {len(owned)} of them are the model's: give "
                 "TrainingState the model that it trains"
             )
-        return found
+        return owned
 
     def _tensors_of(self, held: Held) -> dict[str, Tensor]:
         """Return the optimizer's state of one tensor."""
-        found = {key: value for key, value in self._states.get(held.tensor, {}).items() if value is not None}
-        for key, value in found.items():
+        state = {key: value for key, value in self._states.get(held.tensor, {}).items() if value is not None}
+        for key, value in state.items():
             if not isinstance(value, Tensor):
                 raise TypeError(f"the optimizer's {key!r} is of type {type(value).__name__}: expected a tensor")
-        return found | ({"master": held.tensor.detach()} if self._is_master(held) else {})
+        return state | ({"master": held.tensor.detach()} if self._is_master(held) else {})
 
     def _slots(
         self, held: Held, key: str, names: Mapping[str, Tensor | Sharded], manifest: Manifest

@@ -68,12 +68,12 @@ class Ledger:
 
     def stuck(self, done: Container[tuple[Actor, int]]) -> list[tuple[float, Actor, Send | Receive]]:
         """Who waits for a message or a receiver, and since when; the longest first."""
-        found: list[tuple[float, Actor, Send | Receive]] = []
+        waits: list[tuple[float, Actor, Send | Receive]] = []
         for actor, wait in self.waiting.items():
-            for begun in [self.begun[actor, each] for each in wait.handles if (actor, each) not in done]:
+            for begun in [self.begun[actor, handle] for handle in wait.handles if (actor, handle) not in done]:
                 if isinstance(begun, Send | Receive):
-                    found.append((wait.at, actor, begun))
-        return sorted(found, key=lambda each: each[:2])
+                    waits.append((wait.at, actor, begun))
+        return sorted(waits, key=lambda wait: wait[:2])
 
     def check_begun(self, actor: Actor, wait: Wait) -> None:
         for handle in wait.handles:
@@ -136,13 +136,13 @@ class Ledger:
     def describe_wait(self, actor: Actor, wait: Wait) -> str:
         """Say which rank waits for what, and where."""
         begun = [call for handle in wait.handles if (call := self.begun.get((actor, handle)))]
-        for call in sorted(begun, key=lambda each: not isinstance(each, Receive)):
+        for call in sorted(begun, key=lambda call: not isinstance(call, Receive)):
             if isinstance(call, Receive | Send):
                 return f"{actor} waits{at_line(wait.where)} for {self._describe_message(call)}"
         for submit in begun:
             if isinstance(submit, Submit):
                 made = self._collectives[submit.collective.group]
-                number = max(n for n, (each, _, _) in enumerate(made) if each == submit.collective)
+                number = max(n for n, (collective, _, _) in enumerate(made) if collective == submit.collective)
                 absent = [r for r in submit.collective.ranks if self._called[submit.collective.group, r] <= number]
                 who = f", which {_ranks(absent)} did not call" if absent else ""
                 return f"{actor} waits{at_line(wait.where)} for {submit.collective}{who}"

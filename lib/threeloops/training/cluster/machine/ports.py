@@ -26,10 +26,10 @@ class Ports:
         for port in ports:
             if free[port] > start:
                 start = free[port]
-        left = start + size / (self._slowed(ports, start) if self._slow else self._usual(pair))
+        until = start + size / (self._slowed(ports, start) if self._slow else self._usual(pair))
         for port in ports:
-            free[port] = left
-        return start, left
+            free[port] = until
+        return start, until
 
     def _usual(self, pair: tuple[int, int]) -> float:
         if pair not in self._bandwidths:
@@ -38,9 +38,11 @@ class Ports:
 
     def _slowed(self, ports: Sequence[int], at: float) -> float:
         """Bytes/s of the slowest of these ports at that time."""
-        found = []
+        bandwidths = []
         for port in ports:
             name = self._topology.ports[port].name
             bandwidth = self._topology.ports[port].bandwidth
-            found.append(bandwidth * math.prod(f.factor for f in self._slow if f.port == name and f.at <= at < f.until))
-        return min(found)
+            bandwidths.append(
+                bandwidth * math.prod(f.factor for f in self._slow if f.port == name and f.at <= at < f.until)
+            )
+        return min(bandwidths)

@@ -51,10 +51,10 @@ class Span(NamedTuple):
 class Resumption(NamedTuple):
     """The reason why an actor continues: the messages that it waited for, in the order of its `handles`. `number` is
     the handle of the job that it begins, or of the ended job whose values it gets. With `error`, the awaited thing has
-    failed. `left` lists sends that the actor no longer needs to wait for, and when they left."""
+    failed. `finished` lists sends that the actor no longer needs to wait for, and when they left."""
 
     handles: tuple[int, ...] = ()
     messages: tuple[Message | None, ...] = ()
     number: float = 0.0
     error: str = ""
-    left: tuple[tuple[int, float], ...] = ()
+    finished: tuple[tuple[int, float], ...] = ()

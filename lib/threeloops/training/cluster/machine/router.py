@@ -92,7 +92,7 @@ class Router:
         self._done: dict[tuple[Actor, int], _Done] = {}
         self._missing: dict[Actor, int] = {}
         self._last: dict[Actor, int] = {}  # handle
-        self._left: dict[Actor, list[tuple[int, float]]] = defaultdict(list)
+        self._finished: dict[Actor, list[tuple[int, float]]] = defaultdict(list)
         """The sends that an actor is told about when it continues."""
         self._jobs: dict[int, deque[_Job]] = defaultdict(deque)
         self._job: dict[int, tuple[_Job, float]] = {}
@@ -127,10 +127,10 @@ class Router:
         batch = []
         for actor, resumption in actors:
             if not (self._dies and self._dead_at(actor, at)):
-                left = self._left.pop(actor, ())
-                for handle, _ in left:
+                finished = self._finished.pop(actor, ())
+                for handle, _ in finished:
                     self._ledger.begun.pop((actor, handle), None)
-                batch.append((actor, at, resumption._replace(left=tuple(left)) if left else resumption))
+                batch.append((actor, at, resumption._replace(finished=tuple(finished)) if finished else resumption))
         for (actor, _, _), calls in zip(batch, step(batch), strict=True):
             self.clock[actor] = at
             for call in calls:
@@ -157,8 +157,8 @@ class Router:
     def _leave(self, sender: Actor, send: Send) -> None:
         """A message goes as soon as its ports are free."""
         pair = sender.rank, send.to
-        start, left = self._ports.take(pair, send.size, send.at)
-        if self._dies and self._dead_at(sender, left):  # before its last byte had left
+        start, departed = self._ports.take(pair, send.size, send.at)
+        if self._dies and self._dead_at(sender, departed):  # before its last byte had left
             return
         message = Message(
             *pair,
@@ -167,8 +167,8 @@ class Router:
             send.tag,
             send.at,
             start,
-            left,
-            left + self.topology.routes[pair].latency,
+            departed,
+            departed + self.topology.routes[pair].latency,
             sender.timeline,
             send.handle,
             send.where,
@@ -180,7 +180,7 @@ class Router:
         if self._in_flight > _MOST_BYTES:
             raise ClusterError(f"{self._in_flight:,} bytes were sent and not received, the last by {sender}")
         if sender.timeline == COMMUNICATION:  # collectives have buffers of their own
-            self._happened(sender, send.handle, _Done(left))
+            self._happened(sender, send.handle, _Done(departed))
         key = (*pair, sender.timeline, send.channel, send.tag)
         self._sent[key].append(message)
         self._match(key)
@@ -202,7 +202,7 @@ class Router:
         """A program learns this with its next answer, and need not ask."""
         wait = self._ledger.waiting.get(sender)
         if wait is None or handle not in wait.handles:
-            self._left[sender].append((handle, at))
+            self._finished[sender].append((handle, at))
         else:
             self._happened(sender, handle, _Done(at))
 
@@ -300,8 +300,8 @@ class Router:
         self._next_job(actor.rank)
 
     def _wait(self, actor: Actor, call: Wait) -> None:
-        for untold in [each for each in self._left.get(actor, ()) if each[0] in call.handles]:
-            self._left[actor].remove(untold)
+        for untold in [untold for untold in self._finished.get(actor, ()) if untold[0] in call.handles]:
+            self._finished[actor].remove(untold)
             self._done[actor, untold[0]] = _Done(untold[1])
         missing = [handle for handle in call.handles if (actor, handle) not in self._done]
         self._missing[actor] = len(missing)
@@ -323,8 +323,8 @@ class Router:
             return False
         if actor.rank not in self.died:
             self.died[actor.rank] = dies
-            for each in (Actor(actor.rank), Actor(actor.rank, COMMUNICATION)):
-                self._ledger.waiting.pop(each, None)
+            for dead in (Actor(actor.rank), Actor(actor.rank, COMMUNICATION)):
+                self._ledger.waiting.pop(dead, None)
             if actor.rank in self._job:
                 job, start = self._job.pop(actor.rank)
                 self.spans.append(Span(actor.rank, COMMUNICATION, start, max(start, dies), job.what))

@@ -149,8 +149,8 @@ def _kinds(spans: Iterable[Span]) -> Iterator[tuple[str, str, list[Span]]]:
         plain = re.sub(r"[\s._:#-]*\d+", "", span.what).strip()
         kinds[span.timeline, plain or ("computation" if span.timeline == COMPUTE else "communication")].append(span)
     colours = itertools.cycle(_COMPUTATION)
-    for (timeline, name), found in kinds.items():
-        yield name, next(colours) if timeline == COMPUTE else _COLLECTIVES.get(name, _OTHER_COLLECTIVE), found
+    for (timeline, name), alike in kinds.items():
+        yield name, next(colours) if timeline == COMPUTE else _COLLECTIVES.get(name, _OTHER_COLLECTIVE), alike
 
 
 def _draw_bars(chart: _Chart, spans: Iterable[Span]) -> None:

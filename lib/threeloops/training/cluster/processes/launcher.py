@@ -101,8 +101,8 @@ class _Launcher:
             assert self._control is not None
             self._control.sendall(COMMAND.pack(command, size, len(program), core))
             self._control.sendall(program)
-            for each in descriptors:
-                socket.send_fds(self._control, [b"\0"], each)
+            for batch in descriptors:
+                socket.send_fds(self._control, [b"\0"], batch)
         except BaseException:
             self.stop()
             raise

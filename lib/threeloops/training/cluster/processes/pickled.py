@@ -31,8 +31,10 @@ def to_bytes(program: Callable[..., Any], arguments: Sequence[Any], label: Any =
     Raises:
         TypeError: something in the program or its arguments cannot be sent.
     """
-    functions = [each for each in (program, *arguments) if isinstance(each, FunctionType)]
-    names = {each.__module__ for each in functions} & sys.modules.keys() - cloudpickle.list_registry_pickle_by_value()
+    functions = [value for value in (program, *arguments) if isinstance(value, FunctionType)]
+    names = {
+        function.__module__ for function in functions
+    } & sys.modules.keys() - cloudpickle.list_registry_pickle_by_value()
     own = [sys.modules[name] for name in names if name != "__main__" and not _is_of_a_library(name)]
     for module in own:
         cloudpickle.register_pickle_by_value(module)
@@ -57,8 +59,8 @@ def from_bytes(data: bytes) -> tuple[Callable[..., Any], Sequence[Any]]:
     path, cells, program = pickle.loads(pickle.loads(data)[1])
     linecache.cache.update(cells)
     sys.path += [folder for folder in path if folder not in sys.path]
-    found: tuple[Callable[..., Any], Sequence[Any]] = pickle.loads(program)
-    return found
+    call: tuple[Callable[..., Any], Sequence[Any]] = pickle.loads(program)
+    return call
 
 
 def label_of(data: bytes) -> Any:
@@ -75,8 +77,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def cells(self) -> dict[str, Any]:
         """Return the entries of linecache for files that exist only there."""
-        known = {name: linecache.cache[name] for name in self._files & linecache.cache.keys()}
-        return {name: entry for name, entry in known.items() if len(entry) > 1 and not os.path.exists(name)}
+        entries = {name: linecache.cache[name] for name in self._files & linecache.cache.keys()}
+        return {name: entry for name, entry in entries.items() if len(entry) > 1 and not os.path.exists(name)}
 
     def reducer_override(self, thing: Any) -> Any:
         name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
@@ -98,8 +100,8 @@ def _is_of_a_library(name: str) -> bool:
 def import_libraries(data: bytes) -> None:
     """Import modules that a program from `to_bytes` names and this process lacks, so that ranks inherit them instead of
     importing them one by one. A module that cannot be imported fails on the rank."""
-    if lacking := [each for each in pickle.loads(data)[0] if each not in sys.modules]:
-        for each in lacking:
+    if lacking := [name for name in pickle.loads(data)[0] if name not in sys.modules]:
+        for name in lacking:
             with suppress(Exception):
-                importlib.import_module(each)
+                importlib.import_module(name)
         gc.freeze()  # as in prepare_to_fork

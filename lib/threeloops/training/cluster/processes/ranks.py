@@ -92,15 +92,15 @@ class Sockets:
 
     def exchange(self, told: _Told) -> _Heard:
         rank = 0
-        left = self._deadline - time.monotonic()
+        remaining = self._deadline - time.monotonic()
         try:
             for rank, parts in told:
-                self._channels[rank].bound(left)
+                self._channels[rank].bound(remaining)
                 self._channels[rank].send(parts)
             for rank, _ in told:
                 self._channels[rank].bound(self._deadline - time.monotonic())
-                _, said, data = self._channels[rank].receive(HEAD, self._most)
-                yield said, data
+                _, encoded, data = self._channels[rank].receive(HEAD, self._most)
+                yield encoded, data
         except TimeoutError:
             raise ClusterError(
                 f"rank {rank} was at work when the {self._seconds:g} s of real time for this run were over"
@@ -175,17 +175,17 @@ class Ranks:
         """Let actors continue, all at once, and read in turn what each does until it waits."""
         if next(self._steps) == self._begin:
             self._transport.measure_memory()
-        told: _Told = [(each[0].rank, self._answer(*each)) for each in batch if each[0].timeline == COMPUTE]
+        told: _Told = [(turn[0].rank, self._answer(*turn)) for turn in batch if turn[0].timeline == COMPUTE]
         heard = iter(self._transport.exchange(told))
-        for each in batch:
-            if each[0].timeline == COMPUTE:
-                yield self._accept(each[0].rank, *next(heard))
+        for turn in batch:
+            if turn[0].timeline == COMPUTE:
+                yield self._accept(turn[0].rank, *next(heard))
             else:
-                yield self._communicator.step(*each)
+                yield self._communicator.step(*turn)
 
     def _answer(self, actor: Actor, at: float, resumption: Resumption) -> list[Any]:
-        said = resumption.error or resumption.left
-        parts: list[Any] = [_encoder.encode((resumption.error, resumption.left)) if said else b""]
+        news = resumption.error or resumption.finished
+        parts: list[Any] = [_encoder.encode((resumption.error, resumption.finished)) if news else b""]
         for handle, message in itertools.zip_longest(resumption.handles, resumption.messages):
             if message is None:
                 parts.append(self._communicator.take(actor.rank, handle))
@@ -197,9 +197,9 @@ class Ranks:
         parts.append(self._answers.pop(actor.rank, b""))
         return [ANSWER.pack(at, len(parts[0]), sum(map(len, parts[1:]))), *parts]
 
-    def _accept(self, rank: int, said: Any, data: memoryview) -> Sequence[Call]:
+    def _accept(self, rank: int, encoded: Any, data: memoryview) -> Sequence[Call]:
         try:
-            calls = _decoder.decode(said)
+            calls = _decoder.decode(encoded)
         except msgspec.DecodeError as error:
             raise ClusterError(f"rank {rank} sent a message that is not a call: {error}") from None
         for call in calls:
@@ -232,10 +232,10 @@ class Ranks:
     def raise_failure(self) -> None:
         """Raise RankFailed if a rank failed, with its traceback."""
         if self._errors:
-            rank, said = min(self._errors.items())
+            rank, trace = min(self._errors.items())
             others = len(self._errors) - 1
             more = f"\n({others} other rank{'s' * (others > 1)} failed too)" if others else ""
-            raise RankFailed(f"rank {rank} failed:\n{said}{more}")
+            raise RankFailed(f"rank {rank} failed:\n{trace}{more}")
 
 
 @contextlib.contextmanager

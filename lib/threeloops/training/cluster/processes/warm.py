@@ -69,9 +69,9 @@ def warm_up(modules: Iterable[str]) -> None:
     used = list(modules)
     torch.ones(1).exp()  # torch notes now what the processor can do: behind the wall, a rank cannot read that
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports
-    if any(each.startswith(_COMPILING) for each in used):
+    if any(module.startswith(_COMPILING) for module in used):
         importlib.import_module("torch._dynamo")
-    if any(each.startswith(_PARALLEL) for each in used):
+    if any(module.startswith(_PARALLEL) for module in used):
         _import_parallel()
 
 
@@ -176,8 +176,8 @@ def _look(children: dict[int, int], how: int) -> None:
     """Note the exit status of each that has ended."""
     for child, status in children.items():
         if status == AT_WORK:
-            ended, found = os.waitpid(child, how)
-            children[child] = os.waitstatus_to_exitcode(found) if ended else AT_WORK
+            ended, wait_status = os.waitpid(child, how)
+            children[child] = os.waitstatus_to_exitcode(wait_status) if ended else AT_WORK
 
 
 def _end(children: dict[int, int]) -> None:

@@ -118,7 +118,7 @@ class ActorSocket:
         self._calls: list[Call] = []
         self._bytes: list[memoryview] = []
         self._sizes: dict[int, int] = {}
-        self._left: dict[int, float] = {}
+        self._finished: dict[int, float] = {}
         self._sends: dict[int, str] = {}
         self._handles: Iterator[int] = itertools.count(1)
         self._thread = threading.get_ident()
@@ -157,7 +157,7 @@ class ActorSocket:
     def hand_back(self) -> None:
         """Leave the rank to the process that started this one."""
         self.pause()
-        state = pickle.dumps((self.now, next(self._handles), self._flushes, self._sizes, self._left, self._sends))
+        state = pickle.dumps((self.now, next(self._handles), self._flushes, self._sizes, self._finished, self._sends))
         self._shared[_STATE : _STATE + len(state)] = state
         self._owner[0] = 0
 
@@ -165,7 +165,7 @@ class ActorSocket:
         """Speak for the rank from here on, from where another process has left it."""
         if self._owner[0] == 0:
             state = pickle.loads(self._shared[_STATE:])
-            self.now, handle, self._flushes, self._sizes, self._left, self._sends = state
+            self.now, handle, self._flushes, self._sizes, self._finished, self._sends = state
             self._handles = itertools.count(handle)
             self._calls = []
             self._bytes = []
@@ -228,19 +228,19 @@ class ActorSocket:
         self.check_thread()
         for handle in handles:
             self._sends.pop(handle, None)
-        known = {handle: self._left.pop(handle) for handle in handles if handle in self._left}
+        finished = {handle: self._finished.pop(handle) for handle in handles if handle in self._finished}
         data = memoryview(b"")
-        if unknown := tuple(handle for handle in handles if handle not in known):
+        if unknown := tuple(handle for handle in handles if handle not in finished):
             self._calls.append(Wait(unknown, self.now, calling_line()))
             self._flush()
             data = self.resume()
-        self.now = max(self.now, *known.values()) if known else self.now
-        found = []
+        self.now = max(self.now, *finished.values()) if finished else self.now
+        received = []
         for handle in handles:
             size = self._sizes.pop(handle, 0)
-            found.append(data[:size])
+            received.append(data[:size])
             data = data[size:]
-        return found
+        return received
 
     def pause(self) -> None:
         """Stop, and go on at the same time, when all other ranks have stopped or begun to wait."""
@@ -273,8 +273,8 @@ class ActorSocket:
         """Wait to be let go on; the bytes that came."""
         (self.now, _, _), words, data = self._channel.receive(ANSWER)
         if words:
-            error, left = _words.decode(words)
-            self._left.update(left)
+            error, finished = _words.decode(words)
+            self._finished.update(finished)
             if error:
                 raise RankLost(error)
         return data

@@ -119,8 +119,8 @@ def split_sizes(call: str, name: str, tensor: torch.Tensor, rows: list[int], ran
         raise ValueError(
             f"{call}: the split sizes of {name} are {rows}: expected {ranks} numbers with the sum {total}, its rows"
         )
-    each = tensor[0].numel() if total else 0
-    return [count * each for count in rows]
+    per_row = tensor[0].numel() if total else 0
+    return [count * per_row for count in rows]
 
 
 def _described(tensor: torch.Tensor) -> str:

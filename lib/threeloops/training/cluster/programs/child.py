@@ -161,8 +161,8 @@ _kept: list[bytes] = []
 def _said(error: BaseException) -> str:
     """Format the exception with the frames of the program, but without those of libraries, which say little."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    kept = [frame for frame in frames if not is_library(frame.filename)]
-    lines = traceback.format_list(kept or frames) + traceback.format_exception_only(error)
+    own = [frame for frame in frames if not is_library(frame.filename)]
+    lines = traceback.format_list(own or frames) + traceback.format_exception_only(error)
     return "".join(lines).rstrip()
 
 

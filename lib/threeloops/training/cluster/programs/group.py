@@ -82,7 +82,7 @@ class _Group(dist.ProcessGroup):
         """Begin a collective with `tensor`; its result fills the tensors in `out`, one after the other, or is given to
         `put`. With `dense` they must be contiguous; without, the caller has checked them, or takes any strides."""
         reduction = _reduction(opts)
-        for name, given in (("its tensor", tensor), *(("its output", each) for each in out if dense)):
+        for name, given in (("its tensor", tensor), *(("its output", output) for output in out if dense)):
             check_dense(operation, name, given)
         check_reducible(operation, tensor, reduction)
         if not 0 <= root < len(self._ranks):
@@ -92,7 +92,7 @@ class _Group(dist.ProcessGroup):
         dtype = str(tensor.dtype).removeprefix("torch.")
         count = tensor.numel() if count is None else count
         collective = Collective(self._channel, self._ranks, operation, count, dtype, reduction, root)
-        size = sum(each.nbytes for each in out)
+        size = sum(output.nbytes for output in out)
         handle = self._me.begin(self._me.main.submit(collective, as_bytes(tensor), sends, gets, size))
         put = put or (lambda data: fill(out, data))
         return Work(self._me, handle, out if result is None else result, put, True)
@@ -262,11 +262,11 @@ def _reduction(opts: Any) -> str:
     """The name of the reduction; torch's objects for it can be compared, but not hashed."""
     if opts is None or not hasattr(opts, "reduceOp"):
         return "SUM"
-    known = (*REDUCTIONS, "PREMUL_SUM")
-    found = next((name for name in known if opts.reduceOp == getattr(dist.ReduceOp, name)), "unknown")
-    if found not in REDUCTIONS:
-        raise ValueError(f"reduction {found}: the virtual cluster has {', '.join(REDUCTIONS)}")
-    return found
+    names = (*REDUCTIONS, "PREMUL_SUM")
+    reduction = next((name for name in names if opts.reduceOp == getattr(dist.ReduceOp, name)), "unknown")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction {reduction}: the virtual cluster has {', '.join(REDUCTIONS)}")
+    return reduction
 
 
 def hide_from_compiler() -> None:

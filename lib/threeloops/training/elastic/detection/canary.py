@@ -44,7 +44,7 @@ class Difference:
 def environment() -> dict[str, str]:
     """Return the settings that losses may depend on. They contain no names of hosts or users."""
     backends = torch.backends
-    found = {
+    settings = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -55,13 +55,13 @@ def environment() -> dict[str, str]:
         "float32 on the cpu": _precisions(backends.mkldnn.matmul, backends.mkldnn.conv),
     }
     if torch.cuda.is_available():
-        found |= {
+        settings |= {
             "gpu": torch.cuda.get_device_name(),
             "cuda": str(torch.version.cuda),
             "cudnn": str(backends.cudnn.version()),
             "float32 on the gpu": _precisions(backends.cuda.matmul, backends.cudnn.conv),
         }
-    return found
+    return settings
 
 
 def _precisions(matmul: Any, conv: Any) -> str:
@@ -82,24 +82,24 @@ def store_canary(path: Path | str, losses: Sequence[float]) -> None:
 def run_canary(path: Path | str, train: Callable[[int], Sequence[float]]) -> Difference | None:
     """Repeat the stored steps, where `train(steps)` gives the loss of each. Returns None if all bits are equal."""
     data = json.loads(Path(path).read_text())
-    stored = [float.fromhex(each) for each in data["losses"]]
+    stored = [float.fromhex(loss) for loss in data["losses"]]
     return compare(stored, train(len(stored)), data["environment"])
 
 
-def compare(stored: Sequence[float], found: Sequence[float], before: Mapping[str, str]) -> Difference | None:
+def compare(stored: Sequence[float], losses: Sequence[float], before: Mapping[str, str]) -> Difference | None:
     """Return the first difference between two lists of losses. The stored ones are from the environment `before`.
 
     Raises ValueError if their lengths differ.
     """
-    if len(stored) != len(found):
-        raise ValueError(f"{len(found)} losses for {len(stored)} stored ones: expected one for each step")
+    if len(stored) != len(losses):
+        raise ValueError(f"{len(losses)} losses for {len(stored)} stored ones: expected one for each step")
     now = environment()
     changed = {
         name: (before.get(name, "unknown"), now.get(name, "unknown"))
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     }
-    for step, (theirs, ours) in enumerate(zip(stored, found, strict=True)):
+    for step, (theirs, ours) in enumerate(zip(stored, losses, strict=True)):
         if theirs.hex() != float(ours).hex():
             return Difference(step, theirs, float(ours), _ulps(theirs, float(ours)), changed)
     return None

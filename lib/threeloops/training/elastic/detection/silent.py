@@ -82,7 +82,7 @@ def odd_ranks(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
     most, count = Counter(sums).most_common(1)[0]
     if 2 * count <= len(sums):
         return list(range(len(sums)))
-    return [rank for rank, each in enumerate(sums) if each != most]
+    return [rank for rank, digest in enumerate(sums) if digest != most]
 
 
 def odd_ranks_cost(ranks: int, link: Link) -> Cost:
@@ -100,11 +100,13 @@ def outlying(value: float, group: dist.ProcessGroup | None = None, limit: float 
     """
     (bits,) = _gather([int(torch.tensor(value, dtype=torch.float64).view(torch.int64))], group)
     values = torch.tensor(bits).view(torch.float64).tolist()
-    finite = [each for each in values if math.isfinite(each)]
+    finite = [reading for reading in values if math.isfinite(reading)]
     middle = median(finite) if finite else 0.0
-    spread = median(abs(each - middle) for each in finite) if finite else 0.0
+    spread = median(abs(reading - middle) for reading in finite) if finite else 0.0
     allowed = limit * max(spread, 1e-12 * abs(middle))
-    return [rank for rank, each in enumerate(values) if not (math.isfinite(each) and abs(each - middle) <= allowed)]
+    return [
+        rank for rank, reading in enumerate(values) if not (math.isfinite(reading) and abs(reading - middle) <= allowed)
+    ]
 
 
 def cross_check(
@@ -121,7 +123,7 @@ def cross_check(
     """
     own, other = _gather([checksum(compute(mine)), checksum(compute(before))], group)
     differs = [other[rank] != own[rank - 1] for rank in range(len(own))]  # rank, and the one before it
-    pairs = [{(rank - 1) % len(own), rank} for rank, found in enumerate(differs) if found]
+    pairs = [{(rank - 1) % len(own), rank} for rank, unequal in enumerate(differs) if unequal]
     seen = Counter(rank for pair in pairs for rank in pair)
     return sorted(rank for rank, count in seen.items() if count == max(seen.values()))
 

@@ -112,7 +112,7 @@ class FlightRecorder:
         """The recorded calls in their current state, oldest first."""
         with self._lock:
             calls = list(self._calls)
-        return [replace(each) for each in calls]
+        return [replace(call) for call in calls]
 
     def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
@@ -136,7 +136,7 @@ class FlightRecorder:
     def _begin(self, what: str, group: Any, data: Any) -> Called:
         name = "world" if group is None or group is dist.group.WORLD else group.group_name
         tensors = data if isinstance(data, (list, tuple)) else [data]
-        elements = sum(each.numel() for each in tensors if isinstance(each, torch.Tensor))
+        elements = sum(tensor.numel() for tensor in tensors if isinstance(tensor, torch.Tensor))
         ranks = tuple(dist.get_process_group_ranks(group))
         where = _caller()
         begun = self.clock()
@@ -189,46 +189,46 @@ def diagnose(records: Mapping[int, Sequence[Called]], at: float, ranks: Iterable
     Args:
         ranks: all ranks that should have left a record, if some may not have.
     """
-    known = {rank: [_as_of(call, at) for call in calls if call.begun <= at] for rank, calls in records.items()}
-    said = [
-        f"rank {rank} has left no record: its process is gone, or cannot run" for rank in ranks if rank not in known
+    recorded = {rank: [_as_of(call, at) for call in calls if call.begun <= at] for rank, calls in records.items()}
+    lines = [
+        f"rank {rank} has left no record: its process is gone, or cannot run" for rank in ranks if rank not in recorded
     ]
-    waiting = [(call, rank) for rank, calls in known.items() for call in calls if call.ended is None]
+    waiting = [(call, rank) for rank, calls in recorded.items() for call in calls if call.ended is None]
     for group in sorted({call.group for call, _ in waiting}):
         first = min(call.number for call, _ in waiting if call.group == group)
         inside = {rank: call for call, rank in waiting if (call.group, call.number) == (group, first)}
-        said.append(_about(next(iter(inside.values())), inside, known, at))
-    return "\n".join(said)
+        lines.append(_about(next(iter(inside.values())), inside, recorded, at))
+    return "\n".join(lines)
 
 
-def _about(call: Called, inside: Mapping[int, Called], known: Mapping[int, Sequence[Called]], at: float) -> str:
+def _about(call: Called, inside: Mapping[int, Called], recorded: Mapping[int, Sequence[Called]], at: float) -> str:
     """Describe the first collective of a group that has not ended everywhere."""
-    since = at - min(each.begun for each in inside.values())
+    since = at - min(entered.begun for entered in inside.values())
     who = _ranks(inside)
     line = _lines(inside.values())
     wait = "waits" if len(inside) == 1 else "wait"
     others = {
-        rank: [each for each in known.get(rank, []) if each.group == call.group]
+        rank: [other for other in recorded.get(rank, []) if other.group == call.group]
         for rank in call.ranks
         if rank not in inside
     }
-    absent = [rank for rank, calls in others.items() if not any(each.number >= call.number for each in calls)]
+    absent = [rank for rank, calls in others.items() if not any(other.number >= call.number for other in calls)]
     if absent:
-        last = "; ".join(_last(rank, others[rank], at) for rank in absent if rank in known)
+        last = "; ".join(_last(rank, others[rank], at) for rank in absent if rank in recorded)
         have = "has" if len(absent) == 1 else "have"
         return f"{_ranks(absent)} {have} not entered {call.name}, in which {who} {wait} for {since:.1f} s ({line})." + (
             f" {last}" if last else ""
         )
     kinds = defaultdict(list)
-    for rank, each in inside.items():
-        kinds[each.what if each.what in _UNEVEN else f"{each.what} of {each.elements:,}"].append(rank)
+    for rank, entered in inside.items():
+        kinds[entered.what if entered.what in _UNEVEN else f"{entered.what} of {entered.elements:,}"].append(rank)
     if len(kinds) > 1:
         made = "; ".join(
             f"{_ranks(those)}: {kind} ({_lines(inside[rank] for rank in those)})" for kind, those in kinds.items()
         )
         return f"ranks disagree about collective #{call.number} of group {call.group}: {made}"
-    left = "and the others have left it" if others else "and no rank is behind: look at the network between them"
-    return f"{who} {wait} for the end of {call.name} for {since:.1f} s ({line}), {left}"
+    hint = "and the others have left it" if others else "and no rank is behind: look at the network between them"
+    return f"{who} {wait} for the end of {call.name} for {since:.1f} s ({line}), {hint}"
 
 
 def _last(rank: int, calls: Sequence[Called], at: float) -> str:
@@ -244,8 +244,8 @@ def _as_of(call: Called, at: float) -> Called:
 
 
 def _ranks(ranks: Iterable[int]) -> str:
-    found = sorted(ranks)
-    return f"rank{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
+    ordered = sorted(ranks)
+    return f"rank{'s' * (len(ordered) > 1)} {', '.join(map(str, ordered))}"
 
 
 def _lines(calls: Iterable[Called]) -> str:
@@ -279,7 +279,7 @@ class Watchdog:
         self._recorder = recorder
         self._folder = Path(folder)
         self._timeout = timeout
-        self._on_hang = on_hang or (lambda said: print(said, file=sys.stderr, flush=True))
+        self._on_hang = on_hang or (lambda message: print(message, file=sys.stderr, flush=True))
         self._patience = patience
         self._poll = poll
         self._rank = dist.get_rank()

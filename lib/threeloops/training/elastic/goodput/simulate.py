@@ -89,7 +89,7 @@ class Account:
         return self.useful / self.seconds
 
     def __add__(self, other: "Account") -> "Account":
-        return Account(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        return Account(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 def simulate(job: Job, seconds: float, seed: int = 0) -> Account:

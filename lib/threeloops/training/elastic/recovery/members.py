@@ -37,14 +37,14 @@ class Members:
 
     def without(self, *lost: int) -> "Members":
         """Return those that are left, in a new group, once all of them are there. More may be lost meanwhile."""
-        left = [rank for rank in self.ranks if rank not in lost]
-        group = dist.new_group(left, use_local_synchronization=True)  # the lost ones cannot call it
+        survivors = [rank for rank in self.ranks if rank not in lost]
+        group = dist.new_group(survivors, use_local_synchronization=True)  # the lost ones cannot call it
         try:
             dist.barrier(group=group)  # also for those who are told later: nobody begins to wait for work before
         except RankLost as more:
             dist.destroy_process_group(group)  # torch counts groups into the name of the next, the same for all
             return self.without(*lost, *more.ranks)
-        return Members(tuple(left), group)
+        return Members(tuple(survivors), group)
 
 
 class Trainer(Protocol):
@@ -86,8 +86,8 @@ def train_through_losses(
     while True:
         try:
             trainer, saved, done = build(members), checkpoints(members), 0
-            if (found := saved.load()) is not None:
-                done, parts = found
+            if (loaded := saved.load()) is not None:
+                done, parts = loaded
                 trainer.load(parts)
             for number in range(done, steps):
                 trainer.step(number)

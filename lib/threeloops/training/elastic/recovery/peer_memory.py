@@ -38,7 +38,7 @@ class PeerMemory:
     """One for the life of a process: `train_through_losses(…, checkpoints=PeerMemory().of, …)`."""
 
     def __init__(self) -> None:
-        self._kept: list[_Generation] = []
+        self._generations: list[_Generation] = []
         self._members: Members | None = None
 
     def of(self, members: Members) -> "PeerMemory":
@@ -54,24 +54,28 @@ class PeerMemory:
         held = {me: mine}
         if members.size > 1:
             held[before] = self._exchange(mine, members)
-        self._kept = [*self._kept[1 - _KEPT :], _Generation(step, members.ranks, held)]
+        self._generations = [*self._generations[1 - _KEPT :], _Generation(step, members.ranks, held)]
         dist.barrier(group=members.group)  # whoever leaves knows that all copies are made
 
     def load(self) -> tuple[int, Sequence[Any]] | None:
         """See `Checkpoints`. Raises LookupError where two neighbours were lost, and their part with them."""
         members = self._of()
         everyone: list[Any] = [None] * members.size
-        dist.all_gather_object(everyone, [(each.step, each.ranks, each.parts) for each in self._kept], members.group)
-        found: dict[tuple[int, tuple[int, ...]], dict[int, Tensor]] = {}
-        for step, ranks, parts in (generation for kept in everyone for generation in kept):
-            found.setdefault((step, ranks), {}).update(parts)
-        if not found:
+        dist.all_gather_object(
+            everyone,
+            [(generation.step, generation.ranks, generation.parts) for generation in self._generations],
+            members.group,
+        )
+        generations: dict[tuple[int, tuple[int, ...]], dict[int, Tensor]] = {}
+        for step, ranks, parts in (generation for theirs in everyone for generation in theirs):
+            generations.setdefault((step, ranks), {}).update(parts)
+        if not generations:
             return None
-        for (step, ranks), parts in sorted(found.items(), reverse=True):
+        for (step, ranks), parts in sorted(generations.items(), reverse=True):
             if parts.keys() == set(ranks):
                 self._keep(step, ranks, parts, members)
                 return step, [_from_bytes(parts[rank]) for rank in ranks]
-        (step, ranks), parts = max(found.items())
+        (step, ranks), parts = max(generations.items())
         lost = ", ".join(str(rank) for rank in ranks if rank not in parts)
         raise LookupError(
             f"the part of rank {lost} of step {step} is lost: that rank and the next one alone held it. Load what was "
@@ -84,10 +88,13 @@ class PeerMemory:
         member may be lost before it has its share.
         """
         mine = {rank: parts[rank] for n, rank in enumerate(ranks) if (members.place - n) % members.size in (0, 1)}
-        for kept in self._kept:
-            if (kept.step, kept.ranks) == (step, ranks):
-                mine |= kept.parts
-        self._kept = [*(kept for kept in self._kept if kept.step < step), _Generation(step, ranks, mine)]
+        for generation in self._generations:
+            if (generation.step, generation.ranks) == (step, ranks):
+                mine |= generation.parts
+        self._generations = [
+            *(generation for generation in self._generations if generation.step < step),
+            _Generation(step, ranks, mine),
+        ]
 
     def _of(self) -> Members:
         if self._members is None:

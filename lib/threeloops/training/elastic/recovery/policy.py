@@ -42,7 +42,7 @@ def vote(members: Members, gradients: Iterable[Tensor], replicated: bool) -> Ver
         replicated: whether all members should hold the same bits, as after DDP's all-reduce, and unlike shards.
     """
     mine = list(gradients)
-    finite = all(bool(torch.isfinite(each).all()) for each in mine)
+    finite = all(bool(torch.isfinite(gradient).all()) for gradient in mine)
     here = torch.tensor([finite, checksum(mine) if replicated else 0], dtype=torch.int64)
     everyone = here.new_empty(members.size * 2)
     dist.all_gather_into_tensor(everyone, here, group=members.group)
@@ -51,8 +51,8 @@ def vote(members: Members, gradients: Iterable[Tensor], replicated: bool) -> Ver
     if 2 * sums.count(agreed) <= members.size:
         agreed = None  # no majority: nobody can tell who is right
     return Verdict(
-        tuple(rank for rank, each in zip(members.ranks, all_finite, strict=True) if not each),
-        tuple(rank for rank, each in zip(members.ranks, sums, strict=True) if each != agreed),
+        tuple(rank for rank, is_finite in zip(members.ranks, all_finite, strict=True) if not is_finite),
+        tuple(rank for rank, digest in zip(members.ranks, sums, strict=True) if digest != agreed),
     )
 
 
@@ -114,7 +114,9 @@ class GuardedOptimizer:
                 f"members are at different steps ({at}): expected the same number on all. Load the same checkpoint on "
                 "all of them, and set `steps` to its step"
             )
-        verdict = vote(self.members, (each for each in self._gradients() if each is not None), self._replicated)
+        verdict = vote(
+            self.members, (gradient for gradient in self._gradients() if gradient is not None), self._replicated
+        )
         if verdict.commit:
             self.optimizer.step()
         else:

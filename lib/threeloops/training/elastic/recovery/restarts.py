@@ -62,22 +62,22 @@ def run_with_restarts(
         ValueError: the deaths are not in order.
         RankFailed: a rank failed for another reason than the death of one.
     """
-    if [each.at for each in deaths] != sorted(each.at for each in deaths):
-        raise ValueError(f"deaths at {[each.at for each in deaths]} s: expected them in order of time")
+    if [death.at for death in deaths] != sorted(death.at for death in deaths):
+        raise ValueError(f"deaths at {[death.at for death in deaths]} s: expected them in order of time")
     attempts: list[Attempt] = []
     start = 0.0
-    left = list(deaths)
+    remaining = list(deaths)
     while True:
-        while left and left[0].at < start:
-            left.pop(0)
-        faults = [RankDies(left[0].rank, left[0].at - start)] if left else []
+        while remaining and remaining[0].at < start:
+            remaining.pop(0)
+        faults = [RankDies(remaining[0].rank, remaining[0].at - start)] if remaining else []
         cluster = Cluster(machines[min(len(attempts), len(machines) - 1)], faults, timeout=detect)
         run = cluster.run(_until_lost, program, arguments)
         died = start + min(run.died.values()) if run.died else None
         attempts.append(Attempt(start, died, run))
         if died is None:
             return attempts
-        left.pop(0)
+        remaining.pop(0)
         start = died + detect + restart
 
 

@@ -112,11 +112,11 @@ def _upwards(
     """These nodes, as far as they are in the graph, and all that gradients come from on their way to them. It goes no
     further than to nodes in `until`."""
     todo = [node for node in nodes if node in parents]
-    found = set(todo)
+    reached = set(todo)
     while todo:
         node = todo.pop()
         if node not in until:
-            new = [parent for parent in parents[node] if parent not in found]
-            found.update(new)
+            new = [parent for parent in parents[node] if parent not in reached]
+            reached.update(new)
             todo += new
-    return found
+    return reached

@@ -93,10 +93,10 @@ def _batches(top: Section, world_size: int) -> tuple[int, int]:
         )
     if total is None:
         return cast(int, micro), accumulation or 1
-    known = {names[1]: micro, names[2]: accumulation, "ranks": world_size}
-    factors = {name: value for name, value in known.items() if value is not None}
+    given = {names[1]: micro, names[2]: accumulation, "ranks": world_size}
+    factors = {name: value for name, value in given.items() if value is not None}
     product = world_size * (micro or 1) * (accumulation or 1)
-    if None not in known.values() and total != product:
+    if None not in given.values() and total != product:
         raise DeepSpeedConfigError(
             f"train_batch_size = {total}: expected micro batch · accumulation · ranks = {micro} · {accumulation} · "
             f"{world_size} = {product}"

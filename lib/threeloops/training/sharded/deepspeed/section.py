@@ -47,7 +47,7 @@ class Section:
     def __init__(self, name: str, values: Mapping[str, Any], reading: Reading) -> None:
         self.name = name
         self._prefix = f"{name}." if name else ""
-        self._left = dict(values)
+        self._unread = dict(values)
         self._reading = reading
         self._taken = set[str]()
 
@@ -69,7 +69,7 @@ class Section:
 
     def has(self, name: str) -> bool:
         """Whether the key is given. null counts as left out."""
-        return self._left.get(name) is not None
+        return self._unread.get(name) is not None
 
     def is_open(self, name: str) -> bool:
         """Whether the key is "auto", without a value to put in its place."""
@@ -78,24 +78,24 @@ class Section:
     def leave_out(self, name: str) -> None:
         """Leave out a key that is open, because its value follows from others."""
         if self.is_open(name):
-            del self._left[name]
+            del self._unread[name]
             self._reading.without_value.remove(self._prefix + name)
 
     def near(self, name: str) -> str:
         """A hint at a key that may be a misspelling of this one, or nothing."""
-        found = get_close_matches(name, map(str, self._left), 1, cutoff=0.8)
-        return f". Is {self._prefix}{found[0]} a misspelling of it?" if found else ""
+        matches = get_close_matches(name, map(str, self._unread), 1, cutoff=0.8)
+        return f". Is {self._prefix}{matches[0]} a misspelling of it?" if matches else ""
 
     def take(self, name: str, default: Any, *types: type) -> Any:
         """The value of a key, of one of these types."""
         self._taken.add(name)
-        value = self._filled(self._prefix + name, self._left.pop(name, None))
+        value = self._filled(self._prefix + name, self._unread.pop(name, None))
         if value is None:
             if default is REQUIRED:
                 raise DeepSpeedConfigError(f"{self._prefix}{name} is missing{self.near(name)}")
             return default
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            expected = " or ".join(dict.fromkeys(_WORDS[each] for each in types))
+            expected = " or ".join(dict.fromkeys(_WORDS[kind] for kind in types))
             quoted = isinstance(value, str) and {bool, int} & set(types)
             raise self.refusal(name, value, f"expected {expected}{', without quotes' if quoted else ''}")
         return value
@@ -135,7 +135,7 @@ class Section:
 
     def end(self, off: bool = False) -> None:
         """Note or refuse the keys that are left. In a section that is switched `off`, known keys have no effect."""
-        for name, value in self._left.items():
+        for name, value in self._unread.items():
             full = f"{self._prefix}{name}"
             if value is None:
                 continue
@@ -162,8 +162,8 @@ class Section:
 
     def _meant(self, name: str) -> str:
         tables = (*WITHOUT_EFFECT, *ONLY_DEFAULT, *FEATURES)
-        known = {key.removeprefix(self._prefix) for key in tables if key.startswith(self._prefix)} | self._taken
-        near = get_close_matches(name, [key for key in known if "." not in key], 1, cutoff=0.8)
+        names = {key.removeprefix(self._prefix) for key in tables if key.startswith(self._prefix)} | self._taken
+        near = get_close_matches(name, [key for key in names if "." not in key], 1, cutoff=0.8)
         return f"Is {near[0]} meant? " if near else ""
 
     def _is_on(self, full: str, value: Any) -> bool:
@@ -171,8 +171,8 @@ class Section:
         if not isinstance(value, Mapping):
             return bool(self._filled(full, value))
         switches = {"enabled": value["enabled"]} if "enabled" in value else _switches(value)
-        found = [self._filled(f"{full}.{name}", switch) for name, switch in switches.items()]
-        return any(found) if found else bool(value)
+        states = [self._filled(f"{full}.{name}", switch) for name, switch in switches.items()]
+        return any(states) if states else bool(value)
 
     def _filled(self, full: str, value: Any) -> Any:
         """The value, or for "auto" the one that was given in its place."""
@@ -199,11 +199,11 @@ def _autos(full: str, value: Any) -> Iterator[str]:
 
 def _switches(values: Mapping[str, Any]) -> dict[str, Any]:
     """Every `enabled` inside an object, by its dotted name."""
-    found = {"enabled": values["enabled"]} if "enabled" in values else {}
+    switches = {"enabled": values["enabled"]} if "enabled" in values else {}
     for key, inner in values.items():
         if isinstance(inner, Mapping):
-            found |= {f"{key}.{name}": switch for name, switch in _switches(inner).items()}
-    return found
+            switches |= {f"{key}.{name}": switch for name, switch in _switches(inner).items()}
+    return switches
 
 
 def _limits(least: float, most: float) -> str:

@@ -145,7 +145,7 @@ async def the_prefix_cache_is_counted(engine):
 
 async def close_ends_it_and_tells_whoever_reads(engine):
     reading = asyncio.create_task(read(engine, request(tokens=200)))
-    while not engine._readers:
+    while not engine._streams:
         await asyncio.sleep(0)
     await engine.close()
     for late in (reading, read(engine, request())):

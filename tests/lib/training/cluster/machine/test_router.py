@@ -66,7 +66,7 @@ def run(topology, programs, router=None):
                 running[actor] = programs[actor.rank](me)
             data = None
         ranks[actor].now = at
-        left[actor].update(resumption.left)
+        left[actor].update(resumption.finished)
         while True:
             try:
                 call = running[actor].send(data)

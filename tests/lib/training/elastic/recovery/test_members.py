@@ -138,7 +138,7 @@ def saves_to_peer():
     memory.save(5, torch.arange(20.0 + dist.get_rank()))
     memory.save(6, torch.arange(30.0 + dist.get_rank()))
     step, parts = memory.load()
-    return len(memory._kept), step, [len(part) for part in parts]
+    return len(memory._generations), step, [len(part) for part in parts]
 
 
 def test_peer_memory_gives_back_the_parts_of_all_ranks_in_order():

@@ -148,32 +148,32 @@ def possible_contents(inode: Inode, rules: Rules, most: int, *, flushed: int = -
         cut: truncations up to this position are on disk.
     """
     if flushed >= 0:
-        pending = [each for each in inode.pending if each[0] > flushed]
+        pending = [write for write in inode.pending if write[0] > flushed]
         inode = Inode(inode.number, inode.name, inode.latest, changed_content(inode, flushed), pending)
     generations = _generations(inode, rules.sector)
     oldest = max((g.position for g in generations if g.position <= cut), default=-1)
-    generations = [each for each in generations if each.position >= oldest]
+    generations = [generation for generation in generations if generation.position >= oldest]
     complete = _count(generations, most) <= most
     whole = bytes(inode.latest)
     key = content_key(whole)
-    found = {key: Content(whole, inode.pending[-1][0] if inode.pending else -1, key)}
+    contents = {key: Content(whole, inode.pending[-1][0] if inode.pending else -1, key)}
     for generation in generations:
         for choice in _distinct(generation, rules, complete):
             data = choice.data()
             content = Content(choice if len(data) > _LARGE else data, choice.newest, content_key(data))
-            known = found.get(content.key)
-            if known is None:
-                found[content.key] = content
-            elif content.newest < known.newest:
-                found[content.key] = Content(known.source, content.newest, content.key)
-    return Contents(list(found.values()), complete)
+            earlier = contents.get(content.key)
+            if earlier is None:
+                contents[content.key] = content
+            elif content.newest < earlier.newest:
+                contents[content.key] = Content(earlier.source, content.newest, content.key)
+    return Contents(list(contents.values()), complete)
 
 
 def _generations(inode: Inode, sector: int) -> list[_Generation]:
     content = bytearray(inode.durable)
     written = len(content)
     now = _Generation(sector, -1, bytes(content), len(content), [_Size(len(content), written, -1)])
-    found = [now]
+    generations = [now]
     for position, operation in inode.pending:
         if isinstance(operation, Truncate):
             size = operation.size
@@ -181,7 +181,7 @@ def _generations(inode: Inode, sector: int) -> list[_Generation]:
                 del content[size:]
                 written = min(written, size)
                 now = _cut(now, position, size, written)
-                found.append(now)
+                generations.append(now)
             else:
                 content.extend(bytes(size - len(content)))
                 now.sizes.append(_Size(size, written, position))
@@ -201,7 +201,7 @@ def _generations(inode: Inode, sector: int) -> list[_Generation]:
         if end > written:
             now.sizes.append(_Size(len(content), end, position))
         written = max(written, end)
-    return found
+    return generations
 
 
 def _cut(now: _Generation, position: int, size: int, written: int) -> _Generation:
@@ -211,16 +211,16 @@ def _cut(now: _Generation, position: int, size: int, written: int) -> _Generatio
     after.sizes.append(_Size(size, written, position))
     after.base_ends = {number: min(end, size) for number, end in now.base_ends.items()}
     for number, rows in now.versions.items():
-        if (left := size - number * sector) > 0:
+        if (below := size - number * sector) > 0:
             for row in rows[1:]:
-                data = now.table[row, :left].tobytes().ljust(sector, b"\0")
+                data = now.table[row, :below].tobytes().ljust(sector, b"\0")
                 after.add(number, data, min(now.ends[row], size), now.positions[row])
     return after
 
 
 def _count(generations: list[_Generation], most: int) -> int:
     """Count the choices. If there are more than `most`, the result is some number above it."""
-    count = sum(len(each.sizes) for each in generations)
+    count = sum(len(generation.sizes) for generation in generations)
     for generation in generations if count <= most else ():
         for size in generation.sizes:
             count -= 1
@@ -305,7 +305,7 @@ def _distinct(generation: _Generation, rules: Rules, complete: bool) -> Iterator
     for size, picks in _every_choice(generation, rules) if complete else _corners(generation, rules):
         end = -(-size.length // generation.sector)
         chosen = {number: versions[number][pick] for number, pick in picks.items() if pick and number < end}
-        numbers, rows = (np.fromiter(each, np.int64, len(chosen)) for each in (chosen.keys(), chosen.values()))
+        numbers, rows = (np.fromiter(column, np.int64, len(chosen)) for column in (chosen.keys(), chosen.values()))
         key = (size, hash(numbers.tobytes()), hash(rows.tobytes()))
         if key not in seen:
             seen.add(key)

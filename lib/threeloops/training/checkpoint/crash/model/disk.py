@@ -119,11 +119,11 @@ class Disk:
                 self._change_names(operation, gone.number, {self._key(path): None}, empties=gone.number)
             case Rename():
                 self._rename(operation)
-            case Sync(inode, _, data_only):
-                self._sync(self._inode(inode), data_only)
+            case Sync(number, _, data_only):
+                self._sync(self._inode(number), data_only)
             case SyncAll():
-                for each in self.inodes.values():
-                    self._sync(each)
+                for inode in self.inodes.values():
+                    self._sync(inode)
             case Saved():
                 pass
         self.position += 1
@@ -133,17 +133,17 @@ class Disk:
         changes of names on disk."""
         entries = {n: i.latest if names is None else i.durable for n, i in self.inodes.items() if _is_folder(i)}
         if names is not None:
-            entries = {number: dict(each) for number, each in entries.items()}
+            entries = {number: dict(listing) for number, listing in entries.items()}
             _set_names(entries, names)
-        found: dict[str, Inode] = {}
+        by_path: dict[str, Inode] = {}
         todo = [(ROOT, "")]
         while todo:
             folder, prefix = todo.pop()
             for name, number in entries[folder].items():
-                found[prefix + name] = self.inodes[number]
+                by_path[prefix + name] = self.inodes[number]
                 if number in entries:
                     todo.append((number, f"{prefix}{name}/"))
-        return found
+        return by_path
 
     # One operation
 
@@ -222,7 +222,7 @@ class Disk:
             moved = self.inodes[change.inode]
             if self.rules.replacing_flushes and change.replaces and isinstance(moved.latest, bytearray):
                 moved.durable = changed_content(moved, change.position)
-                moved.pending = [each for each in moved.pending if each[0] > change.position]
+                moved.pending = [write for write in moved.pending if write[0] > change.position]
         folders = {folder for change in now for (folder, _), _ in change.sets}
         _set_names({folder: self.inodes[folder].durable for folder in folders}, now)
         self.pending = [change for change in self.pending if not change.durable]

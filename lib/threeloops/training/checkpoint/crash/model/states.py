@@ -77,7 +77,9 @@ class State:
 
     @property
     def files(self) -> Files:
-        return {path: each.data if isinstance(each, Content) else each for path, each in self.contents.items()}
+        return {
+            path: content.data if isinstance(content, Content) else content for path, content in self.contents.items()
+        }
 
     @cached_property
     def key(self) -> Hashable:
@@ -88,7 +90,7 @@ class State:
     def losses(self) -> list[str]:
         """Describe each loss of the crash in a few words."""
         names = [f"`{change.operation}` (operation {change.position}) is not on disk" for change in self.missing]
-        files = [f"`{each.path}` {lost}" for each in self.dirty if (lost := each.lost(self.point))]
+        files = [f"`{file.path}` {lost}" for file in self.dirty if (lost := file.lost(self.point))]
         return names + files
 
     @property
@@ -100,12 +102,12 @@ class State:
     def cause(self) -> str:
         """Which fsync would have excluded this state."""
         causes = []
-        for each in self.dirty:
-            if each.lost(self.point):
-                last = max(position for position, _ in each.inode.pending if position <= self.point)
-                early = each.inode.synced
+        for file in self.dirty:
+            if file.lost(self.point):
+                last = max(position for position, _ in file.inode.pending if position <= self.point)
+                early = file.inode.synced
                 came = f"; its fsync, operation {early}, came too early" if early >= 0 else ""
-                causes.append(f"no fsync of `{each.inode.name}` after it was written (operation {last}){came}")
+                causes.append(f"no fsync of `{file.inode.name}` after it was written (operation {last}){came}")
         for change in self.missing:
             folders = sorted({_parent(path) for path in paths(change.operation)})
             causes.append(
@@ -133,7 +135,7 @@ def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> C
         BadRecord: an operation is impossible.
     """
     disk = Disk(record.start, rules)
-    found: dict[tuple[int, Hashable], State] = {}
+    distinct: dict[tuple[int, Hashable], State] = {}
     contents: _Known = {}
     complete = True
     saves = 0
@@ -143,14 +145,14 @@ def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> C
             states = _Crash(disk, record.operations, saves, barrier, most, contents)
             for state in states:
                 key = (saves, state.key)
-                if key not in found or state.point < found[key].point:
-                    found[key] = state
+                if key not in distinct or state.point < distinct[key].point:
+                    distinct[key] = state
             complete &= states.complete
             barrier = disk.position
         if operation is not None:
             disk.apply(operation)
             saves += isinstance(operation, Saved)
-    return CrashStates(sorted(found.values(), key=lambda state: state.point), complete)
+    return CrashStates(sorted(distinct.values(), key=lambda state: state.point), complete)
 
 
 def states_after(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> list[State]:
@@ -178,7 +180,7 @@ class _Crash:
     """The states of a crash at one moment."""
 
     def __init__(
-        self, disk: Disk, operations: list[Operation], saves: int, barrier: int, most: int, known: "_Known"
+        self, disk: Disk, operations: list[Operation], saves: int, barrier: int, most: int, contents: "_Known"
     ) -> None:
         self.disk = disk
         self.operations = operations
@@ -186,17 +188,17 @@ class _Crash:
         self.barrier = barrier
         self.most = most
         self.complete = True
-        self._known = known
+        self._contents = contents
         self._random = Random(disk.position)
 
     def __iter__(self) -> Iterator[State]:
         names, complete = self._choices_of_names()
         options = [(chosen, *self._options(chosen)) for chosen in names]
-        count = sum(prod(len(each.choices) for each in contents.values()) for _, _, contents in options)
-        exact = all(each.all_of_them for _, _, contents in options for each in contents.values())
+        count = sum(prod(len(possible.choices) for possible in contents.values()) for _, _, contents in options)
+        exact = all(possible.all_of_them for _, _, contents in options for possible in contents.values())
         self.complete = complete and exact and count <= self.most
         for chosen, tree, contents in options:
-            every = [each.choices for each in contents.values()]
+            every = [possible.choices for possible in contents.values()]
             picks = product(*every) if self.complete else self._sampled(every, max(1, self.most // len(options)))
             for pick in picks:
                 yield self._state(chosen, tree, dict(zip(contents, pick, strict=True)))
@@ -208,11 +210,11 @@ class _Crash:
         if len(pending) <= _MOST_NAMES:
             chosen: list[frozenset[NameChange]] = [frozenset()]
             for change in pending:
-                chosen += [each | {change} for each in chosen if needed[change] <= each]
+                chosen += [subset | {change} for subset in chosen if needed[change] <= subset]
                 if len(chosen) > self.most:
                     break
             else:
-                return [tuple(c for c in pending if c in each) for each in chosen], True
+                return [tuple(c for c in pending if c in subset) for subset in chosen], True
         corners = {frozenset[NameChange](), frozenset(pending)}
         for change in some(pending, _MOST_NAMES):
             alone = {change}
@@ -233,8 +235,8 @@ class _Crash:
                 if self._random.random() < 0.5 and needed[change] <= picked:
                     picked.add(change)
             corners.add(frozenset(picked))
-        ordered = (tuple(change for change in pending if change in each) for each in corners)
-        return sorted(ordered, key=lambda each: (-len(each), [change.position for change in each])), False
+        ordered = (tuple(change for change in pending if change in corner) for corner in corners)
+        return sorted(ordered, key=lambda changes: (-len(changes), [change.position for change in changes])), False
 
     def _options(self, chosen: tuple[NameChange, ...]) -> tuple[dict[str, Inode], dict[int, Contents]]:
         """Return the tree with these changes on disk, and the possible contents of each file that was not synced."""
@@ -246,30 +248,30 @@ class _Crash:
         for change in chosen if rules.replacing_flushes else ():
             if change.replaces:
                 flushed[change.inode] = change.position
-        found = {}
+        contents = {}
         for inode in {inode.number: inode for inode in tree.values() if inode.pending}.values():
             cuts = (p for p, o in inode.pending if isinstance(o, Truncate) and p <= last)
             flush = flushed.get(inode.number, -1)
             cut = max(cuts, default=-1)
             key = (inode.number, inode.pending[0][0], inode.pending[-1][0], flush, cut)
-            if key not in self._known:
+            if key not in self._contents:
                 most = min(self.most, _MOST_CONTENTS)
-                self._known[key] = possible_contents(inode, rules, most, flushed=flush, cut=cut)
-            found[inode.number] = self._known[key]
-        return tree, found
+                self._contents[key] = possible_contents(inode, rules, most, flushed=flush, cut=cut)
+            contents[inode.number] = self._contents[key]
+        return tree, contents
 
     def _sampled(self, every: list[list[Content]], most: int) -> Iterable[tuple[Content, ...]]:
         """All files complete, each alone in each of its states, each alone complete, all at their oldest; and more."""
-        whole = [each[0] for each in every]
-        oldest = [min(each, key=lambda content: content.newest) for each in every]
+        whole = [choices[0] for choices in every]
+        oldest = [min(choices, key=lambda content: content.newest) for choices in every]
         yield tuple(whole)
         yield tuple(oldest)
-        for i, each in enumerate(every):
+        for i, choices in enumerate(every):
             yield (*oldest[:i], whole[i], *oldest[i + 1 :])
-            for content in each:
+            for content in choices:
                 yield (*whole[:i], content, *whole[i + 1 :])
         for _ in range(most if every else 0):
-            yield tuple(self._random.choice(each) for each in every)
+            yield tuple(self._random.choice(choices) for choices in every)
 
     def _state(self, chosen: tuple[NameChange, ...], tree: dict[str, Inode], contents: dict[int, Content]) -> State:
         files: dict[str, Content | bytes | str | None] = {}

@@ -97,16 +97,16 @@ def installed(recorder: Notes) -> Iterator[None]:
     pairs = [*((plain[name], recorded[name]) for name in plain), (plain_open, recorded_open)]
     # the one place in the standard library that keeps a function of `os` as a default
     closer = tempfile._TemporaryFileCloser  # type: ignore[attr-defined]
-    closing = [each for each in vars(closer).values() if plain["unlink"] in _defaults(each)]
+    closing = [method for method in vars(closer).values() if plain["unlink"] in _defaults(method)]
     try:
         _rebind({id(old): new for old, new in pairs})
-        for each in closing:
-            each.__defaults__ = tuple(recorded["unlink"] if d is plain["unlink"] else d for d in each.__defaults__)
+        for method in closing:
+            method.__defaults__ = tuple(recorded["unlink"] if d is plain["unlink"] else d for d in method.__defaults__)
         yield
     finally:
         _rebind({id(new): old for old, new in pairs})
-        for each in closing:
-            each.__defaults__ = tuple(plain["unlink"] if d is recorded["unlink"] else d for d in each.__defaults__)
+        for method in closing:
+            method.__defaults__ = tuple(plain["unlink"] if d is recorded["unlink"] else d for d in method.__defaults__)
 
 
 def _rebind(functions: dict[int, Callable]) -> None:
@@ -141,18 +141,18 @@ class _Calls:
         if inside is not None and (nameless or creates):
             number = self._recorder.note(os.fstat(fd), NAMELESS if nameless else inside)
             self._add(Create(number, None if nameless else inside))
-        elif flags & os.O_TRUNC and full and (known := self._recorder.known(os.fstat(fd))):
+        elif flags & os.O_TRUNC and full and (file := self._recorder.known(os.fstat(fd))):
             self._recorder.expect(os.fstat(fd))
             if size:
-                self._add(Truncate(*known, 0))
+                self._add(Truncate(*file, 0))
         return fd
 
     def write(self, plain, fd, data):
-        if (known := self._recorder.find(fd)) is None:
+        if (file := self._recorder.find(fd)) is None:
             return plain(fd, data)
         appends = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND
         offset = os.fstat(fd).st_size if appends else os.lseek(fd, 0, os.SEEK_CUR)
-        return self._write(lambda part: plain(fd, part), fd, known, offset, data)
+        return self._write(lambda part: plain(fd, part), fd, file, offset, data)
 
     def writev(self, plain, fd, buffers):
         buffers = list(buffers)
@@ -161,11 +161,11 @@ class _Calls:
         return os.write(fd, b"".join(buffers))
 
     def pwrite(self, plain, fd, data, offset):
-        if (known := self._recorder.find(fd)) is None:
+        if (file := self._recorder.find(fd)) is None:
             return plain(fd, data, offset)
         appends = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND  # on Linux, pwrite then appends: see pwrite(2), Bugs
         at = os.fstat(fd).st_size if appends else offset
-        return self._write(lambda part: plain(fd, part, offset), fd, known, at, data)
+        return self._write(lambda part: plain(fd, part, offset), fd, file, at, data)
 
     def pwritev(self, plain, fd, buffers, offset, flags=0):
         buffers = list(buffers)
@@ -193,26 +193,26 @@ class _Calls:
             return os.ftruncate(path, length)
         inside = self._recorder.path(path)
         plain(path, length)
-        if inside is not None and (known := self._recorder.known(os.stat(path))):
+        if inside is not None and (file := self._recorder.known(os.stat(path))):
             self._recorder.expect(os.stat(path))
-            self._add(Truncate(*known, length))
+            self._add(Truncate(*file, length))
         return None
 
     def ftruncate(self, plain, fd, length):
-        known = self._recorder.find(fd)
+        file = self._recorder.find(fd)
         plain(fd, length)
-        if known:
+        if file:
             self._recorder.expect(os.fstat(fd))
-            self._add(Truncate(*known, length))
+            self._add(Truncate(*file, length))
 
     def posix_fallocate(self, plain, fd, offset, length):
-        known = self._recorder.find(fd)
+        file = self._recorder.find(fd)
         before = os.fstat(fd).st_size
         plain(fd, offset, length)
-        if known:
+        if file:
             self._recorder.expect(os.fstat(fd))
             if offset + length > before:
-                self._add(Truncate(*known, offset + length))
+                self._add(Truncate(*file, offset + length))
 
     def fsync(self, plain, fd):
         self._sync(plain, fd)
@@ -258,8 +258,8 @@ class _Calls:
     def link(self, plain, src, dst, *, src_dir_fd=None, dst_dir_fd=None, follow_symlinks=True):
         inside = self._name(dst, dst_dir_fd)
         plain(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
-        if inside is not None and (known := self._recorder.known(self._status(inside))):
-            self._add(Link(known[0], inside))
+        if inside is not None and (file := self._recorder.known(self._status(inside))):
+            self._add(Link(file[0], inside))
 
     def symlink(self, plain, src, dst, target_is_directory=False, *, dir_fd=None):
         inside = self._name(dst, dir_fd)
@@ -295,30 +295,30 @@ class _Calls:
     def _status(self, inside: str) -> os.stat_result:
         return os.lstat(os.path.join(self._recorder.folder, inside))
 
-    def _write(self, plain: Callable, fd: int, known: tuple[int, str], offset: int, data: Any) -> int:
+    def _write(self, plain: Callable, fd: int, file: tuple[int, str], offset: int, data: Any) -> int:
         data = bytes(memoryview(data).cast("B"))
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         if not data or flags & os.O_ACCMODE == os.O_RDONLY:
             return plain(data)
-        count = self._recorder.write(Write(*known, offset, data))
+        count = self._recorder.write(Write(*file, offset, data))
         if plain(data[:count]) != count:
             raise OSError(errno.EIO, "this disk took less than is recorded")
         self._recorder.expect(os.fstat(fd))
         if flags & os.O_DSYNC:  # a part of O_SYNC
-            self._sync_known(known, flags & os.O_SYNC != os.O_SYNC)
+            self._sync_known(file, flags & os.O_SYNC != os.O_SYNC)
         return count
 
     def _sync(self, plain: Callable, fd: Any, data_only: bool = False) -> None:
-        known = self._recorder.find(fd if isinstance(fd, int) else fd.fileno())
-        if known is None:
+        file = self._recorder.find(fd if isinstance(fd, int) else fd.fileno())
+        if file is None:
             plain(fd)
         else:
-            self._sync_known(known, data_only, lambda: plain(fd))
+            self._sync_known(file, data_only, lambda: plain(fd))
 
-    def _sync_known(self, known: tuple[int, str], data_only: bool, plain: Callable = lambda: None) -> None:
+    def _sync_known(self, file: tuple[int, str], data_only: bool, plain: Callable = lambda: None) -> None:
         try:
             plain()
         except OSError:
-            self._recorder.lose(known[0])
+            self._recorder.lose(file[0])
             raise
-        self._recorder.sync(Sync(*known, data_only))
+        self._recorder.sync(Sync(*file, data_only))

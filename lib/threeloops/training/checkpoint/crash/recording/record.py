@@ -117,7 +117,7 @@ class Recorder:
         if not isinstance(operation, Truncate):
             for path in paths(operation):
                 full = os.path.join(self.folder, path)
-                self.expect(*(os.lstat(each) for each in (full, os.path.dirname(full)) if os.path.lexists(each)))
+                self.expect(*(os.lstat(entry) for entry in (full, os.path.dirname(full)) if os.path.lexists(entry)))
 
     def write(self, operation: Write) -> int:
         self._check_process(operation)
@@ -178,12 +178,12 @@ class Recorder:
         """Our number and path of an open file, if it is in the folder."""
         try:
             status = os.fstat(fd)
-            known = self.known(status)
+            file = self.known(status)
             # the system gives the number of a removed file to the next one, wherever that is
-            if known is None or not (os.readlink(f"/proc/self/fd/{fd}") + "/").startswith(self.folder + "/"):
+            if file is None or not (os.readlink(f"/proc/self/fd/{fd}") + "/").startswith(self.folder + "/"):
                 return None
-            self._stamps.compare(known[0], status, known[1])
-            return known
+            self._stamps.compare(file[0], status, file[1])
+            return file
         except OSError:
             return None
 
@@ -199,13 +199,13 @@ class Recorder:
 
     def expect(self, *statuses: os.stat_result) -> None:
         for status in statuses:
-            if known := self.known(status):
-                self._stamps.note(known[0], status)
+            if file := self.known(status):
+                self._stamps.note(file[0], status)
 
     def forget(self, path: str | None) -> None:
         full = os.path.join(self.folder, path) if path else None
-        if full and os.path.lexists(full) and (known := self.known(os.lstat(full))):
-            self._stamps.forget(known[0])
+        if full and os.path.lexists(full) and (file := self.known(os.lstat(full))):
+            self._stamps.forget(file[0])
 
     def target(self, path: str, target: str) -> str:
         return link_target(self.folder, path, target)
@@ -213,15 +213,15 @@ class Recorder:
     def _start(self) -> Iterator[Entry]:
         for path, content in files_in(self.folder):
             status = os.lstat(os.path.join(self.folder, path))
-            known = self.known(status)
-            number = known[0] if known else self.note(status, path)
+            file = self.known(status)
+            number = file[0] if file else self.note(status, path)
             data, target = (content, None) if isinstance(content, bytes) else (None, content)
             yield Entry(path, number, data, target)
 
 
 def files_in(folder: str, prefix: str = "") -> Iterator[tuple[str, bytes | str | None]]:
     """Yield everything in a folder, with each folder before its contents."""
-    for entry in sorted(os.scandir(os.path.join(folder, prefix)), key=lambda each: each.name):
+    for entry in sorted(os.scandir(os.path.join(folder, prefix)), key=lambda entry: entry.name):
         path = prefix + entry.name
         if entry.is_symlink():
             yield path, link_target(folder, path, os.readlink(entry.path))
@@ -245,27 +245,27 @@ def link_target(folder: str, path: str, target: str) -> str:
     return os.path.relpath(real, os.path.dirname(os.path.join(folder, path))) if inside else target
 
 
-def compare(expected: Files, found: Files) -> None:
+def compare(expected: Files, actual: Files) -> None:
     """Raise Escaped if the folder differs from the record."""
-    wrong = [path for path in sorted(expected.keys() | found.keys()) if expected.get(path, 0) != found.get(path, 0)]
+    wrong = [path for path in sorted(expected.keys() | actual.keys()) if expected.get(path, 0) != actual.get(path, 0)]
     if not wrong:
         return
-    words = [_told(path, expected.get(path, 0), found.get(path, 0)) for path in wrong[:5]]
+    words = [_told(path, expected.get(path, 0), actual.get(path, 0)) for path in wrong[:5]]
     more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     raise Escaped(_NOT_SEEN.format("; ".join(words) + more))
 
 
-def _told(path: str, expected: object, found: object) -> str:
-    if found == 0:
+def _told(path: str, expected: object, actual: object) -> str:
+    if actual == 0:
         return f"`{path}` is gone"
-    if not isinstance(found, bytes):
-        return f"`{path}` is a {'folder' if found is None else 'symbolic link'}"
+    if not isinstance(actual, bytes):
+        return f"`{path}` is a {'folder' if actual is None else 'symbolic link'}"
     if not isinstance(expected, bytes):
-        return f"`{path}` has {len(found)} bytes and was never created"
-    return f"`{path}` has {len(found)} bytes, of which {_unexplained(expected, found)} were not recorded"
+        return f"`{path}` has {len(actual)} bytes and was never created"
+    return f"`{path}` has {len(actual)} bytes, of which {_unexplained(expected, actual)} were not recorded"
 
 
-def _unexplained(expected: bytes, found: bytes) -> int:
-    both = min(len(expected), len(found))
-    one, other = (np.frombuffer(each, np.uint8, both) for each in (expected, found))
-    return max(len(expected), len(found)) - int(np.count_nonzero(one == other))
+def _unexplained(expected: bytes, actual: bytes) -> int:
+    both = min(len(expected), len(actual))
+    one, other = (np.frombuffer(content, np.uint8, both) for content in (expected, actual))
+    return max(len(expected), len(actual)) - int(np.count_nonzero(one == other))

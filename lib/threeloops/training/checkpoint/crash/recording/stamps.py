@@ -45,7 +45,7 @@ def next_tick() -> int:
 
 def changed_since(path: str, moment: int) -> bool:
     """Check whether a file, or anything in a folder, changed since then. A path that leads nowhere did not change."""
-    return os.path.lexists(path) and any(os.lstat(each).st_ctime_ns >= moment for each in _tree(path))
+    return os.path.lexists(path) and any(os.lstat(entry).st_ctime_ns >= moment for entry in _tree(path))
 
 
 def _tree(path: str) -> Iterator[str]:

@@ -53,7 +53,7 @@ class Kernel(Processes):
             self._follow(call)
         if not self._returns():
             raise Escaped("the traced process ended before the save returned")
-        for mapped in {each.number: each for each in self._mapped.values()}.values():
+        for mapped in {mapped.number: mapped for mapped in self._mapped.values()}.values():
             self._add_mapped(mapped)
         if self._returns()[-1] - 1 in self._returns():  # the function ended at once after the `yield` of its last save
             del self.operations[self._returns()[-1]]
@@ -125,7 +125,7 @@ class Kernel(Processes):
 
     def _copy_file_range(self, call: Call, process: Process) -> None:
         offsets = re.findall(r", (NULL|\[\d+\](?: => \[\d+\])?)", call.arguments)
-        old, new = (None if each == "NULL" else int(re.findall(r"\d+", each)[0]) for each in offsets)
+        old, new = (None if offset == "NULL" else int(re.findall(r"\d+", offset)[0]) for offset in offsets)
         self._copy(call, process, 1, 0, old, new)
 
     def _splice(self, call: Call, process: Process) -> None:
@@ -151,8 +151,8 @@ class Kernel(Processes):
         target = self._file(*descriptors[out][1:])
         if target is None or not count or not self._began:
             return
-        known = self._file(*descriptors[source][1:])
-        content = self._disk.inodes[known[0]].latest if known else _read(descriptors[source][1])
+        origin = self._file(*descriptors[source][1:])
+        content = self._disk.inodes[origin[0]].latest if origin else _read(descriptors[source][1])
         self._wrote(call, target, written, at, bytes(content[start : start + count]))
 
     def _truncate(self, call: Call, process: Process) -> None:
@@ -257,7 +257,7 @@ class Kernel(Processes):
         if self._names.get(new) != self._names[old]:  # renaming between two names of one file does nothing
             if new in self._names:
                 self._gone[new] = self._names[new]
-            for path in [each for each in self._names if (each + "/").startswith(old + "/")]:
+            for path in [name for name in self._names if (name + "/").startswith(old + "/")]:
                 self._names[new + path[len(old) :]] = self._names.pop(path)
         self._add(Rename(old, new))
 
@@ -290,7 +290,7 @@ class Kernel(Processes):
         self._add(Link(number, new))
 
     def _symlink(self, call: Call, process: Process) -> None:
-        strings = [os.fsdecode(plain_bytes(each)) for each, _ in re.findall(STRING, call.arguments)]
+        strings = [os.fsdecode(plain_bytes(text)) for text, _ in re.findall(STRING, call.arguments)]
         new = self._inside(self._path(process, [path for _, path, _ in call.descriptors][:1], strings[1]))
         if self._began and new is not None:
             self._names[new] = self._number()
@@ -344,7 +344,7 @@ class Kernel(Processes):
 def _concerns(operation: Operation, number: int, path: str) -> bool:
     if isinstance(operation, Write | Truncate | Create):
         return operation.file == number
-    return not isinstance(operation, Sync) and any(os.path.dirname(each) == path for each in paths(operation))
+    return not isinstance(operation, Sync) and any(os.path.dirname(name) == path for name in paths(operation))
 
 
 def _read(path: str) -> bytes:

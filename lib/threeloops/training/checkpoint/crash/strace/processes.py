@@ -108,15 +108,15 @@ class Processes:
         return [self._inside(path) for path in self._full_paths(call, process)]
 
     def _full_paths(self, call: Call, process: Process) -> list[str]:
-        found: list[str] = []
+        paths: list[str] = []
         folder: list[str] = []
         for descriptor, path, _, text, _ in re.findall(f"{DESCRIPTOR}|{STRING}", call.arguments):
             if descriptor:
                 folder = [os.fsdecode(plain_bytes(path))]
             else:
-                found.append(self._path(process, folder, os.fsdecode(plain_bytes(text))))
+                paths.append(self._path(process, folder, os.fsdecode(plain_bytes(text))))
                 folder = []
-        return found
+        return paths
 
     def _path(self, process: Process, folder: list[str], path: str) -> str:
         full = os.path.join(process.folder, *folder, path).rstrip("/")

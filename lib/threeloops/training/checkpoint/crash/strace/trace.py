@@ -62,9 +62,9 @@ class Call:
 
         The number of the working directory is -1.
         """
-        found = re.findall(DESCRIPTOR, self.arguments)
+        matches = re.findall(DESCRIPTOR, self.arguments)
         return [
-            (-1 if n == "AT_FDCWD" else int(n), os.fsdecode(plain_bytes(path)), bool(gone)) for n, path, gone in found
+            (-1 if n == "AT_FDCWD" else int(n), os.fsdecode(plain_bytes(path)), bool(gone)) for n, path, gone in matches
         ]
 
     @property
@@ -73,7 +73,7 @@ class Call:
         strings = re.findall(STRING, self.arguments)
         if any(more for _, more in strings):
             raise Escaped(f"strace shows only part of the data of a {self.name}, so the save cannot be replayed")
-        return b"".join(plain_bytes(each) for each, _ in strings)
+        return b"".join(plain_bytes(text) for text, _ in strings)
 
 
 @dataclass
