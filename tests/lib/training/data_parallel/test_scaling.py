@@ -10,8 +10,8 @@ from threeloops.simulation.link import SharedLink
 from threeloops.training.cluster import Cluster, advance_to, compute, now, uniform
 from threeloops.training.data_parallel import (
     DDP,
+    DataParallelStep,
     Gradient,
-    Step,
     bucketed_step,
     overlapped_step,
     ring_all_reduce_ends,
@@ -132,7 +132,7 @@ def test_efficiency_is_throughput_over_that_of_as_many_single_ranks():
         (lambda: overlapped_step(1.0, 1.0, 1.5, 2), "hidden = 1.5"),
         (lambda: overlapped_step(1.0, 9.0, 0.5, 2), "fits into the computation"),
         (lambda: overlapped_step(0.0, 9.0, 0.0, 2), r"compute = 0.0 s"),
-        (lambda: Step(0, 1.0, 1.0, 2.0), "0 ranks"),
+        (lambda: DataParallelStep(0, 1.0, 1.0, 2.0), "0 ranks"),
         (lambda: scaling_efficiency(1.0, 0, 1.0), "on 0 ranks"),
         (lambda: scaling_efficiency(0.0, 2, 1.0), "throughput = 0.0"),
     ],
