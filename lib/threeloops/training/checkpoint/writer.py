@@ -62,7 +62,7 @@ def write_part(
     written = threading.Event()
     try:
         _compare(items, before, pool)
-        runs = [_Run(item, first, last) for item in items for first, last in item.changed()]
+        runs = [_BlockRange(item, first, last) for item in items for first, last in item.changed()]
         top = header([run.described(shapes[run.item.name]) for run in runs], {"format": "pt"})
         size = len(top) + sum(len(run.data) for run in runs)
         new = [item for item in items if not item.sums]
@@ -145,7 +145,7 @@ def _compare(items: Sequence[_Item], before: Saved, pool: ThreadPoolExecutor) ->
         item.reused = {n: (files[blocks[n].file], blocks[n]) for n in same}
 
 
-class _Run(msgspec.Struct, gc=False):
+class _BlockRange(msgspec.Struct, gc=False):
     """Blocks of an item that are written one after the other."""
 
     item: _Item
@@ -168,7 +168,7 @@ class _Run(msgspec.Struct, gc=False):
         return f"{key}, bytes from {self.first * BLOCK}", "U8", (len(self.data),)
 
 
-def _chunks(top: bytes, runs: Sequence[_Run], written: threading.Event) -> Iterator[bytes | memoryview]:
+def _chunks(top: bytes, runs: Sequence[_BlockRange], written: threading.Event) -> Iterator[bytes | memoryview]:
     """Yield the contents of the file. Set `written` when the store has taken all of them and only has to sync."""
     yield top
     for run in runs:
