@@ -21,13 +21,13 @@ from threeloops.training.checkpoint.manifest import BLOCK, Block, Entry, File, M
 from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
 
-__all__ = ["Part", "Saved", "merge", "saved_blocks", "workers", "write_part"]
+__all__ = ["RankManifest", "Saved", "merge", "saved_blocks", "workers", "write_part"]
 
 Saved = dict[tuple[str, tuple[int, ...], tuple[int, ...], str], tuple[tuple[File, ...], tuple[Block, ...]]]
 """The blocks of an earlier checkpoint, and the files that they number, by tensor, start, shape and type of each box."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class RankManifest(msgspec.Struct, frozen=True):
     """The manifest of one rank's file."""
 
     files: tuple[File, ...]
@@ -47,7 +47,7 @@ def write_part(
     shapes: Mapping[str, tuple[int, ...]],
     before: Saved,
     identifies: bool,
-) -> Part:
+) -> RankManifest:
     """Write a rank's file.
 
     Args:
@@ -178,7 +178,7 @@ def _chunks(top: bytes, runs: Sequence[_BlockRange], written: threading.Event) -
     written.set()
 
 
-def _part(items: Sequence[_Item], file: File | None) -> Part:
+def _part(items: Sequence[_Item], file: File | None) -> RankManifest:
     """Describe the blocks that were written to `file` and those in earlier files, in the order of the items."""
     numbers = {file: 0} if file else {}
     offset = file.header if file else 0
@@ -196,11 +196,11 @@ def _part(items: Sequence[_Item], file: File | None) -> Part:
                 blocks.append(Block(0, offset, length, digest))
                 offset += length
         pieces.setdefault(item.name, []).append(Piece(*item.box, tuple(blocks)))
-    return Part(tuple(numbers), pieces)
+    return RankManifest(tuple(numbers), pieces)
 
 
 def merge(
-    parts: Sequence[Part], described: Mapping[str, tuple[str, tuple[int, ...]]]
+    parts: Sequence[RankManifest], described: Mapping[str, tuple[str, tuple[int, ...]]]
 ) -> tuple[tuple[File, ...], dict[str, Entry]]:
     """The files and tensors of all ranks. `described` has the type and shape of every tensor, empty ones too."""
     numbers: dict[File, int] = {}
