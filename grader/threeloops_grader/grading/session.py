@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from nbformat import NotebookNode
 
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest, split_test_id
 from threeloops_grader.machine.faults import NO_MEMORY, MachineFault
 from threeloops_grader.sandbox.pool import Connection, Pool
@@ -29,7 +29,7 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE")
 class Session:
     """Runs the cells of one rebuilt submission; use as a context manager."""
 
-    def __init__(self, trusted: Manifest, pool: Pool, limits: Limits | None = None, jobs: int = 1) -> None:
+    def __init__(self, trusted: Manifest, pool: Pool, limits: LabLimits | None = None, jobs: int = 1) -> None:
         self.manifest = trusted
         self.pool = pool
         self.jobs = jobs

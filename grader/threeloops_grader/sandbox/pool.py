@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from threeloops_grader.authoring.labs import Lab, Limits
+from threeloops_grader.authoring.labs import Lab, LabLimits
 from threeloops_grader.authoring.manifest import Kind, manifest
 from threeloops_grader.authoring.names import imported_modules, optimizes, replays
 from threeloops_grader.machine.child_process import environment
@@ -144,7 +144,7 @@ class Pool:
             for control in ready:
                 del waiting[control]
 
-    def connect(self, limits: Limits, jobs: int = 1) -> Connection:
+    def connect(self, limits: LabLimits, jobs: int = 1) -> Connection:
         """Fork a fresh pair of processes for one of `jobs` simultaneous submissions.
 
         Without a sandbox a submission can end the warm process from which it was forked. Then both are started again.
@@ -160,7 +160,7 @@ class Pool:
                 self._begin()
             return self._connect(limits, jobs)
 
-    def _connect(self, limits: Limits, jobs: int) -> Connection:
+    def _connect(self, limits: LabLimits, jobs: int) -> Connection:
         try:
             group = cgroup.make(limits, jobs)
             entries = group.entries() if group else []

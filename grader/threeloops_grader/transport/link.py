@@ -12,7 +12,7 @@ from threeloops.frames import Buffer, FrameError, TooLarge
 
 __all__ = ["LIMITS", "FrameLink", "LinkDead", "WallError"]
 
-LIMITS = frames.Limits(tree_bytes=4 << 20, body_bytes=512 << 20)
+LIMITS = frames.FrameLimits(tree_bytes=4 << 20, body_bytes=512 << 20)
 
 
 class WallError(BaseException):
