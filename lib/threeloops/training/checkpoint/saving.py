@@ -26,7 +26,7 @@ from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
 from threeloops.training.checkpoint.writer import RankManifest, Saved, merge, workers, write_part
 
-__all__ = ["Plan", "Save", "Staging"]
+__all__ = ["Save", "SavePlan", "Staging"]
 
 _POLL_SECONDS = 0.002
 _GRACE_SECONDS = 5.0
@@ -38,7 +38,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass
-class Plan:
+class SavePlan:
     """The plan of a save, and the part of it that this rank writes."""
 
     step: int
@@ -66,7 +66,7 @@ class Save:
     """
 
     def __init__(
-        self, store: Store, plan: Plan, before: Saved, *, identifies: bool, keep: int, milestones: int
+        self, store: Store, plan: SavePlan, before: Saved, *, identifies: bool, keep: int, milestones: int
     ) -> None:
         self.plan = plan
         self._store = store
