@@ -1,4 +1,4 @@
-"""The ranks of a submission, from the side of its monitor, which forks and measures them.
+"""The ranks of a submission, as seen by its monitor, which forks and measures them.
 
 The monitor has run no line of the student's code. So a rank begins without memory, descriptors or files that another
 process of the submission could have prepared.

@@ -1,4 +1,4 @@
-"""A learner's own notebook as a file: every kind of damage has its own message, and a rewrite keeps the trust.
+"""A learner's own notebook as a file: every kind of damage has its own message, and a rewritten notebook stays trusted.
 
 JupyterLab shows the HTML and SVG in a notebook only if Jupyter has signed it, and a signature covers the whole text. A
 command that changes the text therefore signs it again, by the same rule that Jupyter follows when it saves a notebook.

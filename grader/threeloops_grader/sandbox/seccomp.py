@@ -1,4 +1,5 @@
-"""A filter of system calls that no answer needs: they allocate memory that counts for no process, or attack the kernel.
+"""A filter that refuses system calls that no answer needs: they allocate memory that is charged to no process, or
+attack the kernel.
 
 Without control groups, a process's memory is counted by its mappings. Three kinds of memory outlive their mapping and
 are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the sandbox's tmpfs have

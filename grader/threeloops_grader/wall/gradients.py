@@ -1,4 +1,5 @@
-"""Tensors with a place in the student's autograd graph. Imports torch, as only a lab with tensors needs it."""
+"""Tensors on the grader's side whose backward continues in the student's autograd graph. This module imports torch, so
+only labs with tensors import it."""
 
 from collections.abc import Sequence
 from typing import Any
