@@ -2,8 +2,8 @@
 promised. It uses `product.batching` and `product.fleet`.
 
 Replica-hours come from the flow of a whole day. The promise is checked request by request in the worst burst of that
-day. The whole fleet serves that burst. For a large fleet, a part of the fleet with an equal part of the requests is
-simulated.
+day. The simulation covers the whole fleet, unless it is large. Then it covers a part of the fleet with the same share
+of the requests.
 """
 
 import math

@@ -1,7 +1,7 @@
 """A plan as an Excel workbook that calculates: inputs with names, formulas over them, and tables that refer to both.
 
-Formulas carry the plan's value, so that a viewer that does not calculate shows it too; Excel and LibreOffice calculate
-again when a cell changes.
+Each formula is stored with its value in the plan, which a viewer shows if it cannot calculate. Excel and LibreOffice
+calculate again when a cell changes.
 """
 
 import ast
