@@ -1,4 +1,4 @@
-"""Compile recorded launches for any GPU, which need not be there, and read the machine code.
+"""Compile recorded launches for any GPU, even if this machine does not have it, and read the machine code.
 
 A launch contains all that the compiler needs: the kernel, which pointers are aligned to 16 bytes, which integers are
 divisible by 16 or equal to 1, the constants and the number of warps. So the code is what Triton's just-in-time compiler

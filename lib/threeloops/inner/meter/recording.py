@@ -2,7 +2,7 @@
 
 An access becomes one row: its kind, argument, pattern, place, program and source line. Everything else is worked out
 after the launch (`counting`), per pattern rather than per access. Only accesses that do not lie within one argument are
-examined here, to find out which of their lanes may run.
+examined here, because their lanes outside every argument must be masked.
 """
 
 from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ that for floating-point arithmetic, where a NaN would come through, and for oper
 out for all others, such as `tl.where`, reductions and integer arithmetic, by computing them again with other contents:
 `tl.where(mask, x, 0)` does not change, so it is defined.
 
-Following costs nothing until a launch loads an undefined lane, and then until the end of that program. It ends at
-memory, at loop bounds and in `tl.advance`.
+This costs nothing until a program loads an undefined lane, and from then on it costs time until that program ends.
+Lanes are not followed through memory, loop bounds or `tl.advance`.
 """
 
 from collections.abc import Callable
