@@ -1,7 +1,7 @@
 """The backward pass of data parallelism: gradients wait for their bucket, buckets for the link.
 
-The times are those of `bucketed_step`, which equals DDP's on the virtual cluster where each rank has a link of its own
-to the next. Here gradients are cut into chunks to the byte.
+The times are those of `bucketed_step`. They equal the times of DDP on a virtual cluster in which each rank has a link
+of its own to the next. Here a chunk may have any number of bytes.
 """
 
 import math
