@@ -2,10 +2,10 @@
 Large Language Model Serving with PagedAttention".
 
 A sequence has a block table, the list of the blocks that hold its tokens in order, so no memory has to be contiguous
-and at most the last block is partly empty. A block can be in several tables; it is freed when the last lets go, and
-whoever writes into a shared one gets a copy first. A full block can be found again by its key (see
-`prefix_cache.py`): freed, it waits at the end of the queue of free blocks and can be taken back until it is
-given to somebody else, so the prefix cache costs no memory of its own.
+and at most the last block is partly empty. A block can be in several tables. It is freed when no table has it any more.
+A sequence that writes into a shared block gets a copy first. A full block can be found again by its key (see
+`prefix_cache.py`). When it is freed, it goes to the end of the queue of free blocks, and can be taken back until
+another sequence gets it. So the prefix cache costs no memory of its own.
 """
 
 from collections import OrderedDict

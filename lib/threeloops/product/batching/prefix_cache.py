@@ -2,8 +2,9 @@
 
 Keys and values at a position depend on all tokens before it, so the key of a block is a hash of its tokens and of the
 previous block's key. The sampling settings of a request do not affect its keys and values, so they are not part of the
-hash. Its `cache_salt` is. Without salts, anybody could tell from the time to the first token whether somebody else has
-sent the same prefix. A server therefore gives different salts to clients who must not learn that (vLLM's `cache_salt`).
+hash. The request's `cache_salt` is part of it. Without salts, anybody could tell from the time to the first token
+whether somebody else has sent the same prefix. A server therefore gives different salts to clients who must not learn
+that (vLLM's `cache_salt`).
 """
 
 import hashlib

@@ -1,8 +1,9 @@
 """A cache of earlier answers in Redis, for requests whose answer is always the same.
 
 A cache may fail in any way, and the service must then behave as if there were none. If Redis is gone, slow, or returns
-nonsense, that is a miss and a counted error. After a few in a row the cache is not asked for a while, so that a dead
-Redis does not cost every request its timeout. A returned value is verified: it must be what was stored, under this key.
+nonsense, that is a miss and a counted error. After a few errors in a row the cache is not asked for a while, so that a
+dead Redis does not cost every request its timeout. A returned value is verified: it must be what was stored, under this
+key.
 """
 
 import asyncio
