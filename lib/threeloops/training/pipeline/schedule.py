@@ -1,4 +1,4 @@
-"""Pipeline schedules as data, and those with whole backward passes: GPipe, 1F1B, interleaved 1F1B.
+"""Pipeline schedules as data, and the schedules that do not divide backward passes: GPipe, 1F1B, interleaved 1F1B.
 
 A schedule lists the actions of each rank, and says which rank has which stage. Schedules differ in nothing else, so one
 checker, one simulator and one runtime serve them all, as in torch.distributed.pipelining (`_Action`) and in the

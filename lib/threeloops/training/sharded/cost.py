@@ -9,8 +9,8 @@ For 16-bit training with Adam, bytes per parameter on N ranks, and sends of P pa
 | 2         | 2          | 2/N       | 12/N               | 2.22   | 2 · (N − 1)/N·P |
 | 3 (FSDP)  | 2/N        | 2/N       | 12/N               | 0.25   | 3 · (N − 1)/N·P |
 
-Without float32 masters it is 8 in place of 12. Sizes are elements of each flat tensor, a bucket or unit, whose chunks
-are padded to ⌈size/N⌉.
+Without float32 masters the 12 become 8. Sizes are elements of each flat tensor, a bucket or unit, whose chunks are
+padded to ⌈size/N⌉.
 """
 
 from collections.abc import Sequence

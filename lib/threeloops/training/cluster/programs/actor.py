@@ -1,9 +1,10 @@
 """A rank's side of the conversation with the router: it reports what it does, and is told when it may continue.
 
-Calls are collected and sent when the actor waits, so a rank needs one write and one read per wait. A batch is
-`<u32 bytes of calls, u64 bytes of messages>`, the calls (MessagePack), and the bytes of each message that they send, in
-order. The answer is `<f64 time, u32 bytes of words, u64 bytes of messages>`, followed by both. The words are an error
-and the sends that have left (MessagePack). The messages have the order in which they were waited for.
+Calls are collected and sent when the actor waits, so a rank needs one write and one read per wait. A batch is `<u32
+bytes of calls, u64 bytes of messages>`, the calls (MessagePack), and the bytes of each message that they send, in
+order. The answer is `<f64 time, u32 bytes of status, u64 bytes of messages>`, then the status, then the messages. The
+status is an error and the sends that have left (MessagePack). The messages have the order in which the actor waited for
+them.
 """
 
 import functools

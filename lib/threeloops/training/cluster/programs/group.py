@@ -1,7 +1,7 @@
 """A `torch.distributed` process group whose messages travel through the router.
 
-Point-to-point calls happen on the rank's compute timeline; each collective is a job on its communication timeline.
-Registered as the backend "virtual"; programs see `torch.distributed` alone.
+Point-to-point calls happen on the rank's compute timeline, and each collective is a job on its communication timeline.
+The group is registered as the backend "virtual", so programs only use `torch.distributed`.
 """
 
 import itertools

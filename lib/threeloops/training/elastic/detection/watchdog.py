@@ -15,8 +15,9 @@ prints, on one of the ranks:
 
 torch's recorder sees the work of NCCL on a GPU. This one sees calls of collectives written as
 `torch.distributed.all_reduce(…)`, on any backend. It does not see `send`, `recv`, `isend`, `irecv` or batches of them,
-collectives of objects, functional collectives, those that torch's own DDP begins in C++, or functions that were
-imported by name before. A rank that hangs in one of these is reported as not having entered the next visible one.
+collectives of objects, functional collectives, collectives that torch's own DDP begins in C++, or functions that were
+imported by name before the recorder started. A rank that hangs in one of these is reported as not having entered the
+next visible one.
 """
 
 import functools
