@@ -1,6 +1,6 @@
-"""The library behind the course. Import the room you need: `threeloops.inner.roofline`, `threeloops.lab`, …
+"""The library behind the course. Import the module that you need: `threeloops.inner.roofline`, `threeloops.lab`, …
 
-`import_on_demand` keeps the packages light: whoever imports one module of a package does not pay for the others.
+`import_on_demand` keeps the packages light: importing one module of a package does not import the others.
 """
 
 import sys

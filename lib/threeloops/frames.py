@@ -1,7 +1,8 @@
 """Messages between two processes of one machine: a JSON object and raw buffers over a socket or a pair of pipes.
 
 A frame is a header `<u32 JSON bytes, u32 buffers, u64 buffer bytes>`, the length of each buffer, the JSON text and the
-raw buffers. The peer may be hostile: every length is checked before memory is taken for it. Imports no torch.
+raw buffers. The peer may be hostile: every length is checked before memory is allocated for it. This module does not
+import torch.
 """
 
 import json
