@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from threeloops_grader.machine.faults import MachineFault
+from threeloops.commands.faults import CommandError
 
 if TYPE_CHECKING:
     from threeloops.training.cluster import Run
@@ -36,19 +36,22 @@ def cluster(
 
     The script runs unchanged, as under torchrun. Options of this command come before its name. Exits 1 if it failed.
     """
+    if gantt is not None:
+        import matplotlib  # noqa: F401 (if it is missing, say so before the run)
+
     from threeloops.training.cluster import Cluster, ClusterError, read_topology
     from threeloops.training.cluster import script as program
 
     if gantt is not None and gantt.suffix not in _PICTURES:
-        raise MachineFault(f"--gantt {gantt}: expected a name that ends in {', '.join(_PICTURES)}")
+        raise CommandError(f"--gantt {gantt}: expected a name that ends in {', '.join(_PICTURES)}")
     for option, path in (("--gantt", gantt), ("--trace", trace)):
         if path is not None and not path.absolute().parent.is_dir():
-            raise MachineFault(f"{option} {path}: there is no folder {path.absolute().parent}")
+            raise CommandError(f"{option} {path}: there is no folder {path.absolute().parent}")
     try:
         chosen = read_topology(topology or f"{2 if ranks is None else ranks} ranks", ranks)
         task = program(script, *(arguments or ()), module=module)
     except (ValueError, LookupError) as error:
-        raise MachineFault(str(error.args[0])) from None
+        raise CommandError(str(error.args[0])) from None
     console = Console(highlight=False)
     try:
         run = Cluster(chosen, fresh=fresh).run(task, seconds=seconds)
@@ -60,7 +63,7 @@ def cluster(
         )
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        raise MachineFault("stopped: the script had not ended, and its ranks are gone") from None
+        raise CommandError("stopped: the script had not ended, and its ranks are gone") from None
     if run.printed:
         print(run.printed)
     _show(run, console)

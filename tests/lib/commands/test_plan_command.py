@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import typer
 from threeloops.capstone import make_plan, read_prices, read_scenario
-from threeloops_grader.course.commands.plan import plan
-from threeloops_grader.machine.faults import MachineFault
+from threeloops.commands.faults import CommandError
+from threeloops.commands.plan import plan
 
 
 def threeloops(*words, cwd, **environment):
-    command = [sys.executable, "-m", "threeloops_grader.cli", "plan", *map(str, words)]
+    command = [sys.executable, "-m", "threeloops.commands.program", "plan", *map(str, words)]
     variables = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd, env=variables, check=False)
 
@@ -63,7 +63,7 @@ def test_a_wrong_word_is_answered_with_one_sentence(tmp_path):
         (("7b_finetuning", None, "md", Path("none.toml")), "none.toml: No such file or directory"),
         ((str(tmp_path / "bad.toml"),), "bad.toml: cluster.gpus = 0: expected greater than or equal to 1"),
     ):
-        with pytest.raises(MachineFault) as fault:
+        with pytest.raises(CommandError) as fault:
             plan(*words)
         assert sentence in str(fault.value)
 
@@ -87,5 +87,5 @@ def test_documents_are_written_where_they_are_wanted(tmp_path, capsys):
     names = {path.name for path in (tmp_path / "plans" / "mine").iterdir()}
     assert {"plan.md", "plan.xlsx"} <= names and not [name for name in names if name.endswith((".docx", ".tmp"))]
     assert f"wrote {tmp_path / 'plans' / 'mine' / 'plan.md'}" in capsys.readouterr().out
-    with pytest.raises(MachineFault, match="--formats doc: format 'doc': did you mean 'docx'"):
+    with pytest.raises(CommandError, match="--formats doc: format 'doc': did you mean 'docx'"):
         plan("7b_finetuning", tmp_path, "doc")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from threeloops_grader.machine.faults import MachineFault
+from threeloops.commands.faults import CommandError
 
 if TYPE_CHECKING:
     from threeloops.capstone import Plan
@@ -39,12 +39,12 @@ def plan(
         print("\n".join(names()))
         return
     if scenario is None:
-        raise MachineFault(f"no scenario: name a TOML file, or one of the examples {', '.join(names())}")
+        raise CommandError(f"no scenario: name a TOML file, or one of the examples {', '.join(names())}")
     console = Console(highlight=False)
     try:
         made = make_plan(read_scenario(scenario), read_prices(prices))
     except ScenarioError as error:
-        raise MachineFault(str(error)) from None
+        raise CommandError(str(error)) from None
     except Infeasible as error:
         Console(stderr=True, highlight=False).print(f"[bold red]not feasible:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(1) from None
@@ -56,9 +56,9 @@ def plan(
         try:
             written = write(made, output, chosen, date=datetime.date.today().isoformat())
         except ValueError as error:
-            raise MachineFault(f"--formats {formats}: {error}") from None
+            raise CommandError(f"--formats {formats}: {error}") from None
         except OSError as error:
-            raise MachineFault(f"--output {output}: {error.strerror}") from None
+            raise CommandError(f"--output {output}: {error.strerror}") from None
         console.print("\n".join(f"wrote {path}" for path in written), markup=False, soft_wrap=True)
 
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from threeloops.commands.program import _app
 from threeloops.training.cluster import fabric, one_node, pcie_only, read_topology, uniform
-from threeloops_grader.cli import _app
 from typer.testing import CliRunner
 
 SCRIPT = """
