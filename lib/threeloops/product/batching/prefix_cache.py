@@ -18,8 +18,8 @@ __all__ = ["block_keys"]
 def block_keys(request: Request, block_size: int, tokens: int) -> list[bytes]:
     """Keys of the full blocks among the request's first `tokens` tokens, in order.
 
-    16 bytes of BLAKE2b: a client who could make two prefixes collide would read another's cache, so the hash has to be
-    one for which nobody can.
+    A key is 16 bytes of BLAKE2b. A client who could make two prefixes collide would read another client's cache, so the
+    hash must be one for which nobody can find collisions.
     """
     keys = request.block_keys
     while (len(keys) + 1) * block_size <= tokens:

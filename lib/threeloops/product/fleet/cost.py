@@ -43,7 +43,8 @@ class Cost:
     attainment: float
     """Share of requests that met the SLO."""
     utilisation: float
-    """Share of the paid time in which the devices computed, for one request or for many: near 1 at a low load too."""
+    """Share of the paid time in which the devices computed. A step counts the same for one request as for many, so this
+    can be near 1 at a low load too."""
 
     @property
     def total(self) -> float:

@@ -61,7 +61,7 @@ class Demand:
         return (1 - share) * self.rates[place - 1] + share * self.rates[place]
 
     def scaled(self, *, time: float = 1.0, rate: float = 1.0) -> "Demand":
-        """The same shape in `time` times the seconds, at `rate` times the rates."""
+        """Return the same shape with all times multiplied by `time` and all rates by `rate`."""
         return Demand(tuple(time * moment for moment in self.times), tuple(rate * base for base in self.rates))
 
     def arrivals(

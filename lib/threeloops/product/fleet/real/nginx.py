@@ -179,7 +179,7 @@ class Nginx:
                 self._process.wait()
 
     def serve(self, replicas: Sequence[int]) -> None:
-        """Pass requests to these ports from now on. Returns when nobody new gets to the ports before."""
+        """Pass requests to these ports from now on. Returns when no new connection can reach the previous ports."""
         process = self._running()
         before = psutil.Process(process.pid).children()
         self._write(replicas)

@@ -17,8 +17,7 @@ _FILES = "files"
 
 
 class RegistryError(RuntimeError):
-    """No such version, a version that is not whole, a name that is taken, or a disk that does not do its part. Nothing
-    was changed."""
+    """No such version, an incomplete version, a name that is taken, or a disk that fails. Nothing was changed."""
 
 
 @dataclass(frozen=True)
