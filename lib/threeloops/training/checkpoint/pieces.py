@@ -136,7 +136,7 @@ def split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor | Sharded], dict[s
 
 
 def require_dense(name: str, value: Tensor | Sharded) -> None:
-    """Raises TypeError for a tensor whose memory is not its values, one after the other or in steps."""
+    """Raise TypeError unless the tensor's memory consists of its values, at fixed strides."""
     for tensor in (value,) if isinstance(value, Tensor) else (values for _, values in value.parts):
         kind = next((kind for kind, (is_kind, _) in _NOT_DENSE.items() if is_kind(tensor)), None)
         if kind is not None:

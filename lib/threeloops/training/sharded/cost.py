@@ -75,8 +75,8 @@ def bytes_sent(
 ) -> list[int]:
     """Return the bytes that each rank sends in one step of one backward, on rings, without norms and buffers.
 
-    Every chunk of a flat tensor passes along the ring, N − 1 of N from each rank: once for a reduce-scatter, once for
-    an all-gather. The rings of `DDP` cut without padding, so there the ranks differ if a size is not a multiple of N.
+    In a reduce-scatter, and in an all-gather, each rank sends N − 1 of the N chunks of a flat tensor to the next rank.
+    The rings of `DDP` cut without padding, so there the ranks differ if a size is not a multiple of N.
 
     Args:
         gathered_once: for stage 3, sizes of the flat tensors that are gathered once instead of twice: the root, and all

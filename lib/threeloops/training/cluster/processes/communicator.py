@@ -39,7 +39,7 @@ class Communicator:
         unusable on that rank, so later jobs fail at once."""
 
     def submit(self, rank: int, call: Submit, data: memoryview) -> None:
-        """Raises ClusterError for a job that cannot be: it came from a rank, which may say anything."""
+        """Raises ClusterError for an impossible job, because a rank may send anything."""
         made = call.collective
         dtype = DTYPES.get(made.dtype)
         if dtype is None:

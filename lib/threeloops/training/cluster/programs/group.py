@@ -270,8 +270,9 @@ def _reduction(opts: Any) -> str:
 
 
 def hide_from_compiler() -> None:
-    """torch.compile leaves collectives alone that are written in C++, and would trace into ours. The compiler must have
-    been imported; it takes a millisecond, so this is done once, before ranks are forked."""
+    """Keep torch.compile from tracing into our collectives. It does not trace into torch's own, because they are
+    written in C++. The compiler must have been imported. This takes a millisecond, so it is done once, before ranks are
+    forked."""
     sys.modules["torch._dynamo.trace_rules"].add(__package__)
 
 

@@ -129,8 +129,8 @@ class Disk:
         self.position += 1
 
     def tree(self, names: Iterable[NameChange] | None = None) -> dict[str, Inode]:
-        """Everything under its path, without the folder itself: as programs see it, or with these of the pending
-        changes of names on disk."""
+        """Return every file and folder by its path, without the recorded folder itself. By default they are as programs
+        see them. With `names` they are as on a disk that has these of the pending changes of names."""
         entries = {n: i.latest if names is None else i.durable for n, i in self.inodes.items() if _is_folder(i)}
         if names is not None:
             entries = {number: dict(listing) for number, listing in entries.items()}
