@@ -49,7 +49,7 @@ def inout(value: Any) -> Any:
 def by_value(value: Any) -> Any:
     """Mark a helper that the student's process is to run itself, not call back for.
 
-    Its code and the globals it uses become visible to the student: never an oracle.
+    Its code and the globals that it uses become visible to the student, so it must not contain the answer.
     """
     return value if connection is None else ByValue(value)
 
