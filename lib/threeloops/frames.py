@@ -1,4 +1,4 @@
-"""Messages between two processes of one machine, over a socket or a pair of pipes. Imports no torch.
+"""Messages between two processes of one machine, over a socket or a pair of pipes. This module does not import torch.
 
 - `send` and `receive`: a JSON object and raw buffers, with a deadline. A frame is a header `<u32 JSON bytes, u32
   buffers, u64 buffer bytes>`, the length of each buffer, the JSON text and the raw buffers. The peer may be hostile:
