@@ -57,7 +57,7 @@ class _Block:
             )
         elif self.held == self.refused:
             raise CheckFailed(
-                f"{self.title}\n  this check has check.raises alone, which an answer passes that always raises: "
+                f"{self.title}\n  only check.raises ran here, so an answer that always raises would pass: "
                 "add check.accepts with arguments that are allowed"
             )
         else:

@@ -109,7 +109,7 @@ class Engine:
                 if not self.step().chunks:
                     raise RuntimeError(
                         f"{len(self.requests)} requests are left and no step can be made: "
-                        f"{len(self.scheduler.paused)} of them are paused, resume or cancel those"
+                        f"{len(self.scheduler.paused)} of them are paused: resume or cancel those"
                     )
         finally:
             self.scheduler.draining = False
@@ -119,7 +119,7 @@ class Engine:
             raise ValueError(f"request {request.id!r} is here already: expected an id that no unfinished request has")
         if request.finish is not None or request.output or request.running:
             raise ValueError(
-                f"request {request.id!r} was used before, it has {len(request.output)} tokens of output: make a new "
+                f"request {request.id!r} was used before and has {len(request.output)} tokens of output: make a new "
                 "Request of the same prompt"
             )
         self.executor.check(request)

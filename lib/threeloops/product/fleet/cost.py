@@ -28,7 +28,7 @@ class Price:
             raise ValueError(f"per_hour = {self.per_hour!r}: expected the price of a replica's hour, above 0")
         if not self.source or not self.date:
             raise ValueError(
-                f"source = {self.source!r}, date = {self.date!r}: expected where the price stood, and when"
+                f"source = {self.source!r}, date = {self.date!r}: expected the source of the price, and its date"
             )
 
 

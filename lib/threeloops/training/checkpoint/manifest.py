@@ -149,7 +149,7 @@ def decode(data: bytes) -> Manifest:
     newer release wrote it."""
     text, _, seal = data.rpartition(b"\nsha256 ")
     if seal != hashlib.sha256(text).hexdigest().encode() + b"\n":
-        raise CorruptCheckpointError(f"the manifest ({len(data)} bytes) is not what its checksum was made of")
+        raise CorruptCheckpointError(f"the manifest ({len(data)} bytes) does not match its checksum")
     try:
         version = msgspec.json.decode(msgspec.json.decode(text, type=dict[str, msgspec.Raw])["version"])
         if isinstance(version, int) and version > VERSION:

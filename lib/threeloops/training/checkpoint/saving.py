@@ -174,7 +174,7 @@ class Save:
             files, tensors = merge(parts, plan.described)
             manifest = Manifest(VERSION, plan.step, plan.world, plan.chain, files, tensors, plan.values, plan.lacking)
             data = encode(manifest)
-            decode(data)  # what no load would take is no checkpoint
+            decode(data)  # a checkpoint must be loadable before it is committed
             self._check_cancelled()
             self._store.commit(plan.attempt, data)
             self._committed = True

@@ -63,7 +63,7 @@ def read_version(place: Path) -> Version:
         if (actual := paths[file].stat().st_size) != size:
             raise RegistryError(f"version {name!r}: {file} has {actual} of {size} bytes; publish it again")
         if _sha256(paths[file]) != sha256:
-            raise RegistryError(f"version {name!r}: {file} is not what was published (its SHA-256 differs)")
+            raise RegistryError(f"version {name!r}: {file} differs from what was published (its SHA-256 is another)")
     return Version(name, place / _FILES, _digest(manifest["files"]), published)
 
 

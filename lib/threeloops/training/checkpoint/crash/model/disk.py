@@ -256,7 +256,7 @@ class Disk:
     def _file(self, number: int) -> Inode:
         inode = self._inode(number)
         if not isinstance(inode.latest, bytearray):
-            raise BadRecord(f"inode {number} is no file (operation {self.position})")
+            raise BadRecord(f"inode {number} is not a file (operation {self.position})")
         return inode
 
     def _entries(self, number: int) -> dict[str, int]:
