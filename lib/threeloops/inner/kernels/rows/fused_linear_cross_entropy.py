@@ -5,8 +5,8 @@ Source: Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training" (2
 The logits of 8,192 tokens over a vocabulary of 128,256 take 2.1 GB in bfloat16, and so does their gradient; the hidden
 states they come from, 4,096 wide, take 67 MB. Since cross-entropy makes its gradient in the forward pass, a chunk of
 logits is turned into its gradient in place and multiplied at once into the gradients of hidden states and weight; then
-its memory is free. The three products are calls of torch.matmul (cuBLAS). They are not one kernel: only their order is
-new.
+its memory is free. The three products are calls of torch.matmul (cuBLAS). Only their order is special: they are not
+fused into one kernel.
 """
 
 from typing import Any
