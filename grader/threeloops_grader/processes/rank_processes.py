@@ -26,7 +26,7 @@ _DESCRIPTORS = 2
 _MANY = 16
 """The number of ranks at which `prepare_to_fork` saves as much time as it takes, about half a second."""
 _MORE_THAN_PARENT = 8 << 20
-"""Bytes that a fork may have made its own before its memory is measured."""
+"""Bytes that a fork may have allocated or copied before its memory is measured."""
 
 
 class RankProcesses:

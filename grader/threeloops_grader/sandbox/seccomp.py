@@ -99,8 +99,8 @@ _REFUSED_TO_RANKS = {
     "sysinfo": (99, 179),
     "syslog": (103, 116),
 }
-"""System calls that would tell one rank what another does with a file that both can only read, such as a file of the
-library, or with the memory and the log of the machine."""
+"""System calls through which one rank could signal another: by locks on a file that both can only read, such as a file
+of the library, or by the memory and the log of the machine."""
 
 _MMAP = (9, 222)
 _OPENAT = (257, 56)
