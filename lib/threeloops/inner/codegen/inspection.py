@@ -23,7 +23,8 @@ _SECONDS = 120.0
 
 
 class CompileError(RuntimeError):
-    """A kernel that does not compile for a target: `kernel`, `target`, `reason`, and `file` and `line` where known."""
+    """A kernel that does not compile for a target: `kernel`, `target`, `reason`, and `file` and `line` if they are
+    known."""
 
     def __init__(self, kernel: str, target: str, reason: str, file: str | None = None, line: int | None = None) -> None:
         place = f" ({file}, line {line})" if file is not None and line is not None else ""
