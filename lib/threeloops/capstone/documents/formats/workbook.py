@@ -104,7 +104,7 @@ class _Writer:
     def _end_row(self, cells: Sequence[Cell], last: int | None = None) -> None:
         """Make the row as high as its longest text needs: not every program does so when it opens a file.
 
-        Column `last` is merged with those behind it.
+        Column `last` is merged with those after it.
         """
         widths = self.widths if last is None else [*self.widths[:last], sum(self.widths[last:])]
         shown = zip(cells, widths, strict=False)
