@@ -93,7 +93,7 @@ class Accelerator:
 
 
 def _reading(source: str) -> str:
-    """The note behind a source's title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
+    """The note after a source's title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
     return source.split("): ", 1)[-1]
 
 
