@@ -107,7 +107,7 @@ def draw_buckets(overlap: Overlap, axis_seconds: float | None = None) -> "Figure
     """Backward above, all-reduces below: green while computation hides them, red from then on. A line leads from the
     moment at which a bucket is full to the moment at which its all-reduce begins.
 
-    `axis_seconds` is the length of the axis, where pictures of several bucket sizes are to be compared.
+    `axis_seconds` is the length of the axis. Give it if pictures of several bucket sizes are to be compared.
     """
     end = axis_seconds or overlap.seconds or 1e-6
     fig, axes = figure(width=10.0, height=2.7)
