@@ -233,7 +233,7 @@ def _reduce(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _all_to_all(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """Send to the rank k places behind and receive from the one k places before, in step k."""
+    """Send, in step k, to the rank k places after this one and receive from the one k places before it."""
     sends = x.split(call.sends)
     out = x.new_empty(sum(call.gets))
     gets = out.split(call.gets)

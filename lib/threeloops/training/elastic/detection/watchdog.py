@@ -61,7 +61,7 @@ _WATCHED = tuple(
     if hasattr(dist, name)  # torch 2.13 has new names for two of them
 )
 _UNEVEN = ("all_to_all", "all_to_all_single")
-"""Ranks may call them with different numbers of elements, as where experts get different numbers of tokens."""
+"""Ranks may call them with different numbers of elements, for example if experts get different numbers of tokens."""
 
 
 @dataclass

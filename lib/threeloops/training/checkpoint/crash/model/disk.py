@@ -72,7 +72,7 @@ class NameChange:
 
 
 class Disk:
-    """Replays a record, one `apply` per operation. Raises BadRecord where an operation is impossible."""
+    """Replays a record, one `apply` per operation. Raises BadRecord if an operation is impossible."""
 
     def __init__(self, start: Iterable[Entry] = (), rules: Rules = POSIX) -> None:
         self.rules = rules
