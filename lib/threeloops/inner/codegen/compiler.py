@@ -2,9 +2,9 @@
 
 When a kernel is decorated, Triton decides whether to interpret or to compile it. So a process that interprets cannot
 compile. And compiling must not touch a GPU. This worker rebuilds each kernel from its source and runs Triton's own
-just-in-time path (`JITFunction.run`), so that the kernel is specialised exactly as in a launch. That path reads a
-driver and tensors. The worker gives it a driver that only names the target, and objects in place of the tensors.
-Requests and answers are frames. The worker does not import torch, which takes seconds, unless a kernel's module does.
+just-in-time path (`JITFunction.run`), so that the kernel is specialised exactly as in a launch. Instead of a GPU, this
+path gets a driver that only names the target, and objects in place of tensors. Requests and answers are frames. The
+worker does not import torch, which takes seconds, unless a kernel's module does.
 """
 
 import gc

@@ -2,9 +2,9 @@
 one rounding.
 
 Triton's interpreter keeps such numbers as unsigned integers of 16 or 8 bits. Rounding is to nearest, ties to even, or
-toward zero where asked. Rounding twice (to float32, then to bfloat16) can land on the wrong neighbour, so wider inputs
-pass through "round to odd", whose last bit records that something was cut off (Boldo and Melquiond, "Emulation of FMA
-and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008).
+toward zero if the caller asks for it. Rounding twice (to float32, then to bfloat16) can land on the wrong neighbour, so
+wider inputs pass through "round to odd", whose last bit records that something was cut off (Boldo and Melquiond,
+"Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008).
 
 `precision.formats` defines the formats, but needs a dozen passes over an array. This module has to be faster, because
 every operation of a kernel uses it. It looks up fp8 in tables that `precision.formats` computed, and converts bfloat16

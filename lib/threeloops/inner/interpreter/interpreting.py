@@ -7,15 +7,15 @@ Call `enable_without_gpu` before kernels are decorated. Importing `threeloops.in
   once, to nearest even, `fma` included. Conversions to fp8 saturate, infinities too, as `cvt.rn.satfinite` does; torch
   agrees for e4m3, but overflows e5m2 to infinity. NaN stays NaN without its payload. `tl.exp` and the like take
   float32 and float64 only, compiled or not.
-- A `float` argument is a float32 tensor, a `bool` one bit, an `int` of 1 a constant unless its parameter has a type or
-  `do_not_specialize` names it. A loop index is a tensor of at least 32 bits, and an assigned number is a tensor.
-  One bit wraps around: true + true is false. A loop, or a branch on a tensor, that changes the type of a variable is
-  refused, and so is syntax that does not compile.
+- A `float` argument becomes a float32 tensor, and a `bool` becomes one bit. An `int` of 1 becomes a constant, unless
+  its parameter has a type or `do_not_specialize` names it. A loop index is a tensor of at least 32 bits, and an
+  assigned number is a tensor. One bit wraps around: true + true is false. A loop, or a branch on a tensor, that changes
+  the type of a variable is refused, and so is syntax that does not compile.
 - Floats are converted to integers as by PTX's `cvt.rzi`: a value that is too large becomes the largest integer, and NaN
   mostly becomes 0.
 - The common functions of libdevice are implemented (`functions/libdevice.py`). The others are refused by name.
 - `tl.sum` of float16 and bfloat16 rounds at every addition, since the compiler emits `add.bf16`: convert to float32
-  first. Triton itself promotes maxima and minima of bfloat16 to float32, and `tl.cumsum` too up to version 3.8.
+  first. Triton itself promotes maxima and minima of bfloat16 to float32, and, up to version 3.8, `tl.cumsum` too.
 - `tl.dot` of 16 and 8 bit operands accumulates in float32. float32 operands are multiplied exactly, where a GPU's
   default is the coarser TF32. `tl.dot_scaled` is implemented.
 - Reductions and scans with a custom combine function run on whole tensors, as a tree. `tl.erf` runs on whole tensors

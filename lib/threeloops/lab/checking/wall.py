@@ -1,7 +1,7 @@
 """Functions by which a test cell says how its arguments and calls cross the wall.
 
 A test cell runs unchanged in JupyterLab, next to the student's functions, and in a graded run, where those functions
-live in another process. These functions carry the difference. In JupyterLab they only return or call what they get.
+live in another process. These functions handle this difference. In JupyterLab they only return or call what they get.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """All-reduce between pairs of ranks at distances 1, 2, 4, …: log₂N steps, compared with N − 1 in a ring.
 
 Recursive doubling exchanges the whole tensor in each step. Rabenseifner's algorithm halves the exchanged part from step
-to step (a reduce-scatter), and then goes back the same way (an all-gather). It sends the bytes of a ring in 2·log₂N
-messages. MPICH uses the first for short tensors and the second for long ones (src/mpi/coll/allreduce; Thakur,
+to step (a reduce-scatter), and then goes back the same way (an all-gather). It sends as many bytes as a ring, in
+2·log₂N messages. MPICH uses the first for short tensors and the second for long ones (src/mpi/coll/allreduce; Thakur,
 Rabenseifner, Gropp 2005, section 4.5).
 
 With N = 2^m + x ranks, x of them are folded in as in MPICH: each even rank among the first 2x gives its tensor to the

@@ -1,7 +1,7 @@
 """The rules for a kernel's syntax tree: numbers, tensors and `tl`, and no way to anything else.
 
-They are a whitelist of node types, names and attributes. It is strict enough for the interpreter, in which a kernel is
-plain Python that runs in the grader's process and sees the interpreter's own globals. A compiled kernel needs no
+They are a whitelist of node types, names and attributes. This is strict enough for the interpreter, in which a kernel
+is plain Python that runs in the grader's process and sees the interpreter's own globals. A compiled kernel needs no
 further rules.
 """
 
