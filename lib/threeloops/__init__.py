@@ -1,8 +1,8 @@
-"""The library behind the course. Import the room you need: `threeloops.inner.roofline`, `threeloops.lab`, …
+"""The library behind the course. Import the module that you need: `threeloops.inner.roofline`, `threeloops.lab`, …
 
-`import_on_demand` keeps the packages light: whoever imports one module of a package does not pay for the others.
-`EXTRAS` keeps the installation small: packages that only some rooms need come with an extra of the distribution, and
-importing such a room without them names the extra.
+`import_on_demand` keeps the packages light: importing one module of a package does not import the others.
+`EXTRAS` keeps the installation small: packages that only some modules need come with an extra of the distribution.
+Importing such a module without them raises an error that names the extra.
 """
 
 import sys

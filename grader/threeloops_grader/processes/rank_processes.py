@@ -1,4 +1,4 @@
-"""The ranks of a submission, from the side of its monitor, which forks and measures them.
+"""The ranks of a submission, as seen by its monitor, which forks and measures them.
 
 The monitor has run no line of the student's code. So a rank begins without memory, descriptors or files that another
 process of the submission could have prepared.
@@ -26,7 +26,7 @@ _DESCRIPTORS = 2
 _MANY = 16
 """The number of ranks at which `prepare_to_fork` saves as much time as it takes, about half a second."""
 _MORE_THAN_PARENT = 8 << 20
-"""Bytes that a fork may have made its own before its memory is measured."""
+"""Bytes that a fork may have allocated or copied before its memory is measured."""
 
 
 class RankProcesses:

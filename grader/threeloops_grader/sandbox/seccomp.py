@@ -1,4 +1,5 @@
-"""A filter of system calls that no answer needs: they allocate memory that counts for no process, or attack the kernel.
+"""A filter that refuses system calls that no answer needs: they allocate memory that is charged to no process, or
+attack the kernel.
 
 Without control groups, a process's memory is counted by its mappings. Three kinds of memory outlive their mapping and
 are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the sandbox's tmpfs have
@@ -98,8 +99,8 @@ _REFUSED_TO_RANKS = {
     "sysinfo": (99, 179),
     "syslog": (103, 116),
 }
-"""System calls that would tell one rank what another does with a file that both can only read, such as a file of the
-library, or with the memory and the log of the machine."""
+"""System calls through which one rank could signal another: by locks on a file that both can only read, such as a file
+of the library, or by the memory and the log of the machine."""
 
 _MMAP = (9, 222)
 _OPENAT = (257, 56)

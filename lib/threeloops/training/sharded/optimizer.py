@@ -119,8 +119,8 @@ class ZeroOptimizer:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate whole gradients on each rank without communication, in backwards inside of it; the first backward
-        after it averages the sums. In stage 2 it only saves communication: backwards add up by themselves."""
+        """A context in which backward accumulates whole gradients on each rank without communication. The first
+        backward after it averages the sums. In stage 2 it only saves communication: backwards add up by themselves."""
         before = self._synchronizes
         self._synchronizes = False
         try:

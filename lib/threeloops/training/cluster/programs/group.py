@@ -1,7 +1,7 @@
 """A `torch.distributed` process group whose messages travel through the router.
 
-Point-to-point calls happen on the rank's compute timeline; each collective is a job on its communication timeline.
-Registered as the backend "virtual"; programs see `torch.distributed` alone.
+Point-to-point calls happen on the rank's compute timeline, and each collective is a job on its communication timeline.
+The group is registered as the backend "virtual", so programs only use `torch.distributed`.
 """
 
 import itertools
@@ -270,8 +270,9 @@ def _reduction(opts: Any) -> str:
 
 
 def hide_from_compiler() -> None:
-    """torch.compile leaves collectives alone that are written in C++, and would trace into ours. The compiler must have
-    been imported; it takes a millisecond, so this is done once, before ranks are forked."""
+    """Keep torch.compile from tracing into our collectives. It does not trace into torch's own, because they are
+    written in C++. The compiler must have been imported. This takes a millisecond, so it is done once, before ranks are
+    forked."""
     sys.modules["torch._dynamo.trace_rules"].add(__package__)
 
 
