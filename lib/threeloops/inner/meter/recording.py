@@ -74,8 +74,8 @@ class _Tiles:
 
     def __init__(self) -> None:
         self._program = [0, 0, 0]
-        """The elements that the running program holds, the most that any program has held, and the largest tile. They
-        are a list, so that each handle can keep the list of its own program."""
+        """Counts of elements: those that the running program holds, the most that any has held, and those of the
+        largest tile. It is a list, so that each handle can keep the list of its own program."""
         self._paused: list[list[int]] = []
 
     @property
