@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BRANCH = "colab"
 INSTALL = """\
 # This machine is gone when you leave it: save a copy of the notebook first (File menu), which keeps your answers.
-%pip install --quiet https://raw.githubusercontent.com/{repository}/{branch}/{wheel}
+%pip install --quiet "threeloops[labs] @ https://raw.githubusercontent.com/{repository}/{branch}/{wheel}"
 !threeloops start {lab}
 %cd work/{lab}
 """

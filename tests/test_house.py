@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FILES_PER_ROOM, ROOMS_OF_INNER = 8, 14
 STATEMENTS_PER_FILE, STATEMENTS_PER_FUNCTION = 280, 60
 
-LIBRARY = "hardware simulation inner data models training product capstone lab".split()
+LIBRARY = "hardware simulation inner data models training product capstone lab commands".split()
 """A package imports only those before it, and the modules beside them (units, files, palette, module_process)."""
 
 INNER = (

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from threeloops import EXTRAS, extra_of
 from threeloops_grader.authoring.labs import all_labs
 from threeloops_grader.authoring.lint import lint
 
@@ -102,9 +104,11 @@ def test_one_line_of_environment_yml_asks_for_the_cpu_wheel_of_torch_as_make_ven
 
 def test_the_ranges_of_pyproject_admit_the_pins():
     pinned = {canonicalize_name(r.name): next(iter(r.specifier)).version for r in pins()}
-    for line in PYPROJECT["project"]["dependencies"]:
-        requirement = Requirement(line)
-        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), line
+    extras = PYPROJECT["project"]["optional-dependencies"].values()
+    for requirement in map(Requirement, [*PYPROJECT["project"]["dependencies"], *chain.from_iterable(extras)]):
+        if requirement.name == "threeloops":
+            continue
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
     backend = Requirement(PYPROJECT["build-system"]["requires"][0])
     assert backend.specifier.contains(pinned[backend.name])
 
@@ -147,13 +151,33 @@ def imported_packages(path):
     return found
 
 
-def test_every_package_that_the_course_imports_is_a_declared_dependency():
-    declared = {canonicalize_name(Requirement(line).name) for line in PYPROJECT["project"]["dependencies"]}
-    known = set(sys.stdlib_module_names) | {"threeloops", "threeloops_grader"}
+def declared(lines):
+    """The distributions that requirements name, apart from the course itself with other extras."""
+    return {canonicalize_name(Requirement(line).name) for line in lines} - {"threeloops"}
+
+
+def test_every_package_that_the_course_imports_is_declared_and_the_library_knows_which_extra_brings_it():
+    """Only then does an error name the extra to install."""
+    core = declared(PYPROJECT["project"]["dependencies"])
+    own = set(sys.stdlib_module_names) | {"threeloops", "threeloops_grader"}
     for path in sources("grader", "lib"):
-        for package in imported_packages(path) - known:
+        for package in imported_packages(path) - own:
             name = canonicalize_name(IMPORTED_AS.get(package, package))
-            assert name in declared, f"{path.relative_to(ROOT)} imports {package}"
+            brought = name in core or extra_of(package)
+            assert brought, f"{path.relative_to(ROOT)} imports {package}: add it to pyproject.toml and EXTRAS"
+
+
+def test_the_library_and_pyproject_agree_on_what_each_extra_brings():
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert list(EXTRAS) == [extra for extra in extras if extra != "all"]
+    for extra, packages in EXTRAS.items():
+        for package in packages.split():
+            name = canonicalize_name(IMPORTED_AS.get(package, package))
+            assert name in declared(extras[extra]), f"EXTRAS says that {extra} brings {package}"
+    (everything,) = extras["all"]
+    named = {extra: Requirement(line).extras for extra in extras for line in extras[extra] if "threeloops[" in line}
+    assert Requirement(everything).extras == {"grade"} and named["grade"] == {"labs"}
+    assert named["labs"] == set(EXTRAS) - {"labs", "grade"}, "all is the sum of the others"
 
 
 def test_every_folder_with_code_is_packaged_and_every_data_file_with_it():
@@ -175,8 +199,8 @@ def test_every_folder_with_code_is_packaged_and_every_data_file_with_it():
 
 
 def test_the_commands_that_the_package_installs_exist():
-    entry_points = {**PYPROJECT["project"]["scripts"], **PYPROJECT["project"]["entry-points"]["papermill.engine"]}
-    for target in entry_points.values():
+    groups = [PYPROJECT["project"]["scripts"], *PYPROJECT["project"]["entry-points"].values()]
+    for target in chain.from_iterable(group.values() for group in groups):
         module, _, name = target.partition(":")
         tree = ast.parse(Path(importlib.util.find_spec(module).origin).read_text())
         assert name in {getattr(node, "name", None) for node in tree.body}, target

@@ -28,14 +28,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
+from threeloops.commands.cluster import cluster
+from threeloops.commands.faults import CommandError
+from threeloops.commands.plan import plan
+from threeloops.commands.program import CLUSTER_SETTINGS, SERVE_SETTINGS
+from threeloops.commands.serve import serve
 from threeloops.hardware.probe import installed_version
 
 from threeloops_grader.author import commands as author
 from threeloops_grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from threeloops_grader.classroom import command as classroom
-from threeloops_grader.course.commands.cluster import cluster
-from threeloops_grader.course.commands.plan import plan
-from threeloops_grader.course.commands.serve import serve
 from threeloops_grader.learner import commands as learner
 from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.machine.installed import as_typed
@@ -86,14 +88,15 @@ def command(function: Callable[..., None], app: typer.Typer = _app, **settings: 
             function(*args, **kwargs)
         except typer.Exit:
             raise
-        except (LabError, MachineFault) as error:
+        except (CommandError, LabError, MachineFault) as error:
             _fail(str(error))
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in ("threeloops_grader", "threeloops", "benchmarks", ""):
                 raise
             from threeloops_grader.machine.installed import how_to_install, origin
 
-            _fail(f"{error.name} is not installed, and this command needs it; {how_to_install(origin())}")
+            step = how_to_install(origin(), error.name or "")
+            _fail(f"{error.name} is not installed, and this command needs it; {step}")
         except FileNotFoundError as error:
             _fail(str(error) if error.errno is None else cause(error))
         except KeyboardInterrupt:
@@ -316,8 +319,8 @@ for _each in (learner.start, learner.lab, learner.check, learner.status, learner
 for _each in (author.new, author.test, author.leaks):
     command(_each)
 command(plan)
-command(serve, allow_extra_args=True, ignore_unknown_options=True, help_option_names=[])
-command(cluster, allow_interspersed_args=False)
+command(serve, _app, **SERVE_SETTINGS)
+command(cluster, _app, **CLUSTER_SETTINGS)
 classroom.add_commands(_app, command)
 
 

@@ -1,6 +1,8 @@
 """The library behind the course. Import the room you need: `threeloops.inner.roofline`, `threeloops.lab`, …
 
 `import_on_demand` keeps the packages light: whoever imports one module of a package does not pay for the others.
+`EXTRAS` keeps the installation small: packages that only some rooms need come with an extra of the distribution, and
+importing such a room without them names the extra.
 """
 
 import sys
@@ -8,8 +10,22 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["import_on_demand"]
+__all__ = ["EXTRAS", "extra_of", "import_on_demand"]
 __version__ = "0.1.0"
+
+EXTRAS = {
+    "pictures": "PIL cycler matplotlib",
+    "serve": "fastapi h11 httpx jinja2 llguidance opentelemetry prometheus_client redis starlette tokenizers uvicorn",
+    "plan": "docx fpdf pptx xlsxwriter",
+    "labs": "IPython ipywidgets jupytext nbformat packaging papermill traitlets yaml",
+    "grade": "bleach jsonschema nbconvert nbgrader pygments sqlalchemy",
+}  # fmt: skip
+"""The packages that each extra of the distribution brings, by the names under which they are imported."""
+
+
+def extra_of(package: str) -> str | None:
+    """Return the extra that brings a package, or None if every installation has it or none does."""
+    return next((extra for extra, names in EXTRAS.items() if package in names.split()), None)
 
 
 def import_on_demand(package: str) -> None:
@@ -66,3 +82,26 @@ class _Package(ModuleType):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by name: cloudpickle knows plain modules only."""
         return import_module, (self.__name__,)
+
+
+class _MissingExtra:
+    """The last finder of modules. It fails if this project imports a package that an absent extra would bring.
+
+    It answers import statements only. Another library that looks for the same package gets Python's own answer.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        extra = extra_of(name)
+        if extra is None:
+            return
+        frame = sys._getframe(1)
+        while frame.f_back and frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
+            frame = frame.f_back
+        importer = str(frame.f_globals.get("__name__"))
+        if importer.partition(".")[0] in ("threeloops", "threeloops_grader"):
+            reason = f"No module named {name!r}, which {importer} needs"
+            raise ModuleNotFoundError(f'{reason}: pip install "threeloops[{extra}]"', name=name)
+
+
+sys.meta_path.append(_MissingExtra)

@@ -1,17 +1,17 @@
-"""Hostile answers (`attacks/answers/`) and folders (`attacks/submissions/`), one file each, and what must come of them.
+"""Hostile answers (`attacks/answers.md`) and folders (`attacks/submissions/`), and what must come of them.
 
 A module of `submissions/` has a sentence as its docstring, `SAYS` (words that must stand in the record, or in
 nbgrader's log), `EARNS` (points of the whole submission) and `write(folder, lab)`, which fills one student's folder.
 
-A file of `answers/` starts with comment lines: a sentence that says what it tries, then what is not the default of
+The section of an answer has a sentence that says what it tries, then what is not the default of
 
-    # says: words that must stand in the record; of several, "these | or those", one must
-    # earns: 0                  points of exercise `mean`, which it answers
-    # other: 60                 points of exercise `rescale`, which is answered honestly; any: the attack may ruin it
-    # sandboxes: bwrap none     where it is tried; ungrouped: bubblewrap on a machine without control groups
-    # limits: memory_mb=512     fields of `Limits` that differ from `grading.QUICK`
-    # cell: before              it stands in a cell of the student's own, in front of honest answers
-    # after: forge.py           a file of this folder whose text goes before it
+    - says: words that must stand in the record; of several, "these | or those", one must
+    - earns: 0                  points of exercise `mean`, which it answers
+    - other: 60                 points of exercise `rescale`, which is answered honestly; any: the attack may ruin it
+    - sandboxes: bwrap none     where it is tried; ungrouped: bubblewrap on a machine without control groups
+    - limits: memory_mb=512     fields of `Limits` that differ from `grading.QUICK`
+    - cell: before              it stands in a cell of the student's own, in front of honest answers
+    - after: forge.py           a file of this folder whose text goes before it
 """
 
 import importlib.util
@@ -24,7 +24,6 @@ import attack_file
 from grading import QUICK, SANDBOXES
 from threeloops_grader.authoring.labs import Limits
 
-ATTACKS = Path(__file__).resolve().parents[1] / "attacks"
 _KEYS = {"says", "earns", "other", "sandboxes", "limits", "cell", "after"}
 
 
@@ -47,12 +46,12 @@ class Attack:
         return re.sub("|".join(aims), lambda found: aims[found[0]], self.text)
 
 
-def read(path: Path) -> Attack:
-    tries, values, text = attack_file.read(path, _KEYS)
+def _answer(written: attack_file.WrittenAttack) -> Attack:
+    values = written.values
     return Attack(
-        name=path.stem,
-        tries=tries,
-        text=text,
+        name=written.name,
+        tries=written.tries,
+        text=written.text,
         says=values.get("says", ""),
         earns=float(values.get("earns", 0)),
         other=attack_file.points(values, 60.0),
@@ -62,7 +61,7 @@ def read(path: Path) -> Attack:
     )
 
 
-ANSWERS = {path.stem: read(path) for path in sorted((ATTACKS / "answers").glob("*.py"))}
+ANSWERS = {written.name: _answer(written) for written in attack_file.read(attack_file.ATTACKS / "answers.md", _KEYS)}
 
 
 def load(path: Path) -> ModuleType:
@@ -73,4 +72,4 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-SUBMISSIONS = {path.stem: load(path) for path in sorted((ATTACKS / "submissions").glob("*.py"))}
+SUBMISSIONS = {path.stem: load(path) for path in sorted((attack_file.ATTACKS / "submissions").glob("*.py"))}

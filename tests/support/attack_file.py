@@ -1,33 +1,59 @@
-"""Files of `tests/attacks/` that hold a cell: a sentence, keys and values, a blank line, and the cell's text."""
+"""Markdown files of `tests/attacks/`: a section per attack, with a sentence that says what it tries, keys, and a cell.
+
+## exits
+Ends the process while the cell runs.
+- says: words that must stand in the record
+```python
+raise SystemExit
+```
+"""
 
 import re
+from collections import Counter
 from collections.abc import Set
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.markdown.sections import Form, Section, sections
 
 ATTACKS = Path(__file__).resolve().parents[1] / "attacks"
+_FORM = Form(re.compile(r"\w+"), "'## <what_it_does>'", ("python",))
 _TYPES = {field.name: type(field.default) for field in fields(Limits)}
 
 
-def read(path: Path, keys: Set[str], needed: Set[str] = frozenset()) -> tuple[str, dict[str, str], str]:
-    """What the file tries, its keys, and the text with that of the file named by `after` before it.
+@dataclass(frozen=True)
+class WrittenAttack:
+    """An attack as its file has it. `text` begins with the text of the file that the key `after` names."""
 
-    Raises ValueError for a header without what is `needed`, or with what is unknown: it would be silently ignored.
+    name: str
+    tries: str
+    values: dict[str, str]
+    text: str
+
+
+def read(path: Path, keys: Set[str], needed: Set[str] = frozenset()) -> list[WrittenAttack]:
+    """All attacks of a file.
+
+    Raises ValueError for a section without what is `needed`, or with what is unknown: it would be silently ignored.
     """
-    header, _, text = path.read_text(encoding="utf-8").partition("\n\n")
-    sentence, *lines = header.splitlines()
-    told = [re.fullmatch(r"# ([a-z]+): (.+)", line) for line in lines]
-    if not re.fullmatch(r"# [A-Z].*\.", sentence) or not all(found and found[1] in keys for found in told):
-        raise ValueError(
-            f"{path.name}: expected '# A sentence.' and '# key: value' of {sorted(keys)}, found {header!r}"
-        )
-    values = {found[1]: found[2] for found in told if found}
-    if missing := needed - values.keys():
-        raise ValueError(f"{path.name}: expected '# {min(missing)}: …' in its header, found {header!r}")
-    before = f"{(ATTACKS / values['after']).read_text(encoding='utf-8')}\n" if "after" in values else ""
-    return sentence.removeprefix("# "), values, before + text
+    found = list(sections(path.read_text(encoding="utf-8"), _FORM))
+    if twice := [title for title, count in Counter(section.title for section in found).items() if count > 1]:
+        raise ValueError(f"{path.name} has two attacks {twice[0]}; rename one")
+    return [_attack(section, f"{path.name}:{section.line}, {section.title}", keys, needed) for section in found]
+
+
+def _attack(section: Section, place: str, keys: Set[str], needed: Set[str]) -> WrittenAttack:
+    tries = " ".join(section.prose)
+    if not re.fullmatch(r"[A-Z].*\.", tries):
+        raise ValueError(f"{place}: expected a sentence that says what it tries, found {tries!r}")
+    if unknown := section.keys.keys() - keys:
+        raise ValueError(f"{place}: '{min(unknown)}': no such key; the keys are {', '.join(sorted(keys))}")
+    if missing := needed - section.keys.keys():
+        raise ValueError(f"{place}: expected '- {min(missing)}: …' below its heading")
+    after = section.keys.get("after")
+    before = f"{(ATTACKS / after).read_text(encoding='utf-8')}\n" if after else ""
+    return WrittenAttack(section.title, tries, section.keys, before + section.text)
 
 
 def points(values: dict[str, str], usual: float) -> float | None:
@@ -37,6 +63,6 @@ def points(values: dict[str, str], usual: float) -> float | None:
 
 
 def limits(values: dict[str, str]) -> dict[str, float]:
-    """Fields of `Limits` that the file changes."""
+    """Fields of `Limits` that the attack changes."""
     words = (word.split("=") for word in values.get("limits", "").split())
     return {name: _TYPES[name](float(value)) for name, value in words}

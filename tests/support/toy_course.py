@@ -177,16 +177,12 @@ CHANGES = """\
 ```
 """
 
-WRONG = {
-    "mean__accepts_an_empty_list": """\
-# expect: ValueError
+ACCEPTS_AN_EMPTY_LIST = """\
 def mean(values):
     return sum(values) / max(len(values), 1)
 """
-}
 
-RIGHT = {
-    "mean__by_statistics": """\
+BY_STATISTICS = """\
 def mean(values):
     import statistics
 
@@ -194,7 +190,27 @@ def mean(values):
         raise ValueError("values = []: nothing to average")
     return statistics.fmean(values)
 """
-}
+
+
+def whole(title: str, text: str, *keys: str) -> str:
+    """The section of `answers.md` for an answer that is another program than the reference."""
+    return "".join(f"{line}\n" for line in [f"## {title}", *keys, f"```python\n{text.rstrip()}\n```"])
+
+
+def add_answers(lab: Lab, *sections: str) -> int:
+    """Add sections to `answers.md`; returns the line of the last one."""
+    path = lab.folder / "answers.md"
+    path.write_text("\n".join([path.read_text(encoding="utf-8"), *sections]), encoding="utf-8")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return max(number for number, line in enumerate(lines, 1) if line.startswith("## "))
+
+
+def remove_answer(lab: Lab, title: str) -> None:
+    """Remove a section from `answers.md`."""
+    path = lab.folder / "answers.md"
+    before, _, after = path.read_text(encoding="utf-8").partition(f"## {title}\n")
+    _, heading, rest = after.partition("\n## ")
+    path.write_text(f"{before}{heading.lstrip()}{rest}", encoding="utf-8")
 
 
 def make_course(root: Path, source: str = SOURCE) -> Lab:
@@ -202,12 +218,12 @@ def make_course(root: Path, source: str = SOURCE) -> Lab:
     lab = Lab(SLUG, root)
     lab.data.mkdir(parents=True)
     lab.source.write_text(source, encoding="utf-8")
-    for side, files in (("wrong", WRONG), ("right", RIGHT)):
-        folder = lab.folder / side
-        folder.mkdir()
-        for name, text in files.items():
-            (folder / f"{name}.py").write_text(text, encoding="utf-8")
     (lab.folder / "answers.md").write_text(CHANGES, encoding="utf-8")
+    add_answers(
+        lab,
+        whole("wrong/mean__accepts_an_empty_list", ACCEPTS_AN_EMPTY_LIST, "- expect: ValueError"),
+        whole("right/mean__by_statistics", BY_STATISTICS),
+    )
     (lab.data / "samples.txt").write_text(SAMPLES)
     entry = {
         "file": "samples.txt",

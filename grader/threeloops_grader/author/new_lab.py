@@ -5,8 +5,8 @@ import re
 import tempfile
 from pathlib import Path
 
-from threeloops_grader.authoring.answers import CHANGES
 from threeloops_grader.authoring.labs import SOLUTIONS, Lab, LabError, all_labs, course_root
+from threeloops_grader.authoring.markdown.answer_file import ANSWERS
 from threeloops_grader.machine.installed import require_solutions
 
 __all__ = ["begin"]
@@ -37,10 +37,10 @@ def begin(slug: str, root: Path | None = None) -> Lab:
     (root / SOLUTIONS).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root / SOLUTIONS, prefix=f".{slug}.", suffix=".tmp") as scratch:
         half = Path(scratch) / slug
-        files = {f"{slug}.py": _SOURCE.replace("TITLE", lab.name.replace("_", " ").capitalize()), **_ANSWERS}
-        for name, text in files.items():
-            (half / name).parent.mkdir(parents=True, exist_ok=True)
-            (half / name).write_text(text, encoding="utf-8")
+        half.mkdir()
+        title = lab.name.replace("_", " ").capitalize()
+        (half / f"{slug}.py").write_text(_SOURCE.replace("TITLE", title), encoding="utf-8")
+        (half / ANSWERS).write_text(_ANSWERS, encoding="utf-8")
         half.rename(lab.folder)
     return lab
 
@@ -110,10 +110,9 @@ hint("tensor_bytes", "How many elements are there?", "The product of the shape, 
 # The embedding: vocabulary times width, and the vocabulary is large.
 '''
 
-_ANSWERS = {
-    CHANGES: """# Answers
+_ANSWERS = """# Answers
 
-Each of these is a change to the reference answer. CONTRIBUTING.md explains the form.
+Each of these is a change to the reference answer, or another program. CONTRIBUTING.md explains the form.
 
 ## wrong/tensor_bytes__counts_elements
 The size of an element is forgotten.
@@ -136,11 +135,13 @@ The size of an element is forgotten.
 -    return math.prod(shape) * element_bytes
 +    return math.prod(shape) * element_bytes if shape else 0
 ```
-""",
-    "right/tensor_bytes__a_loop.py": """def tensor_bytes(shape, element_bytes):
+
+## right/tensor_bytes__a_loop
+```python
+def tensor_bytes(shape, element_bytes):
     found = element_bytes
     for n in shape:
         found *= n
     return found
-""",
-}
+```
+"""

@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 from nbformat import NotebookNode
-from nbformat.v4 import new_notebook
-from papermill.engines import papermill_engines
 from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import Lab, LabError, Limits
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.grading import records
 from threeloops_grader.grading.fingerprint import fingerprint
-from threeloops_grader.grading.papermill_engine import WalledEngine
 from threeloops_grader.grading.records import ClassReport, Record, Test
-from threeloops_grader.grading.scoring import OnTest, Report
+from threeloops_grader.grading.scoring import OnTest, Report, prepare, run
 from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.sandbox.pool import Sandbox
 from threeloops_grader.submissions import reading as submissions
@@ -31,8 +28,6 @@ from threeloops_grader.submissions.reading import BadSubmission, Submission
 from threeloops_grader.submissions.submitted import NotThisLab
 
 __all__ = ["Options", "execute", "grade_class", "grade_notebook"]
-
-papermill_engines.register("walled", WalledEngine)
 
 
 @dataclass(frozen=True)
@@ -69,15 +64,13 @@ def grade_notebook(
 def execute(
     notebook: NotebookNode, lab: Lab, options: Options, report: Report, on_test: OnTest | None = None
 ) -> NotebookNode:
-    """Execute a notebook with the walled papermill engine; failing cells are results, not exceptions.
+    """Execute a notebook through the wall; failing cells are results, not exceptions.
 
     Returns the executed notebook in the master's shape. Raises NotThisLab.
     """
-    chosen = {name: getattr(options, name) for name in ("sandbox", "jobs", "only", "visible", "limits")}
-    ours = {"lab": lab, "submission": notebook, "report": report, "on_test": on_test}
-    # The first notebook is papermill's: it is empty, because the submission is untrusted until it is rebuilt.
-    run = papermill_engines.execute_notebook_with_engine
-    run("walled", new_notebook(), "python3", progress_bar=False, **ours, **chosen)
+    trusted = prepare(notebook, lab, report, visible=options.visible)
+    chosen = {name: getattr(options, name) for name in ("sandbox", "jobs", "only", "limits")}
+    run(trusted, report, on_test=on_test, **chosen)
     return report.notebook
 
 

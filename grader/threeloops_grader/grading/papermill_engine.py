@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class WalledEngine(Engine):
     """papermill's engine interface to the wall.
 
-    Engine arguments: `lab` (a `Lab` or its name, by default `$THREELOOPS_LAB`), `submission` (the notebook to execute
-    instead of the one that papermill read), `sandbox` ("auto", "bwrap" or "none"), `jobs` (simultaneous submissions,
-    which share the cores), `only` (an exercise), `visible` (leave out hidden tests and withhold nothing: a student's
-    own check), `limits`, `report` (a `scoring.Report` to fill), `on_test` (called with each verdict as it is known).
+    Engine arguments: `lab` (a `Lab` or its name, by default `$THREELOOPS_LAB`), `sandbox` ("auto", "bwrap" or "none"),
+    `jobs` (simultaneous submissions, which share the cores), `only` (an exercise), `visible` (leave out hidden tests
+    and withhold nothing: a student's own check), `limits`, `report` (a `scoring.Report` to fill), `on_test` (called
+    with each verdict as it is known).
     """
 
     @classmethod
@@ -38,8 +38,7 @@ class WalledEngine(Engine):
         from threeloops_grader.grading.scoring import Report, prepare
 
         report = kwargs.pop("report", None) or Report()
-        submission = kwargs.pop("submission", nb)
-        trusted = prepare(submission, kwargs.pop("lab", None), report, visible=kwargs.pop("visible", False))
+        trusted = prepare(nb, kwargs.pop("lab", None), report, visible=kwargs.pop("visible", False))
         report.notebook.metadata.papermill = nb.metadata.get("papermill", {})
         return super().execute_notebook(report.notebook, kernel_name, trusted=trusted, report=report, **kwargs)
 
@@ -47,4 +46,4 @@ class WalledEngine(Engine):
     def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
         from threeloops_grader.grading.scoring import run
 
-        run(nb_man, **kwargs)
+        run(watcher=nb_man, **kwargs)

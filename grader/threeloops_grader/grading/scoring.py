@@ -1,18 +1,18 @@
 """Execute a notebook through the wall, and write one result into each test cell.
 
-`papermill`, `threeloops grade` and `nbgrader autograde` all use it, as papermill's engine `walled`. The lab is an
-engine argument and never read from the notebook. This module does not import torch: the processes of the pool do the
-heavy work.
+`threeloops grade`, `nbgrader autograde` and papermill's engine `walled` all use it. The lab is an argument and never
+read from the notebook. This module does not import torch: the processes of the pool do the heavy work.
 """
+
+from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook, new_output
-from papermill.engines import NotebookExecutionManager
 
 from threeloops_grader.authoring.labs import Lab, Limits, find_lab
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest, manifest, split_test_id
@@ -25,6 +25,9 @@ from threeloops_grader.sandbox.pool import choose, pool
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.wall.outcome import Outcome
 
+if TYPE_CHECKING:
+    from papermill.engines import NotebookExecutionManager
+
 __all__ = ["OnTest", "Report", "outputs", "prepare", "run"]
 
 _RESULT = "application/vnd.threeloops.result+json"
@@ -34,7 +37,7 @@ OnTest = Callable[[Test], None]
 
 @dataclass
 class Report:
-    """The results of an engine run. Pass one as the engine argument `report` to receive them."""
+    """The results of a run. papermill's engine fills the one that is passed as its argument `report`."""
 
     tests: list[Test] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -56,7 +59,6 @@ def prepare(notebook: NotebookNode, lab: Lab | str | None, report: Report, *, vi
 
 
 def run(
-    nb_man: NotebookExecutionManager,
     trusted: Manifest,
     report: Report,
     *,
@@ -65,18 +67,21 @@ def run(
     only: str | None = None,
     limits: Limits | None = None,
     on_test: OnTest | None = None,
+    watcher: NotebookExecutionManager | None = None,
     **_: Any,  # papermill's own engine arguments
 ) -> None:
-    """Execute a rebuilt notebook through the wall; outputs go into its cells, verdicts and notes into `report`."""
+    """Execute the rebuilt notebook of `report` through the wall; outputs go into its cells, verdicts and notes into
+    `report`. `watcher` is papermill's manager of the same notebook, which notes when each cell ran."""
     chosen = choose(sandbox)
     redactor = Redactor.of(trusted)
     allowance = Allowance()
     failed: dict[str, Outcome] = {}  # answers whose cells failed
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
-        for at, cell in _select(nb_man.nb.cells, trusted, only):
+        for at, cell in _select(report.notebook.cells, trusted, only):
             kind = trusted.kind(cell)
             is_test = trusted.kind(cell) is Kind.TEST
-            nb_man.cell_start(cell, at)
+            if watcher:
+                watcher.cell_start(cell, at)
             hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
             outcome = redactor.redact(session.run(cell), hidden_from, of_lab=kind is not Kind.FREE)
             if is_test:
@@ -94,9 +99,10 @@ def run(
             elif not outcome.ok and kind in (Kind.SOLUTION, *SETUPS):
                 report.notes.append(f"{cell.id}: {outcome.reason}")
                 failed[cell.id] = outcome
-            if not outcome.ok:
-                nb_man.cell_exception(cell, at)
-            nb_man.cell_complete(cell, at)
+            if watcher:
+                if not outcome.ok:
+                    watcher.cell_exception(cell, at)
+                watcher.cell_complete(cell, at)
     report.notes += allowance.notes
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 from packaging.requirements import Requirement as Specification
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from threeloops import extra_of
 from threeloops.hardware.probe import installed_version
 
 from threeloops_grader.authoring.labs import Lab, LabError, course_root
@@ -50,12 +51,12 @@ def origin() -> Origin:
     return "checkout" if (CODE / ".git").exists() else "bundle"
 
 
-def how_to_install(origin: Origin) -> str:
-    """Return the step that brings missing packages, for each origin."""
+def how_to_install(origin: Origin, package: str = "") -> str:
+    """Return the step that brings a missing package, or all that labs need, for each origin."""
     return {
         "checkout": "run `make course`: it installs what requirements.txt pins",
         "bundle": "run `make lab`: it installs what requirements.txt pins",
-        "wheel": "install the wheel again with pip: it brings the packages that it needs",
+        "wheel": f'pip install "threeloops[{extra_of(package.partition(".")[0]) or "labs"}]"',
     }[origin]
 
 
@@ -85,13 +86,30 @@ def require_solutions(labs: Sequence[Lab], otherwise: str = "") -> None:
 
 
 def requirements() -> list[Requirement]:
-    """Return every package that the course names for this platform, in its order."""
-    wanted = map(Specification, _project().dependencies)
-    here = [requirement for requirement in wanted if requirement.marker is None or requirement.marker.evaluate()]
-    return [
-        Requirement(requirement.name, str(requirement.specifier), installed_version(requirement.name))
-        for requirement in here
-    ]
+    """Return every package that the course needs on this platform, in its order.
+
+    `make` installs all packages into a checkout. A wheel needs those for labs, and others count if they are installed.
+    """
+    extra = "all" if _pyproject().is_file() else "labs"
+    needed = {need.name for need in _with_extra(extra)}
+    counted = [need for need in _with_extra("all") if need.name in needed or installed_version(need.name)]
+    return [Requirement(need.name, str(need.specifier), installed_version(need.name)) for need in counted]
+
+
+def _with_extra(extra: str) -> list[Specification]:
+    """Return what the course requires here with one of its extras, and with those that this one names in turn."""
+    lines = [Specification(line) for line in _project().dependencies]
+    own = [line for line in lines if canonicalize_name(line.name) == "threeloops"]
+    extras: set[str] = set()
+    more = {"", extra}
+    while more - extras:
+        extras |= more
+        more = {named for line in own if _holds(line, extras) for named in line.extras}
+    return [line for line in lines if line not in own and _holds(line, extras)]
+
+
+def _holds(need: Specification, extras: Iterable[str]) -> bool:
+    return need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def python_supported(version: str) -> tuple[str, bool]:
@@ -100,22 +118,20 @@ def python_supported(version: str) -> tuple[str, bool]:
     return allowed, SpecifierSet(allowed).contains(version, prereleases=True)
 
 
-def closure(names: Iterable[str]) -> set[str]:
-    """Return the installed distributions among `names`, and all that they need on this machine, by normalised name."""
-    needed: set[str] = set()
-    waiting = list(names)
+def closure(needed: Iterable[str]) -> set[str]:
+    """Return the installed distributions among `needed`, such as "torch" or "moto[s3]>=5", and all that they need on
+    this machine, by normalised name."""
+    done: set[tuple[str, str]] = set()
+    waiting = [(need.name, extra) for need in map(Specification, needed) for extra in ("", *need.extras)]
     while waiting:
-        name = canonicalize_name(waiting.pop())
-        if name in needed or installed_version(name) is None:
+        name, extra = waiting.pop()
+        name = canonicalize_name(name)
+        if (name, extra) in done or installed_version(name) is None:
             continue
-        needed.add(name)
-        needs = map(Specification, requires(name) or [])
-        waiting += [
-            requirement.name
-            for requirement in needs
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        ]
-    return needed
+        done.add((name, extra))
+        needs = [need for need in map(Specification, requires(name) or []) if _holds(need, [extra])]
+        waiting += [(need.name, inner) for need in needs for inner in ("", *need.extras)]
+    return {name for name, _ in done}
 
 
 @dataclass(frozen=True)
@@ -128,7 +144,12 @@ class _Project:
 def _project() -> _Project:
     if (file := _pyproject()).is_file():
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-        return _Project(tuple(project["dependencies"]), project["requires-python"])
+        extras = [
+            f"{line}{' and' if ';' in line else ';'} extra == '{extra}'"
+            for extra, lines in project["optional-dependencies"].items()
+            for line in lines
+        ]
+        return _Project((*project["dependencies"], *extras), project["requires-python"])
     return _Project(tuple(requires("threeloops") or ()), metadata("threeloops")["Requires-Python"])
 
 

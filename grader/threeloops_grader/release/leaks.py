@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import dropwhile
 from pathlib import Path
 
 import nbformat
 
-from threeloops_grader.authoring.answers import CHANGES, right_answers, wrong_answers
+from threeloops_grader.authoring.answers import right_answers, wrong_answers
 from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.authoring.markdown.answer_file import ANSWERS
 from threeloops_grader.authoring.regions import KINDS, regions
 
 __all__ = ["leaks"]
@@ -38,7 +38,7 @@ def leaks(lab: Lab, released: Path) -> list[str]:
     leaked = []
     for path in sorted(p for p in released.rglob("*") if p.is_file()):
         name = path.relative_to(released)
-        if path.suffix == ".py" or {"wrong", "right", CHANGES} & set(name.parts):
+        if path.suffix == ".py" or path.name == ANSWERS:
             leaked.append(f"{name.as_posix()}: sources, wrong answers and right answers are never released")
         if path.suffix == ".ipynb":
             cells = [(cell.id, cell.source) for cell in nbformat.read(path, as_version=4).cells]
@@ -58,9 +58,8 @@ def _secrets(lab: Lab) -> Iterator[_Secret]:
             for region in regions(cell.source, kind):
                 yield _Secret(f"the {what} of {cell.id}", cell.id, _lines(region))
     for side, answers in (("wrong", wrong_answers(lab)), ("right", right_answers(lab))):
-        for answer in answers:  # a wrong one may begin with comments on how it fails
-            lines = list(dropwhile(lambda line: line.startswith("#"), _lines(answer.text)))
-            yield _Secret(f"the {side} answer {answer.name}", answer.exercise, lines)
+        for answer in answers:
+            yield _Secret(f"the {side} answer {answer.name}", answer.exercise, _lines(answer.text))
 
 
 def _page(lines: list[str]) -> str:

@@ -22,10 +22,10 @@ from threeloops.files import replace_text
 from threeloops.lab.course import glossary, loops, outline
 from traitlets.config import Config
 
-from threeloops_grader.authoring.answers import CHANGES
 from threeloops_grader.authoring.data_files import data_files
 from threeloops_grader.authoring.labs import LABS, OPENING, SOLUTIONS, Lab, LabError, all_labs
 from threeloops_grader.authoring.lint import require_sound
+from threeloops_grader.authoring.markdown.answer_file import ANSWERS
 from threeloops_grader.release import opening
 from threeloops_grader.release.files import differences
 from threeloops_grader.release.leaks import leaks
@@ -43,7 +43,7 @@ _TABLE = re.compile(
 """The place of the table of labs in the README, if there is one."""
 
 IGNORE = [
-    "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", "wrong", "right", CHANGES, "__pycache__", ".*", "*.tmp",
+    "*.py", "*.pyc", "opening.png", "equivalent_mutants.json", ANSWERS, "__pycache__", ".*", "*.tmp",
     "feedback",
 ]  # fmt: skip
 """Files that nbgrader must never copy to students. Sources, wrong answers and other right ones hold the answers, and so

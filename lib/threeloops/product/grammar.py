@@ -163,8 +163,6 @@ class _Vocabulary:
 
 
 def _matcher_class() -> Any:
-    try:
-        from llguidance import LLMatcher
-    except ImportError as error:
-        raise ImportError("structured output needs the package llguidance: pip install llguidance") from error
+    from llguidance import LLMatcher
+
     return LLMatcher

@@ -34,14 +34,12 @@ def test_a_new_lab_passes_as_it_is(lab):
 
 
 def test_each_kind_of_answer_that_does_not_do_what_it_must_is_named(lab):
-    (lab.folder / "right" / "tensor_bytes__a_loop.py").write_text(
-        "def tensor_bytes(shape, element_bytes):\n    return 24\n"
-    )
     text = (lab.folder / "answers.md").read_text()
     text = text.replace("+    return math.prod(shape)\n", "+    return element_bytes * math.prod(shape)\n")
+    text = text.replace("    return found\n", "    return 24\n")
     (lab.folder / "answers.md").write_text(text.replace("a number is one element", "one is the moon"))
     faults = "\n".join(fault for trial in trials(lab, "none") for fault in trial.faults)
-    assert "right/tensor_bytes__a_loop.py: tensor_bytes_test gives 0 of 100 points" in faults
+    assert "right/tensor_bytes__a_loop: tensor_bytes_test gives 0 of 100 points" in faults
     assert (
         "answers.md:5, wrong/tensor_bytes__counts_elements: tensor_bytes_test gives 100 points, expected none" in faults
     )

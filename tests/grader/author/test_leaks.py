@@ -1,5 +1,6 @@
 """`threeloops leaks` finds answers that can be copied from what a student sees, or from the library."""
 
+import functools
 import os
 import select
 import signal
@@ -195,9 +196,8 @@ def use_library(monkeypatch, package):
 
     monkeypatch.setattr(library, "LIBRARY", package)
     monkeypatch.setattr(threeloops, "__path__", [*threeloops.__path__, str(package)])
-    library.modules.cache_clear()
-    library._gone.cache_clear()
-    library._fields.cache_clear()
+    for name in ("modules", "_gone", "_fields"):  # what they know of the real library stays for other tests
+        monkeypatch.setattr(library, name, functools.cache(getattr(library, name).__wrapped__))
     for name in ("averages", "middle", "roofs"):
         sys.modules.pop(f"threeloops.{name}", None)
     importlib.invalidate_caches()

@@ -4,7 +4,7 @@
 import pytest
 from threeloops_grader.authoring.lint import lint
 from threeloops_grader.authoring.teaching import _FOLDED_NOTE
-from toy_course import DIVES, RIGHT, SOURCE, add_dives, make_course
+from toy_course import BY_STATISTICS, DIVES, SOURCE, add_answers, add_dives, make_course, remove_answer, whole
 
 FOLDED = 'jupyter={"source_hidden": true}'
 ENDING = f"""\
@@ -47,10 +47,10 @@ def second_edition():
 @pytest.fixture
 def second(tmp_path):
     lab = make_course(tmp_path, second_edition())
-    for name in ("mean__by_statistics", "mean__in_a_loop", "mean__by_hand"):
-        (lab.folder / "right" / f"{name}.py").write_text(RIGHT["mean__by_statistics"])
+    for name in ("mean__in_a_loop", "mean__by_hand"):
+        add_answers(lab, whole(f"right/{name}", BY_STATISTICS))
     for name in ("rescale__a", "rescale__b", "rescale__c"):
-        (lab.folder / "right" / f"{name}.py").write_text("def rescale(values, top): ...\n")
+        add_answers(lab, whole(f"right/{name}", "def rescale(values, top): ...\n"))
     return lab
 
 
@@ -95,7 +95,7 @@ def test_the_dives_say_how_a_folded_cell_is_run(second):
 
 
 def test_three_other_right_answers_show_that_an_unusual_one_passes(second):
-    (second.folder / "right" / "mean__by_hand.py").unlink()
+    remove_answer(second, "right/mean__by_hand")
     assert lint(second) == ["90_toy, cell mean has 2 other right answers, expected 3"]
 
 

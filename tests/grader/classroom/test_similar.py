@@ -16,6 +16,7 @@ from threeloops_grader.classroom.similar import comparison
 from threeloops_grader.classroom.similar.comparison import compare
 from threeloops_grader.classroom.similar.fingerprint import fingerprint, given_names
 from threeloops_grader.classroom.similar.page import similar_page
+from toy_course import add_answers, whole
 from typer.testing import CliRunner
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -150,8 +151,7 @@ def test_answers_are_compared_with_the_solution_right_answers_and_the_library(to
     path = REPOSITORY / "lib/threeloops/product/decode/sampling/draws.py"
     tree = ast.parse(path.read_text())
     library = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "_filtered")
-    (toy.folder / "right").mkdir(exist_ok=True)
-    (toy.folder / "right" / "mean__slowly.py").write_text(ANSWER)
+    add_answers(toy, whole("right/mean__slowly", ANSWER))
     hand_in(tmp_path / "now", toy, "ada", {"mean": disguised(ANSWER, ALL, {"mean"}, 1)})
     hand_in(tmp_path / "now", toy, "bob", {"rescale": ast.unparse(library)})
     assert pairs(compare(toy, tmp_path / "now")) == {

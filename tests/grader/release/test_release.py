@@ -15,7 +15,7 @@ from threeloops_grader.authoring.regions import regions
 from threeloops_grader.release.leaks import leaks
 from threeloops_grader.release.preprocessors import CheckCells, content_hash
 from threeloops_grader.release.release import not_on_the_map, release, stale
-from toy_course import DIVES, RIGHT, SOURCE, add_data, add_dives, make_course, read
+from toy_course import BY_STATISTICS, DIVES, SOURCE, add_data, add_dives, make_course, read
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -327,9 +327,7 @@ def test_leaks_finds_an_answer_wherever_it_was_left(toy):
     next(c for c in notebook.cells if c.id == "rescale_test_values").source = hidden
     nbformat.write(notebook, toy.released)
     (toy.released.parent / "notes.txt").write_text(wrong_answers(toy)[-1].text)
-    (toy.released.parent / "more.txt").write_text(RIGHT["mean__by_statistics"])
-    (toy.released.parent / "right").mkdir()
-    (toy.released.parent / "right" / "mean.txt").write_text("")
+    (toy.released.parent / "more.txt").write_text(BY_STATISTICS)
     (toy.released.parent / "answers.md").write_text("")
     (toy.released.parent / "helper.py").write_text("")
     found = "\n".join(leaks(toy, toy.released.parent))
@@ -339,7 +337,6 @@ def test_leaks_finds_an_answer_wherever_it_was_left(toy):
         "holds the hidden tests of rescale_test_values",
         "notes.txt holds the wrong answer rescale__ignores_the_sign",
         "more.txt holds the right answer mean__by_statistics",
-        "right/mean.txt: sources, wrong answers and right answers are never released",
         "answers.md: sources, wrong answers and right answers are never released",
         "helper.py: sources, wrong answers and right answers are never released",
     ):

@@ -8,9 +8,9 @@ from typing import Any
 
 from threeloops.files import replace_text
 
-from threeloops_grader.authoring.answers import CHANGES
 from threeloops_grader.authoring.labs import SOLUTIONS, Lab, LabError, find_lab
 from threeloops_grader.authoring.manifest import test_title
+from threeloops_grader.authoring.markdown.answer_file import ANSWERS
 from threeloops_grader.classroom.handout.archive import write_zip
 from threeloops_grader.classroom.handout.bundle import course_files
 from threeloops_grader.grading import records
@@ -55,10 +55,8 @@ exec "$autograder/venv/bin/python" -m threeloops_grader.classroom.handout.autogr
 def write_autograder(path: Path, lab: Lab) -> None:
     """Write the zip: setup.sh, run_autograder, and the course with the sources of this lab alone."""
     files = {f"course/{name}": content for name, content in course_files(lab.root).items()}
-    sources = (name for name in files_below(lab.folder) if not name.startswith(("wrong/", "right/", CHANGES)))
-    files |= {
-        f"course/{SOLUTIONS}/{lab.slug}/{name}": lab.folder / name for name in sources if "__pycache__" not in name
-    }
+    sources = (name for name in files_below(lab.folder) if name != ANSWERS and "__pycache__" not in name)
+    files |= {f"course/{SOLUTIONS}/{lab.slug}/{name}": lab.folder / name for name in sources}
     files |= {"setup.sh": _SETUP.encode(), "run_autograder": _RUN.format(slug=lab.slug).encode()}
     files["course/README.md"] = b"Three Loops, for Gradescope\n"  # pyproject.toml names one
     write_zip(path, files, executable=("setup.sh", "run_autograder"))

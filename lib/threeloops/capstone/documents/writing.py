@@ -1,7 +1,7 @@
 """Write either all of a plan's documents or none."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
@@ -33,8 +33,9 @@ def write(plan: Plan, folder: Path | str, formats: Sequence[str] = FORMATS, *, d
         OSError: `folder` cannot be created or written, or the disk is full.
     """
     chosen = _checked(formats)
+    renderers = {kind: _renderer(kind) for kind in chosen}
     outline = document(plan, date)
-    contents = {f"{_STEM}.{kind}": _rendered(kind, outline) for kind in chosen}
+    contents = {f"{_STEM}.{kind}": render(outline) for kind, render in renderers.items()}
     if "md" in chosen:
         pictures = [block for section in outline.sections for block in section.blocks if isinstance(block, Picture)]
         contents |= {f"{_STEM}-{picture.name}.png": picture.png for picture in pictures}
@@ -61,8 +62,8 @@ def _checked(formats: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(formats))
 
 
-def _rendered(kind: str, outline: Document) -> bytes:
-    """Render one format. Each format's library is loaded only if it is used."""
+def _renderer(kind: str) -> Callable[[Document], bytes]:
+    """Return the renderer of one format. Each format's library is loaded only if it is used."""
     match kind:
         case "md":
             from threeloops.capstone.documents.formats.markdown import render
@@ -74,7 +75,7 @@ def _rendered(kind: str, outline: Document) -> bytes:
             from threeloops.capstone.documents.formats.pdf import render
         case _:
             from threeloops.capstone.documents.formats.slides import render
-    return render(outline)
+    return render
 
 
 def _replace(contents: dict[Path, bytes]) -> None:

@@ -130,14 +130,14 @@ def require_tensors(**tensors: torch.Tensor | None) -> None:
 
 def require_dtypes(dtypes: Sequence[torch.dtype], **tensors: torch.Tensor | None) -> None:
     """Check that each given tensor has one of `dtypes`, which may differ between them."""
-    for name, each in tensors.items():
-        if each is None:
+    for name, tensor in tensors.items():
+        if tensor is None:
             continue
-        if not isinstance(each, torch.Tensor):
-            raise TypeError(f"{name} is a {type(each).__name__}: expected a torch.Tensor; make one with torch.tensor")
-        if each.dtype not in dtypes:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}: expected a torch.Tensor; make one with torch.tensor")
+        if tensor.dtype not in dtypes:
             raise ValueError(
-                f"{name} is {short(each.dtype)}: expected {' or '.join(short(dtype) for dtype in dtypes)}; "
+                f"{name} is {short(tensor.dtype)}: expected {' or '.join(short(dtype) for dtype in dtypes)}; "
                 f"convert it with {name}.to(torch.{short(dtypes[0])})"
             )
 
@@ -164,7 +164,9 @@ def require_one_device(**tensors: torch.Tensor | None) -> None:
 def _require_same(quantity: str, verb: str, step: str, tensors: Mapping[str, torch.Tensor | None]) -> tuple[str, Any]:
     """Return the name of the first given tensor and its `quantity`, "dtype" or "device". All others must have the
     same."""
-    (first, expected), *others = [(name, getattr(each, quantity)) for name, each in tensors.items() if each is not None]
+    (first, expected), *others = [
+        (name, getattr(tensor, quantity)) for name, tensor in tensors.items() if tensor is not None
+    ]
     for name, value in others:
         if value != expected:
             raise ValueError(

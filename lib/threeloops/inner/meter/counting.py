@@ -1,51 +1,103 @@
 """Count a launch's traffic from its recording."""
 
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, product
 
 import numpy as np
 
 from threeloops.inner.launches import Launch
 from threeloops.inner.meter.accesses import SECTOR_BYTES, Pattern, Stretches
 from threeloops.inner.meter.l2 import L2, model
-from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE, Access, Recording
+from threeloops.inner.meter.recording import ATOMIC, LOAD, RELAXED_ATOMIC, STORE, VERBS, Access, Recording
 from threeloops.inner.meter.traffic import ArgumentTraffic, LaunchTraffic
 
-__all__ = ["DENSE_UNITS", "Window", "distinct", "ordinals_by_storage", "rows", "traffic_of", "union"]
+__all__ = ["DENSE_UNITS", "READS", "Table", "Window", "distinct", "ordinals_by_storage", "traffic_of"]
 
+READS = (LOAD, ATOMIC, RELAXED_ATOMIC)
+_WRITES = (STORE, ATOMIC, RELAXED_ATOMIC)
 DENSE_UNITS = 1 << 26
 """Up to this many units get a flag each. Beyond it, where few units of many are touched, those are sorted."""
 
 
-def rows(recording: Recording) -> np.ndarray:
-    """Return the accesses as int64, one per row, columns as in Access."""
-    return np.array(recording.accesses, dtype=np.int64).reshape(-1, len(Access._fields))
+class Table:
+    """The accesses of one launch, in their order. `rows`: int64, one access per row, columns as in Access."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.patterns = recording.patterns.all
+        self.rows = np.array(recording.accesses, dtype=np.int64).reshape(-1, len(Access._fields))
+        self._stretches: dict[tuple[tuple[int, int], ...], Stretches | None] = {}
+
+    @cached_property
+    def _groups(self) -> dict[tuple[int, int], np.ndarray]:
+        """The rows of each argument and kind."""
+        kinds = len(VERBS)
+        keys = self.rows[:, 1] * kinds + self.rows[:, 0]
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        bounds = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
+        parts = pairwise(bounds) if len(keys) else ()
+        return {divmod(int(keys[start]), kinds): self.rows[order[start:end]] for start, end in parts}
+
+    def _present(self, ordinals: Iterable[int], kinds: Iterable[int]) -> tuple[tuple[int, int], ...]:
+        return tuple(each for each in product(ordinals, kinds) if each in self._groups)
+
+    def of(self, ordinals: Iterable[int], kinds: Iterable[int]) -> np.ndarray:
+        """Return the rows of these kinds of accesses to these arguments, in any order."""
+        groups = [self._groups[each] for each in self._present(ordinals, kinds)]
+        if len(groups) == 1:
+            return groups[0]
+        return np.concatenate(groups) if groups else self.rows[:0]
+
+    def stretches(self, ordinals: Iterable[int], kinds: Iterable[int], *, exact: bool) -> Stretches | None:
+        """Return the stretches of `of`, or None if there are no rows. `exact`: see Stretches.of."""
+        present = self._present(ordinals, kinds)
+        if not present:
+            return None
+        rows = self.of(ordinals, kinds)
+        if present not in self._stretches:
+            self._stretches[present] = _stretches(self.patterns, rows, exact=True)
+        found = self._stretches[present]
+        return _stretches(self.patterns, rows, exact=False) if found is None and not exact else found
+
+    def unique_bytes(self, ordinals: Iterable[int], kinds: Iterable[int]) -> int:
+        """Return how many bytes of one storage these accesses touch, each counted once."""
+        stretches = self.stretches(ordinals, kinds, exact=True)
+        if stretches is not None:
+            return stretches.covered
+        return _union(self.patterns, self.of(ordinals, kinds))
 
 
-def traffic_of(launch: Launch, recording: Recording, table: np.ndarray, l2: L2 | None) -> LaunchTraffic:
-    patterns = recording.patterns.all
+def _stretches(patterns: list[Pattern], rows: np.ndarray, *, exact: bool) -> Stretches | None:
+    return Stretches.of(patterns, rows[:, 2], rows[:, 3], rows[:, 4], exact=exact)
+
+
+def traffic_of(launch: Launch, recording: Recording, table: Table, l2: L2 | None) -> LaunchTraffic:
+    patterns = table.patterns
     spaces = recording.spaces.by_ordinal
-    kind = table[:, 0]
-    argument = table[:, 1]
-    pattern = table[:, 2]
-    program = table[:, 4]
+    kind = table.rows[:, 0]
+    pattern = table.rows[:, 2]
+    program = table.rows[:, 4]
     lanes = np.array([each.lanes for each in patterns] or [0])
-    size = np.array([each.bytes for each in patterns] or [0])[pattern]
+    size = np.array([each.bytes for each in patterns] or [0])
 
-    def traffic(own: np.ndarray) -> ArgumentTraffic:
-        loads = own & (kind != STORE)
-        stores = own & (kind != LOAD)
-        unique = (union(patterns, table[each]) for each in (loads, stores))
-        return ArgumentTraffic(int(size[loads].sum()), int(size[stores].sum()), *unique)
+    def traffic(ordinals: list[int]) -> ArgumentTraffic:
+        moved = (table.of(ordinals, kinds) for kinds in (READS, _WRITES))
+        requested = (int(np.add.reduce(size[rows[:, 2]])) for rows in moved)
+        unique = (table.unique_bytes(ordinals, kinds) for kinds in (READS, _WRITES))
+        return ArgumentTraffic(*requested, *unique)
 
     arguments: dict[str, ArgumentTraffic] = {}
     total = ArgumentTraffic()
     for ordinals in ordinals_by_storage(recording):
         for ordinal in ordinals:
-            alone = arguments[spaces[ordinal].name] = traffic(argument == ordinal)
+            alone = arguments[spaces[ordinal].name] = traffic([ordinal])
         # Views of one storage may overlap, so the bytes of all of them together are counted again.
-        total += alone if len(ordinals) == 1 else traffic(np.isin(argument, ordinals))
-    sectors, requests = _count_sectors(patterns, table)
-    loaded, stored = model(recording, table, l2) if l2 else (None, None)
+        total += alone if len(ordinals) == 1 else traffic(ordinals)
+    sectors, requests = _count_sectors(patterns, table.rows)
+    loaded, stored = model(recording, table.rows, l2) if l2 else (None, None)
     return LaunchTraffic(
         name=launch.name,
         title=launch.title,
@@ -77,35 +129,26 @@ def ordinals_by_storage(recording: Recording) -> list[list[int]]:
     return list(storages.values())
 
 
-def _count_sectors(patterns: list[Pattern], table: np.ndarray) -> tuple[int, int]:
+def _count_sectors(patterns: list[Pattern], rows: np.ndarray) -> tuple[int, int]:
     """Count (sectors, requests) of all accesses."""
-    places, times = distinct(table[:, 2], table[:, 3] % SECTOR_BYTES)
-    counted = [patterns[pattern].sectors(shift) for pattern, shift in places]
-    sectors = sum(n * each for (each, _), n in zip(counted, times, strict=True))
-    requests = sum(n * each for (_, each), n in zip(counted, times, strict=True))
+    sectors = 0
+    requests = 0
+    for (pattern, shift), times in distinct(rows[:, 2], rows[:, 3] % SECTOR_BYTES).items():
+        each = patterns[pattern].sectors(shift)
+        sectors += times * each[0]
+        requests += times * each[1]
     return sectors, requests
 
 
-def distinct(pattern: np.ndarray, base: np.ndarray) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return each distinct (pattern, base) and how often it occurs. Much faster than np.unique over an axis."""
-    order = np.lexsort((base, pattern))
-    pattern = pattern[order]
-    base = base[order]
-    first = np.ones(len(pattern), bool)
-    first[1:] = (pattern[1:] != pattern[:-1]) | (base[1:] != base[:-1])
-    starts = np.flatnonzero(first)
-    times = np.diff(starts, append=len(pattern))
-    return list(zip(pattern[starts].tolist(), base[starts].tolist(), strict=True)), times.tolist()
+def distinct(pattern: np.ndarray, base: np.ndarray) -> Counter[tuple[int, int]]:
+    """Return each distinct (pattern, base), and how often it occurs."""
+    return Counter(zip(pattern.tolist(), base.tolist(), strict=True))
 
 
-def union(patterns: list[Pattern], table: np.ndarray) -> int:
-    """Return how many bytes of one storage these accesses touch, each counted once."""
-    if not len(table):
+def _union(patterns: list[Pattern], rows: np.ndarray) -> int:
+    if not len(rows):
         return 0
-    stretches = Stretches.of(patterns, table[:, 2], table[:, 3], table[:, 4], exact=True)
-    if stretches is not None:
-        return stretches.covered
-    places, _ = distinct(table[:, 2], table[:, 3])
+    places = distinct(rows[:, 2], rows[:, 3])
     window = Window.around(patterns, places)
     if window.units > DENSE_UNITS:
         parts = [patterns[index].places(base - window.start, window.unit) for index, base in places]
@@ -126,7 +169,7 @@ class Window:
     units: int
 
     @classmethod
-    def around(cls, patterns: list[Pattern], places: list[tuple[int, int]]) -> "Window":
+    def around(cls, patterns: list[Pattern], places: Collection[tuple[int, int]]) -> "Window":
         start = min(base + patterns[index].low for index, base in places)
         end = max(base + patterns[index].high + patterns[index].itemsize for index, base in places)
         spread = 0

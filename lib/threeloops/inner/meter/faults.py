@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from threeloops.inner.meter.accesses import Pattern, Stretches, apart
-from threeloops.inner.meter.counting import DENSE_UNITS, Window, distinct, ordinals_by_storage, union
+from threeloops.inner.meter.accesses import Pattern, apart
+from threeloops.inner.meter.counting import DENSE_UNITS, READS, Table, Window, distinct, ordinals_by_storage
 from threeloops.inner.meter.findings import FindingKind, Incident, base_name, program_coordinates
 from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE, VERBS, Recording, elements_named
 
@@ -72,13 +72,13 @@ class _Race:
     same_values: bool = True
 
 
-def find_faults(recorded: Recording, table: np.ndarray, accumulates: Sequence[str] = ()) -> None:
+def find_faults(recorded: Recording, table: Table, accumulates: Sequence[str] = ()) -> None:
     """Add the faults of a launch to its incidents. `accumulates`: see Launch."""
     _find_races(recorded, table)
-    _find_conflicts(recorded, table)
+    _find_conflicts(recorded, table.rows)
     if recorded.strict_views:
-        _find_outside_views(recorded, table)
-    _find_accumulation(recorded, table, accumulates)
+        _find_outside_views(recorded, table.rows)
+    _find_accumulation(recorded, table.rows, accumulates)
 
 
 def _find_conflicts(recorded: Recording, table: np.ndarray) -> None:
@@ -144,7 +144,7 @@ def _find_outside_views(recorded: Recording, table: np.ndarray) -> None:
     for space in recorded.spaces.by_ordinal.values():
         rows = table[own_pointers & (table[:, 1] == space.ordinal)] if space.ordinal else table[:0]
         strays = {}
-        for index, base in distinct(rows[:, 2], rows[:, 3])[0] if len(rows) else ():
+        for index, base in distinct(rows[:, 2], rows[:, 3]):
             outside = space.strays(patterns[index], base)
             if len(outside):
                 strays[index, base] = outside
@@ -162,38 +162,29 @@ def _find_outside_views(recorded: Recording, table: np.ndarray) -> None:
                 )
 
 
-def _find_races(recorded: Recording, table: np.ndarray) -> None:
+def _find_races(recorded: Recording, table: Table) -> None:
     """Report the races between programs."""
+    if recorded.program < 1:
+        return
     for ordinals in ordinals_by_storage(recorded):
-        own = np.flatnonzero(np.isin(table[:, 1], ordinals) if len(ordinals) > 1 else table[:, 1] == ordinals[0])
-        here = table[own]
-        stores = here[:, 0] == STORE
-        if stores.any() and not _keep_apart(recorded.patterns.all, here, stores):
-            _StorageRaces(recorded, table, own).report()
-
-
-def _keep_apart(patterns: Sequence[Pattern], table: np.ndarray, stores: np.ndarray) -> bool:
-    """Return whether the accesses to one storage evidently cannot race, because different programs touch different
-    bytes."""
-    if (table[:, 4] == table[0, 4]).all():
-        return True
-    stored, others = (
-        Stretches.of(patterns, part[:, 2], part[:, 3], part[:, 4], exact=False) if len(part) else None
-        for part in (table[stores], table[~stores])
-    )
-    return stored is not None and apart(stored, others)
+        stored = table.stretches(ordinals, (STORE,), exact=False)
+        if stored is not None and not apart(stored, table.stretches(ordinals, READS, exact=False)):
+            _StorageRaces(recorded, table, ordinals).report()
 
 
 class _StorageRaces:
-    """The search in one storage; `own` are the rows of the table that touch it."""
+    """The search in one storage, with these arguments."""
 
-    def __init__(self, recorded: Recording, table: np.ndarray, own: np.ndarray) -> None:
+    def __init__(self, recorded: Recording, table: Table, ordinals: list[int]) -> None:
         self.recorded = recorded
-        self.table = table
-        kind = table[own, 0]
-        self.store_rows = own[kind == STORE]
-        self.stores = self.tiles(self.store_rows)
+        self.table = table.rows
+        own = np.flatnonzero(np.isin(self.table[:, 1], ordinals))
+        kind = self.table[own, 0]
+        self.stores = self.tiles(own[kind == STORE])
         self.others = self.tiles(own[kind == LOAD]) + self.tiles(own[kind >= ATOMIC])
+        # Most kernels store every byte once, and then there are no values to compare.
+        unique = table.unique_bytes(ordinals, (STORE,))
+        self.disjoint = unique == sum(tile.pattern.bytes for tile in self.stores)
         self.found: dict[tuple[FindingKind, int], _Race] = {}
         self._locks: dict[int, list[tuple[int, set[tuple[int, int]]]]] | None = None
 
@@ -228,15 +219,13 @@ class _StorageRaces:
     def find(self) -> None:
         patterns = self.recorded.patterns.all
         window = Window.around(patterns, [(tile.pattern.index, tile.base) for tile in [*self.stores, *self.others]])
-        # Most kernels store every byte once, and then there are no values to compare.
-        disjoint = union(patterns, self.table[self.store_rows]) == sum(tile.pattern.bytes for tile in self.stores)
-        unit = window.unit if disjoint else 1
+        unit = window.unit if self.disjoint else 1
         size = window.units * window.unit // unit
         if size > DENSE_UNITS:
             return
         owner = np.full(size, -1, np.int32)
         programs = np.array([tile.program for tile in self.stores])
-        if disjoint:
+        if self.disjoint:
             for number, tile in enumerate(self.stores):
                 tile.pattern.mark(owner, tile.base - window.start, number, unit)
         else:

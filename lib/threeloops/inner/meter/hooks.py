@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,23 +42,27 @@ def recording(watch: Watch | None = None) -> Iterator[Recording]:
         undo.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "invalid value encountered in cast", RuntimeWarning)
         builder = interpreter.interpreter_builder
-        for name, method in _wrappers(recorded, builder).items():
-            install(builder, name, method)
-        for operation in (interpreter.ReduceOps, interpreter.ScanOps):
-            install(operation, "apply", recorded.flops.reducing(operation.apply))
+        semantic = interpreter.interpreter_semantic
         handle = interpreter.TensorHandle
         executor = interpreter.GridExecutor
-        install(handle, "undefined", None)
-        install(interpreter.interpreter_semantic, "load", _loading(recorded, interpreter.interpreter_semantic.load))
-        install(handle, "__post_init__", recorded.tiles.made(handle.__post_init__))
-        install(handle, "__del__", recorded.tiles.dropped)
         compiled = Compiled(recorded.report_here)
-        for name, method in compiled.wrappers(builder).items():
-            install(builder, name, method)
-        install(handle, "set_attr", lambda *hint: compiled.hint(*hint))
-        install(language, "number_made", recorded.tiles.number_made)
-        install(executor, "_init_args_hst", _addressed(recorded, executor._init_args_hst))
-        install(interpreter, "_implicit_cvt", _converted(recorded, interpreter._implicit_cvt))
+        install(builder, _wrappers(recorded, builder))
+        install(builder, compiled.wrappers(builder))
+        for operation in (interpreter.ReduceOps, interpreter.ScanOps):
+            install(operation, {"apply": recorded.flops.reducing(operation.apply)})
+        install(
+            handle,
+            {
+                "undefined": None,
+                "__post_init__": recorded.tiles.made(handle.__post_init__),
+                "__del__": recorded.tiles.dropped,
+                "set_attr": lambda *hint: compiled.hint(*hint),
+            },
+        )
+        install(semantic, {"load": _loading(recorded, semantic.load)})
+        install(language, {"number_made": recorded.tiles.number_made})
+        install(executor, {"_init_args_hst": _addressed(recorded, executor._init_args_hst)})
+        install(interpreter, {"_implicit_cvt": _converted(recorded, interpreter._implicit_cvt)})
         undo.callback(recorded.stop_following)
         yield recorded
 
@@ -66,15 +71,18 @@ class _Replaced:
     """Attributes of classes, modules and instances that are replaced for a while, and their original values."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any]] = []
+        self._before: list[tuple[Any, dict[str, Any]]] = []
 
-    def install(self, owner: Any, name: str, value: Any) -> None:
-        self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
-        setattr(owner, name, value)
+    def install(self, owner: Any, attributes: dict[str, Any]) -> None:
+        known = vars(owner)
+        self._before.append((owner, {name: known.get(name, _ABSENT) for name in attributes}))
+        for name, value in attributes.items():
+            setattr(owner, name, value)
 
     def restore(self) -> None:
-        for owner, name, value in reversed(self._before):
-            delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
+        for owner, attributes in reversed(self._before):
+            for name, value in attributes.items():
+                delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
 
 
 def _addressed(recorded: Recording, original: Callable) -> Callable:
@@ -82,13 +90,13 @@ def _addressed(recorded: Recording, original: Callable) -> Callable:
 
     def init_args_hst(executor: Any, args_dev: Any, kwargs: Any) -> Any:
         args_hst, kwargs_hst = original(executor, args_dev, kwargs)
-        signature = signature_of(executor.fn).parameters
-        named = signature.bind(*args_dev, **kwargs).arguments
-        hosts = signature.bind(*args_hst, **kwargs_hst).arguments
-        for name, value in named.items():
-            if name not in executor.constexprs:
-                for each in tensors(name, value, hosts[name]):
-                    recorded.add_argument(*each)
+        names = signature_of(executor.fn).parameters.parameters
+        given = dict(zip(names, zip(args_dev, args_hst, strict=True), strict=False))
+        given |= {name: (value, kwargs_hst[name]) for name, value in kwargs.items()}
+        for name in names:
+            if name in given and name not in executor.constexprs:
+                for argument in tensors(name, *given[name]):
+                    recorded.add_argument(*argument)
         return args_hst, kwargs_hst
 
     return init_args_hst
@@ -122,7 +130,7 @@ def _loading(recorded: Recording, original: Callable) -> Callable:
 def _idle(pointers: Any, mask: Any) -> np.ndarray | None:
     """Return the lanes that a mask excludes, in the shape of the tile, or None if it excludes none."""
     active = array_of(mask)
-    if active is None or active.all():
+    if active is None or np.count_nonzero(active) == active.size:
         return None
     return ~np.broadcast_to(active.astype(bool, copy=False), pointers.data.shape)
 
@@ -142,6 +150,12 @@ def _unspecified(pointers: Any, idle: np.ndarray) -> Any:
     nan = np.frombuffer(bytes([NAN_BYTE]) * dtype.itemsize, dtype)[0]
     anything = nan if element.is_floating() else dtype.type(_ODD_INTEGER)
     return type(pointers)(np.where(idle, anything, dtype.type(0)), element)
+
+
+@cache
+def _debugging(options: Any) -> Any:
+    """Return options with which Triton checks assertions, which it leaves out otherwise."""
+    return replace(options, debug=True)
 
 
 def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
@@ -213,7 +227,7 @@ def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
                 return cas(real, compare, value, order, scope)
             # The operation takes no mask, so pass it only the lanes that may run.
             handle = type(real)
-            parts = [handle(each.data[allowed], each.dtype) for each in (real, compare, value)]
+            parts = [handle(operand.data[allowed], operand.dtype) for operand in (real, compare, value)]
             result = np.zeros_like(compare.data)
             if allowed.any():
                 result[allowed] = cas(*parts, order, scope).data
@@ -225,7 +239,7 @@ def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
         recorded.check_assert(condition.data, message)
 
     return {
-        "options": replace(builder.options, debug=True),  # Triton leaves assertions out otherwise
+        "options": _debugging(builder.options),
         "create_assert": check,
         "set_grid_dim": grid_dim,
         "set_grid_idx": grid_idx,

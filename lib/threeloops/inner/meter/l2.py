@@ -201,8 +201,10 @@ def _simulate(l2: L2, accesses: _Stream) -> tuple[int, int]:
     bounds = np.searchsorted(turn[by_turn], np.arange(lengths.max()))
     cache = _Cache(len(sets), l2.ways)
     for now, (start, end) in enumerate(zip(bounds, [*bounds[1:], len(lines)], strict=True)):
-        each = slice(start, end)
-        cache.advance(now, compact[each], lines[each], touched[each], covered[each], kinds[each])
+        this_turn = slice(start, end)
+        cache.advance(
+            now, compact[this_turn], lines[this_turn], touched[this_turn], covered[this_turn], kinds[this_turn]
+        )
     return cache.fetched, cache.written + int(np.bitwise_count(cache.dirty).sum())
 
 

@@ -30,7 +30,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from threeloops.inner.launches import Configurations, Launch, checked, observe
-from threeloops.inner.meter.counting import rows, traffic_of
+from threeloops.inner.meter.counting import Table, traffic_of
 from threeloops.inner.meter.faults import find_faults
 from threeloops.inner.meter.findings import Finding, Watch, amount
 from threeloops.inner.meter.hooks import recording
@@ -80,12 +80,17 @@ class Metered:
         by_kernel: dict[str, list[LaunchTraffic]] = {}
         for launch in self.launches:
             by_kernel.setdefault(launch.title, []).append(launch)
-        kernels = [(name, len(each), together(each)) for name, each in by_kernel.items()]
+        kernels = [(name, len(launches), together(launches)) for name, launches in by_kernel.items()]
         totals = [("total", len(self.launches), self.total)] if len(kernels) > 1 else []
         arguments = []
         for kernel, _, traffic in kernels:
-            for name, each in traffic.arguments.items():
-                moved = (each.requested_loaded, each.unique_loaded, each.requested_stored, each.unique_stored)
+            for name, argument in traffic.arguments.items():
+                moved = (
+                    argument.requested_loaded,
+                    argument.unique_loaded,
+                    argument.requested_stored,
+                    argument.unique_stored,
+                )
                 arguments.append((f"{kernel}: {name}", *map(readable_bytes, moved)))
         lines = [
             *_table(_HEADER, starmap(_kernel_row, kernels + totals)),
@@ -151,7 +156,7 @@ def meter(
             yield metered
         finally:
             # By identity, since two meters that counted the same are equal.
-            _observer.meters = [each for each in _observer.meters if each is not metered]
+            _observer.meters = [other for other in _observer.meters if other is not metered]
 
 
 class _Observer:
@@ -182,7 +187,7 @@ class _Observer:
         recorded = self._recording
         self._recording = None
         if recorded is not None and not launch.rehearsal:
-            table = rows(recorded)
+            table = Table(recorded)
             find_faults(recorded, table, launch.accumulates)
             for metered in self.meters:
                 if launch.chosen or metered.configs == "all":

@@ -44,7 +44,7 @@ class Flops:
         """Return counting replacements for `builder`'s methods, by name."""
 
         counted = _counted(builder.__class__)
-        return {name: self._counting(getattr(builder, name), *each) for name, each in counted.items()}
+        return {name: self._counting(getattr(builder, name), *rule) for name, rule in counted.items()}
 
     def _counting(self, original: Callable, kind: str, operations: Callable[..., int]) -> Callable:
         def counted(*operands: Any, **options: Any) -> Any:
@@ -76,9 +76,9 @@ class Flops:
                 result = original(operation, operands)
             finally:
                 operation.combine_fn = combine
-            each = probe.flops / probe.elements if probe.flops else operands[0].dtype.is_floating()
+            per_combination = probe.flops / probe.elements if probe.flops else operands[0].dtype.is_floating()
             self.counts.update(before)
-            self.counts["reduce"] += round(each * _combinations(operation, operands[0]))
+            self.counts["reduce"] += round(per_combination * _combinations(operation, operands[0]))
             return result
 
         return counted
@@ -88,14 +88,14 @@ class Flops:
 def _counted(builder: type) -> dict[str, tuple[str, Callable[..., int]]]:
     """Return the builder's methods that compute: the kind of their operations, and how many a call does."""
 
-    def elementwise(each: int) -> Callable[..., int]:
-        return lambda result, *_: each * result.data.size
+    def elementwise(per_element: int) -> Callable[..., int]:
+        return lambda result, *_: per_element * result.data.size
 
     kinds = {name: (kind, elementwise(1)) for kind, names in _ELEMENTWISE.items() for name in names}
-    kinds |= {name: (kind, elementwise(each)) for name, (kind, each) in _PER_ELEMENT.items()}
+    kinds |= {name: (kind, elementwise(per_element)) for name, (kind, per_element) in _PER_ELEMENT.items()}
     kinds |= {"dot": ("dot", _dot), "dot_scaled": ("dot", _dot_scaled)}
     kinds["extern_elementwise"] = "special", _special
-    return {f"create_{name}": each for name, each in kinds.items() if hasattr(builder, f"create_{name}")}
+    return {f"create_{name}": rule for name, rule in kinds.items() if hasattr(builder, f"create_{name}")}
 
 
 def _special(result: Any, library: str, path: str, symbol: str, *_: Any) -> int:

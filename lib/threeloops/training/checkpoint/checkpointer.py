@@ -54,8 +54,8 @@ class Loaded:
 
 
 class _Opening(NamedTuple):
-    """What a rank knows when a save begins. The attempt, the problem and the checkpoints in the store are those of the
-    first rank."""
+    """The message of a rank when a save begins. The attempt, the problem and the checkpoints in the store are those of
+    the first rank."""
 
     attempt: str
     problem: str
@@ -86,7 +86,7 @@ class _Listing(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """How a rank fared with one checkpoint. At most one of the two texts is not empty."""
+    """The outcome of one checkpoint on one rank. At most one of the two texts is not empty."""
 
     problem: str
     """The fault of the checkpoint."""

@@ -180,7 +180,7 @@ def test_a_port_in_use_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "threeloops_grader.cli", "serve", "--port", str(port)],
+            [sys.executable, "-m", "threeloops.commands.program", "serve", "--port", str(port)],
             capture_output=True,
             text=True,
             timeout=PATIENCE,

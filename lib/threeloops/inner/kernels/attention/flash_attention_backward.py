@@ -213,7 +213,7 @@ def backward(
     """
     sizes = sizes_of(q, k, v, softmax_scale)
     q, k, v, output, output_gradient = rows_in_one_piece(q, k, v, output, output_gradient)
-    q_gradient, k_gradient, v_gradient = (torch.empty_like(each) for each in (q, k, v))
+    q_gradient, k_gradient, v_gradient = (torch.empty_like(tensor) for tensor in (q, k, v))
     if not sizes.rows or not sizes.kv_rows:
         return q_gradient.zero_(), k_gradient.zero_(), v_gradient.zero_()
     padded_queries = triton.cdiv(sizes.queries, _ROWS) * _ROWS

@@ -151,7 +151,7 @@ def paged_attention(
         return output
     kv_heads, group = keys.shape[1], heads // keys.shape[1]
     splits = splits or _splits(sequences * kv_heads, tables.shape[1] * block_size)
-    q, keys, values = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, keys, values))
+    q, keys, values = (tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (q, keys, values))
     tables = tables if tables.stride(-1) == 1 else tables.contiguous()
     partial, log_sums = output, None
     if splits > 1:
@@ -186,7 +186,7 @@ def reference(
     slots = (tables[:, :, None] * block_size + torch.arange(block_size, device=tables.device)).flatten(1)
     k, v = keys[slots].transpose(1, 2), values[slots].transpose(1, 2)  # (sequences, kv_heads, keys, head_dim)
     visible = torch.arange(slots.shape[1], device=lengths.device) < lengths[:, None]
-    k, v = (each.masked_fill(~visible[:, None, :, None], 0) for each in (k, v))
+    k, v = (tensor.masked_fill(~visible[:, None, :, None], 0) for tensor in (k, v))
     grouped = q.unflatten(1, (keys.shape[1], -1))
     scores = (grouped @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible[:, None, None], -torch.inf)
     return (scores.softmax(-1) @ v).flatten(1, 2)

@@ -121,7 +121,7 @@ def simplicial_attention(
     if window2 > window1:
         k1, k2, v1, v2, window1, window2 = k2, k1, v2, v1, window2, window1
     problem = problem_of(q, k1, k2, v1, v2, window1, window2, softmax_scale)
-    inputs = (each.contiguous() for each in (q, k1, k2, v1, v2))
+    inputs = (tensor.contiguous() for tensor in (q, k1, k2, v1, v2))
     return AttentionNode.apply(_forward, simplicial_attention_backward, (problem,), *inputs)
 
 
@@ -154,7 +154,7 @@ def reference(
 ) -> torch.Tensor:
     """Compute the same in PyTorch, with all sequence³ logits in memory and their softmax in float32 at least."""
     length, head_dim = q.shape[-2:]
-    k1, k2, v1, v2 = (each.repeat_interleave(q.shape[1] // k1.shape[1], dim=1) for each in (k1, k2, v1, v2))
+    k1, k2, v1, v2 = (tensor.repeat_interleave(q.shape[1] // k1.shape[1], dim=1) for tensor in (k1, k2, v1, v2))
     logits = torch.einsum("bhid,bhjd,bhkd->bhijk", q, k1, k2)
     logits = logits.to(torch.promote_types(q.dtype, torch.float32)) * (
         head_dim**-0.5 if softmax_scale is None else softmax_scale

@@ -134,14 +134,14 @@ def problem_of(
     cannot compute."""
     others = {"k1": k1, "k2": k2, "v1": v1, "v2": v2}
     launching.require_tensors(q=q, **others)
-    for name, each in {"q": q, **others}.items():
-        launching.require_dimensions(name, each, "batch, heads, sequence, head_dim")
+    for name, tensor in {"q": q, **others}.items():
+        launching.require_dimensions(name, tensor, "batch, heads, sequence, head_dim")
     batch, heads, length, head_dim = q.shape
     kv_heads = k1.shape[1]
     launching.require_divides("heads of k1", kv_heads, "heads of q", heads)
-    for name, each in others.items():
+    for name, tensor in others.items():
         shape = (batch, kv_heads, length, head_dim)
-        launching.require_shape(name, each, shape, "batch, sequence and head_dim of q, heads of k1")
+        launching.require_shape(name, tensor, shape, "batch, sequence and head_dim of q, heads of k1")
     launching.require_head_dim(head_dim, _HEAD_DIMS)
     for name, window in (("window1", window1), ("window2", window2)):
         if window < 1:

@@ -63,8 +63,8 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) ->
     Raises ValueError for arguments that the kernels cannot compute.
     """
     launching.require_tensors(q=q, k=k, v=v)
-    for name, each in (("q", q), ("k", k), ("v", v)):
-        launching.require_dimensions(name, each, "batch, heads, sequence, head_dim")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        launching.require_dimensions(name, tensor, "batch, heads, sequence, head_dim")
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys = k.shape[1:3]
     launching.require_shape("k", k, (batch, kv_heads, keys, head_dim), "batch and head_dim of q")
@@ -87,7 +87,7 @@ def rows_in_one_piece(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     def whole(tensor: torch.Tensor) -> bool:
         return tensor.stride(-1) == 1 and tensor.stride(-2) * LARGEST_BLOCK <= launching.LARGEST_INT32
 
-    return tuple(each if whole(each) else each.contiguous() for each in tensors)
+    return tuple(tensor if whole(tensor) else tensor.contiguous() for tensor in tensors)
 
 
 def strides(*tensors: torch.Tensor) -> tuple[int, ...]:

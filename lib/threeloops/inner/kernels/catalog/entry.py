@@ -42,7 +42,7 @@ class Entry:
 
 def shapes(*names: str) -> Callable[..., tuple[dict[str, int], ...]]:
     """Name the sizes: shapes("rows", "columns")((4096, 1024), …) → ({"rows": 4096, "columns": 1024}, …)."""
-    return lambda *sizes: tuple(dict(zip(names, each, strict=True)) for each in sizes)
+    return lambda *sizes: tuple(dict(zip(names, shape, strict=True)) for shape in sizes)
 
 
 def by_size(cost: Callable[..., Work], *names: str) -> Cost:

@@ -106,7 +106,7 @@ def torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def torch_layernorm_backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
     """Run torch's own backward operator, on the given statistics, as ours does."""
     dtype = x.dtype if x.device.type == "cpu" else mean.dtype
-    statistics = (each[:, None].to(dtype) for each in (mean, scale))
+    statistics = (statistic[:, None].to(dtype) for statistic in (mean, scale))
     shape = (x.shape[-1],)
     return torch.ops.aten.native_layer_norm_backward(dy, x, shape, *statistics, weight, weight, (True, True, True))
 
@@ -116,7 +116,7 @@ def loss_and_gradient(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor
 
     def both(*arguments: Tensor) -> tuple[Tensor, ...]:
         *inputs, targets = arguments
-        leaves = [each.detach().requires_grad_() for each in inputs]
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         with torch.enable_grad():
             value = loss(*leaves, targets)
         return value.detach(), *torch.autograd.grad(value, leaves)
@@ -129,10 +129,10 @@ linear_gradients = loss_and_gradient
 
 
 def launch_loss_and_gradient(logits: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-    kept = cross_entropy.count_kept(targets, -100)
-    losses, gradient = cross_entropy.losses_and_gradient(logits, targets, kept)
+    divisor = cross_entropy.count_kept(targets, -100)
+    losses, gradient = cross_entropy.losses_and_gradient(logits, targets, divisor)
     assert gradient is not None
-    return losses.sum() / kept, gradient
+    return losses.sum() / divisor, gradient
 
 
 qkv_reference = by_keyword(qkv_projection.reference, "heads", "kv_heads", "bias", "rotary")
@@ -140,4 +140,4 @@ qkv_reference = by_keyword(qkv_projection.reference, "heads", "kv_heads", "bias"
 
 def torch_qkv(*inputs: Any) -> tuple[Tensor, ...]:
     """Compute a linear layer, and the copy into contiguous heads that follows it."""
-    return tuple(each.contiguous() for each in qkv_reference(*inputs))
+    return tuple(heads.contiguous() for heads in qkv_reference(*inputs))

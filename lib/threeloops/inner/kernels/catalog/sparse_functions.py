@@ -18,8 +18,8 @@ def gradients_of(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[t
     """Return a function: (gradient of the output, *arguments) → the gradients of the tensors among the arguments."""
 
     def gradients(gradient: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
-        leaves = [each.detach().requires_grad_() for each in arguments if isinstance(each, torch.Tensor)]
-        rest = [each for each in arguments if not isinstance(each, torch.Tensor)]
+        leaves = [argument.detach().requires_grad_() for argument in arguments if isinstance(argument, torch.Tensor)]
+        rest = [argument for argument in arguments if not isinstance(argument, torch.Tensor)]
         with torch.enable_grad():
             return torch.autograd.grad(function(*leaves, *rest), leaves, gradient)
 
@@ -32,8 +32,8 @@ def gathered_windows(
     """Compute 2-simplicial attention in PyTorch with length·window1·head_dim elements per head in memory instead of
     length³. It gathers each query's windows, then two batched matrix products do the work of the kernel's tiles."""
     repeats = q.shape[1] // k1.shape[1]
-    k1, v1 = (_window(each.repeat_interleave(repeats, 1), window1) for each in (k1, v1))
-    k2, v2 = (_window(each.repeat_interleave(repeats, 1), window2) for each in (k2, v2))
+    k1, v1 = (_window(tensor.repeat_interleave(repeats, 1), window1) for tensor in (k1, v1))
+    k2, v2 = (_window(tensor.repeat_interleave(repeats, 1), window2) for tensor in (k2, v2))
     length = torch.arange(q.shape[2], device=q.device)[:, None]
     absent1, absent2 = (length - torch.arange(window - 1, -1, -1, device=q.device) < 0 for window in (window1, window2))
     logits = (q[:, :, :, None] * k2) @ k1.mT

@@ -96,7 +96,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, **options: Unpack[Options]) -> torc
 
 def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str, chosen: Configuration) -> None:
     matrices = c.shape[:-2].numel()
-    strides = [(each.stride(0) if each.ndim == 3 else 0, *each.stride()[-2:]) for each in (a, b, c)]
+    strides = [(matrix.stride(0) if matrix.ndim == 3 else 0, *matrix.stride()[-2:]) for matrix in (a, b, c)]
     matmul_kernel[(tiles(c, chosen) // matrices, matrices)](
         a, b, c, *c.shape[-2:], a.shape[-1], *strides[0], *strides[1], *strides[2],
         K_IS_WHOLE=a.shape[-1] % chosen.constants["BLOCK_K"] == 0,

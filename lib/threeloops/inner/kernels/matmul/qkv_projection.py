@@ -71,9 +71,9 @@ def qkv_projection_kernel(
     weight_tile = weight_ptr + weight_row.to(tl.int64)[None, :] * width + k[:, None]
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, width, BLOCK_K):
-        left = width - start
-        x = tl.load(x_tile + start, mask=(token < tokens)[:, None] & (k < left)[None, :], other=0.0)
-        weight = tl.load(weight_tile + start, mask=(index < columns)[None, :] & (k < left)[:, None], other=0.0)
+        remaining = width - start
+        x = tl.load(x_tile + start, mask=(token < tokens)[:, None] & (k < remaining)[None, :], other=0.0)
+        weight = tl.load(weight_tile + start, mask=(index < columns)[None, :] & (k < remaining)[:, None], other=0.0)
         total = tl.dot(x, weight, total, input_precision="ieee")
     first, second = tl.split(tl.reshape(total, [BLOCK_M, BLOCK_N // 2, 2]))
 
@@ -151,7 +151,7 @@ class _QKVProjection(torch.autograd.Function):
     def forward(ctx, x, weight, bias, cosine, sine, heads, kv_heads):
         ctx.save_for_backward(x, weight, bias, cosine, sine)
         x, weight = x.contiguous(), weight.contiguous()
-        bias, cosine, sine = (None if each is None else each.contiguous() for each in (bias, cosine, sine))
+        bias, cosine, sine = (None if tensor is None else tensor.contiguous() for tensor in (bias, cosine, sine))
         batch, sequence, width = x.shape
         tokens = batch * sequence
         head_dim = weight.shape[0] // (heads + 2 * kv_heads)
@@ -166,7 +166,7 @@ class _QKVProjection(torch.autograd.Function):
             )  # fmt: skip
         numbers = heads, kv_heads, kv_heads
         parts = out.split([tokens * number * head_dim for number in numbers])
-        q, k, v = (part.view(batch, each, sequence, head_dim) for part, each in zip(parts, numbers, strict=True))
+        q, k, v = (part.view(batch, number, sequence, head_dim) for part, number in zip(parts, numbers, strict=True))
         return q, k, v
 
     @staticmethod
@@ -175,7 +175,7 @@ class _QKVProjection(torch.autograd.Function):
         x, weight, bias, cosine, sine = ctx.saved_tensors
         if cosine is not None:
             dq, dk = _rotate(dq, cosine, -sine), _rotate(dk, cosine, -sine)
-        gradient = torch.cat([each.transpose(1, 2).flatten(2) for each in (dq, dk, dv)], dim=-1).flatten(0, 1)
+        gradient = torch.cat([tensor.transpose(1, 2).flatten(2) for tensor in (dq, dk, dv)], dim=-1).flatten(0, 1)
         dx = (gradient @ weight).view(x.shape) if ctx.needs_input_grad[0] else None
         dweight = gradient.T @ x.flatten(0, 1) if ctx.needs_input_grad[1] else None
         dbias = gradient.sum(0) if bias is not None and ctx.needs_input_grad[2] else None

@@ -128,8 +128,8 @@ def bias_gelu_dropout_kernel(
     bias = tl.load(bias_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
     y = gelu(x + bias, TANH)
     if DROPOUT:
-        kept = random_tile(seed, first_row, first_column, columns, ROWS, COLUMNS) >= threshold
-        y = tl.where(kept, y * scale, 0.0)
+        keep_mask = random_tile(seed, first_row, first_column, columns, ROWS, COLUMNS) >= threshold
+        y = tl.where(keep_mask, y * scale, 0.0)
     tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -229,8 +229,8 @@ def bias_gelu_dropout_backward_kernel(
         x = tl.load(x_ptr + row * x_row_stride + column, mask=inside, other=0.0).to(tl.float32)
         dz = tl.load(dy_ptr + row * dy_row_stride + column, mask=inside, other=0.0).to(tl.float32)
         if DROPOUT:
-            kept = random_tile(seed, first_row, first_column, columns, ROWS, COLUMNS) >= threshold
-            dz = tl.where(kept, dz * scale, 0.0)
+            keep_mask = random_tile(seed, first_row, first_column, columns, ROWS, COLUMNS) >= threshold
+            dz = tl.where(keep_mask, dz * scale, 0.0)
         dz *= gelu_derivative(x + bias, TANH)
         dbias += dz
         tl.store(dx_ptr + row * columns + column, dz.to(dx_ptr.dtype.element_ty), mask=inside)

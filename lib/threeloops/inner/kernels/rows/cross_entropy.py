@@ -57,7 +57,7 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 @triton.jit
 def cross_entropy_kernel(
-    logits_ptr, targets_ptr, losses_ptr, gradient_ptr, kept_ptr, vocabulary, logits_row_stride, gradient_row_stride,
+    logits_ptr, targets_ptr, losses_ptr, gradient_ptr, divisor_ptr, vocabulary, logits_row_stride, gradient_row_stride,
     ignore_index, label_smoothing, z_loss,
     GRADIENT: tl.constexpr, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -73,9 +73,9 @@ def cross_entropy_kernel(
             for start in range(0, vocabulary, BLOCK):
                 tl.store(gradient_ptr + start + column, nothing, mask=start + column < vocabulary)
     else:
-        known = (target >= 0) & (target < vocabulary)
+        valid = (target >= 0) & (target < vocabulary)
         # Read before the first reduction: its barrier keeps other threads from writing the gradient over it first.
-        target_logit = tl.load(logits_ptr + target, mask=known, other=0.0).to(tl.float32)
+        target_logit = tl.load(logits_ptr + target, mask=valid, other=0.0).to(tl.float32)
         maximum = -float("inf")
         total = 0.0
         logit_sum = 0.0
@@ -94,9 +94,9 @@ def cross_entropy_kernel(
             loss += label_smoothing * (maximum - logit_sum / vocabulary)
         log_sum = maximum + tl.log(total)
         loss += z_loss * log_sum * log_sum
-        tl.store(losses_ptr + row, tl.where(known, loss, float("nan")))
+        tl.store(losses_ptr + row, tl.where(valid, loss, float("nan")))
         if GRADIENT:
-            share = tl.where(known, 1.0 / tl.load(kept_ptr), float("nan"))
+            share = tl.where(valid, 1.0 / tl.load(divisor_ptr), float("nan"))
             scale = share * (1 + 2 * z_loss * log_sum) / total
             for start in range(0, vocabulary, BLOCK):
                 index = start + column
@@ -156,14 +156,14 @@ def cross_entropy(
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, targets, options, reduction, in_place, differentiable):
-        kept = count_kept(targets, options[0]) if reduction == "mean" else None
+        divisor = count_kept(targets, options[0]) if reduction == "mean" else None
         losses, gradient = losses_and_gradient(
-            logits, targets, kept, *options, in_place=in_place, gradient=differentiable
+            logits, targets, divisor, *options, in_place=in_place, gradient=differentiable
         )
         if in_place and differentiable:
             torch.autograd.graph.increment_version(logits)
         ctx.gradient = gradient
-        return losses if reduction == "none" else losses.sum() if kept is None else losses.sum() / kept
+        return losses if reduction == "none" else losses.sum() if divisor is None else losses.sum() / divisor
 
     @staticmethod
     @once_differentiable
@@ -192,7 +192,7 @@ def count_kept(targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
 def losses_and_gradient(
     logits: torch.Tensor,
     targets: torch.Tensor,
-    kept: torch.Tensor | None,
+    divisor: torch.Tensor | None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
@@ -200,18 +200,18 @@ def losses_and_gradient(
     in_place: bool = False,
     gradient: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return a float32 loss for each row, and the logits' gradient of their sum, or of their mean over `kept` rows."""
+    """Return a float32 loss for each row, and the logits' gradient of their sum, divided by `divisor` if given."""
     matrix = as_rows(logits)
     if in_place and gradient and matrix.stride() != logits.stride():
         raise ValueError(f"logits has strides {logits.stride()}: expected contiguous rows, since it is overwritten")
     rows, vocabulary = matrix.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
     made = matrix if in_place or not gradient else matrix.new_empty(matrix.shape)
-    if kept is None:
-        kept = losses.new_ones(())
+    if divisor is None:
+        divisor = losses.new_ones(())
     if rows:
         cross_entropy_kernel[(rows,)](
-            matrix, targets.contiguous(), losses, made, kept, vocabulary, matrix.stride(0), made.stride(0),
+            matrix, targets.contiguous(), losses, made, divisor, vocabulary, matrix.stride(0), made.stride(0),
             ignore_index, label_smoothing, z_loss,
             GRADIENT=gradient, SMOOTHING=label_smoothing > 0, **_configuration(vocabulary).options(),
         )  # fmt: skip
@@ -228,11 +228,11 @@ def reference(
     reduction: str = "mean",
 ) -> torch.Tensor:
     log_sum = logits.logsumexp(-1)
-    kept = targets != ignore_index
-    picked = logits.gather(-1, torch.where(kept, targets, 0)[:, None])[:, 0]
+    valid = targets != ignore_index
+    picked = logits.gather(-1, torch.where(valid, targets, 0)[:, None])[:, 0]
     losses = log_sum - (1 - label_smoothing) * picked - label_smoothing * logits.mean(-1) + z_loss * log_sum.square()
-    losses = torch.where(kept, losses, 0)
-    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.sum() / kept.sum()
+    losses = torch.where(valid, losses, 0)
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.sum() / valid.sum()
 
 
 def cost(rows: int, vocabulary: int, bytes_per_element: float = 2, *, gradient: bool = True, ignored: int = 0) -> Work:

@@ -71,7 +71,7 @@ def _chunk_size(rows: int, width: int, vocabulary: int) -> int:
 class _FusedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, targets, options, reduction, chunk_rows, differentiable):
-        kept = cross_entropy.count_kept(targets, options[0]) if reduction == "mean" else None
+        divisor = cross_entropy.count_kept(targets, options[0]) if reduction == "mean" else None
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         wanted = [differentiable and needed for needed in ctx.needs_input_grad[:2]]
         hidden_gradient = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device) if wanted[0] else None
@@ -80,7 +80,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             rows = slice(start, start + chunk_rows)
             logits = hidden[rows] @ weight.T
             losses, gradient = cross_entropy.losses_and_gradient(
-                logits, targets[rows], kept, *options, in_place=True, gradient=differentiable
+                logits, targets[rows], divisor, *options, in_place=True, gradient=differentiable
             )
             loss += losses.sum()
             if hidden_gradient is not None:
@@ -88,7 +88,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             if weight_gradient is not None and gradient is not None:
                 weight_gradient += gradient.T @ hidden[rows]
         ctx.gradients = hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype)
-        return loss if kept is None else loss / kept
+        return loss if divisor is None else loss / divisor
 
     @staticmethod
     @once_differentiable
@@ -96,7 +96,8 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("fused_linear_cross_entropy: a second backward pass; the first one took the gradients")
         gradients, ctx.gradients = ctx.gradients, None
-        return *(None if each is None else cross_entropy.scale_rows(each, factor) for each in gradients), *(None,) * 5
+        scaled = (None if gradient is None else cross_entropy.scale_rows(gradient, factor) for gradient in gradients)
+        return *scaled, *(None,) * 5
 
 
 def reference(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, **options: Any) -> torch.Tensor:

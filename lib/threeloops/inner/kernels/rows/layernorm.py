@@ -162,13 +162,13 @@ def layernorm_backward(
         dy, matrix, weight, mean, scale, dx, dweight, dbias,
         rows, columns, dy.stride(0), matrix.stride(0), stack, **chosen.options(),
     )  # fmt: skip
-    return dx, *(tiles.partial_sums(each, weight.dtype) for each in (dweight, dbias))
+    return dx, *(tiles.partial_sums(partials, weight.dtype) for partials in (dweight, dbias))
 
 
 def backward_reference(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    mean, scale = (each.to(x.dtype).reshape(*x.shape[:-1], 1) for each in (mean, scale))
+    mean, scale = (statistic.to(x.dtype).reshape(*x.shape[:-1], 1) for statistic in (mean, scale))
     normalised, g = (x - mean) * scale, weight * dy
     dx = scale * (g - normalised * (normalised * g).mean(-1, keepdim=True) - g.mean(-1, keepdim=True))
     columns = x.shape[-1]

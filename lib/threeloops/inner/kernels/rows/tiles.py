@@ -76,8 +76,8 @@ def _share_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:
     """Return (programs, tiles per program) for a kernel in which each program leaves a partial sum: at most two
     programs per multiprocessor."""
     tiles = triton.cdiv(rows, rows_per_tile)
-    each = triton.cdiv(tiles, min(tiles, 2 * multiprocessors()))
-    return triton.cdiv(tiles, each), each
+    per_program = triton.cdiv(tiles, min(tiles, 2 * multiprocessors()))
+    return triton.cdiv(tiles, per_program), per_program
 
 
 def stack_rows(rows: int, rows_per_tile: int) -> tuple[int, int]:

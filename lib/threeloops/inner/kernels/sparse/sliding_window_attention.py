@@ -235,7 +235,7 @@ def _backward(
     scale: float,
 ) -> tuple[torch.Tensor, ...]:
     """Compute the gradients of q, k and v, contiguous. `grad_output` may have any strides."""
-    grad_q, grad_k, grad_v = (each.new_empty(each.shape) for each in inputs)
+    grad_q, grad_k, grad_v = (tensor.new_empty(tensor.shape) for tensor in inputs)
     (grad_output,) = rows_in_one_piece(grad_output)
     delta = torch.empty_like(lse)
     if sizes.rows:

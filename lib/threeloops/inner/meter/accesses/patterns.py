@@ -9,13 +9,17 @@ from functools import cached_property
 
 import numpy as np
 
-__all__ = ["Pattern", "Patterns", "SECTOR_BYTES"]
+__all__ = ["Pattern", "Patterns", "SECTOR_BYTES", "SPACE_BITS"]
+
+SPACE_BITS = 48
+"""The bits of a virtual address that are a byte of one argument (`spaces`)."""
 
 SECTOR_BYTES = 32
 """The smallest transfer of a GPU: from compute capability 6.0 on a warp is served in transactions of 32 bytes
 (NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
 _SECTOR_BITS = SECTOR_BYTES.bit_length() - 1
 _NARROW = 1 << 30
+_FEW_LANES = 1024
 _REQUEST_LANES = 32
 """One warp: the lanes whose addresses the hardware coalesces into one request."""
 
@@ -59,7 +63,7 @@ class Pattern:
         """Offsets of the active lanes as int64, in lane order."""
         return self._active.astype(np.int64, copy=False)
 
-    @property
+    @cached_property
     def _active(self) -> np.ndarray:
         return self.offsets if self.mask is None else self.offsets[self.mask]
 
@@ -76,21 +80,24 @@ class Pattern:
     @cached_property
     def repeats(self) -> bool:
         """Whether several active lanes have the same offset."""
-        steps = np.diff(self.active)
-        return not (steps > 0).all() and not np.diff(np.sort(self.active)).all()
+        lanes = self._active
+        if (lanes[1:] > lanes[:-1]).all():
+            return False
+        ordered = np.sort(lanes)
+        return bool((ordered[1:] == ordered[:-1]).any())
 
     @cached_property
     def spans(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The touched bytes as starts and ends of stretches if there are few, at most one for every 8 lanes."""
         lanes = self._active
-        for part in (lanes[: len(lanes) // 4], lanes):  # of scattered lanes a quarter is enough to tell
+        parts = (lanes[: len(lanes) // 4], lanes)  # of scattered lanes a quarter is enough to tell
+        for part in parts if len(lanes) > _FEW_LANES else (lanes,):
             apart = part[1:] - part[:-1] != self.itemsize
             if 8 * (np.count_nonzero(apart) + 1) > max(self.lanes, 8):
                 return None
-        active = lanes.astype(np.int64)
         breaks = np.flatnonzero(apart)
-        starts = active[np.concatenate(([0], breaks + 1))]
-        return starts, active[np.concatenate((breaks, [self.lanes - 1]))] + self.itemsize
+        starts = lanes[np.concatenate(([0], breaks + 1))].astype(np.int64)
+        return starts, lanes[np.concatenate((breaks, [self.lanes - 1]))] + np.int64(self.itemsize)
 
     @cached_property
     def hull(self) -> tuple[np.ndarray, np.ndarray]:
@@ -156,8 +163,8 @@ class Pattern:
         offsets, last = self.offsets.reshape(self.shape), len(self.shape) - 1
 
         def neighbours(axis: int) -> float:
-            along = np.moveaxis(offsets, axis, 0)
-            steps = along[1:] - along[:-1]
+            along = offsets.swapaxes(axis, last)
+            steps = along[..., 1:] - along[..., :-1]
             return np.count_nonzero(steps == self.itemsize) / max(steps.size, 1)
 
         if neighbours(last) == 1:
@@ -176,8 +183,10 @@ class Pattern:
             lanes, mask = (np.append(each, np.zeros(padding, each.dtype)) for each in (lanes, mask))
         active = np.flatnonzero(mask)
         request = active // _REQUEST_LANES
-        first = active[np.append(True, request[1:] != request[:-1])]
-        used = first // _REQUEST_LANES
+        new = np.ones(len(active), bool)
+        np.not_equal(request[1:], request[:-1], out=new[1:])
+        first = active[new]
+        used = request[new]
         rows, masks = (each.reshape(-1, _REQUEST_LANES)[used] for each in (lanes, mask))
         return np.where(masks, rows, lanes[first][:, None])
 
@@ -194,7 +203,8 @@ class Patterns:
         """Return the pattern of these addresses (uint64, any shape; mask likewise) and the address of the first active
         lane.
 
-        `site` identifies the source line, which mostly repeats its latest pattern.
+        `site` identifies the source line. A line mostly repeats its latest pattern for each argument, whose number is
+        in the highest bits of an address.
         """
         first = 0
         flags = None if mask is None else mask.tobytes()
@@ -204,9 +214,10 @@ class Patterns:
             flags = flags if 0 in flags else None
         base = int(addresses.item(first))
         identity = itemsize, addresses.shape or (1,), flags, np.subtract(addresses, np.uint64(base)).tobytes()
-        latest = self._latest.get(site)
+        place = site, base >> SPACE_BITS
+        latest = self._latest.get(place)
         if latest is None or latest[0] != identity:
-            latest = self._latest[site] = identity, self._look_up(identity)
+            latest = self._latest[place] = identity, self._look_up(identity)
         return latest[1], base
 
     def _look_up(self, identity: _Identity) -> Pattern:

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from threeloops.inner.meter.accesses.patterns import Pattern
+from threeloops.inner.meter.accesses.patterns import SPACE_BITS, Pattern
 from threeloops.inner.meter.accesses.views import View
 
 __all__ = ["ELSEWHERE", "Space", "Spaces", "WORD", "ordinal_of", "tensors", "unwrapped"]
 
-_SPACE_BITS = 48
-_HALF_SPACE = 1 << (_SPACE_BITS - 1)
+_HALF_SPACE = 1 << (SPACE_BITS - 1)
 WORD = 1 << 64
 ELSEWHERE = "memory that is no argument"
 
@@ -43,7 +42,7 @@ class Space:
 
     @property
     def zero(self) -> int:
-        return self.ordinal << _SPACE_BITS
+        return self.ordinal << SPACE_BITS
 
     @cached_property
     def view(self) -> View:
@@ -65,7 +64,7 @@ def ordinal_of(address: Any) -> Any:
 
     Addresses a little before a space still belong to it.
     """
-    return ((address + _HALF_SPACE) & (WORD - 1)) >> _SPACE_BITS
+    return ((address + _HALF_SPACE) & (WORD - 1)) >> SPACE_BITS
 
 
 class Spaces:
@@ -84,7 +83,7 @@ class Spaces:
         real = host.untyped_storage().data_ptr()
         ordinal = len(self.by_ordinal) + 1
         # Kernels may depend on the alignment of the real address to 16 bytes, so it is preserved.
-        start = (ordinal << _SPACE_BITS) + real % 16
+        start = (ordinal << SPACE_BITS) + real % 16
         storage = self._storages.setdefault(original.untyped_storage()._cdata, len(self._storages))
         end = start + host.untyped_storage().nbytes()
         first = start + host.storage_offset() * host.element_size()

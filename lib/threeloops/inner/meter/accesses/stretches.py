@@ -36,30 +36,38 @@ class Stretches:
         None if an access has such a pattern.
         """
         parts = []
-        order = np.argsort(pattern, kind="stable")
-        ordered = pattern[order]
-        changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-        for own in np.split(order, changes) if len(changes) else (order,):
+        for own in _alike(pattern):
             known = patterns[int(pattern[own[0]])]
             if exact and known.spans is None:
                 return None
             spans = known.spans or known.hull
-            starts, ends = (np.add.outer(base[own], bound) for bound in spans)
-            parts.append((starts.ravel(), ends.ravel(), np.repeat(program[own], len(spans[0]))))
+            starts, ends = (np.add.outer(base[own], bound).ravel() for bound in spans)
+            parts.append((starts, ends, np.repeat(program[own], len(spans[0]))))
         starts, ends, programs = (
             parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
         )
-        order = np.argsort(starts, kind="stable")
-        return cls(starts[order], ends[order], programs[order])
+        if len(starts) > 1:
+            order = np.argsort(starts, kind="stable")
+            starts, ends, programs = (each[order] for each in (starts, ends, programs))
+        return cls(starts, ends, programs)
 
     @property
     def covered(self) -> int:
         """Count the bytes that lie in at least one stretch."""
         reach = np.maximum.accumulate(self.ends)
-        fresh = self.ends.copy()
-        fresh -= self.starts
-        fresh[1:] = self.ends[1:] - np.maximum(self.starts[1:], reach[:-1])
-        return int(fresh[fresh > 0].sum())
+        fresh = self.ends - self.starts
+        fresh[1:] = reach[1:] - np.maximum(self.starts[1:], reach[:-1])
+        return int(np.add.reduce(fresh))
+
+
+def _alike(pattern: np.ndarray) -> list[np.ndarray]:
+    """Return the places of each pattern."""
+    if (pattern == pattern[0]).all():
+        return [np.arange(len(pattern))]
+    order = np.argsort(pattern, kind="stable")
+    ordered = pattern[order]
+    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    return np.split(order, changes)
 
 
 def apart(stores: Stretches, others: Stretches | None) -> bool:

@@ -34,8 +34,8 @@ class Compiled:
         step = handle.get_element_ty().primitive_bitwidth // 8 if handle.dtype.scalar.is_ptr() else 1
         axes = (np.moveaxis(np.atleast_1d(handle.data), axis, -1) for axis in range(len(values)))
         wrong = max(_against(attribute, value, data, step) for value, data in zip(values, axes, strict=True))
-        said = f"tl.{_HINTS[attribute]} with {', '.join(map(str, values))} is not true of a tile"
-        self._found("false-hint", said, "element", wrong)
+        message = f"tl.{_HINTS[attribute]} with {', '.join(map(str, values))} is not true of a tile"
+        self._report_any("false-hint", message, "element", wrong)
 
     def wrappers(self, builder: Any) -> dict[str, Callable]:
         """Return replacements for the builder's methods, by name, that report undefined results."""
@@ -52,8 +52,8 @@ class Compiled:
             outside = (numbers.data < 0) | (numbers.data >= bins)
             if mask is not None:
                 outside &= mask.data.astype(bool, copy=False)
-            said = f"tl.histogram of {bins} bins counts a number outside 0 … {bins - 1}, whose bin is unspecified"
-            self._found("undefined-arithmetic", said, "lane", int(np.count_nonzero(outside)), _BINS_ADVICE)
+            message = f"tl.histogram of {bins} bins counts a number outside 0 … {bins - 1}, whose bin is unspecified"
+            self._report_any("undefined-arithmetic", message, "lane", int(np.count_nonzero(outside)), _BINS_ADVICE)
             return original(numbers, bins, mask)
 
         return counted
@@ -62,14 +62,14 @@ class Compiled:
         def looked(operand: Any, other: Any) -> Any:
             lanes, what = undefined(operand, other)
             if lanes.any():
-                for masked in (getattr(each, "undefined", None) for each in (operand, other)):
+                for masked in (getattr(handle, "undefined", None) for handle in (operand, other)):
                     lanes = lanes & ~masked.lanes if masked else lanes  # harmless unless the kernel uses them
-                self._found("undefined-arithmetic", what, "lane", int(np.count_nonzero(lanes)))
+                self._report_any("undefined-arithmetic", what, "lane", int(np.count_nonzero(lanes)))
             return original(operand, other)
 
         return looked
 
-    def _found(self, kind: _Kind, first: str, unit: str, amount: int, advice: str = "") -> None:
+    def _report_any(self, kind: _Kind, first: str, unit: str, amount: int, advice: str = "") -> None:
         if amount:
             self._report(kind, first, advice or _ADVICE[kind], unit, amount)
 

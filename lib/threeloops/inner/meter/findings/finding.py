@@ -61,22 +61,22 @@ class Incidents:
 
     def add(self, new: Incident) -> None:
         """Add to the incident of the same kind, argument and line, which keeps its words."""
-        known = self._seen.setdefault((new.kind, new.argument, new.site), new)
-        if known is not new:
-            known.amount += new.amount
-            known.programs |= new.programs
+        incident = self._seen.setdefault((new.kind, new.argument, new.site), new)
+        if incident is not new:
+            incident.amount += new.amount
+            incident.programs |= new.programs
 
     def findings(self, launch: str, grid: tuple[int, int, int], sites: list[tuple[str, int]]) -> tuple[Finding, ...]:
         return tuple(
             Finding(
-                each.kind,
+                incident.kind,
                 launch,
-                program_coordinates(each.program, grid),
-                *sites[each.site],
-                each.argument,
-                each.message,
+                program_coordinates(incident.program, grid),
+                *sites[incident.site],
+                incident.argument,
+                incident.message,
             )
-            for each in self._seen.values()
+            for incident in self._seen.values()
         )
 
 

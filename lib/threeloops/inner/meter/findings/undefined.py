@@ -90,10 +90,10 @@ class UndefinedLanes:
         """Forget all lanes, as between programs."""
         if self._following:
             self._following = False
-            for owner, name, known, ours in self._replacements:
+            for owner, name, original, ours in self._replacements:
                 # At the end of a launch the interpreter has restored its language already.
                 if vars(owner).get(name) is ours:
-                    delattr(owner, name) if known is None else setattr(owner, name, known)
+                    delattr(owner, name) if original is None else setattr(owner, name, original)
 
     def _follow(self) -> None:
         self._following = True
@@ -115,17 +115,17 @@ class UndefinedLanes:
                 replace(builder, name, self._tracked(getattr(builder, name), name))
         for operation in (interpreter.ReduceOps, interpreter.ScanOps):
             replace(operation, "apply", self._reducing(operation.apply))
-        replace(tensor, "T", property(lambda each: each.trans()))
+        replace(tensor, "T", property(lambda matrix: matrix.trans()))
         replace(tensor, "__bool__", self._deciding(tensor.__bool__))
 
     def _tracked(self, original: Callable, name: str) -> Callable:
         def tracked(*operands: Any, **options: Any) -> Any:
             result = original(*operands, **options)
-            carriers = [each for each in operands if getattr(each, "undefined", None) is not None]
+            carriers = [operand for operand in operands if getattr(operand, "undefined", None) is not None]
             if carriers:
                 again = partial(original, **options)
                 if name in _ARITHMETIC:
-                    _carry(result, [each.undefined.lanes for each in carriers], carriers[0].undefined.site)
+                    _carry(result, [carrier.undefined.lanes for carrier in carriers], carriers[0].undefined.site)
                 elif name == "create_select" and operands[0].undefined is None:
                     _carry(result, [_chosen(*operands)], carriers[0].undefined.site)
                 elif name == "create_dot" and operands[0].dtype.is_floating():
@@ -143,7 +143,7 @@ class UndefinedLanes:
 
         def tracked(operation: Any, operands: Any) -> Any:
             result = original(operation, operands)
-            carriers = [each for each in _handles(operands) if each.undefined is not None]
+            carriers = [handle for handle in _handles(operands) if handle.undefined is not None]
             if carriers and isinstance(operands, tuple):  # `apply` calls itself again, with a tuple
                 self._compare(result, partial(original, operation), (operands,), carriers)
             return result
@@ -168,9 +168,9 @@ class UndefinedLanes:
             return type(value)(lanes, int1)
 
         with self._quietly():
-            moved = again(*[flags(each) if hasattr(each, "undefined") else each for each in operands])
-        for each, lanes in zip(_handles(result), _handles(moved), strict=True):
-            _carry(each, [lanes.data], site)
+            moved = again(*[flags(operand) if hasattr(operand, "undefined") else operand for operand in operands])
+        for handle, lanes in zip(_handles(result), _handles(moved), strict=True):
+            _carry(handle, [lanes.data], site)
 
     def _compare(self, result: Any, again: Callable, operands: tuple, carriers: list) -> None:
         """Compute again with other contents of the undefined lanes, and see which lanes of the results change."""
@@ -178,14 +178,14 @@ class UndefinedLanes:
         results = _handles(result)
         with self._quietly():
             try:
-                others = [_handles(again(*[_filled(each, byte) for each in operands])) for byte in _FILLS]
+                others = [_handles(again(*[_filled(operand, byte) for operand in operands])) for byte in _FILLS]
             except Exception:  # contents that the operation refuses, such as an index out of range
-                for each in results:
-                    alike = [one.undefined.lanes for one in carriers if one.data.shape == each.data.shape]
-                    _carry(each, alike or [np.ones(each.data.shape, bool)], site)
+                for handle in results:
+                    alike = [one.undefined.lanes for one in carriers if one.data.shape == handle.data.shape]
+                    _carry(handle, alike or [np.ones(handle.data.shape, bool)], site)
                 return
-        for each, *rest in zip(results, *others, strict=True):
-            _carry(each, [_differ(each.data, other.data) for other in rest], site)
+        for handle, *rest in zip(results, *others, strict=True):
+            _carry(handle, [_differ(handle.data, other.data) for other in rest], site)
 
 
 def _carry(result: Any, lanes: list[np.ndarray], site: int) -> None:
@@ -196,7 +196,7 @@ def _carry(result: Any, lanes: list[np.ndarray], site: int) -> None:
 
 
 def _chosen(condition: Any, *values: Any) -> np.ndarray:
-    return np.where(condition.data, *[False if each.undefined is None else each.undefined.lanes for each in values])
+    return np.where(condition.data, *[False if value.undefined is None else value.undefined.lanes for value in values])
 
 
 def _dot_lanes(a: Any, b: Any, accumulator: Any) -> list[np.ndarray]:
@@ -218,7 +218,7 @@ def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def _handles(value: Any) -> list:
     """Return the handles in a handle, a tensor, or a tuple or list of them."""
     if isinstance(value, (tuple, list)):
-        return [handle for each in value for handle in _handles(each)]
+        return [handle for member in value for handle in _handles(member)]
     if hasattr(value, "handle"):
         return [value.handle]
     return [value] if hasattr(value, "undefined") else []
@@ -227,7 +227,7 @@ def _handles(value: Any) -> list:
 def _filled(value: Any, byte: int) -> Any:
     """Return the same operand with other contents in its undefined lanes."""
     if isinstance(value, tuple):
-        return tuple(_filled(each, byte) for each in value)
+        return tuple(_filled(member, byte) for member in value)
     if hasattr(value, "handle"):
         return type(value)(_filled(value.handle, byte), value.type)
     undefined = getattr(value, "undefined", None)

@@ -90,7 +90,7 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.paused = False
-        self._left = False
+        self._exited = False
         self.watched: dict[int, Unwritten] = {}
 
     def pause(self) -> None:
@@ -98,12 +98,12 @@ class Watch(TorchDispatchMode):
         self.paused = True
         if _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)
-            self._left = True
+            self._exited = True
 
     def resume(self) -> None:
         """Look again. Call it in the thread and among the modes in which `pause` was called."""
-        if self._left:
-            self._left = False
+        if self._exited:
+            self._exited = False
             self.__enter__()
         self.paused = False
 
@@ -124,9 +124,9 @@ class Watch(TorchDispatchMode):
 
     def put_back(self, flags: dict[int, np.ndarray]) -> None:
         """Take up these flags again, because the memory is restored."""
-        for key, kept in flags.items():
+        for key, storage_flags in flags.items():
             if key in self.watched:
-                self.watched[key].flags = kept
+                self.watched[key].flags = storage_flags
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -149,8 +149,8 @@ class Watch(TorchDispatchMode):
 
     def _wrote(self, value: Any) -> None:
         if isinstance(value, (list, tuple)):
-            for each in value:
-                self._wrote(each)
+            for member in value:
+                self._wrote(member)
         elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
             unwritten = self.of(value.untyped_storage())
             if unwritten is not None:

@@ -1,1 +1,0 @@
-"""Commands that need the library but no lab."""

@@ -1,5 +1,0 @@
-# expect: expected a cost of at most
-# fails: chat, agents, documents
-def choose_settings(service: Service) -> Settings:
-    """Free seats for the growth of demand within a cold start, and a window longer than the pauses."""
-    return Settings("in_flight", service.seats, 300, math.ceil(service.peak * service.hold / service.seats))

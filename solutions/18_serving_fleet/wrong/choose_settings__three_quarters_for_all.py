@@ -1,5 +1,0 @@
-# expect: of the requests are in time
-# fails: chat, agents
-def choose_settings(service: Service) -> Settings:
-    """Free seats for the growth of demand within a cold start, and a window longer than the pauses."""
-    return Settings("in_flight", 0.75 * service.seats, 300)

@@ -1,5 +1,0 @@
-# expect: 1 ≤ low ≤ high
-# fails: chat, agents, documents
-def choose_settings(service: Service) -> Settings:
-    """Free seats for the growth of demand within a cold start, and a window longer than the pauses."""
-    return Settings("in_flight", 0.6 * service.seats, 600, 0)

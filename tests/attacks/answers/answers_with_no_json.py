@@ -1,6 +1,0 @@
-# Sends a frame whose text is not JSON.
-# says: it broke the protocol
-# after: forge.py
-
-def reply(self, tree):
-    frame(b'{"value": ')

@@ -1,5 +1,0 @@
-# Returns infinity.
-# says: inf
-
-def mean(values):
-    return float('inf')

@@ -1,4 +1,0 @@
-# Raises an error in the cell.
-# says: ValueError: no answer today
-
-raise ValueError('no answer today')
