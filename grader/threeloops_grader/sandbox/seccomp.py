@@ -106,10 +106,12 @@ _REFUSED_TO_RANKS = {
     "socket": (41, 198),
     "socketpair": (53, 199),
     "pidfd_open": (434, 434),
+    "io_setup": (206, 0),
 }
 """System calls that would tell one rank what another does with a file that both can only read, such as a file of the
 library, or with the memory and the log of the machine. Pipes, sockets and descriptors of processes are numbered for the
-whole machine, so their numbers tell how many of them another rank has made."""
+whole machine, so their numbers tell how many of them another rank has made. Asynchronous reads have one limit for
+all processes, so a refusal would tell how many others have asked for."""
 
 _MMAP = (9, 222)
 _OPENAT = (257, 56)
@@ -129,6 +131,8 @@ _WAIT = (0, 9)
 """Operations of futex that only wait. All others tell whether somebody waits. Without the flag for private ones they
 reach processes that have mapped the same file. Threads need only private ones, and wait for a thread's end."""
 _MAP_SHARED_ANONYMOUS = 0x21
+_MAP_HUGETLB = 0x40000
+"""Takes pages from a store that all processes of the machine share, if it has one."""
 _OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """Families that a network namespace confines. AF_VSOCK, for example, would reach the machine that hosts this one."""
@@ -184,8 +188,10 @@ def _program(machine: str, *, kernels_only: bool = False, is_rank: bool = False)
         blocks.append([(_EQUAL, "unknown", "skip", _CLONE3[column])])
         flag: list[_Step] = [(_AND, "", "", _CLONE_PIDFD), (_EQUAL, "refuse", "allow", _CLONE_PIDFD)]
         blocks.append(_block(_CLONE[column], _load(0), *flag))
-    flags = (_AND, "", "", _MAP_SHARED_ANONYMOUS)
-    blocks.append(_block(_MMAP[column], _load(3), flags, (_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS)))
+    huge: list[_Step] = [_load(3), (_AND, "", "", _MAP_HUGETLB), (_EQUAL, "refuse", "next", _MAP_HUGETLB)]
+    shared: list[_Step] = [_load(3), (_AND, "", "", _MAP_SHARED_ANONYMOUS)]
+    shared.append((_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS))
+    blocks.append(_block(_MMAP[column], *(huge if is_rank else ()), *shared))
     families: list[_Step] = [(_EQUAL, "allow", "next", family) for family in _FAMILIES[:-1]]
     blocks.append(_block(_SOCKET[column], _load(0), *families, (_EQUAL, "allow", "refuse", _FAMILIES[-1])))
     blocks.append(_block(_SOCKETPAIR[column], _load(0), (_EQUAL, "allow", "refuse", socket.AF_UNIX)))

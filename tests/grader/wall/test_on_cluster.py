@@ -509,6 +509,7 @@ def many_threads():
 
 def f():
     words = (ctypes.c_int * 2)()
+    context = ctypes.c_ulong()
     with open(torch.__file__, "rb") as file:
         ways = {
             "a lock of the file": lambda: fcntl.flock(file, fcntl.LOCK_SH),
@@ -529,6 +530,7 @@ def f():
             "the number of a process": lambda: os.fstat(os.pidfd_open(os.getpid())).st_ino,
             "the number of a new process": fork_with_number,
             "how many threads the others leave": many_threads,
+            "how much of the others' reads is under way": lambda: call("syscall", 206, 1, ctypes.byref(context)),
             "a terminal": lambda: os.openpty(),
             "the memory of the machine": lambda: open("/proc/meminfo").read(),
             "its memory in another way": lambda: call("sysinfo", ctypes.create_string_buffer(512)),
