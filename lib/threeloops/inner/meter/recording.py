@@ -74,7 +74,7 @@ class _Tiles:
 
     def __init__(self) -> None:
         self._program = [0, 0, 0]
-        """What the running program holds, the most that any has held, and the largest tile. It is a list, so that each
+        """The elements that the running program holds, the most that any has held, and the largest tile. It is a list, so that each
         handle can keep the list of its own program."""
         self._paused: list[list[int]] = []
 
