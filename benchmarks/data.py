@@ -23,7 +23,7 @@ from threeloops.data.formats.tar_members import BLOCK
 from threeloops.data.formats.tar_shards import read_tar_shard, write_tar_shards
 from threeloops.data.loading.prefetch import Prefetcher, prefetch
 from threeloops.data.loading.workers import SimulatedWorker
-from threeloops.data.storage.slow_store import Link, SlowStore, VirtualStore
+from threeloops.data.storage.slow_store import SharedLink, SlowStore, VirtualStore
 from threeloops.data.storage.store import MemoryStore
 from threeloops.data.storage.tiers import forget, measure_tiers
 from threeloops.hardware.probe import installed_version
@@ -74,7 +74,7 @@ def far_store(samples: int = 2000) -> list[Series]:
     what = f"samples/s from a simulated store of {LATENCY * 1e3:.0f} ms, {BANDWIDTH / 1e6:.0f} MB/s, {READERS} readers"
     found = []
     for by, objects in parties.items():
-        link, free = Link(LATENCY, BANDWIDTH), [0.0] * READERS
+        link, free = SharedLink(LATENCY, BANDWIDTH), [0.0] * READERS
         for number, size in enumerate(objects):
             free[number % READERS] = link.reserve(free[number % READERS], size)
         found.append(Series(what, by, "samples/s", (samples / max(free),), "higher", by == SMALL_FILES))
@@ -128,7 +128,7 @@ class FarSamples(torch.utils.data.Dataset):
     """A map-style data set over a far store with real waiting: what torch's DataLoader reads."""
 
     def __init__(self, count: int) -> None:
-        self.store = SlowStore(MemoryStore({str(n): bytes(1000) for n in range(count)}), Link(0.005, 1e9))
+        self.store = SlowStore(MemoryStore({str(n): bytes(1000) for n in range(count)}), SharedLink(0.005, 1e9))
         self.count = count
 
     def __len__(self) -> int:
@@ -206,7 +206,7 @@ def utilisations() -> dict[str, float]:
 
     def prefetched(workers: int, ahead: int) -> float:
         clock, began = VirtualClock(), None
-        store = VirtualStore(objects, Link(LATENCY, BANDWIDTH), clock)
+        store = VirtualStore(objects, SharedLink(LATENCY, BANDWIDTH), clock)
         hire: Callable[[int], SimulatedWorker] = lambda n: SimulatedWorker(store, 0.004, str(n))  # noqa: E731
         for _ in Prefetcher(list(objects.objects), hire, workers, ahead):
             began = clock.now() if began is None else began

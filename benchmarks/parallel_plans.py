@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from threeloops.training.planning import ALLOCATED_SHARE, PUBLISHED, Run, memory, plans, step_time
+from threeloops.training.planning import ALLOCATED_SHARE, PUBLISHED, PublishedRun, memory, plans, step_time
 
 from benchmarks.result import Prediction
 
@@ -31,7 +31,7 @@ def plan_facts() -> list[dict[str, Any]]:
     return [_placement(run) for run in PUBLISHED if run.plan.microbatch == 1 and run.source != "torchtitan"]
 
 
-def _placement(run: Run) -> dict[str, Any]:
+def _placement(run: PublishedRun) -> dict[str, Any]:
     plan = replace(run.plan, chunks=1)
     best = plans(
         run.model, run.machine, plan.gpus, plan.batch, plan.sequence,

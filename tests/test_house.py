@@ -18,6 +18,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FILES_PER_ROOM, ROOMS_OF_INNER = 8, 14
 STATEMENTS_PER_FILE, STATEMENTS_PER_FUNCTION = 280, 60
+CLASSES_OF_A_NAME = 3
+
+VAGUE = frozenset("each found kept known said".split())
+"""Names that say what happened to a value, and not what it is."""
 
 LIBRARY = "hardware simulation inner data models training product capstone lab commands".split()
 """A package imports only those before it, and the modules beside them (units, files, palette, module_process)."""
@@ -149,6 +153,43 @@ def test_a_file_and_a_function_have_few_statements():
         for node in ast.walk(parsed(module))
         if isinstance(node, FUNCTION) and (count := own_statements(node)) > STATEMENTS_PER_FUNCTION
     }
+
+
+def test_few_classes_share_a_name():
+    classes: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in parsed(module).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in classes.items() if len(modules) > CLASSES_OF_A_NAME}
+
+
+def variables(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Names that are bound, with their lines: variables and parameters. A class's fields are its interface instead."""
+    fields = {
+        id(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) if id(node) not in fields:
+                yield node.lineno, name
+            case ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield node.lineno, name
+            case ast.MatchMapping(rest=str(name)):
+                yield node.lineno, name
+
+
+def test_a_variable_is_named_by_what_it_holds():
+    assert not [
+        f"{module}:{line}: {name}" for module in MODULES for line, name in variables(parsed(module)) if name in VAGUE
+    ]
 
 
 DISPLAY = (ast.Tuple, ast.List, ast.Set, ast.Dict)

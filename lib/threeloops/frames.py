@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 __all__ = [
-    "Buffer", "Channel", "FrameError", "FrameReader", "Late", "Limits", "TooLarge", "frame", "from_bytes", "receive",
-    "receive_exactly", "send", "to_bytes",
+    "Buffer", "Channel", "FrameError", "FrameLimits", "FrameReader", "Late", "TooLarge", "frame", "from_bytes",
+    "receive", "receive_exactly", "send", "to_bytes",
 ]  # fmt: skip
 
 Buffer = bytes | bytearray | memoryview
@@ -39,7 +39,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True)
-class Limits:
+class FrameLimits:
     """The largest frame that may cross."""
 
     tree_bytes: int = 64 << 20
@@ -64,7 +64,7 @@ def send(
     tree: dict[str, Any],
     buffers: Sequence[Buffer] = (),
     deadline: float | None = None,
-    limits: Limits = Limits(),
+    limits: FrameLimits = FrameLimits(),
 ) -> None:
     """Write one frame. `deadline` in seconds of `time.monotonic`. Raises FrameError."""
     parts, body = _parts(tree, buffers, limits)
@@ -72,12 +72,12 @@ def send(
         _move(fd, memoryview(part), deadline, write=True)
 
 
-def to_bytes(tree: dict[str, Any], buffers: Sequence[Buffer], limits: Limits = Limits()) -> bytes:
+def to_bytes(tree: dict[str, Any], buffers: Sequence[Buffer], limits: FrameLimits = FrameLimits()) -> bytes:
     """Return one frame. Raises TooLarge."""
     return b"".join(_parts(tree, buffers, limits)[0])
 
 
-def _parts(tree: dict[str, Any], buffers: Sequence[Buffer], limits: Limits) -> tuple[list[Buffer], int]:
+def _parts(tree: dict[str, Any], buffers: Sequence[Buffer], limits: FrameLimits) -> tuple[list[Buffer], int]:
     """The parts of a frame, and the number of bytes in its buffers."""
     text = json.dumps(tree).encode()
     views = [memoryview(buffer).cast("B") for buffer in buffers]
@@ -95,13 +95,13 @@ def _parts(tree: dict[str, Any], buffers: Sequence[Buffer], limits: Limits) -> t
 def receive(
     fd: int,
     deadline: float | None = None,
-    limits: Limits = Limits(),
+    limits: FrameLimits = FrameLimits(),
 ) -> tuple[dict[str, Any], list[bytearray]]:
     """The next frame. Raises FrameError."""
     return _received(lambda size: _read(fd, size, deadline), limits)
 
 
-def from_bytes(data: Buffer, limits: Limits = Limits()) -> tuple[dict[str, Any], list[bytearray]]:
+def from_bytes(data: Buffer, limits: FrameLimits = FrameLimits()) -> tuple[dict[str, Any], list[bytearray]]:
     """Return the parts of one frame. Raises FrameError."""
     rest = memoryview(data)
 
@@ -116,7 +116,7 @@ def from_bytes(data: Buffer, limits: Limits = Limits()) -> tuple[dict[str, Any],
     return _received(read, limits)
 
 
-def _received(read: Callable[[int], bytearray], limits: Limits) -> tuple[dict[str, Any], list[bytearray]]:
+def _received(read: Callable[[int], bytearray], limits: FrameLimits) -> tuple[dict[str, Any], list[bytearray]]:
     text_bytes, count, body = _HEADER.unpack(read(_HEADER.size))
     if text_bytes > limits.tree_bytes or count > limits.buffers or body > limits.body_bytes:
         raise FrameError("it sent more than may cross between processes")

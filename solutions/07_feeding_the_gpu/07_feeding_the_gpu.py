@@ -990,7 +990,7 @@ with check("feed", "when the store or a step fails", part="failures", hidden="fa
 import time
 
 from threeloops.data.loading.prefetch import prefetch
-from threeloops.data.storage.slow_store import Link, SlowStore
+from threeloops.data.storage.slow_store import SharedLink, SlowStore
 from threeloops.data.storage.store import MemoryStore
 
 hint(
@@ -1033,7 +1033,7 @@ SLOW, STEP = MemoryStore({str(n): bytes(100_000) for n in range(40)}), 0.012
 
 def live_loop(workers, ahead):
     """Seconds of training over seconds of the loop, from the first step to the end of the last: real waiting, real threads."""
-    store, began = SlowStore(SLOW, Link(0.030, 100e6)), None
+    store, began = SlowStore(SLOW, SharedLink(0.030, 100e6)), None
     for _ in prefetch(store.get, list(SLOW.objects), workers, ahead):
         began = time.perf_counter() if began is None else began
         time.sleep(STEP)
@@ -1330,7 +1330,7 @@ CREWS = list(range(1, 11))
 def utilisation(workers, ahead, bandwidth=200e6, step=0.010):
     """Of the library's prefetcher on a virtual clock; the first sample does not count."""
     clock = VirtualClock()
-    store = VirtualStore(BATCHES, Link(latency=0.030, bandwidth=bandwidth), clock)
+    store = VirtualStore(BATCHES, SharedLink(latency=0.030, bandwidth=bandwidth), clock)
     fetched = Prefetcher(list(BATCHES.objects), lambda n: SimulatedWorker(store, 0.004, str(n)), workers, ahead)
     began = None
     for _ in fetched:
@@ -1488,7 +1488,7 @@ MEMBERS = (512 + IMAGE + -IMAGE % 512) + (512 + LABEL + -LABEL % 512)  # bytes o
 
 def seconds_of(objects, readers=16):
     """The library's link, asked by readers that each wait for their last object."""
-    link, free = Link(0.030, 200e6), [0.0] * readers
+    link, free = SharedLink(0.030, 200e6), [0.0] * readers
     for number, size in enumerate(objects):
         free[number % readers] = link.reserve(free[number % readers], size)
     return max(free)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from threeloops.data.loading.prefetch import prefetch
-from threeloops.data.storage.slow_store import Link, SlowStore
+from threeloops.data.storage.slow_store import SharedLink, SlowStore
 from threeloops.data.storage.store import MemoryStore
 
 SAMPLES, SIDE = 48, 240
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def record(title: str, images: dict[str, bytes], weights: np.ndarray, workers: int) -> dict:
-    store = SlowStore(MemoryStore(images), Link(LATENCY, BANDWIDTH))
+    store = SlowStore(MemoryStore(images), SharedLink(LATENCY, BANDWIDTH))
     begin, rows = time.perf_counter(), []
 
     def timed(stage, worker, sample, action, *arguments):

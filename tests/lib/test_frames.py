@@ -31,7 +31,7 @@ def test_messages_travel_whole_or_not_at_all():
 
 def test_what_is_too_large_is_not_sent():
     ours, theirs = os.pipe()
-    limits = frames.Limits(tree_bytes=10, body_bytes=2, buffers=1)
+    limits = frames.FrameLimits(tree_bytes=10, body_bytes=2, buffers=1)
     for tree, buffers in (({"a": 12345678}, []), ({}, [b"abc"]), ({}, [b"a", b"b"])):
         with pytest.raises(frames.TooLarge, match="too large to cross between processes"):
             frames.send(theirs, tree, buffers, limits=limits)

@@ -9,7 +9,7 @@ The section of an answer has a sentence that says what it tries, then what is no
     - earns: 0                  points of exercise `mean`, which it answers
     - other: 60                 points of exercise `rescale`, which is answered honestly; any: the attack may ruin it
     - sandboxes: bwrap none     where it is tried; ungrouped: bubblewrap on a machine without control groups
-    - limits: memory_mb=512     fields of `Limits` that differ from `grading.QUICK`
+    - limits: memory_mb=512     fields of `LabLimits` that differ from `grading.QUICK`
     - cell: before              it stands in a cell of the student's own, in front of honest answers
     - after: forge.py           a file of this folder whose text goes before it
 """
@@ -22,7 +22,7 @@ from types import ModuleType
 
 import attack_file
 from grading import QUICK, SANDBOXES
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 
 _KEYS = {"says", "earns", "other", "sandboxes", "limits", "cell", "after"}
 
@@ -38,7 +38,7 @@ class Attack:
     earns: float
     other: float | None
     sandboxes: tuple[str, ...]
-    limits: Limits
+    limits: LabLimits
     before: bool
 
     def aimed(self, aims: dict[str, str]) -> str:

@@ -14,12 +14,12 @@ from collections.abc import Set
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.authoring.markdown.sections import Form, Section, sections
 
 ATTACKS = Path(__file__).resolve().parents[1] / "attacks"
 _FORM = Form(re.compile(r"\w+"), "'## <what_it_does>'", ("python",))
-_TYPES = {field.name: type(field.default) for field in fields(Limits)}
+_TYPES = {field.name: type(field.default) for field in fields(LabLimits)}
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,6 @@ def points(values: dict[str, str], usual: float) -> float | None:
 
 
 def limits(values: dict[str, str]) -> dict[str, float]:
-    """Fields of `Limits` that the attack changes."""
+    """Fields of `LabLimits` that the attack changes."""
     words = (word.split("=") for word in values.get("limits", "").split())
     return {name: _TYPES[name](float(value)) for name, value in words}

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
-from threeloops_grader.authoring.labs import Lab, Limits
+from threeloops_grader.authoring.labs import Lab, LabLimits
 from threeloops_grader.authoring.manifest import split_test_id
 from threeloops_grader.grading.grade import Options, grade_notebook
 from threeloops_grader.grading.records import Record
@@ -23,7 +23,7 @@ from warm_commands import warm
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SANDBOXES = ("bwrap", "none")
-QUICK = Limits(cell_seconds=120, test_seconds=120, notebook_seconds=900, memory_mb=1024, processes=24, disk_mb=16)
+QUICK = LabLimits(cell_seconds=120, test_seconds=120, notebook_seconds=900, memory_mb=1024, processes=24, disk_mb=16)
 """Small where it bounds what a submission may take, and long where it bounds time: what ends by itself must never run
 into a deadline, however busy the machine is."""
 
@@ -80,7 +80,7 @@ def nbgrader(root: Path, *words: str, **environment: str) -> subprocess.Complete
     return warm().run(["nbgrader", *words], root, env, timeout=900)
 
 
-def grade(lab: Lab, notebook: NotebookNode, sandbox: str, limits: Limits = QUICK) -> Record:
+def grade(lab: Lab, notebook: NotebookNode, sandbox: str, limits: LabLimits = QUICK) -> Record:
     return grade_notebook(notebook, lab, "student", Options(sandbox=sandbox, limits=limits))
 
 

@@ -5,7 +5,7 @@ The section of an attack has a sentence that says what it tries, then what is no
     - says: words that must stand in the record
     - exercise: softmax         the exercise that it answers; it must earn nothing there
     - other: 40                 points of the other kernel; any: the attack may ruin the student's own second answer
-    - limits: test_seconds=4    fields of `Limits` that differ from those of the test
+    - limits: test_seconds=4    fields of `LabLimits` that differ from those of the test
     - after: forge_recording.py    a file of `tests/attacks/` whose text goes before it
 """
 

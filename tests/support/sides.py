@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 from grading import SANDBOXES, fresh_course, needs
 from threeloops.lab.checking import wall
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.sandbox.pool import pool
-from threeloops_grader.transport.link import Link
+from threeloops_grader.transport.link import FrameLink
 from threeloops_grader.wall.outcome import Outcome
 from toy_course import make_course
 
@@ -84,13 +84,13 @@ class Walled:
 
     def __init__(self, lab, sandbox, setup, student):
         self.names = [n for n in ("f", "g", "Model", "CONSTANT") if n in student]
-        self.connection = pool(lab, sandbox).connect(Limits(memory_mb=1024))
+        self.connection = pool(lab, sandbox).connect(LabLimits(memory_mb=1024))
         for op, source, is_setup in (("student", setup, True), ("setup", setup, False), ("student", student, False)):
             done = self.ask(op=op, source=source, setup=is_setup)
             assert done.ok, done
 
     def ask(self, **request):
-        link: Link = self.connection.grader
+        link: FrameLink = self.connection.grader
         link.deadline = time.monotonic() + 600
         link.send({"seconds": 300.0, **request})
         return Outcome(**link.receive()[0])

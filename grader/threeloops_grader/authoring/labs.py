@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "BASE", "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "Limits", "OPENING", "SOLUTIONS", "all_labs",
+    "BASE", "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "LabLimits", "OPENING", "SOLUTIONS", "all_labs",
     "course_root", "find_lab", "grade_id", "nested", "text_id", "work_folder",
 ]  # fmt: skip
 
@@ -100,7 +100,7 @@ def _is_course(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LabLimits:
     """The resources that one submission may use in a graded run. A lab's header overrides single fields."""
 
     cell_seconds: float = 30.0
@@ -231,8 +231,8 @@ class Lab:
         return list(self.settings.get("withholds", []))
 
     @property
-    def limits(self) -> Limits:
-        return Limits(**self.settings.get("limits", {}))
+    def limits(self) -> LabLimits:
+        return LabLimits(**self.settings.get("limits", {}))
 
 
 def all_labs(root: Path | None = None) -> list[Lab]:

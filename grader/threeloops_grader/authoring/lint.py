@@ -17,7 +17,7 @@ from threeloops.inner.replay.allowlist.admit import NotAdmitted, admit
 
 from threeloops_grader.authoring.answers import right_faults, wrong_faults
 from threeloops_grader.authoring.data_files import data_files, missing_pictures
-from threeloops_grader.authoring.labs import Lab, LabError, Limits, grade_id
+from threeloops_grader.authoring.labs import Lab, LabError, LabLimits, grade_id
 from threeloops_grader.authoring.manifest import SETUPS, Kind, kind_of, split_test_id
 from threeloops_grader.authoring.names import bound, imported_modules, replays, texts, used
 from threeloops_grader.authoring.regions import KINDS, regions, without
@@ -112,7 +112,7 @@ def _header(source: _Source) -> Iterator[str]:
     for module in withholds:
         if not _exists(module):
             yield f"header: withholds {module}, but there is no such module"
-    allowed = {field.name for field in fields(Limits)}
+    allowed = {field.name for field in fields(LabLimits)}
     for name in header.get("limits", {}):
         if name not in allowed:
             yield f"header: limits.{name} is unknown; the limits are {', '.join(sorted(allowed))}"

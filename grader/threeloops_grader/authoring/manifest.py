@@ -10,7 +10,7 @@ from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.names import bound
 from threeloops_grader.authoring.regions import without
 
-__all__ = ["SETUPS", "Exercise", "Kind", "Manifest", "Part", "kind_of", "manifest", "split_test_id", "test_title"]
+__all__ = ["SETUPS", "Exercise", "GradedCell", "Kind", "Manifest", "kind_of", "manifest", "split_test_id", "test_title"]
 
 
 class Kind(StrEnum):
@@ -30,7 +30,7 @@ of the answers."""
 
 
 @dataclass(frozen=True)
-class Part:
+class GradedCell:
     """A test cell: one aspect of an exercise, with points of its own. `test` is its grade_id."""
 
     test: str
@@ -43,7 +43,7 @@ class Exercise:
     names of wrong and right answers."""
 
     id: str
-    parts: tuple[Part, ...]
+    parts: tuple[GradedCell, ...]
 
     @property
     def points(self) -> float:
@@ -83,7 +83,7 @@ class Manifest:
     """Whether it has no hidden tests."""
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[GradedCell, ...]:
         return tuple(part for exercise in self.exercises for part in exercise.parts)
 
     @property
@@ -121,9 +121,11 @@ def _manifest(lab: Lab, _modified: int, visible: bool) -> Manifest:
         for cell in master.cells:
             cell.source = without(cell.source, "HIDDEN TESTS")
     kinds = {cell.id: kind_of(cell) for cell in master.cells}
-    parts: dict[str, list[Part]] = {}
+    parts: dict[str, list[GradedCell]] = {}
     for cell in (c for c in master.cells if kinds[c.id] is Kind.TEST):
-        parts.setdefault(split_test_id(cell.id)[0], []).append(Part(cell.id, float(cell.metadata.nbgrader.points)))
+        parts.setdefault(split_test_id(cell.id)[0], []).append(
+            GradedCell(cell.id, float(cell.metadata.nbgrader.points))
+        )
     exercises = tuple(Exercise(name, tuple(tests)) for name, tests in parts.items())
     for exercise in exercises:
         if kinds.get(exercise.id) is not Kind.SOLUTION:

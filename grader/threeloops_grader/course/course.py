@@ -24,11 +24,11 @@ from threeloops_grader.release.release import release
 from threeloops_grader.sandbox import bwrap
 from threeloops_grader.sandbox.pool import Sandbox, close_pools
 
-__all__ = ["Step", "Watch", "execute_watched", "labs_at_a_time", "run_course", "submissions", "unsettled"]
+__all__ = ["Progress", "Watch", "execute_watched", "labs_at_a_time", "run_course", "submissions", "unsettled"]
 
 
 @dataclass(frozen=True)
-class Step:
+class Progress:
     """Progress of the course, for display: an executed cell, a graded test, or the end of a step."""
 
     lab: str
@@ -42,7 +42,7 @@ class Step:
     error: str = ""
 
 
-Watch = Callable[[Step], None]
+Watch = Callable[[Progress], None]
 _CORES = 2
 """How many notebooks and submissions run at the same time, as on the smallest machine."""
 
@@ -73,7 +73,7 @@ def run_course(
     for lab in labs:
         if not fresh and (before := kept(lab, folders[lab.slug], states[lab.slug])) is not None:
             outcomes[lab.slug] = before
-            watch(Step(lab.slug, "unchanged", seconds=before.seconds, done=True))
+            watch(Progress(lab.slug, "unchanged", seconds=before.seconds, done=True))
     jobs = [(lab, folders[lab.slug], device, sandbox) for lab in labs if lab.slug not in outcomes]
     for outcome in side_by_side(_run_lab, jobs, watch, at_a_time):
         keep(outcome, folders[outcome.lab.slug], states[outcome.lab.slug])
@@ -141,11 +141,11 @@ def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch) -> Execut
     began = time.perf_counter()
 
     def on_cell(cell: int, of: int) -> None:
-        watch(Step(lab.stem, "executing", cell, of, seconds=time.perf_counter() - began))
+        watch(Progress(lab.stem, "executing", cell, of, seconds=time.perf_counter() - began))
 
     executed = execute_solution(lab, device, folder, on_cell)
     what = "failed" if executed.error else "executed"
-    watch(Step(lab.stem, what, seconds=executed.seconds, done=True, error=executed.error))
+    watch(Progress(lab.stem, what, seconds=executed.seconds, done=True, error=executed.error))
     return executed
 
 
@@ -156,10 +156,10 @@ def _grade(lab: Lab, name: str, notebook: NotebookNode, sandbox: Sandbox, watch:
     def on_test(result: Test) -> None:
         scores.append(result.score)
         seconds = time.perf_counter() - began
-        watch(Step(lab.slug, what, len(scores), len(trusted.parts), sum(scores), trusted.max_score, seconds))
+        watch(Progress(lab.slug, what, len(scores), len(trusted.parts), sum(scores), trusted.max_score, seconds))
 
     record = grade_notebook(notebook, lab, name, Options(sandbox), on_test)
-    watch(Step(lab.slug, what, 0, 0, record.score, record.max_score, record.seconds, done=True))
+    watch(Progress(lab.slug, what, 0, 0, record.score, record.max_score, record.seconds, done=True))
     return record
 
 

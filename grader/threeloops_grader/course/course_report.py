@@ -15,7 +15,7 @@ from threeloops_grader.course.course import unsettled
 from threeloops_grader.course.execute import CourseReport
 from threeloops_grader.grading import records
 from threeloops_grader.pages import pages
-from threeloops_grader.pages.navigation import Link
+from threeloops_grader.pages.navigation import PageLink
 from threeloops_grader.pages.pages import Cell
 
 __all__ = ["junit", "write"]
@@ -39,12 +39,12 @@ def write(report: CourseReport, reports: Path) -> None:
     replace_text(reports / "junit.xml", junit(report))
 
 
-def _beside(notebook: Lab, notebooks: Sequence[Lab]) -> list[Link]:
+def _beside(notebook: Lab, notebooks: Sequence[Lab]) -> list[PageLink]:
     """Return links from a lab's page to the course, the claims, and the lab's other notebook."""
     others = [other for other in notebooks if other.stem != notebook.stem]
     names = {True: "Deep dives", False: "The lab"}
-    links = [Link("All labs", "../course.html"), Link("Claims", "../claims.html")]
-    return links + [Link(names[other.dives], f"{other.stem}.html") for other in others]
+    links = [PageLink("All labs", "../course.html"), PageLink("Claims", "../claims.html")]
+    return links + [PageLink(names[other.dives], f"{other.stem}.html") for other in others]
 
 
 def _index_page(report: CourseReport) -> str:

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from threeloops_grader.course.course import Step, Watch
+from threeloops_grader.course.course import Progress, Watch
 
 __all__ = ["watching"]
 
@@ -18,7 +18,7 @@ def watching(console: Console) -> Iterator[Watch]:
     """Print steps. On a terminal the running step is redrawn in place. Elsewhere only finished steps are printed."""
     live = Live(console=console, transient=True, refresh_per_second=8)
 
-    def show(step: Step) -> None:
+    def show(step: Progress) -> None:
         where = f"{step.cell}/{step.of}" if step.of else ""
         points = f"{step.points:g}/{step.max_points:g} points" if step.points is not None else ""
         line = f"{step.lab:<24} {step.what:<11} {where:>7} {step.seconds:6.1f} s  {points}".rstrip()

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 from threeloops.places import base_folder, record_folder
 
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.doctor.finding import Finding
 from threeloops_grader.machine.installed import Origin
 
@@ -129,7 +129,7 @@ def _memory(have: int, origin: Origin) -> Finding:
     step = "close other programs and notebooks"
     if origin == "checkout":
         step += ", run one lab at a time (threeloops course --jobs 1) and grade with --jobs 1"
-    most = Limits().memory_mb / 1024
+    most = LabLimits().memory_mb / 1024
     return Finding("memory", "broken", f"{sentence}: one graded submission may take {most:g} GiB", step)
 
 

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-from threeloops_grader.authoring.labs import Lab, Limits
+from threeloops_grader.authoring.labs import Lab, LabLimits
 from threeloops_grader.machine.child_process import HARNESS, LIBRARY
 from threeloops_grader.machine.installed import requirements
 from threeloops_grader.machine.provenance import sha256_of
@@ -12,7 +12,7 @@ from threeloops_grader.machine.provenance import sha256_of
 __all__ = ["fingerprint"]
 
 
-def fingerprint(lab: Lab, limits: Limits | None, *options: object) -> str:
+def fingerprint(lab: Lab, limits: LabLimits | None, *options: object) -> str:
     """Return a hash over the grader's and the library's code, the lab's source and data, limits, packages and
     `options`.
 

@@ -15,7 +15,7 @@ from typing import Literal
 from nbformat import NotebookNode
 from threeloops.files import replace_text
 
-from threeloops_grader.authoring.labs import Lab, LabError, Limits
+from threeloops_grader.authoring.labs import Lab, LabError, LabLimits
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.grading import records
 from threeloops_grader.grading.fingerprint import fingerprint
@@ -41,7 +41,7 @@ class Options:
     visible: bool = False
     records: Path | None = None
     fresh: bool = False
-    limits: Limits | None = None
+    limits: LabLimits | None = None
 
 
 def grade_notebook(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook, new_output
 
-from threeloops_grader.authoring.labs import Lab, Limits, find_lab
+from threeloops_grader.authoring.labs import Lab, LabLimits, find_lab
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest, manifest, split_test_id
 from threeloops_grader.authoring.regions import first_line
 from threeloops_grader.grading.output_limits import Allowance
@@ -65,7 +65,7 @@ def run(
     sandbox: str = "auto",
     jobs: int = 1,
     only: str | None = None,
-    limits: Limits | None = None,
+    limits: LabLimits | None = None,
     on_test: OnTest | None = None,
     watcher: NotebookExecutionManager | None = None,
     **_: Any,  # papermill's own engine arguments

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from nbformat import NotebookNode
 
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest, split_test_id
 from threeloops_grader.machine.faults import NO_MEMORY, MachineFault
 from threeloops_grader.sandbox.pool import Connection, Pool
-from threeloops_grader.transport.link import Link, LinkDead, WallError
+from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.wall.outcome import Outcome
 
 __all__ = ["Session"]
@@ -29,7 +29,7 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE")
 class Session:
     """Runs the cells of one rebuilt submission; use as a context manager."""
 
-    def __init__(self, trusted: Manifest, pool: Pool, limits: Limits | None = None, jobs: int = 1) -> None:
+    def __init__(self, trusted: Manifest, pool: Pool, limits: LabLimits | None = None, jobs: int = 1) -> None:
         self.manifest = trusted
         self.pool = pool
         self.jobs = jobs
@@ -160,7 +160,7 @@ class Session:
             self.connection = None
 
 
-def _exchanged(link: Link, request: dict[str, Any]) -> dict[str, Any]:
+def _exchanged(link: FrameLink, request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request. If the half was gone before the request arrived, return how it ended."""
     try:
         link.send(request)

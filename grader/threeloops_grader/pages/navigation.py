@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Link", "NAVIGATION_STYLE", "anchored", "navigation"]
+__all__ = ["NAVIGATION_STYLE", "PageLink", "anchored", "navigation"]
 
 _HEADING = re.compile(r"<h2(?P<more>[^>]*)>(?P<text>.*?)</h2>", re.DOTALL)
 _ID = re.compile(r'\bid="([^"]*)"')
@@ -25,7 +25,7 @@ h2 { scroll-margin-top: 1rem; }
 
 
 @dataclass(frozen=True)
-class Link:
+class PageLink:
     """Another page, by its address relative to this one."""
 
     text: str
@@ -47,7 +47,7 @@ def anchored(body: str) -> str:
     return _HEADING.sub(mark, body)
 
 
-def navigation(body: str, back: Sequence[Link]) -> str:
+def navigation(body: str, back: Sequence[PageLink]) -> str:
     """Return links to other pages, and to the sections of a page that is `anchored`, or "" if there are neither."""
     sections = [
         f'<li><a href="#{found_id[1]}">{html.escape(_words(heading["text"]))}</a></li>'

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from threeloops.lab.widgets.style import WIDTH
 
 from threeloops_grader.authoring.labs import OPENING
-from threeloops_grader.pages.navigation import NAVIGATION_STYLE, Link, anchored, navigation
+from threeloops_grader.pages.navigation import NAVIGATION_STYLE, PageLink, anchored, navigation
 from threeloops_grader.pages.page_policy import static_page
 
 __all__ = ["Cell", "notebook_page", "page", "remote_references", "table"]
@@ -79,7 +79,7 @@ main .jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
 """
 
 
-def notebook_page(notebook: NotebookNode, title: str, back: Sequence[Link] = ()) -> str:
+def notebook_page(notebook: NotebookNode, title: str, back: Sequence[PageLink] = ()) -> str:
     """Render one executed notebook as a page: figures inline, widgets in their static form, no scripts.
 
     The cell that draws the opening picture is left out, because the title shows that picture.
@@ -115,7 +115,7 @@ def remote_references(page: str) -> list[str]:
     return [m.group(0)[:120] for m in _LOADS.finditer(page)]
 
 
-def page(title: str, lead: str, *sections: str, style: str = "", back: Sequence[Link] = ()) -> str:
+def page(title: str, lead: str, *sections: str, style: str = "", back: Sequence[PageLink] = ()) -> str:
     """Return a report page around finished HTML sections. `style` is CSS of its own, `back` are links to pages beside
     it."""
     body = anchored("".join(sections))

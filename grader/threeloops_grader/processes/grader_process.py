@@ -36,7 +36,7 @@ from threeloops_grader.authoring.regions import NOT_SHOWN
 from threeloops_grader.machine.faults import is_machines
 from threeloops_grader.sandbox.confine import limit_memory
 from threeloops_grader.sandbox.warmup import REPLAY, IdleSteps, compare_once, execute_once, import_all
-from threeloops_grader.transport.link import Link, LinkDead, WallError
+from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.transport.tensors import torch_if_imported
 from threeloops_grader.wall.outcome import Outcome
 from threeloops_grader.wall.student import install_main_twin
@@ -65,7 +65,12 @@ class _GraderHalf:
     """Runs the cells of one submission against one student process."""
 
     def __init__(
-        self, engine: Link, student: Link, meter: Link, calls: socket.socket, replays: Replays | None = None
+        self,
+        engine: FrameLink,
+        student: FrameLink,
+        meter: FrameLink,
+        calls: socket.socket,
+        replays: Replays | None = None,
     ) -> None:
         self.engine = engine
         self.oracles: set[str] = set()
@@ -301,7 +306,7 @@ def _main(fd: int, modules: list[str]) -> None:
         os.chdir(config["folder"])
         limit_memory(memory_mb)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave hidden tests in the lab's folder
-        _GraderHalf(Link(engine), Link(student), Link(meter), calls, replays).serve()
+        _GraderHalf(FrameLink(engine), FrameLink(student), FrameLink(meter), calls, replays).serve()
         os._exit(0)
 
 
@@ -319,7 +324,7 @@ def _report_end(pidfd: int, engine: socket.socket) -> None:
         killed = status.si_code != os.CLD_EXITED
         how = signal.Signals(status.si_status).name if killed else f"exit code {status.si_status}"
         with contextlib.suppress(LinkDead, OSError):
-            Link(engine).send(asdict(Outcome(ended=how)))
+            FrameLink(engine).send(asdict(Outcome(ended=how)))
     engine.close()
 
 

@@ -17,7 +17,7 @@ from threeloops.forking import prepare_to_fork
 from threeloops.resident import ResidentMemory, own_bytes
 
 from threeloops_grader.sandbox import confine
-from threeloops_grader.transport.link import Link
+from threeloops_grader.transport.link import FrameLink
 
 __all__ = ["RankProcesses"]
 
@@ -39,7 +39,7 @@ class RankProcesses:
         namespaces: whether each rank gets namespaces of its own.
     """
 
-    def __init__(self, link: Link, enter: Callable[[Sequence[int], int], list[int]], *, namespaces: bool) -> None:
+    def __init__(self, link: FrameLink, enter: Callable[[Sequence[int], int], list[int]], *, namespaces: bool) -> None:
         self.processes: list[int] = []
         self._ended: list[int] = []
         self._started = 0

@@ -41,7 +41,7 @@ from threeloops_grader.sandbox.warmup import (
     import_pyplot,
     record_once,
 )
-from threeloops_grader.transport.link import Link, LinkDead
+from threeloops_grader.transport.link import FrameLink, LinkDead
 from threeloops_grader.transport.tensors import torch_if_imported
 from threeloops_grader.wall.student import Output, Server, make_shell
 from threeloops_grader.witness.calls import Calls
@@ -126,7 +126,7 @@ def _monitor(
         channel.close()
     life.send(b"U")
     ended = os.pidfd_open(pid)
-    link = Link(meter)
+    link = FrameLink(meter)
     ranks = RankProcesses(link, partial(_rank, entries, config, home), namespaces=mode != "none")
     waiting = [life.fileno(), ended, meter.fileno()]
     while True:
@@ -147,7 +147,7 @@ def _monitor(
     os._exit(0)
 
 
-def _answer(link: Link, submission: int, ranks: RankProcesses) -> bool:
+def _answer(link: FrameLink, submission: int, ranks: RankProcesses) -> bool:
     """Answer one question of the grader's side. Return False if there will be no more."""
     try:
         question, buffers = link.receive()
@@ -198,7 +198,7 @@ def _submission(
     output = Output(printed, config["output_kb"] << 10)
     socket_of_calls = socket.socket(fileno=calls)
     pass_folder(socket_of_calls, home or "/tmp")
-    Server(Link(socket.socket(fileno=channel)), Calls(socket_of_calls), shell, output).serve()
+    Server(FrameLink(socket.socket(fileno=channel)), Calls(socket_of_calls), shell, output).serve()
     os._exit(0)
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 
 __all__ = ["Group", "NoGroups", "make", "why_not"]
 
@@ -103,7 +103,7 @@ class Group:
             os.close(self.locks.pop())
 
 
-def make(limits: Limits, jobs: int) -> Group | None:
+def make(limits: LabLimits, jobs: int) -> Group | None:
     """Make a new group that holds one of `jobs` simultaneous submissions to `limits` and to its share of the cores.
 
     Returns None if this process cannot make groups at all. Raises OSError if this one group is refused.
@@ -111,7 +111,7 @@ def make(limits: Limits, jobs: int) -> Group | None:
     return _create(_find(), limits, jobs) if why_not() is None else None
 
 
-def _create(place: _Place, limits: Limits, jobs: int) -> Group:
+def _create(place: _Place, limits: LabLimits, jobs: int) -> Group:
     name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
     group = Group(place.version, tuple(folder / name for folder in place.folders), limits.memory_mb)
     try:
@@ -141,7 +141,7 @@ def _make_locked(folder: Path) -> int:
             os.close(lock)
 
 
-def _settings(version: int, limits: Limits, jobs: int) -> dict[str, str]:
+def _settings(version: int, limits: LabLimits, jobs: int) -> dict[str, str]:
     """Return the files of a group and their contents, in the order of writing."""
     memory = str(limits.memory_mb << 20)
     processes = str(limits.processes)
@@ -177,7 +177,7 @@ def _why_not() -> str | None:
     try:
         place = _find()
         _sweep(place)
-        trial = _create(place, Limits(), 1)
+        trial = _create(place, LabLimits(), 1)
         try:
             join = ["/bin/sh", "-c", 'for entry; do echo $$ > "$entry" || exit 1; done', "sh"]
             procs = [folder / "cgroup.procs" for folder in trial.folders]

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from threeloops_grader.authoring.labs import Lab, Limits
+from threeloops_grader.authoring.labs import Lab, LabLimits
 from threeloops_grader.authoring.manifest import Kind, manifest
 from threeloops_grader.authoring.names import imported_modules, optimizes, replays
 from threeloops_grader.machine.child_process import environment
@@ -28,7 +28,7 @@ from threeloops_grader.sandbox.bwrap import SandboxError
 from threeloops_grader.sandbox.confine import ENDED_BY_ITSELF, UIDS
 from threeloops_grader.sandbox.stage import stage
 from threeloops_grader.sandbox.warmup import COMPILER, REPLAY
-from threeloops_grader.transport.link import Link
+from threeloops_grader.transport.link import FrameLink
 
 __all__ = ["Connection", "Pool", "Sandbox", "choose", "close_pools", "pool"]
 
@@ -46,7 +46,7 @@ class Connection:
     `group` limits the student's side. It is None if no control group can be made here.
     """
 
-    grader: Link
+    grader: FrameLink
     life: socket.socket
     group: cgroup.Group | None
 
@@ -144,7 +144,7 @@ class Pool:
             for control in ready:
                 del waiting[control]
 
-    def connect(self, limits: Limits, jobs: int = 1) -> Connection:
+    def connect(self, limits: LabLimits, jobs: int = 1) -> Connection:
         """Fork a fresh pair of processes for one of `jobs` simultaneous submissions.
 
         Without a sandbox a submission can end the warm process from which it was forked. Then both are started again.
@@ -160,7 +160,7 @@ class Pool:
                 self._begin()
             return self._connect(limits, jobs)
 
-    def _connect(self, limits: Limits, jobs: int) -> Connection:
+    def _connect(self, limits: LabLimits, jobs: int) -> Connection:
         try:
             group = cgroup.make(limits, jobs)
             entries = group.entries() if group else []
@@ -189,9 +189,9 @@ class Pool:
         for entry in entries:
             os.close(entry)
         if not forked:
-            Connection(Link(engine), life, group).close()
+            Connection(FrameLink(engine), life, group).close()
             raise SandboxError("the sandbox could not fork a submission: the machine may be out of memory or processes")
-        return Connection(Link(engine), life, group)
+        return Connection(FrameLink(engine), life, group)
 
     def close(self) -> None:
         """End both warm processes and everything below them. May be called twice."""

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from threeloops import frames
 from threeloops.frames import Buffer, FrameError, TooLarge
 
-__all__ = ["LIMITS", "Link", "LinkDead", "WallError"]
+__all__ = ["LIMITS", "FrameLink", "LinkDead", "WallError"]
 
-LIMITS = frames.Limits(tree_bytes=4 << 20, body_bytes=512 << 20)
+LIMITS = frames.FrameLimits(tree_bytes=4 << 20, body_bytes=512 << 20)
 
 
 class WallError(BaseException):
@@ -27,7 +27,7 @@ class LinkDead(BaseException):
     """There is no answer from the other side, and there will not be one."""
 
 
-class Link:
+class FrameLink:
     """One end of the channel. `deadline`, in seconds of `time.monotonic`, bounds every send and receive."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -23,7 +23,7 @@ from threeloops.frames import Buffer
 from threeloops.lab.checking import wall
 
 from threeloops_grader.transport.errors import described
-from threeloops_grader.transport.link import Link, LinkDead, WallError
+from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.transport.tensors import is_module, is_tensor
 from threeloops_grader.transport.wire import decode, encode
 from threeloops_grader.witness.calls import Calls
@@ -146,7 +146,7 @@ class Output:
 class Server:
     """Answers one grader until it hangs up."""
 
-    def __init__(self, link: Link, calls: Calls, shell: Any, output: Output) -> None:
+    def __init__(self, link: FrameLink, calls: Calls, shell: Any, output: Output) -> None:
         self.link = link
         self.calls = calls
         self.shell = shell

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from threeloops.lab.checking import wall
 
-from threeloops_grader.transport.link import Link, LinkDead, WallError
+from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.transport.tensors import is_module
 from threeloops_grader.transport.wire import decode, encode
 from threeloops_grader.wall.messages import (
@@ -58,7 +58,7 @@ _MAX_TAPE = 4096
 class Wall:
     """The connection to one student's process, and to the monitor that watches it: `meter`."""
 
-    def __init__(self, link: Link, main: types.ModuleType, meter: Link) -> None:
+    def __init__(self, link: FrameLink, main: types.ModuleType, meter: FrameLink) -> None:
         self.link = link
         self.main = main
         self._meter = meter

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from threeloops_grader.transport.link import Link, LinkDead
+from threeloops_grader.transport.link import FrameLink, LinkDead
 from threeloops_grader.transport.wire import decode, encode
 from threeloops_grader.witness.plain import PLAIN
 
@@ -22,7 +22,7 @@ class Calls:
     """Calls the functions that a test has offered. From the first call on, one thread receives the answers."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._link = Link(sock)
+        self._link = FrameLink(sock)
         self._lock = threading.Lock()
         self._waiting: dict[int, queue.SimpleQueue[Any]] = {}
         self._next = 0

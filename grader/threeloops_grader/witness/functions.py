@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from threeloops_grader.transport.link import Link, LinkDead, WallError
+from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.transport.wire import decode, encode
 from threeloops_grader.witness.plain import PLAIN
 
@@ -52,8 +52,8 @@ class Functions:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._calls = Link(sock)
-        self._answers = Link(sock)
+        self._calls = FrameLink(sock)
+        self._answers = FrameLink(sock)
         self._offers: dict[int, _Offer] = {}
         self._count = 0
         self._sending = threading.Lock()

@@ -11,7 +11,7 @@ from threeloops import frames
 from threeloops.frames import FrameError
 from threeloops.training.cluster.processes.ranks import Sockets
 
-from threeloops_grader.transport.link import LIMITS, Link, WallError
+from threeloops_grader.transport.link import LIMITS, FrameLink, WallError
 from threeloops_grader.transport.wire import decode
 from threeloops_grader.witness.plain import Plain
 
@@ -23,7 +23,7 @@ class ConfinedRanks(Sockets):
     through its own socket."""
 
     def __init__(
-        self, size: int, program: bytes, seconds: float, link: Link, ask: Callable[..., dict[str, Any]]
+        self, size: int, program: bytes, seconds: float, link: FrameLink, ask: Callable[..., dict[str, Any]]
     ) -> None:
         """Start the ranks. Raises OSError if this machine does not let them be confined."""
         self._ask = ask

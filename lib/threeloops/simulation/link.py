@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-__all__ = ["Link", "Server"]
+__all__ = ["Server", "SharedLink"]
 
 
 @dataclass
@@ -18,8 +18,8 @@ class Server:
 
 
 @dataclass
-class Link:
-    """A link of `latency` seconds and `bandwidth` bytes/s. `requests` and `bytes` count its load.
+class SharedLink:
+    """A link of `latency` seconds and `bandwidth` bytes/s for all requests. `requests` and `bytes` count its load.
 
     The first byte of a request could arrive `latency` after the request. Bytes are sent one request after another. So
     latencies overlap, and transfers do not.

@@ -44,7 +44,7 @@ def report(folder: Path, *notebooks: Executed, slug="13_durable_checkpoints", de
     return CourseReport(device, "none", [outcome], 1.0)
 
 
-def of(listed: list[claims_page.Row], name: str) -> claims_page.Row:
+def of(listed: list[claims_page.ClaimRow], name: str) -> claims_page.ClaimRow:
     (row,) = [row for row in listed if row.claim.id == name]
     return row
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
-from threeloops_grader.course.course import Step, run_course, submissions
+from threeloops_grader.course.course import Progress, run_course, submissions
 from threeloops_grader.course.course_report import write
 from threeloops_grader.pages import pages
 from threeloops_grader.release.release import release
@@ -23,7 +23,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chain(toy):
-    steps: list[Step] = []
+    steps: list[Progress] = []
     report = run_course([toy], toy.root / "reports", "cpu", steps.append)
     write(report, toy.root / "reports")
     return report, steps, toy.root / "reports"

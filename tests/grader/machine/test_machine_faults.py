@@ -13,7 +13,7 @@ from dataclasses import replace
 import psutil
 import pytest
 from grading import QUICK, SANDBOXES, fresh_course, needs, points, submission
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.authoring.manifest import Kind, manifest
 from threeloops_grader.course import grade_command
 from threeloops_grader.grading import fingerprint
@@ -311,7 +311,7 @@ def test_a_test_process_without_memory_to_report_costs_that_test(lab):
 
 
 def test_a_test_that_takes_too_long_is_still_the_answers(lab):
-    limits = Limits(test_seconds=1, memory_mb=1024)
+    limits = LabLimits(test_seconds=1, memory_mb=1024)
     with Session(manifest(lab), pool(lab, "none"), limits) as session:
         assert session.cell(Kind.TEST, "while True: pass").reason == "the test did not end within 1 s"
 
@@ -377,7 +377,7 @@ def test_a_record_is_kept_for_one_way_of_grading(tmp_path, monkeypatch):
     for path in files:
         path.write_text(path.read_text() + "\n")
         seen.add(fingerprint.fingerprint(lab, None, "bwrap"))
-    seen.add(fingerprint.fingerprint(lab, Limits(memory_mb=1), "bwrap"))
+    seen.add(fingerprint.fingerprint(lab, LabLimits(memory_mb=1), "bwrap"))
     seen.add(fingerprint.fingerprint(lab, None, "none"))
     assert len(seen) == 7
 

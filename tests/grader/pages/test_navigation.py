@@ -7,7 +7,7 @@ import pytest
 from threeloops_grader.authoring.labs import find_lab
 from threeloops_grader.course import course_report
 from threeloops_grader.pages import pages
-from threeloops_grader.pages.navigation import Link, anchored, navigation
+from threeloops_grader.pages.navigation import PageLink, anchored, navigation
 
 MARKDOWN = nbformat.v4.new_markdown_cell
 
@@ -17,7 +17,9 @@ def lab_page():
     """A notebook with headings that look alike, one with code and one with markup, as `make course` renders it."""
     cells = [MARKDOWN(f"## {text}\n\nprose") for text in ("Why?", "Why?", "α < β & `γ`", "The *end*")]
     notebook = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("1 + 1")])
-    return pages.notebook_page(notebook, "03", [Link("All labs", "../course.html"), Link("Deep dives", "x.html")])
+    return pages.notebook_page(
+        notebook, "03", [PageLink("All labs", "../course.html"), PageLink("Deep dives", "x.html")]
+    )
 
 
 def test_a_labs_page_leads_back_and_to_each_of_its_sections(lab_page):
@@ -46,7 +48,7 @@ def test_headings_get_ids_of_their_own():
 def test_a_short_page_without_neighbours_has_no_navigation():
     assert navigation(anchored("<h2>One</h2>"), []) == ""
     assert "nav" not in pages.page("A page", "lead", "<h2>One</h2>").partition("<body>")[2]
-    assert navigation("", [Link("All <labs>", 'a"b')]).count("&") == 3, "texts and addresses are escaped"
+    assert navigation("", [PageLink("All <labs>", 'a"b')]).count("&") == 3, "texts and addresses are escaped"
 
 
 def test_each_page_of_a_lab_names_the_others():

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from threeloops_grader.authoring.labs import Limits
+from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.sandbox import cgroup
 
-LIMITS = Limits(memory_mb=64, processes=8)
+LIMITS = LabLimits(memory_mb=64, processes=8)
 WHY_NOT = cgroup.why_not()
 
 

@@ -25,7 +25,7 @@ from threeloops_grader.grading.grade import _kept
 from threeloops_grader.submissions.reading import BadSubmission, parse
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import NotThisLab
-from threeloops_grader.transport.link import Link, LinkDead, WallError
+from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.wall.proxy import Proxy
 from threeloops_grader.wall.wall import Wall
 from toy_course import make_course
@@ -166,11 +166,11 @@ def test_whatever_the_students_side_answers_is_a_value_a_refusal_or_an_error_of_
         buffers = [damaged(bytes(8), chance) if chance.random() < 0.3 else bytes(8)]
         ours, theirs = socket.socketpair()
         if chance.random() < 0.8 and isinstance(tree, dict):
-            answer = partial(Link(theirs).send, tree, buffers)
+            answer = partial(FrameLink(theirs).send, tree, buffers)
         else:
             answer = partial(theirs.sendall, damaged(json.dumps(tree).encode(), chance))
         with ours, theirs, answering(theirs, answer):
-            wall = Wall(Link(ours), main, Link(ours))
+            wall = Wall(FrameLink(ours), main, FrameLink(ours))
             wall.setup_names = {"Sample"}
             wall.link.deadline = time.monotonic() + 30
             wall.callbacks = [lambda *args: None]
@@ -226,8 +226,8 @@ def test_whatever_the_kept_record_it_is_graded_again_or_can_be_reported(seeds, t
 def test_half_a_character_where_a_list_belongs_is_a_refusal():
     """Not a UnicodeEncodeError, which a test that expects some error of the student's code would take for theirs."""
     ours, theirs = socket.socketpair()
-    answer = partial(Link(theirs).send, {"value": None, "leaf_grads": "\ud800"}, [])
-    wall = Wall(Link(ours), types.ModuleType("__main__"), Link(ours))
+    answer = partial(FrameLink(theirs).send, {"value": None, "leaf_grads": "\ud800"}, [])
+    wall = Wall(FrameLink(ours), types.ModuleType("__main__"), FrameLink(ours))
     refusal = pytest.raises(WallError, match="a malformed answer came back")
     with ours, theirs, answering(theirs, answer), refusal:
         wall.request({"op": "get", "name": "f"})

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from threeloops_grader.transport.link import LIMITS, Link, LinkDead, WallError
+from threeloops_grader.transport.link import LIMITS, FrameLink, LinkDead, WallError
 from threeloops_grader.transport.wire import _MAX_DEPTH, _NUMPY, _TORCH, decode, encode
 
 
@@ -42,7 +42,7 @@ class Plain:
 @pytest.fixture
 def links():
     """Both ends of a channel, each with ten minutes to live."""
-    ours, theirs = (Link(end) for end in socket.socketpair())
+    ours, theirs = (FrameLink(end) for end in socket.socketpair())
     ours.deadline = theirs.deadline = time.monotonic() + 600
     yield ours, theirs
     ours.close()
@@ -53,7 +53,7 @@ def links():
 def raw():
     """A channel whose other end is a bare socket: what a hostile process holds."""
     theirs, ours = socket.socketpair()
-    link = Link(ours)
+    link = FrameLink(ours)
     link.deadline = time.monotonic() + 600
     yield theirs, link
     theirs.close()

@@ -18,7 +18,7 @@ from threeloops_grader.submissions.reading import find, read
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["Answer", "Findings", "Pair", "compare"]
+__all__ = ["ComparedAnswer", "Findings", "Pair", "compare"]
 
 _ALIKE = 0.85
 """Two answers are listed if they share at least this much of the smaller one. See
@@ -29,7 +29,7 @@ _NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ComparedAnswer:
     """One answer to an exercise. `owner` is a student of this class if `is_of_class`, or else names the source."""
 
     owner: str
@@ -43,8 +43,8 @@ class Pair:
     """Two answers that are alike. `share` is how much of the smaller answer also occurs in the larger one."""
 
     exercise: str
-    first: Answer
-    second: Answer
+    first: ComparedAnswer
+    second: ComparedAnswer
     share: float
 
 
@@ -102,7 +102,9 @@ def _ours(lab: Lab, trusted: Manifest, exercise: str) -> Iterator[tuple[str, str
     yield from ((f"right/{answer.name}", answer.text) for answer in right_answers(lab) if answer.exercise == exercise)
 
 
-def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, is_of_class: bool) -> list[Answer]:
+def _answers(
+    texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, is_of_class: bool
+) -> list[ComparedAnswer]:
     """Return the answers that are still large enough to compare after the parts of the stub are removed."""
     given = given_names(stub)
     start = fingerprint(stub, given)
@@ -115,12 +117,12 @@ def _answers(texts: Iterable[tuple[str, str]], stub: str, faults: list[str], *, 
             faults.append(f"{owner}: an answer is not Python that can be compared: {reason[:200]}")
             continue
         if own.size >= _LEAST_PARTS:
-            answers.append(Answer(owner, text, own, is_of_class))
+            answers.append(ComparedAnswer(owner, text, own, is_of_class))
     return answers
 
 
 @cache
-def _library() -> tuple[Answer, ...]:
+def _library() -> tuple[ComparedAnswer, ...]:
     """Return the functions and classes of the library."""
     functions = []
     for module in modules():
@@ -129,11 +131,11 @@ def _library() -> tuple[Answer, ...]:
                 text = ast.get_source_segment(module.text, node) or ""
                 own = fingerprint(text, {node.name})
                 if own.size >= _LEAST_PARTS:
-                    functions.append(Answer(f"{module.name}.{node.name}", text, own, False))
+                    functions.append(ComparedAnswer(f"{module.name}.{node.name}", text, own, False))
     return tuple(functions)
 
 
-def _alike(exercise: str, own: Sequence[Answer], others: Sequence[Answer]) -> list[Pair]:
+def _alike(exercise: str, own: Sequence[ComparedAnswer], others: Sequence[ComparedAnswer]) -> list[Pair]:
     """Return the pairs that are alike: two answers of the class, or an answer of the class and another text."""
     candidates = [*itertools.combinations(own, 2), *itertools.product(own, others)]
     pairs = (

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence, Set
 
 from threeloops_grader.authoring.labs import Lab
-from threeloops_grader.classroom.similar.comparison import Answer, Findings, Pair
+from threeloops_grader.classroom.similar.comparison import ComparedAnswer, Findings, Pair
 from threeloops_grader.pages import pages
 from threeloops_grader.pages.pages import Cell
 
@@ -69,7 +69,7 @@ def _pair(pair: Pair) -> str:
     return f"<details><summary>{html.escape(summary)}</summary><div class='pair'>{''.join(sides)}</div></details>"
 
 
-def _side(answer: Answer, other: Answer) -> str:
+def _side(answer: ComparedAnswer, other: ComparedAnswer) -> str:
     marked = answer.fingerprint.lines_shared_with(other.fingerprint)
     lines = "\n".join(_line(text, at, marked) for at, text in enumerate(answer.source.splitlines(), start=1))
     return f"<div><strong>{html.escape(answer.owner)}</strong><pre>{lines}</pre></div>"

@@ -10,7 +10,7 @@ from functools import partial
 
 from threeloops.data.storage.store import Store
 from threeloops.simulation.clock import Clock, RealClock, VirtualClock
-from threeloops.simulation.link import Link
+from threeloops.simulation.link import SharedLink
 
 __all__ = ["SlowStore", "VirtualStore"]
 
@@ -20,7 +20,7 @@ class SlowStore:
     """`contents` behind `link`. An exception of `contents` is raised at the time when the answer would have arrived."""
 
     contents: Store
-    link: Link
+    link: SharedLink
     clock: Clock = field(default_factory=RealClock)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -39,7 +39,7 @@ class VirtualStore:
     """The same on a virtual clock, for any number of readers at once: an answer is a planned action."""
 
     contents: Store
-    link: Link
+    link: SharedLink
     clock: VirtualClock
 
     def request(self, key: str, answer: Callable[[bytes | Exception], None]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from threeloops.figures import palette
 from threeloops.inner.memory.block import saved_by_layer
-from threeloops.inner.memory.sizes import Model, Step
+from threeloops.inner.memory.sizes import Model, TrainingStep
 from threeloops.inner.memory.step import predicted
 from threeloops.inner.memory.timeline import KINDS, Timeline
 
@@ -15,9 +15,11 @@ _MOST_PLACES = 400
 
 
 def account(model: Model, batch: int, sequence: int, **policies: Any) -> "Account":
-    """Return the account of one training step; `policies` are the other fields of `Step`: dtype, optimizer, masters,
-    …"""
-    return Account(Step(model, batch, sequence, **policies))
+    """Return the account of one training step.
+
+    `policies` are the other fields of `TrainingStep`: dtype, optimizer, masters, …
+    """
+    return Account(TrainingStep(model, batch, sequence, **policies))
 
 
 class Account:
@@ -26,7 +28,7 @@ class Account:
     `layer` is the memory that one layer keeps for its backward pass, by tensor.
     """
 
-    def __init__(self, step: Step):
+    def __init__(self, step: TrainingStep):
         self.step = step
         self.layer = saved_by_layer(step)
         self.timeline = predicted(step)
@@ -36,7 +38,8 @@ class Account:
     def per_parameter(self) -> float:
         """Bytes per parameter of all that does not depend on the batch: weights, gradients, masters, states.
 
-        For bfloat16 with masters and AdamW 2 + 2 + 4 + 8 = 16, as published (but see `Step` on `MasterWeights`).
+        For bfloat16 with masters and AdamW 2 + 2 + 4 + 8 = 16, as published (but see
+        `masters` of `TrainingStep`).
         """
         step = self.step
         return (2 * step.parameters + step.master_bytes + step.states) / step.model.parameters_count()

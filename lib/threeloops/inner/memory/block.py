@@ -9,7 +9,7 @@ that two operators keep (the residual stream).
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from threeloops.inner.memory.sizes import Step
+from threeloops.inner.memory.sizes import TrainingStep
 
 __all__ = ["Move", "Saved", "block_backward", "free", "norm_backward", "saved_by_layer", "saved_by_norm"]
 
@@ -28,7 +28,7 @@ def free(*names: str) -> list[Move]:
     return [Move(name) for name in names]
 
 
-def saved_by_norm(step: Step, name: str) -> Saved:
+def saved_by_norm(step: TrainingStep, name: str) -> Saved:
     """Return the tensors that RMSNorm keeps beyond its input, and its output, which the following product keeps."""
     row = step.tokens * step.model.width * step.wide
     saved = {f"{name} 1/rms": step.tokens * (step.wide if step.decomposed_norm else 4)}
@@ -39,7 +39,7 @@ def saved_by_norm(step: Step, name: str) -> Saved:
     return saved | {f"{name} output": step.stream}
 
 
-def saved_by_layer(step: Step) -> Saved:
+def saved_by_layer(step: TrainingStep) -> Saved:
     """Return the bytes of each tensor that one layer keeps until its backward pass.
 
     "input" is among them or, in 16 bits on a CPU, a norm's float32 copy of it instead.
@@ -65,7 +65,7 @@ def saved_by_layer(step: Step) -> Saved:
     return saved | dict.fromkeys(("gate", "silu(gate)", "up", "product"), vector * model.mlp_width)
 
 
-def block_backward(step: Step) -> Iterator[Move]:
+def block_backward(step: TrainingStep) -> Iterator[Move]:
     """Follow the backward pass of one block, from its "d stream" to the "d stream" of the layer below."""
     model = step.model
     vector = step.tokens * step.element
@@ -92,7 +92,7 @@ def block_backward(step: Step) -> Iterator[Move]:
     yield from norm_backward(step, "attention norm", "input")
 
 
-def _attention_backward(step: Step) -> Iterator[Move]:
+def _attention_backward(step: TrainingStep) -> Iterator[Move]:
     """Go from "d heads" to "d qkv": attention, then the rotations of keys and queries, then their concatenation."""
     vector = step.tokens * step.element
     width, keys, values = step.model.qkv_widths
@@ -114,7 +114,7 @@ def _attention_backward(step: Step) -> Iterator[Move]:
     yield from [Move("d qkv", joined), *free("d heads joined")]
 
 
-def norm_backward(step: Step, name: str, stream: str, *, residual: bool = True) -> Iterator[Move]:
+def norm_backward(step: TrainingStep, name: str, stream: str, *, residual: bool = True) -> Iterator[Move]:
     """Go from "d norm", the gradient of a norm's output, to "d stream", its input's. Frees the tensors that the norm
     kept.
 

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from threeloops.inner.memory.recompute import require_divisor
 from threeloops.units import require_whole
 
-__all__ = ["Model", "Step"]
+__all__ = ["Model", "TrainingStep"]
 
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
@@ -43,7 +43,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One training step of a model.
 
     dtype: the dtype of parameters, gradients and activations. masters: the optimizer keeps float32 copies of the

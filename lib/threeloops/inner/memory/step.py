@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from threeloops.inner.memory.block import Move, block_backward, free, norm_backward, saved_by_layer, saved_by_norm
-from threeloops.inner.memory.sizes import Model, Step
+from threeloops.inner.memory.sizes import Model, TrainingStep
 from threeloops.inner.memory.timeline import Storage, Timeline
 
 __all__ = ["predicted"]
@@ -44,7 +44,7 @@ class _Ledger:
                 self.timeline.end(number)
 
 
-def predicted(step: Step) -> Timeline:
+def predicted(step: TrainingStep) -> Timeline:
     """Return the timeline of live storage of one training step."""
     model = step.model
     ledger = _Ledger()
@@ -81,7 +81,7 @@ def predicted(step: Step) -> Timeline:
     return ledger.timeline
 
 
-def _head(ledger: _Ledger, step: Step) -> None:
+def _head(ledger: _Ledger, step: TrainingStep) -> None:
     """Follow the final norm, logits and loss, and their backward pass, which make the widest tensors of the step."""
     model = step.model
     narrow = step.element < step.wide
@@ -105,7 +105,7 @@ def _head(ledger: _Ledger, step: Step) -> None:
     ledger.follow(norm_backward(step, "norm", "output of the blocks", residual=False), "norm")
 
 
-def _embedding(ledger: _Ledger, step: Step) -> None:
+def _embedding(ledger: _Ledger, step: TrainingStep) -> None:
     """Make a dense gradient of the whole table. If the head shares the table, the sum of both gradients is a third
     tensor."""
     table = step.model.vocabulary_size * step.model.width * step.element
@@ -116,7 +116,7 @@ def _embedding(ledger: _Ledger, step: Step) -> None:
         ledger.follow(free("gradient of embedding"), "embedding")
 
 
-def _update(ledger: _Ledger, step: Step) -> None:
+def _update(ledger: _Ledger, step: TrainingStep) -> None:
     """Follow the largest moment of AdamW's update. SGD works in place.
 
     The update of a parameter makes a root and a quotient of its size, in a loop whose variable still holds the

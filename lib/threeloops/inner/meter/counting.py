@@ -43,11 +43,11 @@ class Table:
         return {divmod(int(keys[start]), kinds): self.rows[order[start:end]] for start, end in parts}
 
     def _present(self, ordinals: Iterable[int], kinds: Iterable[int]) -> tuple[tuple[int, int], ...]:
-        return tuple(each for each in product(ordinals, kinds) if each in self._groups)
+        return tuple(key for key in product(ordinals, kinds) if key in self._groups)
 
     def of(self, ordinals: Iterable[int], kinds: Iterable[int]) -> np.ndarray:
         """Return the rows of these kinds of accesses to these arguments, in any order."""
-        groups = [self._groups[each] for each in self._present(ordinals, kinds)]
+        groups = [self._groups[key] for key in self._present(ordinals, kinds)]
         if len(groups) == 1:
             return groups[0]
         return np.concatenate(groups) if groups else self.rows[:0]
@@ -60,8 +60,8 @@ class Table:
         rows = self.of(ordinals, kinds)
         if present not in self._stretches:
             self._stretches[present] = _stretches(self.patterns, rows, exact=True)
-        found = self._stretches[present]
-        return _stretches(self.patterns, rows, exact=False) if found is None and not exact else found
+        stretches = self._stretches[present]
+        return _stretches(self.patterns, rows, exact=False) if stretches is None and not exact else stretches
 
     def unique_bytes(self, ordinals: Iterable[int], kinds: Iterable[int]) -> int:
         """Return how many bytes of one storage these accesses touch, each counted once."""
@@ -81,8 +81,8 @@ def traffic_of(launch: Launch, recording: Recording, table: Table, l2: L2 | None
     kind = table.rows[:, 0]
     pattern = table.rows[:, 2]
     program = table.rows[:, 4]
-    lanes = np.array([each.lanes for each in patterns] or [0])
-    size = np.array([each.bytes for each in patterns] or [0])
+    lanes = np.array([access.lanes for access in patterns] or [0])
+    size = np.array([access.bytes for access in patterns] or [0])
 
     def traffic(ordinals: list[int]) -> ArgumentTraffic:
         moved = (table.of(ordinals, kinds) for kinds in (READS, _WRITES))
@@ -135,9 +135,9 @@ def _count_sectors(patterns: list[Pattern], rows: np.ndarray) -> tuple[int, int]
     sectors = 0
     requests = 0
     for (pattern, shift), times in distinct(rows[:, 2], rows[:, 3] % SECTOR_BYTES).items():
-        each = patterns[pattern].sectors(shift)
-        sectors += times * each[0]
-        requests += times * each[1]
+        sectors_once, requests_once = patterns[pattern].sectors(shift)
+        sectors += times * sectors_once
+        requests += times * requests_once
     return sectors, requests
 
 

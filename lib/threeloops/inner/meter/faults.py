@@ -95,10 +95,10 @@ def _find_conflicts(recorded: Recording, table: np.ndarray) -> None:
         if lanes:
             space = spaces[argument]
             element = (base + first - (space.first - space.zero)) // pattern.itemsize
-            said = f"lanes of one store write different values to element {element:,} of {space.name}"
+            message = f"lanes of one store write different values to element {element:,} of {space.name}"
             advice = _ADVICE["store-conflict"]
             recorded.incidents.add(
-                Incident("store-conflict", space.name, site, program, said, advice, "lane", lanes, {program})
+                Incident("store-conflict", space.name, site, program, message, advice, "lane", lanes, {program})
             )
 
 
@@ -125,11 +125,13 @@ def _find_accumulation(recorded: Recording, table: np.ndarray, arguments: Sequen
             continue
         kind, _, _, _, program, site, _ = rows[0].tolist()
         rows = rows[rows[:, 5] == site]
-        said = f"{VERBS[kind]} to {space.name}, which comes out differently after the runs that compare configurations"
+        message = (
+            f"{VERBS[kind]} to {space.name}, which comes out differently after the runs that compare configurations"
+        )
         advice = _ADVICE["accumulation"]
         programs = set(rows[:, 4].tolist())
         recorded.incidents.add(
-            Incident("accumulation", space.name, site, program, said, advice, "access", len(rows), programs)
+            Incident("accumulation", space.name, site, program, message, advice, "access", len(rows), programs)
         )
 
 
@@ -152,13 +154,13 @@ def _find_outside_views(recorded: Recording, table: np.ndarray) -> None:
             if (index, base) in strays:
                 outside = strays[index, base]
                 which = elements_named(outside, "elements between {:,} and {:,}")
-                said = (
+                message = (
                     f"{VERBS[kind]} outside the view {space.name}: {which} from its pointer on, but it has {space.view}"
                 )
                 advice = _ADVICE["outside-view"]
                 lanes = len(outside)
                 recorded.incidents.add(
-                    Incident("outside-view", space.name, site, program, said, advice, "lane", lanes, {program})
+                    Incident("outside-view", space.name, site, program, message, advice, "lane", lanes, {program})
                 )
 
 
@@ -189,18 +191,18 @@ class _StorageRaces:
         self._locks: dict[int, list[tuple[int, set[tuple[int, int]]]]] | None = None
 
     def tiles(self, rows: np.ndarray) -> list[_Tile]:
-        known: dict[tuple[int, int, int], _Tile] = {}
+        by_access: dict[tuple[int, int, int], _Tile] = {}
         patterns = self.recorded.patterns.all
         for row, (kind, argument, pattern, base, program, site, value) in zip(
             rows.tolist(), self.table[rows].tolist(), strict=True
         ):
-            tile = known.get((pattern, base, program))
+            tile = by_access.get((pattern, base, program))
             if tile is None:
                 tile = _Tile(kind, patterns[pattern], base, program, argument, site, row, row, value)
-                known[pattern, base, program] = tile
+                by_access[pattern, base, program] = tile
             tile.last = row
             tile.value = value
-        return list(known.values())
+        return list(by_access.values())
 
     def report(self) -> None:
         self.find()

@@ -74,8 +74,8 @@ class _Replaced:
         self._before: list[tuple[Any, dict[str, Any]]] = []
 
     def install(self, owner: Any, attributes: dict[str, Any]) -> None:
-        known = vars(owner)
-        self._before.append((owner, {name: known.get(name, _ABSENT) for name in attributes}))
+        originals = vars(owner)
+        self._before.append((owner, {name: originals.get(name, _ABSENT) for name in attributes}))
         for name, value in attributes.items():
             setattr(owner, name, value)
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from threeloops.figures import bar_corners, figure, fitting, legend_above, name_bar, name_rows, palette, time_axis
-from threeloops.simulation.link import Link
+from threeloops.simulation.link import SharedLink
 from threeloops.training.data_parallel.buckets import assign_buckets
 from threeloops.training.data_parallel.scaling import Gradient, bucketed_step
 from threeloops.units import readable_bytes, readable_seconds
@@ -94,7 +94,7 @@ def fill_buckets(
     ready = tuple(accumulate(layer.seconds for layer in backward))
     gradients = [Gradient(at, layer.bytes, 1) for at, layer in zip(reversed(ready), layers, strict=True)]
     cap = max(bucket_bytes, 1) / 2**20  # from one byte on each layer has a bucket of its own
-    step = bucketed_step(gradients, ready[-1], ranks, Link(latency, bandwidth), cap, cap)
+    step = bucketed_step(gradients, ready[-1], ranks, SharedLink(latency, bandwidth), cap, cap)
     buckets = []
     for indices, span in zip(assign_buckets([layer.bytes for layer in layers], cap, cap), step.buckets, strict=True):
         held = [layers[index] for index in indices]

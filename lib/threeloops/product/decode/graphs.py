@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from threeloops.models.gpt import GPT
-from threeloops.product.decode.paged import Group, PagedCache, Rows, Step
+from threeloops.product.decode.paged import Group, PagedCache, Rows, StepTensors
 
 __all__ = ["DecodeGraphs"]
 
@@ -33,7 +33,7 @@ class DecodeGraphs:
         self._model = model
         self._cache = cache
         self._largest = largest
-        self._captured: dict[int, tuple[torch.cuda.CUDAGraph, Step, Tensor]] = {}
+        self._captured: dict[int, tuple[torch.cuda.CUDAGraph, StepTensors, Tensor]] = {}
 
     def hidden(self, chunks: Sequence[Rows]) -> Tensor:
         """Compute what `PagedCache.hidden` does, for chunks of one row each. The next call overwrites the result."""
@@ -49,7 +49,7 @@ class DecodeGraphs:
         graph.replay()
         return result[: len(chunks)]
 
-    def _capture(self, bucket: int, step: Step) -> tuple[torch.cuda.CUDAGraph, Step, Tensor]:
+    def _capture(self, bucket: int, step: StepTensors) -> tuple[torch.cuda.CUDAGraph, StepTensors, Tensor]:
         """Capture a graph with `step` as an example. The replay writes what `step` writes into the cache again."""
         static = _static(bucket, -(-self._model.config.max_sequence // self._cache.block_size), self._cache.device)
         _fill(static, step)
@@ -66,14 +66,14 @@ class DecodeGraphs:
         return graph, static, result
 
 
-def _static(rows: int, blocks: int, device: torch.device) -> Step:
+def _static(rows: int, blocks: int, device: torch.device) -> StepTensors:
     """Return tensors at fixed addresses, for steps of up to `rows` sequences of up to `blocks` blocks."""
     tokens, positions, slots, lengths = torch.zeros(4, rows, dtype=torch.long, device=device).unbind()
     tables = torch.zeros(rows, blocks, dtype=torch.long, device=device)
-    return Step(tokens, positions, slots, [], [Group(0, tables, 1, lengths, None)], None)
+    return StepTensors(tokens, positions, slots, [], [Group(0, tables, 1, lengths, None)], None)
 
 
-def _fill(static: Step, step: Step) -> None:
+def _fill(static: StepTensors, step: StepTensors) -> None:
     """Copy a step in. Remaining rows repeat its first row, and write the same values."""
     (mine,) = static.groups
     (theirs,) = step.groups

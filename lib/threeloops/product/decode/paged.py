@@ -18,7 +18,7 @@ from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.decode.flat import FlatGPT
 
-__all__ = ["Group", "PagedCache", "Rows", "Step"]
+__all__ = ["Group", "PagedCache", "Rows", "StepTensors"]
 
 _PADDING = 0.75
 """Sequences are padded together if the shortest has at least this share of the longest one's blocks."""
@@ -108,7 +108,7 @@ class PagedCache:
         """Zero positions `start` to `end` of one sequence, for example of guesses that gave nothing finite."""
         self._pool[:, [self._slot(block_table, position) for position in range(start, end)]] = 0
 
-    def run(self, model: GPT | FlatGPT, step: "Step") -> Tensor:
+    def run(self, model: GPT | FlatGPT, step: "StepTensors") -> Tensor:
         """Pass the rows of `step` through the model, and return (rows, width) in the step's order.
 
         On a GPU it waits for nothing.
@@ -116,7 +116,7 @@ class PagedCache:
         layers = [_Layer(slots, blocks, step) for slots, blocks in self._layers]
         return model.hidden(step.tokens[:, None], start=step.positions, caches=layers)[:, 0]
 
-    def prepare(self, chunks: Sequence[Rows]) -> "Step":
+    def prepare(self, chunks: Sequence[Rows]) -> "StepTensors":
         """Make the tensors that a pass over `chunks` needs."""
         device = self._pool.device
         size = self.block_size
@@ -143,7 +143,7 @@ class PagedCache:
         of_rows = torch.tensor([tokens, positions, slots], device=device)
         first_row = dict(rows)
         made = [self._group(first_row[group[0]], [chunks[member] for member in group], of_rows[1]) for group in groups]
-        return Step(of_rows[0], of_rows[1], of_rows[2], fresh, made, order)
+        return StepTensors(of_rows[0], of_rows[1], of_rows[2], fresh, made, order)
 
     def _block(self, block: int) -> Tensor:
         return self._pool[:, block * self.block_size : (block + 1) * self.block_size]
@@ -183,7 +183,7 @@ class PagedCache:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepTensors:
     """The tensors that all layers of one step share. Rows are in the order of the groups."""
 
     tokens: Tensor  # (rows,)
@@ -255,7 +255,7 @@ class _Layer:
 
     slots: Tensor  # (slots, keys or values, kv_heads, head_dim)
     blocks: Tensor  # the same memory, (blocks, elements of a block)
-    step: Step
+    step: StepTensors
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
         """q (rows, heads, 1, head_dim), k and v (rows, kv_heads, 1, head_dim): each row is a sequence to the model."""

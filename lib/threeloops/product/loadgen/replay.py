@@ -13,11 +13,11 @@ from threeloops.product.batching.simulated import StepShape
 from threeloops.product.loadgen.trace import Arrival, requests_of
 from threeloops.product.request import Request
 
-__all__ = ["Replay", "Step", "replay"]
+__all__ = ["Replay", "ReplayedStep", "replay"]
 
 
 @dataclass(frozen=True)
-class Step:
+class ReplayedStep:
     """One step: seconds from the beginning of the trace, the quantities of its cost, and the requests of its chunks."""
 
     start: float
@@ -38,7 +38,7 @@ class Replay:
     start: float
     requests: list[Request]
     refused: list[Request] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ReplayedStep] = field(default_factory=list)
 
 
 def replay(engine: Engine, arrivals: Sequence[Arrival], vocabulary: int = 256) -> Replay:
@@ -60,7 +60,7 @@ def replay(engine: Engine, arrivals: Sequence[Arrival], vocabulary: int = 256) -
         if batch.chunks:
             names = tuple(chunk.request.id for chunk in batch.chunks)
             ended = engine.clock.now()
-            result.steps.append(Step(began - start, ended - start, StepShape.of(batch), names))
+            result.steps.append(ReplayedStep(began - start, ended - start, StepShape.of(batch), names))
         elif coming:
             engine.clock.sleep_until(min(coming[-1].arrival, engine.scheduler.next_door()))
         elif engine.requests:

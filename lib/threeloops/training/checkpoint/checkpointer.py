@@ -20,7 +20,7 @@ from threeloops.training.checkpoint.format import DTYPES, CheckpointError, Corru
 from threeloops.training.checkpoint.manifest import Manifest, as_step, attempt_at, decode, directory_of, step_of
 from threeloops.training.checkpoint.pieces import Box, Sharded, assign_writers, check_cover, held, require_dense, split
 from threeloops.training.checkpoint.reader import check_files, read_into
-from threeloops.training.checkpoint.saving import Plan, Save, Staging
+from threeloops.training.checkpoint.saving import Save, SavePlan, Staging
 from threeloops.training.checkpoint.store import Store
 from threeloops.training.checkpoint.writer import Saved, saved_blocks
 
@@ -275,7 +275,7 @@ class Checkpointer:
             milestones=self.milestones,
         )
 
-    def _agree(self, step: int, state: Mapping[str, Any], attempt: str, mistake: str = "") -> Plan:
+    def _agree(self, step: int, state: Mapping[str, Any], attempt: str, mistake: str = "") -> SavePlan:
         """Return the part of a state that this rank writes. If there are errors, all ranks get the same ones."""
         (tensors, values), mine, described, sizes = split({}), {}, {}, {}
         try:
@@ -310,7 +310,7 @@ class Checkpointer:
         ]
         lacking = tuple(tuple(sorted(first.keys() - holding.values.keys())) for holding in holdings)
         boxes = {key: tensor for key, tensor in mine.items() if key in writers[self.rank]}
-        return Plan(
+        return SavePlan(
             step, attempt, self.rank, self.world, described, boxes, (first, *own), lacking if any(lacking) else ()
         )
 

@@ -24,9 +24,9 @@ from threeloops.training.checkpoint.format import CorruptCheckpointError, NewerC
 from threeloops.training.checkpoint.manifest import VERSION, Manifest, committed_as, decode, encode, step_of
 from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
-from threeloops.training.checkpoint.writer import Part, Saved, merge, workers, write_part
+from threeloops.training.checkpoint.writer import RankManifest, Saved, merge, workers, write_part
 
-__all__ = ["Plan", "Save", "Staging"]
+__all__ = ["Save", "SavePlan", "Staging"]
 
 _POLL_SECONDS = 0.002
 _GRACE_SECONDS = 5.0
@@ -38,7 +38,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass
-class Plan:
+class SavePlan:
     """The plan of a save, and the part of it that this rank writes."""
 
     step: int
@@ -66,7 +66,7 @@ class Save:
     """
 
     def __init__(
-        self, store: Store, plan: Plan, before: Saved, *, identifies: bool, keep: int, milestones: int
+        self, store: Store, plan: SavePlan, before: Saved, *, identifies: bool, keep: int, milestones: int
     ) -> None:
         self.plan = plan
         self._store = store
@@ -74,7 +74,7 @@ class Save:
         self._identifies = identifies
         self._keep = keep
         self._milestones = milestones
-        self._part: Part | None = None
+        self._part: RankManifest | None = None
         self._not_written = self._not_published = ""  # what users read
         self._started = threading.Event()
         self._written = threading.Event()
@@ -194,13 +194,13 @@ class Save:
         except Exception as error:
             warnings.warn(f"older checkpoints could not be removed: {_said(error)}", stacklevel=2)
 
-    def _part_of(self, rank: int) -> Part:
+    def _part_of(self, rank: int) -> RankManifest:
         """Return another rank's note, once it exists."""
         leave = float("inf")
         while not self._cancelled.is_set() and time.monotonic() < leave:
             with suppress(FileNotFoundError):
                 if note := self._store.read_note(self.plan.attempt, str(rank)):
-                    return msgspec.json.decode(note, type=Part)
+                    return msgspec.json.decode(note, type=RankManifest)
                 break
             if leave == float("inf") and not threading.main_thread().is_alive():
                 leave = time.monotonic() + _GRACE_SECONDS  # the program ends: do not keep it

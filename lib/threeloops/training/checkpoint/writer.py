@@ -21,14 +21,14 @@ from threeloops.training.checkpoint.manifest import BLOCK, Block, Entry, File, M
 from threeloops.training.checkpoint.pieces import Box
 from threeloops.training.checkpoint.store import Store
 
-__all__ = ["Part", "Saved", "merge", "saved_blocks", "workers", "write_part"]
+__all__ = ["RankManifest", "Saved", "merge", "saved_blocks", "workers", "write_part"]
 
 Saved = dict[tuple[str, tuple[int, ...], tuple[int, ...], str], tuple[tuple[File, ...], tuple[Block, ...]]]
 """Boxes of an earlier checkpoint. The key is the tensor's name and the start, shape and type of the box. The value is
 its blocks, and the files to which the numbers in the blocks refer."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class RankManifest(msgspec.Struct, frozen=True):
     """The manifest of one rank's file."""
 
     files: tuple[File, ...]
@@ -48,7 +48,7 @@ def write_part(
     shapes: Mapping[str, tuple[int, ...]],
     before: Saved,
     identifies: bool,
-) -> Part:
+) -> RankManifest:
     """Write a rank's file.
 
     Args:
@@ -63,7 +63,7 @@ def write_part(
     written = threading.Event()
     try:
         _compare(items, before, pool)
-        runs = [_Run(item, first, last) for item in items for first, last in item.changed()]
+        runs = [_BlockRange(item, first, last) for item in items for first, last in item.changed()]
         top = header([run.described(shapes[run.item.name]) for run in runs], {"format": "pt"})
         size = len(top) + sum(len(run.data) for run in runs)
         new = [item for item in items if not item.sums]
@@ -146,7 +146,7 @@ def _compare(items: Sequence[_Item], before: Saved, pool: ThreadPoolExecutor) ->
         item.reused = {n: (files[blocks[n].file], blocks[n]) for n in same}
 
 
-class _Run(msgspec.Struct, gc=False):
+class _BlockRange(msgspec.Struct, gc=False):
     """Blocks of an item that are written one after the other."""
 
     item: _Item
@@ -169,7 +169,7 @@ class _Run(msgspec.Struct, gc=False):
         return f"{key}, bytes from {self.first * BLOCK}", "U8", (len(self.data),)
 
 
-def _chunks(top: bytes, runs: Sequence[_Run], written: threading.Event) -> Iterator[bytes | memoryview]:
+def _chunks(top: bytes, runs: Sequence[_BlockRange], written: threading.Event) -> Iterator[bytes | memoryview]:
     """Yield the contents of the file. Set `written` when the store has taken all of them and only has to sync."""
     yield top
     for run in runs:
@@ -179,7 +179,7 @@ def _chunks(top: bytes, runs: Sequence[_Run], written: threading.Event) -> Itera
     written.set()
 
 
-def _part(items: Sequence[_Item], file: File | None) -> Part:
+def _part(items: Sequence[_Item], file: File | None) -> RankManifest:
     """Describe the blocks that were written to `file` and those in earlier files, in the order of the items."""
     numbers = {file: 0} if file else {}
     offset = file.header if file else 0
@@ -197,11 +197,11 @@ def _part(items: Sequence[_Item], file: File | None) -> Part:
                 blocks.append(Block(0, offset, length, digest))
                 offset += length
         pieces.setdefault(item.name, []).append(Piece(*item.box, tuple(blocks)))
-    return Part(tuple(numbers), pieces)
+    return RankManifest(tuple(numbers), pieces)
 
 
 def merge(
-    parts: Sequence[Part], described: Mapping[str, tuple[str, tuple[int, ...]]]
+    parts: Sequence[RankManifest], described: Mapping[str, tuple[str, tuple[int, ...]]]
 ) -> tuple[tuple[File, ...], dict[str, Entry]]:
     """The files and tensors of all ranks. `described` has the type and shape of every tensor, empty ones too."""
     numbers: dict[File, int] = {}

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from threeloops.training.data_parallel.clipping import clip_grad_norm, total_norm
     from threeloops.training.data_parallel.ddp import DDP, Bucket
     from threeloops.training.data_parallel.scaling import (
+        DataParallelStep,
         Gradient,
-        Step,
         bucketed_step,
         overlapped_step,
         ring_all_reduce_ends,
@@ -37,7 +37,7 @@ else:
     import_on_demand(__name__)
 
 __all__ = [
-    "DDP", "Bucket", "Gradient", "Step", "StragglerDetector", "assign_buckets", "batch_weights", "bucketed_step",
-    "clip_grad_norm", "expected_slowest", "gather_seconds", "overlapped_step", "proportional_batches",
+    "Bucket", "DDP", "DataParallelStep", "Gradient", "StragglerDetector", "assign_buckets", "batch_weights",
+    "bucketed_step", "clip_grad_norm", "expected_slowest", "gather_seconds", "overlapped_step", "proportional_batches",
     "ring_all_reduce_ends", "scaling_efficiency", "seed_rank", "total_norm",
 ]  # fmt: skip

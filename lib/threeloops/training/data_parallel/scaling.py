@@ -9,10 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threeloops.simulation.link import Link
+from threeloops.simulation.link import SharedLink
 from threeloops.training.data_parallel.buckets import BUCKET_CAP_MB, FIRST_BUCKET_MB, assign_buckets
 
-__all__ = ["Gradient", "Step", "bucketed_step", "overlapped_step", "ring_all_reduce_ends", "scaling_efficiency"]
+__all__ = [
+    "DataParallelStep",
+    "Gradient",
+    "bucketed_step",
+    "overlapped_step",
+    "ring_all_reduce_ends",
+    "scaling_efficiency",
+]
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Step:
+class DataParallelStep:
     """One step of `ranks` equal ranks."""
 
     ranks: int
@@ -69,7 +76,7 @@ def scaling_efficiency(throughput: float, ranks: int, throughput_of_one: float) 
     return throughput / (ranks * throughput_of_one)
 
 
-def overlapped_step(compute: float, communication: float, hidden: float, ranks: int) -> Step:
+def overlapped_step(compute: float, communication: float, hidden: float, ranks: int) -> DataParallelStep:
     """A step of which a stated share of the communication, `hidden`, takes place during computation.
 
     For gradients of S bytes on a ring `communication` is 2(n − 1) · (latency + S ÷ (n · bandwidth)).
@@ -79,17 +86,17 @@ def overlapped_step(compute: float, communication: float, hidden: float, ranks: 
             f"hidden = {hidden} of {communication} s behind {compute} s of computation: expected a share from 0 to 1 "
             "that fits into the computation"
         )
-    return Step(ranks, compute, communication, compute + (1 - hidden) * communication)
+    return DataParallelStep(ranks, compute, communication, compute + (1 - hidden) * communication)
 
 
 def bucketed_step(
     gradients: Sequence[Gradient],
     compute: float,
     ranks: int,
-    link: Link,
+    link: SharedLink,
     bucket_cap_mb: float = BUCKET_CAP_MB,
     first_bucket_mb: float = FIRST_BUCKET_MB,
-) -> Step:
+) -> DataParallelStep:
     """The step of `DDP`: each bucket's ring all-reduce begins when its last gradient is ready and the one before it has
     ended, and the step ends with computation and the last all-reduce.
 
@@ -109,10 +116,12 @@ def bucketed_step(
         ends = ring_all_reduce_ends(starts, elements, bytes_each, link)
         spans.append((min(starts), max(ends)))
         alone += max(ring_all_reduce_ends([0.0] * ranks, elements, bytes_each, link))
-    return Step(ranks, compute, alone, max([compute, *ends]), tuple(spans))
+    return DataParallelStep(ranks, compute, alone, max([compute, *ends]), tuple(spans))
 
 
-def ring_all_reduce_ends(starts: Sequence[float], elements: int, bytes_per_element: int, link: Link) -> list[float]:
+def ring_all_reduce_ends(
+    starts: Sequence[float], elements: int, bytes_per_element: int, link: SharedLink
+) -> list[float]:
     """Return when each rank ends a ring all-reduce (Patarasuk & Yuan 2009) that it starts at its own time.
 
     In each of 2(n − 1) steps a rank sends one chunk to the next rank and receives one from the previous rank. It

@@ -23,7 +23,7 @@ from threeloops import import_on_demand
 if TYPE_CHECKING:
     from threeloops.training.pipeline.check import IllegalSchedule, check, most_in_flight
     from threeloops.training.pipeline.draw import gantt
-    from threeloops.training.pipeline.runtime import Step, run_schedule
+    from threeloops.training.pipeline.runtime import StepResult, run_schedule
     from threeloops.training.pipeline.schedule import (
         Action,
         Schedule,
@@ -39,7 +39,7 @@ else:
     import_on_demand(__name__)
 
 __all__ = [
-    "Action", "Durations", "GPTStage", "IllegalSchedule", "Schedule", "Step", "Timed", "Timeline", "Transfers",
+    "Action", "Durations", "GPTStage", "IllegalSchedule", "Schedule", "StepResult", "Timed", "Timeline", "Transfers",
     "bubble_share", "check", "gantt", "gpipe", "gpt_stages", "input_backward", "interleaved",
     "most_in_flight", "one_f_one_b", "run_schedule", "simulate", "zb_h1", "zb_v",
 ]  # fmt: skip

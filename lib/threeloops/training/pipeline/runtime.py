@@ -15,11 +15,11 @@ from threeloops.training.pipeline.schedule import Action, Kind, Schedule
 from threeloops.training.pipeline.simulate import Durations, Timed
 from threeloops.training.pipeline.stages import input_backward
 
-__all__ = ["Step", "run_schedule"]
+__all__ = ["StepResult", "run_schedule"]
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResult:
     """One rank's result of a step."""
 
     loss: Tensor | None
@@ -39,7 +39,7 @@ def run_schedule(
     group: dist.ProcessGroup | None = None,
     durations: Durations | None = None,
     tags: bool | None = None,
-) -> Step:
+) -> StepResult:
     """Execute this rank's row. Afterwards `grad` of each weight has grown by the gradient of the mean loss over the
     microbatches, as if one process had computed it.
 
@@ -69,14 +69,14 @@ def run_schedule(
         ValueError: an argument does not fit the schedule, a stage's output differs from `activations`, or the group
             does not carry tensors of this device.
     """
-    run = _Run(schedule, stages, inputs, targets, loss, activations, group, tags)
+    run = _StepState(schedule, stages, inputs, targets, loss, activations, group, tags)
     return run.execute({kind: durations.seconds(kind, schedule.stages) for kind in _KINDS} if durations else {})
 
 
 _KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 
 
-class _Run:
+class _StepState:
     """The state of a step: arrived messages, messages in flight, and results that later actions need."""
 
     def __init__(
@@ -109,7 +109,7 @@ class _Run:
         self.owed: dict[tuple[int, int], Callable[[], None]] = {}
         """Functions that compute weight gradients later."""
 
-    def execute(self, seconds: Mapping[Kind, list[float]]) -> Step:
+    def execute(self, seconds: Mapping[Kind, list[float]]) -> StepResult:
         row = self.schedule.rows[self.rank]
         timed = []
         kind_of_messages = Tagged if self.tags else Ordered
@@ -125,7 +125,7 @@ class _Run:
                 timed.append(Timed(action, start, now()))
                 messages.send(action, result)
             messages.finish()
-        return Step(torch.stack(self.losses).sum() if self.losses else None, timed)
+        return StepResult(torch.stack(self.losses).sum() if self.losses else None, timed)
 
     def _perform(self, action: Action, given: Tensor | None) -> Tensor | None:
         """The result of an action, for the stage that needs it."""

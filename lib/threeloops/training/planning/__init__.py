@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         LLAMA_70B,
         LLAMA_405B,
         PUBLISHED,
-        Run,
+        PublishedRun,
         a100_node,
         h100_node,
         node,
@@ -34,6 +34,6 @@ else:
     import_on_demand(__name__)
 
 __all__ = [
-    "ALLOCATED_SHARE", "LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "Machine", "Memory", "PUBLISHED", "Plan", "Run",
+    "ALLOCATED_SHARE", "LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "Machine", "Memory", "PUBLISHED", "Plan", "PublishedRun",
     "StepTime", "Transformer", "a100_node", "h100_node", "memory", "node", "plans", "step_time",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from threeloops.training.collectives import Link
 from threeloops.training.planning.model import Transformer
 from threeloops.training.planning.plan import Machine, Plan
 
-__all__ = ["LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "PUBLISHED", "Run", "a100_node", "h100_node", "node"]
+__all__ = ["LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "PUBLISHED", "PublishedRun", "a100_node", "h100_node", "node"]
 
 _NVLINK = 3.4e-6
 _NETWORK = 14e-6  # seconds that NCCL 2.23 assumes for a hop of a ring (src/graph/tuning.cc)
@@ -49,7 +49,7 @@ def node(name: str, between: float, efficiency: float = 0.6, gpus: int = 8) -> M
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """One row of a table."""
 
     source: str
@@ -71,20 +71,22 @@ LLAMA_405B = Transformer(126, 16384, 128, 8, 53248, 128256)
 
 def _megatron(
     name: str, heads: int, width: int, layers: int, tp: int, pp: int, gpus: int, batch: int, teraflops: float
-) -> Run:
+) -> PublishedRun:
     model = Transformer(layers, width, heads, heads, 4 * width, 51200, gated=False, tied=True)
     plan = Plan(batch, 2048, dp=gpus // tp // pp, pp=pp, tp=tp, zero=0, recompute="full")
     flops = 96 * batch * 2048 * layers * width**2 * (1 + 2048 / (6 * width) + 51200 / (16 * layers * width))
-    return Run("megatron", name, model, a100_node(), plan, flops / gpus / (teraflops * 1e12))
+    return PublishedRun("megatron", name, model, a100_node(), plan, flops / gpus / (teraflops * 1e12))
 
 
-def _llama(name: str, plan: Plan, teraflops: float) -> Run:
+def _llama(name: str, plan: Plan, teraflops: float) -> PublishedRun:
     flops = LLAMA_405B.step_flops(plan.batch, plan.sequence)
-    return Run("llama3", name, LLAMA_405B, h100_node(), plan, flops / plan.gpus / (teraflops * 1e12))
+    return PublishedRun("llama3", name, LLAMA_405B, h100_node(), plan, flops / plan.gpus / (teraflops * 1e12))
 
 
-def _titan(name: str, model: Transformer, plan: Plan, tokens: float, gib: float, unlike: str = "float8") -> Run:
-    return Run(
+def _titan(
+    name: str, model: Transformer, plan: Plan, tokens: float, gib: float, unlike: str = "float8"
+) -> PublishedRun:
+    return PublishedRun(
         "torchtitan", name, model, h100_node(), plan, plan.batch * plan.sequence / plan.gpus / tokens, gib, unlike
     )
 

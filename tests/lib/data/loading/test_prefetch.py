@@ -19,7 +19,7 @@ from threeloops.data.loading.loader import Loader
 from threeloops.data.loading.prefetch import Prefetcher, prefetch
 from threeloops.data.loading.sampler import SamplerState, epoch_order
 from threeloops.data.loading.workers import ProcessWorker, SimulatedWorker, ThreadWorker
-from threeloops.data.storage.slow_store import Link, VirtualStore
+from threeloops.data.storage.slow_store import SharedLink, VirtualStore
 from threeloops.data.storage.store import MemoryStore
 from threeloops.simulation.clock import VirtualClock
 from threeloops.simulation.pipeline import Stage, simulate
@@ -154,7 +154,7 @@ def test_a_sample_is_awaited_with_as_many_behind_it_as_the_pipeline_has(ahead):
     """One meaning of `ahead`: the simulated pipeline and the prefetcher take the same time, to the last step."""
     stages = [Stage("fetch", 0.23, workers=9), Stage("train", 0.05)]
     expected = simulate(stages, [1] * 40, ahead).seconds
-    assert epoch_seconds(workers=9, ahead=ahead, link=Link(0.21, float("inf"))) == pytest.approx(expected)
+    assert epoch_seconds(workers=9, ahead=ahead, link=SharedLink(0.21, float("inf"))) == pytest.approx(expected)
 
 
 def test_threads_load_while_the_consumer_works():
@@ -374,7 +374,7 @@ def epoch_seconds(workers, ahead, step=0.05, samples=40, link=None):
     """A loop over a store of 200 ms and 1 MB/s, samples of 10 kB, on a virtual clock."""
     clock = VirtualClock()
     objects = MemoryStore({str(n): n.to_bytes(2, "big") * 5000 for n in range(samples)})
-    store = VirtualStore(objects, link or Link(0.2, 1e6), clock)
+    store = VirtualStore(objects, link or SharedLink(0.2, 1e6), clock)
     keys = [str(n) for n in range(samples)]
     found = []
     for data in Prefetcher(keys, lambda n: SimulatedWorker(store, 0.02, f"worker {n}"), workers, ahead):
@@ -404,7 +404,7 @@ def test_workers_do_not_widen_a_link():
 
 
 def test_an_object_that_a_store_lacks_is_named():
-    store = VirtualStore(MemoryStore({}), Link(0.2, 1e6), VirtualClock())
+    store = VirtualStore(MemoryStore({}), SharedLink(0.2, 1e6), VirtualClock())
     with pytest.raises(WorkerFailed, match="worker 0, sample '0': KeyError") as caught:
         list(Prefetcher(["0"], lambda n: SimulatedWorker(store, 0.02, f"worker {n}"), 2, 4))
     assert isinstance(caught.value.__cause__, KeyError)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.data.storage.cache import CachedStore
-from threeloops.data.storage.slow_store import Link, SlowStore, VirtualStore
+from threeloops.data.storage.slow_store import SharedLink, SlowStore, VirtualStore
 from threeloops.data.storage.store import MemoryStore
 from threeloops.simulation.clock import VirtualClock
 
 OBJECTS = MemoryStore({f"object {i}": bytes([i]) * 1000 for i in range(8)})
 
 
-def arrivals(link: Link, keys: list[str]) -> list[tuple[float, object]]:
+def arrivals(link: SharedLink, keys: list[str]) -> list[tuple[float, object]]:
     """(when, what) for requests that are all made at 0 s."""
     clock, found = VirtualClock(), []
     store = VirtualStore(OBJECTS, link, clock)
@@ -28,19 +28,19 @@ def arrivals(link: Link, keys: list[str]) -> list[tuple[float, object]]:
 
 
 def test_one_request_takes_a_latency_and_its_bytes():
-    ((when, data),) = arrivals(Link(0.5, 10_000), ["object 3"])
+    ((when, data),) = arrivals(SharedLink(0.5, 10_000), ["object 3"])
     assert when == pytest.approx(0.6) and data == b"\3" * 1000
 
 
 def test_latencies_of_concurrent_requests_overlap_and_bytes_queue():
-    found = arrivals(Link(0.5, 10_000), [f"object {i}" for i in range(8)])
+    found = arrivals(SharedLink(0.5, 10_000), [f"object {i}" for i in range(8)])
     assert [when for when, _ in found] == pytest.approx([0.6 + 0.1 * i for i in range(8)])
 
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 5000)), min_size=1, max_size=20))
 def test_the_link_is_never_faster_than_its_two_numbers(requests):
-    link = Link(0.3, 2_000)
+    link = SharedLink(0.3, 2_000)
     ends = [link.reserve(asked, size) for asked, size in sorted(requests)]
     assert ends == sorted(ends)
     assert all(
@@ -53,13 +53,13 @@ def test_the_link_is_never_faster_than_its_two_numbers(requests):
 
 def test_serial_reads_on_the_virtual_clock_pay_every_latency():
     clock = VirtualClock()
-    store = SlowStore(OBJECTS, Link(0.5, 10_000), clock=clock)
+    store = SlowStore(OBJECTS, SharedLink(0.5, 10_000), clock=clock)
     assert [store.get(f"object {i}")[0] for i in range(4)] == [0, 1, 2, 3]
     assert clock.now() == pytest.approx(4 * 0.6)
 
 
 def test_an_unknown_object_is_a_key_error_after_the_latency():
-    ((when, error),) = arrivals(Link(0.5, 1), ["nothing"])
+    ((when, error),) = arrivals(SharedLink(0.5, 1), ["nothing"])
     assert when == 0.5 and isinstance(error, KeyError) and "nothing" in str(error)
 
 
@@ -67,8 +67,8 @@ def test_an_unknown_object_is_a_key_error_after_the_latency():
 def test_real_waiting_and_events_give_the_same_answer_at_the_same_time(key, latency):
     """Objects that are there and that are not."""
     serial, seen = VirtualClock(), []
-    store = SlowStore(OBJECTS, one := Link(latency, 10_000), clock=serial)
-    other = Link(latency, 10_000)
+    store = SlowStore(OBJECTS, one := SharedLink(latency, 10_000), clock=serial)
+    other = SharedLink(latency, 10_000)
     ((when, answer),) = arrivals(other, [key])
     try:
         seen.append(store.get(key))
@@ -85,7 +85,7 @@ class Failing:
 
 def test_what_a_store_raises_is_an_answer_too():
     clock, found = VirtualClock(), []
-    VirtualStore(Failing(), Link(0.5, 1), clock).request("file", found.append)
+    VirtualStore(Failing(), SharedLink(0.5, 1), clock).request("file", found.append)
     clock.run_until(lambda: bool(found))
     assert clock.now() == 0.5 and isinstance(found[0], OSError)
 
@@ -93,7 +93,7 @@ def test_what_a_store_raises_is_an_answer_too():
 @pytest.mark.parametrize(("latency", "bandwidth"), [(-1, 1), (0, 0), (math.nan, 1), (0, math.nan)])
 def test_a_link_needs_two_sensible_numbers(latency, bandwidth):
     with pytest.raises(ValueError, match="expected ≥ 0 and positive"):
-        Link(latency, bandwidth)
+        SharedLink(latency, bandwidth)
 
 
 def test_planned_things_happen_in_order_and_waiting_for_nothing_is_a_deadlock():

@@ -2,7 +2,7 @@
 
 import pytest
 from threeloops.data.storage.cache import CachedStore
-from threeloops.data.storage.slow_store import Link, SlowStore
+from threeloops.data.storage.slow_store import SharedLink, SlowStore
 from threeloops.data.storage.store import MemoryStore
 from threeloops.simulation.clock import VirtualClock
 
@@ -14,7 +14,7 @@ def store(request, tmp_path):
     if request.param == "memory":
         return MemoryStore(OBJECTS)
     if request.param == "slow":
-        return SlowStore(MemoryStore(OBJECTS), Link(0.0, 1e9), clock=VirtualClock())
+        return SlowStore(MemoryStore(OBJECTS), SharedLink(0.0, 1e9), clock=VirtualClock())
     cached = CachedStore(MemoryStore(OBJECTS), tmp_path, 1000)
     for key in OBJECTS if request.param == "cached before" else ():
         cached.get(key)

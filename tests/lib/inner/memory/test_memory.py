@@ -11,9 +11,9 @@ from threeloops.hardware import device
 from threeloops.inner.memory import (
     LiveStorage,
     MemoryBudgetExceeded,
-    Step,
     Storage,
     Timeline,
+    TrainingStep,
     account,
     draw_bars,
     draw_timeline,
@@ -376,7 +376,7 @@ def test_a_budget_that_is_met_is_not_noticed():
 def test_a_quantity_that_does_not_fit_is_named(changes, names):
     sizes = {"model": TINY(layers=6), "batch": 1, "sequence": 16} | changes
     with pytest.raises(ValueError, match=names):
-        Step(**sizes)
+        TrainingStep(**sizes)
 
 
 def test_no_layers_and_no_budget_are_named():
@@ -385,7 +385,7 @@ def test_no_layers_and_no_budget_are_named():
     with pytest.raises(ValueError, match="budget_bytes = 0"):
         LiveStorage(budget_bytes=0)
     with pytest.raises(ValueError, match="dtype = 'int8': expected one of float64, float32, float16, bfloat16"):
-        Step(TINY(), 1, 16, dtype="int8")
+        TrainingStep(TINY(), 1, 16, dtype="int8")
 
 
 def test_bytes_a_parameter():

@@ -25,7 +25,7 @@ from threeloops.inner.replay.execution import execute, execute_compiled
 from threeloops.inner.replay.inputs import Inputs, inputs_of, view
 from threeloops.inner.replay.messages import answer_from, perform, question
 from threeloops.inner.replay.recorder import record
-from threeloops.inner.replay.recordings.reader import Limits, check
+from threeloops.inner.replay.recordings.reader import RecordingLimits, check
 from threeloops.inner.replay.recordings.steps import (
     Allocate,
     Copy,
@@ -103,7 +103,7 @@ def replayed(launcher, *args, l2=None, **kwargs):
     return answer_from(json.loads(json.dumps(answer)), [bytearray(buffer) for buffer in sent])
 
 
-LIMITS = Limits()
+LIMITS = RecordingLimits()
 
 
 def read(data, inputs, kernels, limits=LIMITS):
@@ -721,7 +721,7 @@ def number_by_number(x):
 def test_limits_hold_and_say_what_they_are():
     def refused(launcher, **limits):
         with pytest.raises(RecordingRefused) as error:
-            read(record(launcher, [torch.zeros(640)], {}).to_dict(), [2560], KERNELS, Limits(**limits))
+            read(record(launcher, [torch.zeros(640)], {}).to_dict(), [2560], KERNELS, RecordingLimits(**limits))
         return str(error.value)
 
     assert "2 steps, at most 1" in refused(launch_twice, steps=1)
@@ -774,7 +774,7 @@ def test_a_loop_without_end_ends_and_the_next_is_answered(server):
 
 def test_a_question_that_is_too_large_says_so_and_the_next_is_answered(server):
     with pytest.raises(ProcessLost, match="was not asked: a value of .* MiB is too large"):
-        server({"source": " " * frames.Limits().tree_bytes}, [], 600)
+        server({"source": " " * frames.FrameLimits().tree_bytes}, [], 600)
     assert server(*asked(launch_twice), 600)[0]["outputs"]
 
 

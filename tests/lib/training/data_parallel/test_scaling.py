@@ -6,19 +6,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from charged import ChargedLinear
-from threeloops.simulation.link import Link
+from threeloops.simulation.link import SharedLink
 from threeloops.training.cluster import Cluster, advance_to, compute, now, uniform
 from threeloops.training.data_parallel import (
     DDP,
+    DataParallelStep,
     Gradient,
-    Step,
     bucketed_step,
     overlapped_step,
     ring_all_reduce_ends,
     scaling_efficiency,
 )
 
-LINK = Link(10e-6, 1e9)
+LINK = SharedLink(10e-6, 1e9)
 WIDTHS = [(64, 33), (33, 128), (128, 7), (7, 65), (65, 1)]
 """Layers whose gradients divide by no number of ranks; each has a bias too."""
 CAPS = [(100.0, 100.0), (0.01, 0.01), (0.01, 0.001), (1e-6, 1e-6)]
@@ -75,7 +75,7 @@ def skewed(seconds, elements):
 def test_an_all_reduce_that_ranks_start_at_different_times_ends_when_the_virtual_cluster_says(elements):
     starts = [3e-4, 0.0, 1e-5, 5e-4]
     run = Cluster(uniform(4, 10e-6, 1e7)).run(skewed, starts, elements)
-    ends = ring_all_reduce_ends(starts, elements, 4, Link(10e-6, 1e7))
+    ends = ring_all_reduce_ends(starts, elements, 4, SharedLink(10e-6, 1e7))
     assert sorted(run.results) == pytest.approx(sorted(ends), rel=1e-12)
 
 
@@ -132,7 +132,7 @@ def test_efficiency_is_throughput_over_that_of_as_many_single_ranks():
         (lambda: overlapped_step(1.0, 1.0, 1.5, 2), "hidden = 1.5"),
         (lambda: overlapped_step(1.0, 9.0, 0.5, 2), "fits into the computation"),
         (lambda: overlapped_step(0.0, 9.0, 0.0, 2), r"compute = 0.0 s"),
-        (lambda: Step(0, 1.0, 1.0, 2.0), "0 ranks"),
+        (lambda: DataParallelStep(0, 1.0, 1.0, 2.0), "0 ranks"),
         (lambda: scaling_efficiency(1.0, 0, 1.0), "on 0 ranks"),
         (lambda: scaling_efficiency(0.0, 2, 1.0), "throughput = 0.0"),
     ],

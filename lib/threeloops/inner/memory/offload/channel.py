@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from threeloops.simulation.clock import RealClock
-from threeloops.simulation.link import Link
+from threeloops.simulation.link import SharedLink
 
 __all__ = ["Channel", "Pairs", "StreamChannel", "ThreadChannel", "channel_for"]
 
@@ -31,7 +31,7 @@ class ThreadChannel:
     def __init__(self, bytes_per_second: float | None = None):
         if bytes_per_second is not None and not bytes_per_second > 0:
             raise ValueError(f"bytes_per_second = {bytes_per_second}: expected a positive bandwidth, or None")
-        self._link = Link(0.0, bytes_per_second or math.inf)
+        self._link = SharedLink(0.0, bytes_per_second or math.inf)
         self._clock = RealClock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="offload")
 

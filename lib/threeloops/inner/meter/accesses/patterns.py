@@ -181,14 +181,14 @@ class Pattern:
             return lanes.reshape(-1, _REQUEST_LANES)
         mask = np.ones(len(lanes), bool) if self.mask is None else self.by_thread(self.mask)
         if padding:
-            lanes, mask = (np.append(each, np.zeros(padding, each.dtype)) for each in (lanes, mask))
+            lanes, mask = (np.append(array, np.zeros(padding, array.dtype)) for array in (lanes, mask))
         active = np.flatnonzero(mask)
         request = active // _REQUEST_LANES
         new = np.ones(len(active), bool)
         np.not_equal(request[1:], request[:-1], out=new[1:])
         first = active[new]
         used = request[new]
-        rows, masks = (each.reshape(-1, _REQUEST_LANES)[used] for each in (lanes, mask))
+        rows, masks = (array.reshape(-1, _REQUEST_LANES)[used] for array in (lanes, mask))
         return np.where(masks, rows, lanes[first][:, None])
 
 

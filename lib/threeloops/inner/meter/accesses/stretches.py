@@ -37,10 +37,10 @@ class Stretches:
         """
         parts = []
         for own in _alike(pattern):
-            known = patterns[int(pattern[own[0]])]
-            if exact and known.spans is None:
+            common = patterns[int(pattern[own[0]])]
+            if exact and common.spans is None:
                 return None
-            spans = known.spans or known.hull
+            spans = common.spans or common.hull
             starts, ends = (np.add.outer(base[own], bound).ravel() for bound in spans)
             parts.append((starts, ends, np.repeat(program[own], len(spans[0]))))
         starts, ends, programs = (
@@ -48,7 +48,7 @@ class Stretches:
         )
         if len(starts) > 1:
             order = np.argsort(starts, kind="stable")
-            starts, ends, programs = (each[order] for each in (starts, ends, programs))
+            starts, ends, programs = (array[order] for array in (starts, ends, programs))
         return cls(starts, ends, programs)
 
     @property

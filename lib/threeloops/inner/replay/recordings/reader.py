@@ -35,11 +35,11 @@ from threeloops.inner.replay.recordings.steps import (
     malformed,
 )
 
-__all__ = ["Limits", "check"]
+__all__ = ["RecordingLimits", "check"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class RecordingLimits:
     """The most that one recording may ask for.
 
     `fills` is limited because a launcher could write remembered results number by number. `copies` is limited because
@@ -58,14 +58,14 @@ class Limits:
     output_bytes: int = 1 << 28
 
 
-_USUAL = Limits()
+_USUAL = RecordingLimits()
 
 
 def check(
     recording: Recording,
     inputs: Sequence[int],
     kernels: Mapping[str, Kernel],
-    limits: Limits = _USUAL,
+    limits: RecordingLimits = _USUAL,
     given: Sequence[StridedView] = (),
 ) -> None:
     """Check a decoded recording.
@@ -83,7 +83,11 @@ def check(
 
 class _Reader:
     def __init__(
-        self, inputs: Sequence[int], kernels: Mapping[str, Kernel], limits: Limits, given: Sequence[StridedView]
+        self,
+        inputs: Sequence[int],
+        kernels: Mapping[str, Kernel],
+        limits: RecordingLimits,
+        given: Sequence[StridedView],
     ) -> None:
         self.given = {without_ones(view) for view in given}
         self.sizes = list(inputs)

@@ -16,11 +16,11 @@ from threeloops import import_on_demand
 
 if TYPE_CHECKING:
     from threeloops.product.service.admission.admission import Admission
-    from threeloops.product.service.admission.client import Client, Limits
+    from threeloops.product.service.admission.client import Client, ClientLimits
     from threeloops.product.service.admission.keys import Keys, KeysFileError
     from threeloops.product.service.admission.refused import Refused
     from threeloops.product.service.admission.token_bucket import TokenBucket
 else:
     import_on_demand(__name__)
 
-__all__ = ["Admission", "Client", "Keys", "KeysFileError", "Limits", "Refused", "TokenBucket"]
+__all__ = ["Admission", "Client", "ClientLimits", "Keys", "KeysFileError", "Refused", "TokenBucket"]

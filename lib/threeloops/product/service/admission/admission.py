@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from threeloops.product.service.admission.client import Client, Limits
+from threeloops.product.service.admission.client import Client, ClientLimits
 from threeloops.product.service.admission.queue_rate import QueueRate
 from threeloops.product.service.admission.refused import Refused
 from threeloops.product.service.admission.token_bucket import TokenBucket
@@ -29,7 +29,7 @@ _UNMEASURED = 1.0  # seconds: Retry-After where nothing was measured
 class _Account:
     """A client's remaining limits, and how many of its requests run or are queued."""
 
-    limits: Limits
+    limits: ClientLimits
     requests: TokenBucket | None
     tokens: TokenBucket | None
     inside: int = 0

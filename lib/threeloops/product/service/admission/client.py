@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass, field, fields
 
-__all__ = ["Client", "Limits"]
+__all__ = ["Client", "ClientLimits"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ClientLimits:
     """The limits of one client. Infinity, the default, means no limit. Raises ValueError naming a field out of range.
 
     A request costs one request, and as many tokens as its prompt and `max_tokens` together. That is what it may use,
@@ -37,5 +37,5 @@ class Client:
     """`admin` may switch models."""
 
     name: str
-    limits: Limits = field(default_factory=Limits)
+    limits: ClientLimits = field(default_factory=ClientLimits)
     admin: bool = False

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from threeloops.files import read_toml
-from threeloops.product.service.admission.client import Client, Limits
+from threeloops.product.service.admission.client import Client, ClientLimits
 from threeloops.product.service.admission.refused import Refused
 
 __all__ = ["Keys", "KeysFileError"]
@@ -163,13 +163,13 @@ def _hash_of(text: Any) -> bytes:
     return bytes.fromhex(text)
 
 
-def _limits(table: Any) -> Limits:
-    names = [field.name for field in fields(Limits)]
+def _limits(table: Any) -> ClientLimits:
+    names = [field.name for field in fields(ClientLimits)]
     if not isinstance(table, dict):
         raise ValueError(f"limits = {table!r}: expected a table with {', '.join(names)}")
     if unknown := table.keys() - set(names):
         raise ValueError(f"limits has no field {min(unknown)!r}: expected {', '.join(names)}")
-    return Limits(**table)
+    return ClientLimits(**table)
 
 
 def _line_of(text: str, number: int, field: str) -> int:

@@ -9,7 +9,7 @@ from itertools import count
 from threeloops.module_process import command
 from threeloops.product.grammar import GrammarError
 from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
-from threeloops.product.service.engine.link import Link
+from threeloops.product.service.engine.link import MessageLink
 from threeloops.product.service.engine.messages import (
     AskStats,
     Cancel,
@@ -59,7 +59,7 @@ class EngineClient:
         self._gone = asyncio.Event()
         self._reason = ""
         self._process: asyncio.subprocess.Process
-        self._link: Link
+        self._link: MessageLink
 
     @classmethod
     async def start(cls, spec: EngineSpec) -> "EngineClient":
@@ -69,7 +69,7 @@ class EngineClient:
         with theirs:
             words = command("threeloops.product.service.engine.process")
             self._process = await asyncio.create_subprocess_exec(*words, stdin=theirs.fileno(), start_new_session=True)
-        self._link = await Link.open(ours, FromEngine, self._receive, self._lost)
+        self._link = await MessageLink.open(ours, FromEngine, self._receive, self._lost)
         self._link.send(Load(spec))
         return self
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from threeloops.frames import FrameReader, frame
 from threeloops.product.service.engine.messages import Message
 
-__all__ = ["Link"]
+__all__ = ["MessageLink"]
 
 
-class Link(asyncio.Protocol):
+class MessageLink(asyncio.Protocol):
     """Send and receive messages. Messages sent within one turn of the loop go out in one write.
 
     `receive` is called with each message. `lost` is called once, when the other end is gone or sent something that is
@@ -27,7 +27,7 @@ class Link(asyncio.Protocol):
     @classmethod
     async def open(
         cls, end: socket.socket, kind: object, receive: Callable[[Message], None], lost: Callable[[], None]
-    ) -> "Link":
+    ) -> "MessageLink":
         _, link = await asyncio.get_running_loop().create_unix_connection(lambda: cls(kind, receive, lost), sock=end)
         return link
 

@@ -16,7 +16,7 @@ from threeloops.training.checkpoint.crash.model.operations import Record, Saved
 from threeloops.training.checkpoint.crash.model.rules import POSIX, Rules
 from threeloops.training.checkpoint.crash.model.states import Files, State, crash_states, files_after
 
-__all__ = ["Found", "Report", "Judgement", "check", "loaded", "write_files"]
+__all__ = ["BadState", "Judgement", "Report", "check", "loaded", "write_files"]
 
 Judgement = Literal["old", "new", "lost", "broken"]
 """The result of a load: the value of the last save that returned ("old"); the next value ("new"); an earlier value, so
@@ -24,7 +24,7 @@ that a save that returned was lost; or an error or a value that was never saved 
 
 
 @dataclass(frozen=True)
-class Found:
+class BadState:
     """A state in which a load failed, and the result of that load."""
 
     state: State
@@ -44,7 +44,7 @@ class Report:
     all_of_them: bool
     """Whether every state was tried, or only corners and a sample (see `crash_states`)."""
     by_point: dict[int, Counter[Judgement]] = field(repr=False)
-    bad: list[Found]
+    bad: list[BadState]
 
     @property
     def ok(self) -> bool:
@@ -105,7 +105,7 @@ def check(
             verdict, what = loads.judge(state, saved)
             by_point.setdefault(state.point, Counter())[verdict] += 1
             if verdict in ("lost", "broken"):
-                bad.append(Found(state, verdict, what))
+                bad.append(BadState(state, verdict, what))
     bad.sort(key=lambda finding: (len(finding.state.losses), finding.state.point))
     return Report(rules, len(crashes.states), crashes.all_of_them, by_point, bad)
 

@@ -4,7 +4,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from threeloops.product.service.admission import Admission, Client, Limits, Refused
+from threeloops.product.service.admission import Admission, Client, ClientLimits, Refused
 from threeloops.simulation.event_loop import now, run
 
 ANYBODY = Client("anybody")
@@ -177,7 +177,7 @@ def test_nobody_inside_is_drained_at_once():
 def test_a_client_has_its_own_buckets_and_is_told_when_to_come_back():
     async def main():
         admission = admission_of(max_running=99)
-        alice = Client("alice", Limits(requests_per_second=0.5, request_burst=3))
+        alice = Client("alice", ClientLimits(requests_per_second=0.5, request_burst=3))
         assert [await work(admission, 0, alice) for _ in range(3)] == [0, 0, 0]
         refused = await work(admission, 0, alice)
         assert (refused.status, refused.code, refused.retry_after) == (429, "rate_limit_exceeded", 2)
@@ -191,7 +191,7 @@ def test_a_client_has_its_own_buckets_and_is_told_when_to_come_back():
 def test_tokens_are_charged_as_they_are_asked_for_and_from_both_buckets_or_from_none():
     async def main():
         admission = admission_of(max_running=99)
-        limits = Limits(requests_per_second=0, request_burst=2, tokens_per_second=10, token_burst=100)
+        limits = ClientLimits(requests_per_second=0, request_burst=2, tokens_per_second=10, token_burst=100)
         alice = Client("alice", limits)
         assert await work(admission, 0, alice, tokens=90) == 0
         for _ in range(5):  # these cost no request
@@ -206,7 +206,9 @@ def test_tokens_are_charged_as_they_are_asked_for_and_from_both_buckets_or_from_
 
 def test_more_tokens_than_a_client_may_ever_ask_for_is_its_mistake():
     async def main():
-        refused = await work(admission_of(), 0, Client("a", Limits(tokens_per_second=1, token_burst=50)), tokens=51)
+        refused = await work(
+            admission_of(), 0, Client("a", ClientLimits(tokens_per_second=1, token_burst=50)), tokens=51
+        )
         assert (refused.status, refused.param, refused.retry_after) == (400, "max_tokens", None)
 
     run(main)
@@ -215,7 +217,7 @@ def test_more_tokens_than_a_client_may_ever_ask_for_is_its_mistake():
 def test_a_client_holds_at_most_so_many_places_whether_it_runs_or_waits():
     async def main():
         admission = admission_of(max_running=1, max_queued=9)
-        alice = Client("alice", Limits(concurrent=2))
+        alice = Client("alice", ClientLimits(concurrent=2))
         *inside, refused = await all_of(*(work(admission, 1, alice) for _ in range(3)))
         assert (inside, refused.status, refused.code) == ([0, 1], 429, "concurrency_limit_exceeded")
         assert await work(admission, 0, alice) == 2
@@ -226,7 +228,7 @@ def test_a_client_holds_at_most_so_many_places_whether_it_runs_or_waits():
 def test_the_clients_limit_is_named_before_the_services_and_a_full_service_charges_nothing():
     async def main():
         admission = admission_of(max_queued=0)
-        alice = Client("alice", Limits(requests_per_second=0, request_burst=1))
+        alice = Client("alice", ClientLimits(requests_per_second=0, request_burst=1))
         other = asyncio.create_task(work(admission, 1))
         await asyncio.sleep(0)
         assert (await work(admission, 0, alice)).status == 503
@@ -243,9 +245,9 @@ def test_the_clients_limit_is_named_before_the_services_and_a_full_service_charg
 def test_new_limits_of_a_client_hold_at_once_and_who_is_inside_is_still_counted():
     async def main():
         admission = admission_of(max_running=9)
-        inside = [asyncio.create_task(work(admission, 1, Client("a", Limits(concurrent=2)))) for _ in range(2)]
+        inside = [asyncio.create_task(work(admission, 1, Client("a", ClientLimits(concurrent=2)))) for _ in range(2)]
         await asyncio.sleep(0)
-        stricter = Client("a", Limits(concurrent=1))
+        stricter = Client("a", ClientLimits(concurrent=1))
         assert (await work(admission, 0, stricter)).code == "concurrency_limit_exceeded"
         await asyncio.gather(*inside)
         assert await work(admission, 0, stricter) == 1
@@ -324,7 +326,7 @@ def test_a_deadline_that_cannot_be_is_refused(deadline):
 
 def test_a_wait_that_nobody_lives_to_see_is_no_time_to_come_back():
     async def main():
-        client = Client("c", Limits(requests_per_second=1e-300, request_burst=1))
+        client = Client("c", ClientLimits(requests_per_second=1e-300, request_burst=1))
         admission = admission_of()
         await work(admission, 0, client)
         refused = await work(admission, 0, client)

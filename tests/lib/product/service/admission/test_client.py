@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from threeloops.product.service.admission import Limits
+from threeloops.product.service.admission import ClientLimits
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from threeloops.product.service.admission import Limits
 )
 def test_a_limit_out_of_range_is_refused_by_name(limits):
     with pytest.raises(ValueError, match=f"{next(iter(limits))} = "):
-        Limits(**limits)
+        ClientLimits(**limits)
 
 
 def test_without_numbers_there_is_no_limit():
-    assert Limits() == Limits(requests_per_second=math.inf, tokens_per_second=math.inf, concurrent=math.inf)
+    assert ClientLimits() == ClientLimits(requests_per_second=math.inf, tokens_per_second=math.inf, concurrent=math.inf)

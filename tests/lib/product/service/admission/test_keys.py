@@ -3,7 +3,7 @@ import logging
 import os
 
 import pytest
-from threeloops.product.service.admission import Keys, KeysFileError, Limits, Refused
+from threeloops.product.service.admission import ClientLimits, Keys, KeysFileError, Refused
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_new_key_opens_the_door_that_its_entry_describes(path):
     path.write_text(entry + other + "admin = true\nlimits = { requests_per_second = 5, concurrent = 2 }\n")
     keys = Keys.load(path)
     assert keys.client(f"Bearer {alice}").name == "alice"
-    assert keys.client(f"bearer  {bob} ").limits == Limits(requests_per_second=5, concurrent=2)
+    assert keys.client(f"bearer  {bob} ").limits == ClientLimits(requests_per_second=5, concurrent=2)
     assert (keys.client(f"Bearer {alice}").admin, keys.client(f"Bearer {bob}").admin) == (False, True)
 
 
@@ -75,7 +75,7 @@ def test_every_entry_is_compared_whether_it_is_the_first_or_none(path, monkeypat
 
 def test_without_a_file_everybody_is_anonymous_and_nobody_an_admin():
     client = Keys.open().client(None)
-    assert (client.name, client.admin, client.limits) == ("anonymous", False, Limits())
+    assert (client.name, client.admin, client.limits) == ("anonymous", False, ClientLimits())
     assert Keys.open().client("Bearer whatever") == client
 
 

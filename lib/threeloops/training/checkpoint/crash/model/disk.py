@@ -14,7 +14,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
     BadRecord,
     Create,
     Entry,
-    Link,
+    HardLink,
     MakeFolder,
     MakeLink,
     Operation,
@@ -108,7 +108,7 @@ class Disk:
             case MakeLink(link, path, target):
                 self._new(link, path, target, target)
                 self._change_names(operation, link, {self._key(path, free=True): link})
-            case Link(file, path):
+            case HardLink(file, path):
                 self._file(file)
                 self._change_names(operation, file, {self._key(path, free=True): file})
             case Remove(path):

@@ -15,7 +15,7 @@ __all__ = [
     "BadRecord",
     "Create",
     "Entry",
-    "Link",
+    "HardLink",
     "MakeFolder",
     "MakeLink",
     "Operation",
@@ -129,7 +129,7 @@ class Rename(_Operation, frozen=True):
         return f"rename {self.old} → {self.new}"
 
 
-class Link(_Operation, frozen=True):
+class HardLink(_Operation, frozen=True):
     """Another name for a file."""
 
     file: _Number
@@ -161,7 +161,18 @@ class Saved(_Operation, frozen=True):
 
 
 Operation = (
-    Create | MakeFolder | MakeLink | Write | Truncate | Sync | SyncAll | Rename | Link | Remove | RemoveFolder | Saved
+    Create
+    | MakeFolder
+    | MakeLink
+    | Write
+    | Truncate
+    | Sync
+    | SyncAll
+    | Rename
+    | HardLink
+    | Remove
+    | RemoveFolder
+    | Saved
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from threeloops.training.checkpoint.crash.model.operations import (
     Create,
-    Link,
+    HardLink,
     MakeFolder,
     MakeLink,
     Operation,
@@ -260,7 +260,7 @@ class _Calls:
         inside = self._name(dst, dst_dir_fd)
         plain(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
         if inside is not None and (file := self._recorder.known(self._status(inside))):
-            self._add(Link(file[0], inside))
+            self._add(HardLink(file[0], inside))
 
     def symlink(self, plain, src, dst, target_is_directory=False, *, dir_fd=None):
         inside = self._name(dst, dir_fd)

@@ -10,7 +10,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
     ROOT,
     Create,
     Entry,
-    Link,
+    HardLink,
     MakeFolder,
     MakeLink,
     Operation,
@@ -287,7 +287,7 @@ class Kernel(Processes):
         if not number:
             raise Escaped(f"the save linked `{new}` to a file outside of the folder")
         self._names[new] = number
-        self._add(Link(number, new))
+        self._add(HardLink(number, new))
 
     def _symlink(self, call: Call, process: Process) -> None:
         strings = [os.fsdecode(plain_bytes(text)) for text, _ in re.findall(STRING, call.arguments)]

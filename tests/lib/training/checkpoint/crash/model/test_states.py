@@ -12,7 +12,7 @@ from threeloops.training.checkpoint.crash.model.operations import (
     BadRecord,
     Create,
     Entry,
-    Link,
+    HardLink,
     MakeFolder,
     MakeLink,
     Record,
@@ -116,9 +116,9 @@ def test_fdatasync_says_nothing_about_names_and_sync_about_everything():
 
 
 def test_names_of_one_file_show_one_content_and_a_file_without_a_name_is_nowhere():
-    record = Record([], [Create(1, None), Write(1, "", 0, b"ab"), Sync(1, ""), Link(1, "a"), Link(1, "b")])
+    record = Record([], [Create(1, None), Write(1, "", 0, b"ab"), Sync(1, ""), HardLink(1, "a"), HardLink(1, "b")])
     assert states(record) == [{}, {"a": b"ab"}, {"b": b"ab"}, {"a": b"ab", "b": b"ab"}]
-    written = states(Record([], [Create(1, "a"), Link(1, "b"), SyncAll(), Write(1, "a", 0, b"xy")]))
+    written = states(Record([], [Create(1, "a"), HardLink(1, "b"), SyncAll(), Write(1, "a", 0, b"xy")]))
     assert {"a": b"\0\0", "b": b"\0\0"} in written and all(
         each.get("a", 1) == each.get("b", 1) for each in written[-3:]
     )
@@ -240,7 +240,7 @@ def records(draw):
                 names[name], kinds[new], sizes[new] = new, "file", 0
             case "link":
                 name, file = draw(st.sampled_from(free)), draw(st.sampled_from(files))
-                operations.append(Link(file, name))
+                operations.append(HardLink(file, name))
                 names[name] = file
             case "remove":
                 name = draw(st.sampled_from(file_names))
@@ -260,7 +260,7 @@ def effects(record):
     found = {}
     for i, operation in enumerate(record.operations):
         match operation:
-            case Create(inode, path) | Link(inode, path):
+            case Create(inode, path) | HardLink(inode, path):
                 found[i] = ({path: inode}, False, inode)
             case Remove(path):
                 found[i] = ({path: None}, False, names[path])
