@@ -199,7 +199,8 @@ class _Recording(TorchDispatchMode):
 @torch.inference_mode()
 def _seconds_of_products(recording: _Recording, runs: int, clock: Callable[[], float]) -> float:
     """Time a recorded step's products of matrices by themselves."""
-    products = [call for name, call in recording.calls if "linear" in name or name in ("aten::mm", "aten::addmm")]
+    kinds = ("linear", "embedding_bag", "aten::mm", "aten::addmm")
+    products = [call for name, call in recording.calls if any(kind in name for kind in kinds)]
     seconds = []
     for _ in range(runs):
         started = clock()

@@ -4,9 +4,15 @@ Colour-blind readers can tell the colours apart. They are those of Okabe and Ito
 """
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["GRID", "ON_DARK", "ON_LIGHT", "figure", "fitting", "palette", "text_inches"]
+from threeloops.units import time_unit
+
+__all__ = [
+    "GRID", "ON_DARK", "ON_LIGHT", "bar_corners", "figure", "fitting", "legend_above", "name_bar", "name_rows",
+    "palette", "text_inches", "time_axis",
+]  # fmt: skip
 
 
 class _Palette(NamedTuple):
@@ -81,3 +87,37 @@ def fitting(text: str, inches: float, size: float) -> str:
 def text_inches(text: str, size: float) -> float:
     """About how wide a text is. A page shows it in a font of its own: 0.6 em a character is enough for most."""
     return len(text) * 0.6 * size / 72
+
+
+def bar_corners(start: float, end: float, middle: float, half: float) -> list[tuple[float, float]]:
+    """Return the corners of a bar for a `PolyCollection`, which draws many of them at once."""
+    return [(start, middle - half), (start, middle + half), (end, middle + half), (end, middle - half)]
+
+
+def name_rows(axes, places, names, **font) -> None:
+    """Name the rows of a Gantt chart, and leave out their ticks and grid lines."""
+    axes.set_yticks(places, names, **font)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+
+
+def time_axis(axes, seconds: float, start: float = 0.0) -> str:
+    """Label an x axis of so many seconds in µs, ms or s from `start` on; returns the unit."""
+    scale, unit = time_unit(seconds)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{round((x - start) * scale, 9):,.10g}")
+    axes.set_xlabel(unit)
+    return unit
+
+
+def legend_above(axes, colours: Mapping[str, str], **options) -> None:
+    """Put the names of the colours into one line above the axes, to the right."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
+    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderpad": 0.2, "handlelength": 1.2}
+    axes.legend(handles=handles, ncols=min(len(handles), 6), **place, **options)
+
+
+def name_bar(axes, x: float, y: float, text: str, size: float = 9, **options) -> None:
+    """Write a name in the middle of a bar of the palette."""
+    axes.text(x, y, text, ha="center", va="center_baseline", fontsize=size, **{"color": ON_LIGHT, **options})

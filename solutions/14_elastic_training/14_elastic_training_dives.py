@@ -51,7 +51,13 @@ from threeloops.training.elastic.goodput import (
     useful_share,
 )
 from threeloops.training.elastic.goodput import Job as SimulatedJob
-from threeloops.training.elastic.recovery import PeerMemory, train_through_losses
+from threeloops.training.elastic.recovery import (
+    GuardedOptimizer,
+    Members,
+    PeerMemory,
+    run_with_restarts,
+    train_through_losses,
+)
 
 HOUR, YEAR = 3600.0, 365 * 86400.0
 
@@ -203,6 +209,34 @@ with reveal("copies"):
 
 # %% [markdown]
 # The step that rank 2 never finished is not among those that were taken, so it is not taken twice. With a copy after every step, no finished step would be lost.
+#
+# What does the same death cost if all ranks start again? `run_with_restarts` does in virtual time what torchrun does: ranks that wait
+# for rank 2 give up after 2 s, all are ended, and 4 s later three new ones begin. They know what was saved, here the number of steps.
+
+# %% tags=["demo"]
+
+
+def starts_again(saved):
+    done = int(saved.read_text()) if saved.exists() else 0
+    for number in range(done, 10):
+        compute(0.25, f"step {number}")
+        dist.barrier()
+        if number % 2 == 1 and dist.get_rank() == 0:
+            saved.write_text(str(number + 1))
+    return done
+
+
+with tempfile.TemporaryDirectory() as place:
+    _, second = run_with_restarts(
+        starts_again,
+        Path(place) / "saved",
+        machines=[uniform(4, 1 / 1024, 1e9), uniform(3, 1 / 1024, 1e9)],
+        deaths=[RankDies(2, 1.4)],
+        detect=2.0,
+        restart=4.0,
+    )
+print(f"three ranks go on in the same processes: {run.seconds:.2f} s for 10 steps")
+print(f"three new ranks go on from step {second.run.results[0]}: {second.end:.2f} s")
 
 # %% [markdown]
 # ## Silent corruption
@@ -269,6 +303,33 @@ with reveal("odd"):
 # %% [markdown]
 # Checksums cost one read of the weights and one small message. A cross-check costs a microbatch. Llama 3's report names silent corruption as
 # the cause of 6 of its 419 interruptions; those that nobody noticed are not in the count.
+#
+# A gradient that is not finite costs less if the job skips its batch, on all ranks or on none. `GuardedOptimizer` puts this into the two
+# calls that every training loop has: `zero_grad` begins to ask which step the others are at, and `step` asks for their votes.
+
+# %% tags=["demo"]
+
+
+def guarded():
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = GuardedOptimizer(torch.optim.SGD([weight], lr=0.1), Members(), lambda: [weight.grad])
+    for number in range(4):
+        optimizer.zero_grad()
+        gradient = torch.full((2,), torch.inf if number == 2 and dist.get_rank() == 1 else 1.0)
+        dist.all_reduce(gradient)
+        weight.grad = gradient / dist.get_world_size()
+        optimizer.step()
+    return weight.tolist(), optimizer.skipped
+
+
+weights, skipped = Cluster(4).run(guarded).results[0]
+for number, verdict in skipped:
+    print(f"step {number} was skipped: ranks {verdict.not_finite} hold a gradient that is not finite")
+print("three steps of 0.1 were taken:", [round(weight, 3) for weight in weights])
+
+# %% [markdown]
+# Rank 1 made the infinity, and the all-reduce gave it to every rank. So the vote names all of them. To find the one that made it, look
+# at gradients before the all-reduce.
 
 # %% [markdown]
 # ## A canary

@@ -12,6 +12,7 @@ from lab_source import SOLUTIONS, load, run_exercise
 from threeloops.lab.predictions.audit import claims
 from threeloops_grader.authoring.answers import wrong_answers
 from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.authoring.markdown.answer_file import drafts
 
 POINTS = {
     "00_start_here": {
@@ -233,9 +234,16 @@ def test_every_exercise_has_wrong_answers_of_both_kinds(name, exercise):
     assert any(only_hidden) or name in SECOND_EDITION
 
 
+@pytest.mark.parametrize("name", LABS)
+def test_all_answers_to_an_exercise_stand_together_in_the_order_of_the_exercises(name):
+    exercises = list(POINTS[name])
+    places = [exercises.index(draft.exercise) for draft in drafts((SOLUTIONS / name / "answers.md").read_text())]
+    assert places == sorted(places)
+
+
 @pytest.mark.parametrize("name", SECOND_EDITION)
 def test_nine_of_ten_wrong_answers_fail_visibly(name):
-    """What the first lines of a wrong answer say of it is compared with what happens in test_graded.py."""
+    """What the list below the heading of a wrong answer says is compared with what happens in test_graded.py."""
     assert 10 * sum(each.only_hidden for each in WRONG[name]) <= len(WRONG[name])
 
 

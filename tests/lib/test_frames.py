@@ -1,6 +1,9 @@
-"""Frames over pipes; those over sockets are tested with the wall's link."""
+"""Frames over pipes, and channels; frames over sockets are tested with the wall's link."""
 
 import os
+import socket
+import struct
+import threading
 import time
 
 import numpy as np
@@ -49,3 +52,21 @@ def test_a_frame_can_also_be_bytes():
                 frames.from_bytes(short)
     with pytest.raises(frames.FrameError, match="more than may cross"):
         frames.from_bytes(b"\xff" * 100)
+
+
+def test_a_channel_gives_back_both_bodies_however_large_and_refuses_more_than_it_may_take():
+    head = struct.Struct("<dIQ")
+    ours, theirs = (frames.Channel(end) for end in socket.socketpair())
+    for words, data in ((b"", b""), (b"ab", b"xyz"), (b"ab", b"x" * (1 << 20))):
+        sender = threading.Thread(target=theirs.send, args=([head.pack(0.5, len(words), len(data)), words, data],))
+        sender.start()
+        assert ours.receive(head) == ((0.5, len(words), len(data)), words, data)
+        sender.join()
+    theirs.send([head.pack(0.5, 2, 1 << 40), b"ab"])
+    with pytest.raises(frames.TooLarge, match=r"sends 1,099,511,627,798 bytes at once: expected at most 1,000"):
+        ours.receive(head, most=1000)
+    theirs.send([b"a stack"])
+    assert ours.rest(0.2) == b"a stack"
+    theirs.close()
+    with pytest.raises(EOFError, match="ended"):
+        ours.receive(head)

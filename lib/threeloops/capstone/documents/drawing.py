@@ -6,9 +6,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from threeloops.capstone.plan import Bars, Figure, Gantt, Lines
-from threeloops.figures import ON_LIGHT, fitting, palette, text_inches
+from threeloops.figures import bar_corners, fitting, name_bar, name_rows, palette, text_inches, time_axis
 from threeloops.figures import figure as new_figure
-from threeloops.units import readable, time_unit
+from threeloops.units import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ def _bars(figure: Bars) -> "Drawn":
         for bar, length in enumerate(lengths):
             inches = length / longest * 0.75 * _WIDTH
             text = fitting(f"{length:.3g}", inches, 9) if inches > text_inches("000", 9) else ""
-            axes.text(ends[bar] + length / 2, bar, text, ha="center", va="center", fontsize=9, color=ON_LIGHT)
+            name_bar(axes, ends[bar] + length / 2, bar, text)
             ends[bar] += length
     for bar, end in enumerate(ends):
         axes.text(end + longest * 0.01, bar, f"{end:.4g} {unit}", va="center", fontsize=10)
@@ -84,23 +84,17 @@ def _gantt(figure: Gantt) -> "Drawn":
     colours = {"forward": palette.sky, "backward": palette.orange}
     boxes: dict[tuple[str, bool], list[list[tuple[float, float]]]] = {}
     for span in figure.spans:
-        low = span.row - 0.42
-        high = span.row + 0.42
-        corners = [(span.start, low), (span.start, high), (span.end, high), (span.end, low)]
+        corners = bar_corners(span.start, span.end, span.row, 0.42)
         boxes.setdefault((span.kind, span.chunk > 0), []).append(corners)
         if text_inches(span.text, 8) + 0.02 < (span.end - span.start) / end * 0.85 * _WIDTH:
-            middle = (span.start + span.end) / 2
-            axes.text(middle, span.row, span.text, ha="center", va="center_baseline", fontsize=8, color=ON_LIGHT)
+            name_bar(axes, (span.start + span.end) / 2, span.row, span.text, 8)
     for (kind, later), bars in boxes.items():
         faces = colours[kind]
         alpha = 0.5 if later else 1.0
         axes.add_collection(PolyCollection(bars, facecolors=faces, edgecolors="white", lw=0.4, alpha=alpha))
-    scale, unit = time_unit(end)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{round(x * scale, 9):,.6g}")
-    axes.set(xlim=(0, end), ylim=(rows - 0.4, -0.6), xlabel=unit)
-    axes.set_yticks(range(rows), figure.rows)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
+    time_axis(axes, end)
+    axes.set(xlim=(0, end), ylim=(rows - 0.4, -0.6))
+    name_rows(axes, range(rows), figure.rows)
     keys = [Patch(color=colour, label=kind) for kind, colour in colours.items()]
     keys.append(Patch(fc="white", ec=palette.grey, label="bubble"))
     _legend(fig, keys, [str(key.get_label()) for key in keys])

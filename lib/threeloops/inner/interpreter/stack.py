@@ -1,7 +1,6 @@
 """Find the kernel among the frames of an interpreted launch."""
 
 import sys
-from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -14,7 +13,7 @@ _MACHINERY = ("interpreter", "launches", "meter")
 def kernel_frame() -> FrameType | None:
     """Return the innermost frame that belongs neither to Triton nor to this library's machinery."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _internal(frame.f_code.co_filename):
+    while frame is not None and _internal[frame.f_code.co_filename]:
         frame = frame.f_back
     return frame
 
@@ -25,10 +24,17 @@ def kernel_line() -> str:
     return f"line {frame.f_lineno} of {frame.f_code.co_name}" if frame else "an unknown line"
 
 
-@cache
-def _internal(file: str) -> bool:
-    import triton
+class _Internal(dict[str, bool]):
+    """Whether a file belongs to Triton or to this library's machinery, found once per file."""
 
-    path = Path(file)
-    inner = Path(__file__).parent.parent
-    return any(inner / name in path.parents for name in _MACHINERY) or Path(triton.__file__).parent in path.parents
+    def __missing__(self, file: str) -> bool:
+        import triton
+
+        path = Path(file)
+        inner = Path(__file__).parent.parent
+        folders = (*(inner / name for name in _MACHINERY), Path(triton.__file__).parent)
+        self[file] = any(folder in path.parents for folder in folders)
+        return self[file]
+
+
+_internal = _Internal()

@@ -65,7 +65,9 @@ class Table:
     def unique_bytes(self, ordinals: Iterable[int], kinds: Iterable[int]) -> int:
         """Return how many bytes of one storage these accesses touch, each counted once."""
         stretches = self.stretches(ordinals, kinds, exact=True)
-        return _union(self.patterns, self.of(ordinals, kinds)) if stretches is None else stretches.covered
+        if stretches is not None:
+            return stretches.covered
+        return _union(self.patterns, self.of(ordinals, kinds))
 
 
 def _stretches(patterns: list[Pattern], rows: np.ndarray, *, exact: bool) -> Stretches | None:
@@ -83,7 +85,7 @@ def traffic_of(launch: Launch, recording: Recording, table: Table, l2: L2 | None
 
     def traffic(ordinals: list[int]) -> ArgumentTraffic:
         moved = (table.of(ordinals, kinds) for kinds in (READS, _WRITES))
-        requested = (int(size[rows[:, 2]].sum()) for rows in moved)
+        requested = (int(np.add.reduce(size[rows[:, 2]])) for rows in moved)
         unique = (table.unique_bytes(ordinals, kinds) for kinds in (READS, _WRITES))
         return ArgumentTraffic(*requested, *unique)
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -89,12 +90,12 @@ def _addressed(recorded: Recording, original: Callable) -> Callable:
 
     def init_args_hst(executor: Any, args_dev: Any, kwargs: Any) -> Any:
         args_hst, kwargs_hst = original(executor, args_dev, kwargs)
-        signature = signature_of(executor.fn).parameters
-        named = signature.bind(*args_dev, **kwargs).arguments
-        hosts = signature.bind(*args_hst, **kwargs_hst).arguments
-        for name, value in named.items():
-            if name not in executor.constexprs:
-                for argument in tensors(name, value, hosts[name]):
+        names = signature_of(executor.fn).parameters.parameters
+        given = dict(zip(names, zip(args_dev, args_hst, strict=True), strict=False))
+        given |= {name: (value, kwargs_hst[name]) for name, value in kwargs.items()}
+        for name in names:
+            if name in given and name not in executor.constexprs:
+                for argument in tensors(name, *given[name]):
                     recorded.add_argument(*argument)
         return args_hst, kwargs_hst
 
@@ -149,6 +150,12 @@ def _unspecified(pointers: Any, idle: np.ndarray) -> Any:
     nan = np.frombuffer(bytes([NAN_BYTE]) * dtype.itemsize, dtype)[0]
     anything = nan if element.is_floating() else dtype.type(_ODD_INTEGER)
     return type(pointers)(np.where(idle, anything, dtype.type(0)), element)
+
+
+@cache
+def _debugging(options: Any) -> Any:
+    """Return options with which Triton checks assertions, which it leaves out otherwise."""
+    return replace(options, debug=True)
 
 
 def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
@@ -232,7 +239,7 @@ def _wrappers(recorded: Recording, builder: Any) -> dict[str, Any]:
         recorded.check_assert(condition.data, message)
 
     return {
-        "options": replace(builder.options, debug=True),  # Triton leaves assertions out otherwise
+        "options": _debugging(builder.options),
         "create_assert": check,
         "set_grid_dim": grid_dim,
         "set_grid_idx": grid_idx,

@@ -73,44 +73,63 @@ class _Tiles:
     """
 
     def __init__(self) -> None:
-        self.largest = 0
-        self.most_held = 0
-        self._held = [0]
-        """The state of the running program. It is a list, so that each handle can keep the list of its own program."""
-        self.paused = False
+        self._program = [0, 0, 0]
+        """What the running program holds, the most that any has held, and the largest tile. It is a list, so that each
+        handle can keep the list of its own program."""
+        self._paused: list[list[int]] = []
+
+    @property
+    def most_held(self) -> int:
+        return self._program[1]
+
+    @property
+    def largest(self) -> int:
+        return self._program[2]
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._paused)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Count no tile."""
+        self._paused.append(self._program)
+        self._program = [0, 0, 0]
+        try:
+            yield
+        finally:
+            self._program = self._paused.pop()
 
     def next_program(self) -> None:
         """Forget the tiles of the previous program, some of which Python may not have dropped yet."""
-        self._held = [0]
+        self._program = [0, *self._program[1:]]
 
     def made(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def counted(handle: Any) -> None:
             original(handle)
-            if self.paused:
-                return
             # Without calls: this runs for every operation of a kernel.
             size = handle.data.size
-            held = self._held
-            handle.counted = size, held
-            held[0] += size
-            if held[0] > self.most_held:
-                self.most_held = held[0]
-            if size > self.largest:
-                self.largest = size
+            program = self._program
+            handle.counted = size, program
+            program[0] = held = program[0] + size
+            if held > program[1]:
+                program[1] = held
+            if size > program[2]:
+                program[2] = size
 
         return counted
 
     def number_made(self) -> None:
-        self._held[0] += 1
-        self.most_held = max(self.most_held, self._held[0])
+        self._program[0] += 1
+        self._program[1] = max(self._program[:2])
 
     @staticmethod
     def dropped(handle: Any) -> None:
         try:
-            size, held = handle.counted
-        except AttributeError:  # made before the launch, or while paused
+            size, program = handle.counted
+        except AttributeError:  # made before the launch
             return
-        held[0] -= size
+        program[0] -= size
 
 
 def _sort_out(
@@ -315,11 +334,10 @@ class Recording:
         """Compute something that the kernel does not compute itself."""
         counts = dict(self.flops.counts)
         tf32 = self.flops.tf32
-        self.tiles.paused = True
         try:
-            yield
+            with self.tiles.pause():
+                yield
         finally:
-            self.tiles.paused = False
             self.flops.counts.update(counts)
             self.flops.tf32 = tf32
 

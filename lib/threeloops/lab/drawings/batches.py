@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from threeloops.figures import ON_LIGHT, figure, palette
+from threeloops.figures import figure, legend_above, name_bar, name_rows, palette
 from threeloops.product.batching import Engine, Policy, SimulatedExecutor, StepShape
 from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import Arrival, Replay, requests_of
@@ -51,8 +51,6 @@ def _phases(run: Replay) -> dict[str, list[tuple[str, float, float]]]:
 
 def draw_steps(run: Replay, title: str) -> "Figure":
     """A row per request: a thin line while it waits or is preempted, bars while it is computed."""
-    from matplotlib.patches import Patch
-
     every = _phases(run)
     end = max(span[2] for spans in every.values() for span in spans)
     unit, name = time_unit(end)
@@ -63,12 +61,9 @@ def draw_steps(run: Replay, title: str) -> "Figure":
             height = 0.7 if phase in ("prefill", "decode") else 0.16
             axes.broken_barh(bars, (row - height / 2, height), facecolors=color)
     axes.set(xlim=(0, end * unit), ylim=(len(every) - 0.4, -0.6), xlabel=name)
-    axes.set_yticks(range(len(every)), list(every), fontsize=7)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
+    name_rows(axes, range(len(every)), list(every), fontsize=7)
     axes.set_title(f"{title}: all requests are served after {end * unit:,.3g} {name.split()[-1].strip('()')}")
-    legend = [Patch(facecolor=color, label=phase) for phase, color in _COLORS.items()]
-    axes.legend(handles=legend, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderpad=0.2, handlelength=1.2)
+    legend_above(axes, _COLORS)
     return fig
 
 
@@ -117,7 +112,7 @@ def draw_block_map(now: BlockMap, columns: int = 10) -> "Figure":
         y = block // columns
         color = _OWNERS[int(owner) % len(_OWNERS)] if owner else "none"
         axes.bar([x], [0.86], width=0.9, bottom=y - 0.43, color=color, edgecolor=palette.grey, lw=0.8)
-        axes.text(x, y, owner, ha="center", va="center_baseline", color=ON_LIGHT, fontsize=10)
+        name_bar(axes, x, y, owner, 10)
     free = now.owners.count("")
     axes.set_title(f"{now.seconds * 1e3:,.0f} ms: {free} of {len(now.owners)} blocks are free")
     waiting = " ".join(name + "*" * (name in now.preempted) for name in now.waiting) or "none"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import ON_LIGHT, figure, fitting, palette
+from threeloops.figures import bar_corners, figure, fitting, legend_above, name_bar, name_rows, palette, time_axis
 from threeloops.simulation.link import Link
 from threeloops.training.data_parallel.buckets import assign_buckets
 from threeloops.training.data_parallel.scaling import Gradient, bucketed_step
-from threeloops.units import readable_bytes, readable_seconds, time_unit
+from threeloops.units import readable_bytes, readable_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,10 +109,7 @@ def draw_buckets(overlap: Overlap, axis_seconds: float | None = None) -> "Figure
 
     `axis_seconds` is the length of the axis, where pictures of several bucket sizes are to be compared.
     """
-    from matplotlib.patches import Patch
-
     end = axis_seconds or overlap.seconds or 1e-6
-    unit, name = time_unit(end)
     fig, axes = figure(width=10.0, height=2.7)
     start = 0.0
     for layer in overlap.layers:
@@ -129,18 +126,14 @@ def draw_buckets(overlap: Overlap, axis_seconds: float | None = None) -> "Figure
     axes.axvline(overlap.backward, color=palette.grey, lw=1.0, ls="--", zorder=0)
     axes.set_xlim(0, 1.005 * end)
     axes.set_ylim(2.15, -0.55)
-    axes.set_yticks([0.0, 1.6], ["backward", "all-reduce"])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
+    name_rows(axes, [0.0, 1.6], ["backward", "all-reduce"])
     axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{round(x * unit, 9):,.10g}")
-    axes.set_xlabel(name)
+    time_axis(axes, end)
     total = overlap.communication
     share = f", {overlap.exposed / total:.0%} of communication exposed" if total else ""
     count = f"{len(overlap.buckets)} bucket{'s' * (len(overlap.buckets) > 1)}"
     axes.set_title(f"{count}: backward and its all-reduces take {readable_seconds(overlap.seconds)}{share}")
-    legend = [Patch(facecolor=_HIDDEN, label="hidden"), Patch(facecolor=_EXPOSED, label="exposed")]
-    axes.legend(handles=legend, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderpad=0.2, handlelength=1.2)
+    legend_above(axes, {"hidden": _HIDDEN, "exposed": _EXPOSED})
     return fig
 
 
@@ -148,8 +141,7 @@ def _draw_bar(axes: "Axes", start: float, end: float, y: float, colour: str, tex
     from matplotlib.collections import PolyCollection
 
     inches = (end - start) / whole * _PLOT_WIDTH
-    corners = [[(start, y - 0.4), (start, y + 0.4), (end, y + 0.4), (end, y - 0.4)]]
+    corners = [bar_corners(start, end, y, 0.4)]
     edge = "white" if inches > 0.06 else colour  # it would hide a thin bar
     axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors=edge, lw=0.7))
-    shown = fitting(text, inches, 9)
-    axes.text((start + end) / 2, y, shown, ha="center", va="center_baseline", fontsize=9, color=ON_LIGHT)
+    name_bar(axes, (start + end) / 2, y, fitting(text, inches, 9))

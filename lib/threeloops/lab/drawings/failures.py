@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import ON_LIGHT, figure, fitting, palette
+from threeloops.figures import ON_LIGHT, figure, fitting, legend_above, name_bar, name_rows, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,25 +71,14 @@ def draw_log(events: Sequence[tuple[float, str]], until: float, unit: str = "s",
         for kind, colour in _COLOURS.items():
             seconds = sum(stretch.end - stretch.start for stretch in done if stretch.kind == kind)
             axes.barh(1.5, seconds, left=place, height=0.7, color=colour, edgecolor="white")
-            named = f"{kind} {seconds:g}"
-            axes.text(
-                place + seconds / 2,
-                1.5,
-                fitting(named, seconds / end * 8, 10),
-                ha="center",
-                va="center_baseline",
-                size=10,
-                color=ON_LIGHT,
-            )
+            name_bar(axes, place + seconds / 2, 1.5, fitting(f"{kind} {seconds:g}", seconds / end * 8, 10), 10)
             place += seconds
         rows.append(1.5)
     axes.set(xlim=(0, end), ylim=(2.0 if sums else 0.6, -0.95), xlabel=f"time ({unit})")
-    axes.set_yticks(rows, ["the job", "its account"][: len(rows)])
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, rows, ["the job", "its account"][: len(rows)])
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
-    handles = [axes.barh(9, 0, color=colour) for colour in _COLOURS.values()]
-    axes.legend(handles, _COLOURS, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=5, handlelength=1.2)
+    legend_above(axes, _COLOURS)
     return plot
 
 
@@ -138,15 +127,8 @@ def draw_new_parts(elements: int, ranks: int, lost: int) -> "Figure":
             )
             if len(own):
                 name = f"rank {holder}" + (" (lost)" if out and not gone * y else "")
-                axes.text(
-                    own.start + len(own) / 2,
-                    y,
-                    fitting(name, len(own) / elements * 8, 9),
-                    ha="center",
-                    va="center_baseline",
-                    size=9,
-                    color=palette.ink if out else ON_LIGHT,
-                )
+                ink = palette.ink if out else ON_LIGHT
+                name_bar(axes, own.start + len(own) / 2, y, fitting(name, len(own) / elements * 8, 9), color=ink)
     new_places = _new_places(elements, ranks, lost)
     for rank in {rank for _, rank, _ in new_places}:
         mine = [(element, how) for element, other, how in new_places if other == rank]
@@ -156,18 +138,9 @@ def draw_new_parts(elements: int, ranks: int, lost: int) -> "Figure":
         for element, how in mine:
             if how == "travels":
                 axes.barh(2.2, 1, left=element, height=0.75, color=palette.vermillion)
-        axes.text(
-            (first + last) / 2,
-            2.2,
-            fitting(f"rank {rank}", (last - first) / elements * 8, 9),
-            ha="center",
-            va="center_baseline",
-            size=9,
-            color=ON_LIGHT,
-        )
+        name_bar(axes, (first + last) / 2, 2.2, fitting(f"rank {rank}", (last - first) / elements * 8, 9))
     axes.set(xlim=(0, elements), ylim=(2.7, -0.5), xlabel="element of the state")
-    axes.set_yticks([0.0, 1.0, 2.2], ["own part", "copy held by", "new parts"])
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, [0.0, 1.0, 2.2], ["own part", "copy held by", "new parts"])
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
     count = travelling(elements, ranks, lost)

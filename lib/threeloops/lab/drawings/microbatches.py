@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from threeloops.figures import ON_LIGHT, figure, palette
+from threeloops.figures import figure, name_bar, palette
+from threeloops.training.pipeline.draw import COLOURS
 from threeloops.training.pipeline.simulate import Timed, Timeline
 from threeloops.units import readable_seconds
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_flight"]
 
-_COLOURS = {"F": palette.sky, "B": palette.orange, "I": palette.orange, "W": palette.green}
 _PART_WIDTH = 0.72
 """The share of the width for the timelines. The rest shows the activations that are kept."""
 
@@ -39,12 +39,10 @@ def draw_flight(timelines: Mapping[str, Timeline], at: float) -> "Figure":
         for rank, row in enumerate(timeline.rows):
             for timed in row:
                 if timed.start < at:
-                    _box(left, timed.start, min(timed.end, at), rank, _COLOURS[timed.action.kind], timed)
+                    _box(left, timed.start, min(timed.end, at), rank, COLOURS[timed.action.kind], timed)
             for place, microbatch in enumerate(_in_flight(row, at)):
                 right.barh([rank], [0.8], left=place, height=0.72, color=palette.yellow)
-                right.text(
-                    place + 0.4, rank, str(microbatch), ha="center", va="center_baseline", fontsize=8, color=ON_LIGHT
-                )
+                name_bar(right, place + 0.4, rank, str(microbatch), 8)
         left.axvline(at, color=palette.ink, lw=1.0)
         left.set(xlim=(0, longest), ylim=(len(timeline.rows) - 0.5, -0.5), xticks=[])
         left.set_yticks(range(len(timeline.rows)), [f"rank {rank}" for rank in range(len(timeline.rows))])
@@ -61,7 +59,5 @@ def draw_flight(timelines: Mapping[str, Timeline], at: float) -> "Figure":
 
 def _box(axes: "Axes", start: float, end: float, rank: int, colour: str, timed: Timed) -> None:
     axes.barh([rank], [end - start], left=start, height=0.82, color=colour, edgecolor="white", lw=0.6)
-    whole = end == timed.end
-    if whole:
-        text = str(timed.action.microbatch)
-        axes.text((start + end) / 2, rank, text, ha="center", va="center_baseline", fontsize=8, color=ON_LIGHT)
+    if end == timed.end:
+        name_bar(axes, (start + end) / 2, rank, str(timed.action.microbatch), 8)

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["Reduction", "flat", "reduction", "require_rank", "scratch"]
 
+_OPERATIONS = ("sum", "avg", "product", "max", "min")
 _buffer = threading.local()
-
-
-def _maximum(into: torch.Tensor, other: torch.Tensor) -> None:
-    import torch
-
-    torch.maximum(into, other, out=into)
-
-
-def _minimum(into: torch.Tensor, other: torch.Tensor) -> None:
-    import torch
-
-    torch.minimum(into, other, out=into)
-
-
-_COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
-    "sum": lambda into, other: into.add_(other),
-    "avg": lambda into, other: into.add_(other),
-    "product": lambda into, other: into.mul_(other),
-    "max": _maximum,
-    "min": _minimum,
-}
 
 
 class Reduction:
@@ -43,12 +23,14 @@ class Reduction:
     """
 
     def __init__(self, operation: str, dtype: torch.dtype) -> None:
-        if operation not in _COMBINE:
-            raise ValueError(f"operation = {operation!r}: expected one of {', '.join(_COMBINE)}")
+        from threeloops.training.cluster.programs.tensors import REDUCTIONS
+
+        if operation not in _OPERATIONS:
+            raise ValueError(f"operation = {operation!r}: expected one of {', '.join(_OPERATIONS)}")
         if operation == "avg" and not (dtype.is_floating_point or dtype.is_complex):
             raise TypeError(f"avg of {dtype}: an average needs a floating-point dtype; use sum, and divide it yourself")
         self._average = operation == "avg"
-        self.combine = _COMBINE[operation]
+        self.combine = REDUCTIONS[operation.upper()]
 
     def finish(self, chunk: torch.Tensor, ranks: int) -> None:
         if self._average:

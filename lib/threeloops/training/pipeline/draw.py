@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from threeloops.figures import ON_LIGHT, figure, palette, text_inches
+from threeloops.figures import bar_corners, figure, legend_above, name_bar, name_rows, palette, text_inches, time_axis
 from threeloops.training.pipeline.simulate import Timeline
-from threeloops.units import readable_seconds, time_unit
+from threeloops.units import readable_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["gantt"]
+__all__ = ["COLOURS", "gantt"]
 
-_COLOURS = {"F": palette.sky, "B": palette.orange, "I": palette.orange, "W": palette.green}
+COLOURS = {"F": palette.sky, "B": palette.orange, "I": palette.orange, "W": palette.green}
 _WIDTH = 10.0
 _PLOT_WIDTH = 9.0
 """Inches of the figure, and about as many of its axes."""
@@ -29,7 +29,6 @@ def gantt(timeline: Timeline, *, until: float | None = None) -> "Figure":
         until: draw only this many seconds.
     """
     from matplotlib.collections import PolyCollection
-    from matplotlib.patches import Patch
 
     end = timeline.seconds if until is None else until
     if not end > 0:
@@ -43,26 +42,20 @@ def gantt(timeline: Timeline, *, until: float | None = None) -> "Figure":
             left = start - timeline.start
             right = min(stop - timeline.start, end)
             if left < end:
-                corners = [(left, rank - 0.42), (left, rank + 0.42), (right, rank + 0.42), (right, rank - 0.42)]
-                kinds.setdefault((action.kind, action.name, action.stage > first), []).append(corners)
+                bars = kinds.setdefault((action.kind, action.name, action.stage > first), [])
+                bars.append(bar_corners(left, right, rank, 0.42))
                 text = str(action.microbatch)
                 if text_inches(text, _FONT) < (right - left) / end * _PLOT_WIDTH:
-                    middle = (left + right) / 2
-                    axes.text(middle, rank, text, ha="center", va="center_baseline", fontsize=_FONT, color=ON_LIGHT)
+                    name_bar(axes, (left + right) / 2, rank, text, _FONT)
     for (kind, name, later), bars in kinds.items():
         alpha = _PALER if later else 1.0
         axes.add_collection(
-            PolyCollection(bars, facecolors=_COLOURS[kind], edgecolors="white", lw=0.6, alpha=alpha, label=name)
+            PolyCollection(bars, facecolors=COLOURS[kind], edgecolors="white", lw=0.6, alpha=alpha, label=name)
         )
     axes.set(xlim=(0, end), ylim=(ranks - 0.4, -0.6))
-    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
-    scale, unit = time_unit(end)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{round(x * scale, 9):,.10g}")
-    axes.set_xlabel(unit)
+    name_rows(axes, range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    time_axis(axes, end)
     bubble = sum(timeline.bubble) / ranks
     axes.set_title(f"{readable_seconds(timeline.seconds)}, of which {bubble:.0%} bubble")
-    legend = {(kind, name): Patch(facecolor=_COLOURS[kind], label=name) for kind, name, _ in kinds}
-    axes.legend(handles=list(legend.values()), loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderpad=0.2)
+    legend_above(axes, {name: COLOURS[kind] for kind, name, _ in kinds})
     return fig

@@ -1,12 +1,14 @@
 """The flat step of decoding: the numbers of the model itself, from its weights as they are now."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from model_variants import VARIANTS, variant_model
 from threeloops.models.gpt import GPT
 from threeloops.product.batching import Engine, Policy
 from threeloops.product.decode import BlockManager, ModelRunner, PagedCache, Rows
-from threeloops.product.decode.flat import FlatGPT, flattened
+from threeloops.product.decode.flat import FlatGPT, _Product, flattened
 from threeloops.product.quantized import quantize
 from threeloops.product.request import Request, Sampling
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,17 +38,18 @@ def flat(model):
 
 
 @torch.inference_mode()
-def logits_in_steps(model, steps=STEPS):
-    """The logits of every token of TOKENS, sequence by sequence, in a cache of blocks of 4."""
-    blocks = [-(-len(tokens) // 4) for tokens in TOKENS]
+def logits_in_steps(model, steps=STEPS, count=None):
+    """The logits of every token of the first `count` of TOKENS, one after another, in a cache of blocks of 4."""
+    sequences = TOKENS[:count]
+    blocks = [-(-len(tokens) // 4) for tokens in sequences]
     order = torch.randperm(sum(blocks), generator=torch.Generator().manual_seed(0)).tolist()
     tables = [[order.pop() for _ in range(count)] for count in blocks]
     cache = PagedCache(model.config, sum(blocks), 4, dtype=torch.float32, device="cpu")
-    done: list[int] = [0] * len(TOKENS)
-    found: list[list[torch.Tensor]] = [[] for _ in TOKENS]
+    done: list[int] = [0] * len(sequences)
+    found: list[list[torch.Tensor]] = [[] for _ in sequences]
     for counts in steps:
-        owners = [place for place, tokens in enumerate(TOKENS) if done[place] < len(tokens)]
-        chunks = [Rows(TOKENS[at][done[at] : done[at] + counts[at]], done[at], tables[at]) for at in owners]
+        owners = [place for place, tokens in enumerate(sequences) if done[place] < len(tokens)]
+        chunks = [Rows(sequences[at][done[at] : done[at] + counts[at]], done[at], tables[at]) for at in owners]
         rows = model.head(cache.hidden(model, chunks)).split([len(chunk.tokens) for chunk in chunks])
         for owner, chunk, logits in zip(owners, chunks, rows, strict=True):
             found[owner].append(logits)
@@ -83,6 +86,68 @@ def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(flat, others):
         assert torch.equal(part(rows[: others + 1])[0], part(rows)[0])
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("inputs", "outputs"), [(24, 80), (384, 640), (17, 33), (700, 96)])
+@torch.inference_mode()
+def test_one_row_alone_has_the_bits_that_it_has_among_others(flat, inputs, outputs, threads):
+    product = a_product(inputs, outputs)
+    rows = torch.randn(8, inputs)
+    with threads_of(threads):
+        assert torch.equal(product(rows[:1]), product(rows)[:1])
+
+
+@pytest.mark.parametrize("inputs", [512, 513, 1056, 3000])
+@torch.inference_mode()
+def test_a_long_sum_of_one_row_is_as_exact_as_among_others(flat, inputs):
+    product = a_product(inputs, 96)
+    rows = torch.randn(8, inputs)
+    exact = rows.double() @ product.weight.double().T
+    error, among_others = (((got - exact[:1]).square().mean()) for got in (product(rows[:1]), product(rows)[:1]))
+    assert error <= 2 * among_others
+
+
+@torch.inference_mode()
+def test_the_copy_for_one_row_follows_the_number_of_threads(flat):
+    product = a_product(64, 96)
+    row = torch.randn(1, 64)
+    found = []
+    for threads in (1, 2, 1):
+        with threads_of(threads), _Operators() as operators:
+            found.append(product(row))
+        assert operators.count("aten::cat") == 1, "a copy is made when the number of threads has changed"
+        with threads_of(threads), _Operators() as operators:
+            product(row)
+        assert operators.count("aten::cat") == 0, "and then it is kept"
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@torch.inference_mode()
+def test_a_large_matrix_has_no_copy_for_one_row(flat):
+    small = a_product(1024, 2048)
+    large = a_product(1024, 2049)
+    for product, copies in ((small, 1), (large, 0)):
+        with _Operators() as operators:
+            product(torch.randn(1, 1024))
+        assert operators.count("aten::embedding_bag.padding_idx", "aten::embedding_bag") == copies
+
+
+def a_product(inputs, outputs):
+    with torch.inference_mode(False):
+        return _Product(torch.nn.Linear(inputs, outputs, bias=False).requires_grad_(False))
+
+
+@contextmanager
+def threads_of(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(
     "change",
     [
@@ -97,12 +162,12 @@ def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(flat, others):
     ],
     ids=["matrix", "bias", "norm", "embedding", "other weights loaded", "another head", "another norm", "converted"],
 )
-def test_it_sees_that_a_weight_has_changed(model, flat, change):
+def test_it_sees_that_a_weight_has_changed(model, flat, change, rows):
     with torch.no_grad():
-        before = logits_in_steps(flat)
+        before = logits_in_steps(flat, count=rows)
         change(model)
-        after = logits_in_steps(flat)
-        expected = logits_in_steps(model)
+        after = logits_in_steps(flat, count=rows)
+        expected = logits_in_steps(model, count=rows)
     torch.testing.assert_close(after, expected, **CLOSE)
     assert after.equal(before) == expected.allclose(before, **CLOSE)
 
@@ -171,22 +236,27 @@ def test_weights_whose_changes_cannot_be_seen_are_not_packed():
     assert flattened(model) is model
 
 
+@pytest.mark.parametrize(("count", "kind"), [(3, "_linear_pointwise"), (1, "embedding_bag")])
 @torch.inference_mode()
-def test_a_layer_takes_four_products(model, flat):
-    with _Products() as products:
-        logits_in_steps(flat, STEPS[:1])
-    assert products.count == 4 * model.config.layers + 1, "qkv, output, gate and up, down; and the head"
+def test_a_layer_takes_four_products(model, flat, count, kind):
+    with _Operators() as operators:
+        logits_in_steps(flat, [(1, 1, 1)], count)
+    products = sum(kind in name for name in operators.names)
+    assert products == 4 * model.config.layers + 1, "qkv, output, gate and up, down; and the head"
 
 
-class _Products(TorchDispatchMode):
-    """Counts the products of matrices."""
+class _Operators(TorchDispatchMode):
+    """Notes the operators that run."""
 
     def __init__(self):
         super().__init__()
-        self.count = 0
+        self.names: list[str] = []
+
+    def count(self, *names):
+        return sum(name in names for name in self.names)
 
     def __torch_dispatch__(self, operator, types, arguments=(), named=None):
-        self.count += "_linear_pointwise" in operator.name()
+        self.names.append(operator.name())
         return operator(*arguments, **(named or {}))
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from threeloops.training.cluster import Cluster, compute, fabric, now, uniform
+from threeloops.training.cluster.programs.tensors import REDUCTIONS
 from threeloops.training.collectives import (
     ALL_REDUCES,
     Link,
@@ -26,7 +27,6 @@ from threeloops.training.collectives import (
     hierarchical_all_reduce_cost,
     reduce,
     reduce_cost,
-    reduction,
     ring_all_gather,
     ring_all_gather_cost,
     ring_reduce_scatter,
@@ -275,7 +275,7 @@ def test_on_threads_that_take_time_to_reduce_too(ranks, monkeypatch):
         add(into, other)
         work.rank.now += gamma * other.nbytes
 
-    monkeypatch.setitem(reduction._COMBINE, "sum", reducing)
+    monkeypatch.setitem(REDUCTIONS, "SUM", reducing)
     link = Link(LINK.latency, LINK.bandwidth, gamma)
     for name in (*ALL_REDUCES, "reduce", "reduce_scatter"):
         cost = {"reduce": reduce_cost, "reduce_scatter": ring_reduce_scatter_cost}.get(name)

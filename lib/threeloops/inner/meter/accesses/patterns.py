@@ -19,6 +19,7 @@ SECTOR_BYTES = 32
 (NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
 _SECTOR_BITS = SECTOR_BYTES.bit_length() - 1
 _NARROW = 1 << 30
+_FEW_LANES = 1024
 _REQUEST_LANES = 32
 """One warp: the lanes whose addresses the hardware coalesces into one request."""
 
@@ -89,7 +90,8 @@ class Pattern:
     def spans(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The touched bytes as starts and ends of stretches if there are few, at most one for every 8 lanes."""
         lanes = self._active
-        for part in (lanes[: len(lanes) // 4], lanes):  # of scattered lanes a quarter is enough to tell
+        parts = (lanes[: len(lanes) // 4], lanes)  # of scattered lanes a quarter is enough to tell
+        for part in parts if len(lanes) > _FEW_LANES else (lanes,):
             apart = part[1:] - part[:-1] != self.itemsize
             if 8 * (np.count_nonzero(apart) + 1) > max(self.lanes, 8):
                 return None

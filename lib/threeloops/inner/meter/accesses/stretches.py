@@ -55,18 +55,19 @@ class Stretches:
     def covered(self) -> int:
         """Count the bytes that lie in at least one stretch."""
         reach = np.maximum.accumulate(self.ends)
-        fresh = self.ends.copy()
-        fresh -= self.starts
-        fresh[1:] = self.ends[1:] - np.maximum(self.starts[1:], reach[:-1])
-        return int(fresh[fresh > 0].sum())
+        fresh = self.ends - self.starts
+        fresh[1:] = reach[1:] - np.maximum(self.starts[1:], reach[:-1])
+        return int(np.add.reduce(fresh))
 
 
 def _alike(pattern: np.ndarray) -> list[np.ndarray]:
     """Return the places of each pattern."""
+    if (pattern == pattern[0]).all():
+        return [np.arange(len(pattern))]
     order = np.argsort(pattern, kind="stable")
     ordered = pattern[order]
     changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    return np.split(order, changes) if len(changes) else [order]
+    return np.split(order, changes)
 
 
 def apart(stores: Stretches, others: Stretches | None) -> bool:

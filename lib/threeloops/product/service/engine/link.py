@@ -4,7 +4,8 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from threeloops.product.service.engine.messages import FrameReader, Message, frame
+from threeloops.frames import FrameReader, frame
+from threeloops.product.service.engine.messages import Message
 
 __all__ = ["Link"]
 

@@ -1,4 +1,4 @@
-"""Messages between the front and the engine's process: msgspec structs, one frame each, over a socket pair.
+"""Messages between the front and the engine's process: structs that `threeloops.frames` sends over a socket pair.
 
 The front sends Load once, then Submit, Credit, Cancel and AskStats. The engine answers with Ready or Failed, then
 Tokens, Finished and Stats. The front gives each request a number. Tokens are sent against credit: a request begins with
@@ -6,21 +6,14 @@ Tokens, Finished and Stats. The front gives each request a number. Tokens are se
 is paused, and its blocks go to others.
 """
 
-import struct
-from collections.abc import Iterator
-
 import msgspec
 
 from threeloops.product.request import Sampling, TokenLogprobs
 
 __all__ = [
-    "AskStats", "Cancel", "Credit", "EngineSpec", "EngineStats", "Failed", "Finished", "FrameReader", "FromEngine",
-    "Load", "Message", "Ready", "Stats", "Submit", "ToEngine", "Tokens", "frame",
+    "AskStats", "Cancel", "Credit", "EngineSpec", "EngineStats", "Failed", "Finished", "FromEngine", "Load", "Message",
+    "Ready", "Stats", "Submit", "ToEngine", "Tokens",
 ]  # fmt: skip
-
-_HEADER = struct.Struct("<I")
-_LARGEST = 1 << 28
-"""The most bytes of a frame. A larger length means that the stream is out of step."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
@@ -137,36 +130,3 @@ class Stats(msgspec.Struct, tag=True):
 ToEngine = Load | Submit | Credit | Cancel | AskStats
 FromEngine = Ready | Failed | Tokens | Finished | Stats
 Message = ToEngine | FromEngine
-
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def frame(message: Message) -> bytes:
-    """Encode a message: its length in four bytes, then msgpack."""
-    body = _encode(message)
-    return _HEADER.pack(len(body)) + body
-
-
-class FrameReader:
-    """Messages out of a stream of bytes. `feed` raises ValueError if the bytes are none of ours."""
-
-    def __init__(self, kind: object) -> None:
-        self._decode = msgspec.msgpack.Decoder(kind).decode
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Message]:
-        self._buffer += data
-        start = 0
-        try:
-            while len(self._buffer) >= start + _HEADER.size:
-                (length,) = _HEADER.unpack_from(self._buffer, start)
-                if length > _LARGEST:
-                    raise ValueError(f"a frame of {length} bytes: expected at most {_LARGEST}")
-                end = start + _HEADER.size + length
-                if len(self._buffer) < end:
-                    break
-                body = bytes(self._buffer[start + _HEADER.size : end])
-                start = end
-                yield self._decode(body)
-        finally:
-            del self._buffer[:start]

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import torch
 
+from threeloops.frames import FrameReader, frame
 from threeloops.models.gpt import GPT
 from threeloops.product.batching import Engine, Policy
 from threeloops.product.decode import BlockManager, ModelRunner
@@ -33,7 +34,6 @@ from threeloops.product.service.engine.messages import (
     EngineSpec,
     Failed,
     Finished,
-    FrameReader,
     FromEngine,
     Load,
     Message,
@@ -42,7 +42,6 @@ from threeloops.product.service.engine.messages import (
     Submit,
     ToEngine,
     Tokens,
-    frame,
 )
 from threeloops.product.text import ByteTokenizer, load_tokenizer
 from threeloops.product.token_stream import Backlog

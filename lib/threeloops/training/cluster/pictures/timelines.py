@@ -9,11 +9,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import ON_DARK, ON_LIGHT, figure, fitting, palette, text_inches
+from threeloops.figures import (
+    ON_DARK,
+    ON_LIGHT,
+    bar_corners,
+    figure,
+    fitting,
+    legend_above,
+    name_bar,
+    name_rows,
+    palette,
+    text_inches,
+    time_axis,
+)
 from threeloops.training.cluster.cluster import Run
 from threeloops.training.cluster.machine.calls import COMMUNICATION, COMPUTE
 from threeloops.training.cluster.machine.records import Message, Span
-from threeloops.units import readable_seconds, time_unit
+from threeloops.units import readable_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,10 +107,10 @@ def gantt(
     messages = [m for m in run.messages if m.start <= end and m.arrived >= start]
     drawn, every = _thinned(messages, most_arrows)
     _draw_arrows(chart, drawn)
-    scale, unit = time_unit(end - start)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{round((x - start) * scale, 9):,.10g}")
-    note = f"   ({len(drawn):,} of {len(messages):,} messages are drawn, one in {every} of each rank)"
-    axes.set_xlabel(unit + note if 0 < len(drawn) < len(messages) else unit)
+    unit = time_axis(axes, end - start, start)
+    if 0 < len(drawn) < len(messages):
+        note = f"{len(drawn):,} of {len(messages):,} messages are drawn, one in {every} of each rank"
+        axes.set_xlabel(f"{unit}   ({note})")
     seconds = readable_seconds(run.seconds) if window is None else f"{readable_seconds(end - start)} of the run"
     axes.set_title(f"{run.topology.name}: {seconds}")
     return fig
@@ -134,9 +146,7 @@ def _draw_frame(chart: _Chart, run: Run) -> None:
             words.append("compute" if timeline == COMPUTE else "communication")
         names.append("  ".join(words))
         axes.hlines(y, 0.0, min(run.clocks[rank], chart.until), color=palette.grey, lw=0.8, zorder=1)
-    axes.set_yticks([lane.y for lane in lanes], names, fontsize=min(9.0, 60 * chart.lane_inches))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
+    name_rows(axes, [lane.y for lane in lanes], names, fontsize=min(9.0, 60 * chart.lane_inches))
     axes.spines["left"].set_visible(False)
     if chart.until < math.inf:
         axes.axvline(chart.until, color=palette.vermillion, lw=1.2)
@@ -156,9 +166,8 @@ def _kinds(spans: Iterable[Span]) -> Iterator[tuple[str, str, list[Span]]]:
 def _draw_bars(chart: _Chart, spans: Iterable[Span]) -> None:
     """Draw one collection for each kind of span. Its name is on a bar if it fits, and otherwise in the legend."""
     from matplotlib.collections import PolyCollection
-    from matplotlib.patches import Patch
 
-    legend = []
+    legend = {}
     for kind, colour, every in _kinds(spans):
         shown = [
             span for span in every if span.start <= chart.end and (span.end > chart.start or span.start == chart.start)
@@ -169,18 +178,15 @@ def _draw_bars(chart: _Chart, spans: Iterable[Span]) -> None:
             if span.start <= chart.until:
                 y = chart.y[span.rank, span.timeline]
                 end = min(span.end, chart.until)
-                low = y - _HALF
-                high = y + _HALF
-                corners.append([(span.start, low), (span.start, high), (end, high), (end, low)])
+                corners.append(bar_corners(span.start, end, y, _HALF))
                 edges.append("white" if chart.inches(end - span.start) > 0.08 else colour)  # it would hide a thin bar
         bars = PolyCollection(corners, facecolors=colour, edgecolors=edges, lw=0.6, label=kind, zorder=2)
         chart.axes.add_collection(bars)
         named = [_write_name(chart, span, span.what or kind, colour) for span in shown]
         if shown and not any(named):
-            legend.append(Patch(facecolor=colour, label=kind))
+            legend[kind] = colour
     if legend:
-        place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderpad": 0.2, "handlelength": 1.2}
-        chart.axes.legend(handles=legend, ncols=min(len(legend), 6), fontsize=9, columnspacing=1.2, **place)
+        legend_above(chart.axes, legend, fontsize=9, columnspacing=1.2)
 
 
 def _write_name(chart: _Chart, span: Span, name: str, colour: str) -> bool:
@@ -191,13 +197,12 @@ def _write_name(chart: _Chart, span: Span, name: str, colour: str) -> bool:
     text = fitting(name, chart.inches(right - left), size)
     middle = (left + right) / 2
     if text and chart.inches(chart.until - middle) >= text_inches(text, size) / 2:
-        chart.axes.text(
+        name_bar(
+            chart.axes,
             middle,
             chart.y[span.rank, span.timeline],
             text,
-            ha="center",
-            va="center_baseline",
-            fontsize=size,
+            size,
             color=ON_DARK if colour == palette.blue else ON_LIGHT,
             zorder=4,
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.2},  # hides arrows that pass

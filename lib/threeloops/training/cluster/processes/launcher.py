@@ -10,19 +10,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from threeloops.frames import receive_exactly
 from threeloops.module_process import command
 from threeloops.training.cluster.machine.errors import ClusterError
 from threeloops.training.cluster.processes.ranks import Sockets
-from threeloops.training.cluster.processes.warm import (
-    AT_WORK,
-    COMMAND,
-    END,
-    PROCESS,
-    PROCESSES,
-    START,
-    STATUS,
-    receive_exactly,
-)
+from threeloops.training.cluster.processes.warm import AT_WORK, COMMAND, END, PROCESS, PROCESSES, START, STATUS
 
 __all__ = ["launcher"]
 

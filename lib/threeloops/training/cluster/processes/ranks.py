@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
+from threeloops.frames import Channel, TooLarge
 from threeloops.resident import ResidentMemory
 from threeloops.simulation.one_core import one_core as on_one_core
 from threeloops.training.cluster.machine.calls import COMPUTE, MOST_SAID, Ask, Call, End, Send, Submit
@@ -19,7 +20,7 @@ from threeloops.training.cluster.machine.errors import ClusterError, RankFailed
 from threeloops.training.cluster.machine.faults import corrupt
 from threeloops.training.cluster.machine.records import Actor, Resumption
 from threeloops.training.cluster.processes.communicator import Communicator
-from threeloops.training.cluster.programs.actor import ANSWER, HEAD, Channel, line_in_stack
+from threeloops.training.cluster.programs.actor import ANSWER, HEAD, line_in_stack
 from threeloops.training.cluster.programs.printed import log, text_of
 from threeloops.training.cluster.programs.tensors import packed, unpacked
 
@@ -106,6 +107,8 @@ class Sockets:
                 f"rank {rank} was at work when the {self._seconds:g} s of real time for this run were over"
                 f"{self._stands_at(rank)}: does it hang, or need more seconds?"
             ) from None
+        except TooLarge as error:
+            raise ClusterError(f"a rank {error}") from None
         except (EOFError, OSError):
             raise RankFailed(f"rank {rank}: its process ended without a word{self._ended(rank)}") from None
 

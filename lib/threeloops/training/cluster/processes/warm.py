@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from threeloops.forking import prepare_to_fork
+from threeloops.frames import receive_exactly
 from threeloops.training.cluster.processes.pickled import from_bytes, import_libraries, label_of
 from threeloops.training.cluster.programs.child import (
     be_process,
@@ -31,7 +32,7 @@ from threeloops.training.cluster.programs.group import hide_from_compiler
 
 __all__ = [
     "AT_WORK", "COMMAND", "END", "PROCESS", "PROCESSES", "START", "STATUS", "be_unpacked_rank", "kill",
-    "main", "receive_exactly", "warm_up",
+    "main", "warm_up",
 ]  # fmt: skip
 
 COMMAND = struct.Struct("<4sIQi")
@@ -73,18 +74,6 @@ def warm_up(modules: Iterable[str]) -> None:
         importlib.import_module("torch._dynamo")
     if any(module.startswith(_PARALLEL) for module in used):
         _import_parallel()
-
-
-def receive_exactly(connection: socket.socket, size: int) -> bytearray:
-    """Receive exactly this many bytes. Raises EOFError if the other side has ended."""
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            raise EOFError("the cluster ended")
-        view = view[count:]
-    return data
 
 
 def main() -> None:

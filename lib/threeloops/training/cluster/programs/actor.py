@@ -19,14 +19,14 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 import torch
 
+from threeloops.frames import Channel
 from threeloops.training.cluster.machine.calls import (
     MOST_SAID,
     Ask,
@@ -39,72 +39,15 @@ from threeloops.training.cluster.machine.calls import (
     Submit,
     Wait,
 )
-from threeloops.training.cluster.machine.errors import ClusterError, RankLost
+from threeloops.training.cluster.machine.errors import RankLost
 from threeloops.training.cluster.machine.faults import SlowRank
 
-__all__ = ["ANSWER", "HEAD", "ActorSocket", "Channel", "calling_line", "is_library", "line_in_stack"]
+__all__ = ["ANSWER", "HEAD", "ActorSocket", "calling_line", "is_library", "line_in_stack"]
 
 HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
 _SMALL = 1 << 16
 _STATE = 16
 _encoder, _words = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(tuple[str, list[tuple[int, float]]])
-
-
-class Channel:
-    """A socket whose messages are a header, whose last two fields are lengths, and two bodies of these lengths. Small
-    messages need a single call."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._buffer = memoryview(bytearray(_SMALL))
-
-    def send(self, parts: Sequence[Any]) -> None:
-        if sum(len(part) for part in parts) <= _SMALL:
-            self._socket.sendall(b"".join(parts))
-        else:
-            for part in parts:
-                self._socket.sendall(part)
-
-    def receive(self, head: struct.Struct, most: int | None = None) -> tuple[tuple[Any, ...], memoryview, memoryview]:
-        """Return the header's fields and both bodies. Raises EOFError if the other side has ended, and ClusterError if
-        the message has more than `most` bytes."""
-        buffer = self._buffer
-        have = self._some(buffer)
-        while have < head.size:
-            have += self._some(buffer[have:])
-        fields = head.unpack_from(buffer)
-        end = head.size + fields[-2]
-        total = end + fields[-1]
-        if most is not None and total > most:
-            raise ClusterError(f"a rank sends {total:,} bytes at once: expected at most {most:,}")
-        data = memoryview(bytearray(total))
-        have = min(have, total)  # more comes only after a failure that two processes of a rank have said
-        data[:have] = buffer[:have]
-        while have < total:
-            have += self._some(data[have:])
-        return fields, data[head.size : end], data[end:]
-
-    def _some(self, into: memoryview) -> int:
-        count = self._socket.recv_into(into)
-        if not count:
-            raise EOFError("the cluster ended")
-        return count
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def rest(self, seconds: float) -> bytes:
-        """Read bytes without a header, until nothing has come for `seconds` or the buffer is full."""
-        self.bound(seconds)
-        have = 0
-        with suppress(OSError, EOFError):
-            while have < _SMALL:
-                have += self._some(self._buffer[have:])
-        return bytes(self._buffer[:have])
-
-    def bound(self, seconds: float) -> None:
-        """Bound the time of later calls. They raise TimeoutError when it is over."""
-        self._socket.settimeout(max(seconds, 1e-3))
 
 
 class ActorSocket:

@@ -4,16 +4,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threeloops.frames import FrameReader, frame
 from threeloops.product.request import Sampling, TokenLogprobs
 from threeloops.product.service.engine.messages import (
     Cancel,
     Credit,
-    FrameReader,
     Message,
     Submit,
     ToEngine,
     Tokens,
-    frame,
 )
 
 SAMPLINGS = st.builds(
