@@ -17,8 +17,8 @@ EXTRAS = {
     "pictures": "PIL cycler matplotlib",
     "serve": "fastapi h11 httpx jinja2 llguidance opentelemetry prometheus_client redis starlette tokenizers uvicorn",
     "plan": "docx fpdf pptx xlsxwriter",
-    "labs": "IPython ipywidgets jupytext nbformat packaging papermill traitlets yaml",
-    "grade": "bleach jsonschema nbconvert nbgrader pygments sqlalchemy",
+    "labs": "IPython ipywidgets jupytext nbformat packaging traitlets yaml",
+    "grade": "bleach jsonschema nbconvert nbgrader papermill pygments sqlalchemy",
 }  # fmt: skip
 """The packages that each extra of the distribution brings, by the names under which they are imported."""
 
