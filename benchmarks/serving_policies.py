@@ -24,6 +24,7 @@ from threeloops.product.loadgen import (
 )
 from threeloops.simulation.clock import VirtualClock
 
+from benchmarks.progress import finished
 from benchmarks.result import Series
 from benchmarks.serving_prediction import CpuClock, NewEngine, one_thread
 
@@ -68,7 +69,8 @@ def policy_rows(model: GPT, new_engine: NewEngine, requests: int, rounds: int) -
             f"{load:.0%} of capacity": trace(poisson(load * capacity, 13), requests, PROMPTS, ANSWERS, seed=14)
             for load in (0.2, 0.7)
         }
-        for _ in range(1 if where.endswith("virtual") else rounds):
+        rounds_here = 1 if where.endswith("virtual") else rounds
+        for measured_round in range(rounds_here):
             for name, policy in policies(16).items():
                 burst = _metrics(engine_of(policy), at_once, slo)
                 _note(found, f"throughput, all at once, {where}", "tokens/s", name, burst.throughput)
@@ -78,6 +80,7 @@ def policy_rows(model: GPT, new_engine: NewEngine, requests: int, rounds: int) -
                     _note(found, f"goodput at {load}, {where}", "requests/s", name, steady.goodput)
                     _note(found, f"P99 time to first token at {load}, {where}", "s", name, steady.ttft.p99)
                     _note(found, f"P99 inter-token latency at {load}, {where}", "s", name, steady.itl.p99)
+                finished(f"policies, {where}, round {measured_round + 1} of {rounds_here}: {name}")
     return [
         Series(what, name, unit, tuple(samples), "lower" if unit == "s" else "higher", peer=name == ONE)
         for (what, unit, name), samples in sorted(found.items(), key=lambda each: each[0][0])  # parties stay in order

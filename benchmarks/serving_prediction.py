@@ -34,6 +34,7 @@ from threeloops.product.loadgen import (
 )
 from threeloops.simulation.clock import Clock, VirtualClock
 
+from benchmarks.progress import finished
 from benchmarks.result import Prediction
 
 __all__ = ["CpuClock", "NewEngine", "one_thread", "prediction_rows"]
@@ -81,10 +82,11 @@ def prediction_rows(
     calibration, traces = _calibration(rate, requests), _traces(rate, requests)
     calibrated: list[Replay] = []
     measured: dict[str, list[Replay]] = {case: [] for case in traces}
-    for _ in range(rounds):
+    for measured_round in range(rounds):
         for case, arrivals in traces.items():
             calibrated.append(replay(new_engine(model, POLICY, CpuClock()), calibration))
             measured[case].append(replay(new_engine(model, POLICY, CpuClock()), arrivals))
+            finished(f"predictions, round {measured_round + 1} of {rounds}: {case}")
     steps = [step for each in calibrated for step in each.steps]
     cost = fit([step.shape for step in steps], [step.seconds for step in steps])
     seen = [measure(each.requests) for each in calibrated]

@@ -11,6 +11,7 @@ from threeloops.models.gpt import GPT
 from threeloops.models.llama_folder import save_llama_folder
 
 from benchmarks.peer_packages import why_absent
+from benchmarks.progress import finished
 from benchmarks.result import Unmeasured
 
 __all__ = ["CONTINUOUS", "STATIC", "Transformers", "no_transformers"]
@@ -56,7 +57,10 @@ class Transformers:
         budgets = {f"{tokens} tokens in a step": self._continuous(batch, tokens) for tokens in (64, 128, 256)}
         found = []
         for name, runs in ((CONTINUOUS, budgets), (STATIC, sizes)):
-            times = {settings: _seconds(run) for settings, run in runs.items()}
+            times = {}
+            for settings, run in runs.items():
+                times[settings] = _seconds(run)
+                finished(f"tried: {name}, {settings}")
             best = min(times, key=times.__getitem__)
             found.append((name, best, runs[best]))
         return found

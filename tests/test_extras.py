@@ -104,6 +104,9 @@ def test_an_extra_alone_is_enough_for_what_it_promises(installed):
     extra, environment = installed
     done = environment.run(PROMISED[extra])
     assert done.returncode == 0, done.stdout + done.stderr
+    if extra == "labs":
+        checked = environment.run("threeloops check 00")
+        assert checked.returncode == 1 and "is not written yet" in checked.stdout, checked.stdout + checked.stderr
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """The command line: `threeloops doctor · start · lab · check · status · reset · update · plan · serve · cluster · run ·
 grade · release · new · test · mutants · course · evidence`.
 
-Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, which one sentence
-explains.
+Exit codes: 0 all well; 1 a submission or a lab fell short; 2 the command or the machine is at fault, with one sentence
+that explains the fault.
 """
 
 import functools

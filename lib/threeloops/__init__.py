@@ -1,8 +1,8 @@
-"""The library behind the course. Import the room you need: `threeloops.inner.roofline`, `threeloops.lab`, …
+"""The library behind the course. Import the module that you need: `threeloops.inner.roofline`, `threeloops.lab`, …
 
-`import_on_demand` keeps the packages light: whoever imports one module of a package does not pay for the others.
-`EXTRAS` keeps the installation small: packages that only some rooms need come with an extra of the distribution, and
-importing such a room without them names the extra.
+`import_on_demand` keeps the packages light: importing one module of a package does not import the others.
+`EXTRAS` keeps the installation small: packages that only some modules need come with an extra of the distribution.
+Importing such a module without them raises an error that names the extra.
 """
 
 import sys
@@ -17,8 +17,8 @@ EXTRAS = {
     "pictures": "PIL cycler matplotlib",
     "serve": "fastapi h11 httpx jinja2 llguidance opentelemetry prometheus_client redis starlette tokenizers uvicorn",
     "plan": "docx fpdf pptx xlsxwriter",
-    "labs": "IPython ipywidgets jupytext nbformat packaging papermill traitlets yaml",
-    "grade": "bleach jsonschema nbconvert nbgrader pygments sqlalchemy",
+    "labs": "IPython ipywidgets jupytext nbformat packaging traitlets yaml",
+    "grade": "bleach jsonschema nbconvert nbgrader papermill pygments sqlalchemy",
 }  # fmt: skip
 """The packages that each extra of the distribution brings, by the names under which they are imported."""
 

@@ -1,14 +1,15 @@
-"""Write files completely or not at all, and put them on the disk."""
+"""Write files completely or not at all, and put them on the disk; read files of settings."""
 
 import errno
 import os
 import secrets
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-__all__ = ["replace_text", "replacing", "sync"]
+__all__ = ["read_toml", "replace_text", "replacing", "sync"]
 
 
 @contextmanager
@@ -47,3 +48,16 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_toml(path: Path, what: str, error: type[Exception]) -> tuple[str, dict[str, Any]]:
+    """Return a file's text and what it says as TOML. Raises `error`, which names the file and the reason."""
+    try:
+        text = path.read_bytes().decode()
+        return text, tomllib.loads(text)
+    except OSError as failure:
+        raise error(f"{path}: {what} cannot be read: {failure.strerror}") from None
+    except UnicodeDecodeError as failure:
+        raise error(f"{path}: byte {failure.start} is not UTF-8") from None
+    except tomllib.TOMLDecodeError as failure:
+        raise error(f"{path}: not TOML: {failure}") from None

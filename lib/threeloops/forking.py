@@ -1,7 +1,7 @@
 """Make forks of this process cheap.
 
-A fork copies an entry for each page of memory that its parent has written, and drops it again when it ends. With torch
-imported that is 60,000 entries, which take 20 ms. The same memory in pages of 2 MiB has a hundred.
+A fork copies an entry for each page of memory that its parent has written, and drops these entries when it ends. With
+torch imported that is 60,000 entries, which take 20 ms. The same memory in pages of 2 MiB has a hundred.
 """
 
 import gc

@@ -1,10 +1,11 @@
-"""Messages between two processes of one machine, over a socket or a pair of pipes. Imports no torch.
+"""Messages between two processes of one machine, over a socket or a pair of pipes. This module does not import torch.
 
 - `send` and `receive`: a JSON object and raw buffers, with a deadline. A frame is a header `<u32 JSON bytes, u32
   buffers, u64 buffer bytes>`, the length of each buffer, the JSON text and the raw buffers. The peer may be hostile:
-  every length is checked before memory is taken for it.
+  every length is checked before memory is allocated for it.
 - `Channel`: two raw bodies behind a header of the caller's, with one call for a small message.
-- `frame` and `FrameReader`: msgspec structs in a stream that comes in any pieces. A frame is a u32 length and msgpack.
+- `frame` and `FrameReader`: msgspec structs in a stream, which may arrive in pieces of any size. A frame is a length
+  (u32) and msgpack.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A module of this library in a Python process of its own, which answers questions, whether or not the library is
+"""Run a module of this library in a Python process of its own, which answers questions. The library need not be
 installed.
 
 The process is started by the first question and replaced when it has died. It ends with the process that asks, and a

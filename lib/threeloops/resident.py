@@ -1,19 +1,20 @@
-"""How much memory processes take for themselves, read from outside, so that none of them can say less.
+"""Measure how much memory processes allocate, from outside, so that none of them can report less.
 
-For each process the kernel keeps the largest resident size that it has had. A fork begins with the size of its parent,
-and a page that it writes to is replaced, which changes nothing. So what the largest size is above the first one is what
-the process has allocated itself, if two other things are out of the way, for which it calls `settle` before the first
-look: pages of libraries that it touches for the first time, and memory that its allocator keeps after it was freed.
-On Linux with glibc this is right to about 2 MiB for a process that uses torch.
+For each process the kernel keeps the largest resident size that it has had. A fork begins with the size of its parent.
+If it writes to one of these pages, it gets a copy in place of the page, so its size stays the same. The growth from the
+size at the first look to the largest size is therefore the memory that the process has allocated itself. Two other
+things would disturb this: pages of libraries that the process touches for the first time, and memory that its allocator
+keeps after it was freed. The process calls `settle` before the first look to exclude both. On Linux with glibc the
+result is right to about 2 MiB for a process that uses torch.
 
-All that is in its address space counts: tensors, arrays, bytes, shared memory. Pages that were the parent's at the fork
-and are its own at a look count above 16 MiB: a process copies several MiB of them without allocating anything,
-because Python counts references in the objects themselves.
+Everything in the address space counts: tensors, arrays, bytes, shared memory. Pages that the process has copied from
+its parent count only above 16 MiB: a process copies several MiB of them without allocating anything, because Python
+counts references in the objects themselves.
 
 A process that wants to hide memory has to keep it in a file, in a pipe or a message under way, in up to 16 MiB that the
-parent prepared, in the parent itself, or in another process that is gone before the second look. Or it has to unmap as
-many pages of libraries after the first look, and free the memory before the second one. A process that may write to
-/proc can also make the kernel forget the largest size (`clear_refs`); in the sandbox /proc is read-only.
+parent prepared, in the parent itself, or in another process that is gone before the second look. Or it can unmap pages
+of libraries after the first look, as many as it allocates, and free its memory before the second look. A process that
+may write to /proc can also make the kernel forget the largest size (`clear_refs`); in the sandbox /proc is read-only.
 
 The kernel can evict pages of libraries by itself when memory is short. If it does so between `settle` and the first
 look, these pages count when they return, so a growth that seems too large is worth a second measurement.

@@ -1,4 +1,4 @@
-"""`threeloops test`: the right, wrong and half-done answers of a lab, graded together in few submissions."""
+"""`threeloops test`: grade the right, wrong and half-done answers of a lab, many of them in one submission."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

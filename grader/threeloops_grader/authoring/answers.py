@@ -1,4 +1,4 @@
-"""Answers beside the reference: other right ones, and known-wrong ones that say what grading them must show.
+"""Answers other than the reference: right ones, and known-wrong ones with the failures that grading must find.
 
 An answer is a section of `answers.md`: a change to the reference, or the whole text of an exercise's cell.
 """

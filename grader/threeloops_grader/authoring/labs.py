@@ -52,7 +52,8 @@ def course_root() -> Path:
     """Return the repository or bundle: `$THREELOOPS_ROOT`, else the one that the working directory lies in, else the
     one that this package lies in. Absolute: grading changes directories.
 
-    A package that was installed from a wheel lies in none: then it is the folder that the learner's `work/` lies in.
+    A package that was installed from a wheel lies in neither. In that case it is the folder that contains the learner's
+    `work/`.
     """
     return _course_around() or _own_course() or work_folder().parent
 
@@ -115,8 +116,9 @@ class LabLimits:
 class Lab:
     """One notebook of the course. `slug` is its folder's name (`01_roofline`), `number` the leading two digits.
 
-    Each lab has a core notebook, which is graded, and may have one of deep dives, which is not: `dives` says which this
-    is. Both have a source, a released form and a student's copy, in the same folders.
+    Each lab has a core notebook, which is graded. It may also have a notebook of deep dives, which is not graded.
+    `dives` says which of the two this is. Both have a source, a released form and a student's copy, in the same
+    folders.
     """
 
     slug: str
@@ -147,7 +149,8 @@ class Lab:
 
     @property
     def folder(self) -> Path:
-        """The lab's folder in `solutions/`; in a student bundle or wheel, which has none, that in `labs/`."""
+        """The lab's folder in `solutions/`, or in `labs/` if there are no solutions, as in a student bundle or a
+        wheel."""
         return _place(self.root) / self.slug
 
     @property

@@ -1,6 +1,7 @@
 """The rules that every lab's source must keep before it is released.
 
-`lint(lab)` returns one sentence per broken rule, which names the lab and the cell; an empty list is a sound lab.
+`lint(lab)` returns one sentence for each broken rule, with the name of the lab and the cell. If the list is empty, the
+lab is sound.
 """
 
 import ast

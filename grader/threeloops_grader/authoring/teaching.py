@@ -1,4 +1,4 @@
-"""The rules of teaching that a program can check: lengths, folded parts, and parts that open after a pass.
+"""The rules of teaching that a program can check: lengths, folded parts, and parts that open after a check has passed.
 
 They apply to a lab whose header says `edition: 2`.
 """

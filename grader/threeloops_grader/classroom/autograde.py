@@ -38,7 +38,7 @@ from threeloops_grader.submissions.submitted import BadSubmission
 __all__ = ["SECRET", "install"]
 
 SECRET = "submission_secret.txt"
-"""The file by which the exchange hands feedback back to the student alone who submitted."""
+"""The file with which the exchange gives feedback only to the student who handed in the submission."""
 
 _MAX_SECRET = 1024
 

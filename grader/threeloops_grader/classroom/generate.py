@@ -1,4 +1,4 @@
-"""nbgrader's generate_assignment, with the lab's deep dives beside the notebook that it generates."""
+"""nbgrader's generate_assignment, which also puts the lab's deep dives next to the generated notebook."""
 
 from contextlib import suppress
 from pathlib import Path

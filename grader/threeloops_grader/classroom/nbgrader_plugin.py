@@ -1,4 +1,4 @@
-"""The preprocessors with which `nbgrader autograde`, and the formgrader's button, grade through the wall.
+"""The preprocessors with which `nbgrader autograde` and formgrader's autograde button grade through the wall.
 
 `nbgrader_config.py` names them; `WalledExecute` replaces nbgrader's Execute.
 """

@@ -1,7 +1,7 @@
 """The checks of `threeloops doctor`, each in a separate process: `python -m threeloops_grader.doctor.preflight CHECK`.
 
 A check prints one JSON object as its last line: {"ok": true, …}, or {"ok": false, "error": …} if it fails on this
-machine. A crash counts as an answer too, which the doctor reads from outside.
+machine. A crash counts as an answer too: the doctor sees how the process ended.
 """
 
 import json

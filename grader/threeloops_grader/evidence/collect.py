@@ -1,10 +1,10 @@
 """`make evidence`: measure what this machine can measure, and record why the rest could not be measured.
 
-Needs no network and no `.git`, installs nothing, and writes neither the host's name nor paths. The parts come in three
-groups, the most valuable first: faults (the GPU tests, every kernel against float64, every lab), numbers (times and
-rates) and the record (a graded class, and the kernels beside other tools). Each part runs in a process of its own with
-a time limit, so one that fails, hangs or crashes does not stop the others. A call ends within its budget. Results are
-written as soon as they are known, and the next call continues from there.
+It needs no network and no `.git`, installs nothing, and writes neither the host's name nor paths. The parts come in
+three groups, the most valuable first: faults (the GPU tests, every kernel against float64, every lab), numbers (times
+and rates) and the record (a graded class, and the kernels beside other tools). Each part runs in a process of its own
+with a time limit, so one that fails, hangs or crashes does not stop the others. A call ends within its budget. Results
+are written as soon as they are known, and the next call continues from there.
 """
 
 import itertools

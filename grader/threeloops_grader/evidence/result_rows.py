@@ -1,7 +1,8 @@
 """Rows of a measurement in a file of JSON lines, each on disk as soon as it is known.
 
 If the measuring process is killed, only the row that it was computing is lost, and the next process continues from
-there. Work in pieces notes where each piece begins and ends, so that a piece that was cut off is done again.
+there. A measurement that consists of pieces notes where each piece begins and ends, so an interrupted piece is measured
+again.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""Grade a submission and record the result: the engine, the session, what is withheld, and the record."""
+"""Grade a submission and record the result: the engine, the session, the redaction of output, and the record."""

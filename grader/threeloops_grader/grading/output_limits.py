@@ -1,4 +1,5 @@
-"""Limits on the output that is kept of a submission, because every page and file that shows it has to hold it."""
+"""Limit how much of a submission's output is kept, because every page and file that shows the output contains all of
+it."""
 
 from dataclasses import dataclass, field, replace
 

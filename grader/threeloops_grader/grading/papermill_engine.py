@@ -1,6 +1,6 @@
 """The class that papermill knows as the engine `walled`.
 
-papermill loads its engines while it is itself being imported, so this module imports nothing else at its top.
+papermill loads its engines during its own import. So this module imports other modules inside functions.
 """
 
 from __future__ import annotations

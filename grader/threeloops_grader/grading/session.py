@@ -1,4 +1,4 @@
-"""One submission, cell by cell: time limits, restarts, and a verdict for every test cell in any case.
+"""Grade one submission, cell by cell: with time limits and restarts, and always with a verdict for every test cell.
 
 A test cell earns its points only if its code ran to the end on the grader's side. A crash, a timeout or a lost process
 costs that cell its points. Then the earlier cells run again in a fresh pair of processes, and the next cell is graded.

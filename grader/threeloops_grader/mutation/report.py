@@ -19,7 +19,7 @@ _VISIBLY = 0.90
 
 
 def is_enough(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether enough of a lab's mutants die, and enough of them of visible tests."""
+    """Return whether the lab's tests catch enough of its mutants, and the visible tests alone catch enough of them."""
     counted = [v for v in verdicts if not v.equivalent]
     dead, visibly = (sum(bool(v.caught_by) and (v.visibly or not seen) for v in counted) for seen in (False, True))
     return dead >= _DEAD * len(counted) and visibly >= _VISIBLY * len(counted)

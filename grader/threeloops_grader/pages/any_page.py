@@ -1,7 +1,7 @@
-"""A figure as a PNG for pages that may be light or dark, such as the picture on which a lab opens.
+"""A figure as a PNG for pages that may be light or dark, such as the picture at the top of a lab.
 
 It has no background, and its ink is a grey that stands out from white and from black. A box with text in it is opaque,
-because no one colour is readable on a translucent box on both pages.
+because on a translucent box no single colour is readable on both kinds of page.
 """
 
 import io

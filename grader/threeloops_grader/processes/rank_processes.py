@@ -1,4 +1,4 @@
-"""The ranks of a submission, from the side of its monitor, which forks and measures them.
+"""The ranks of a submission, as seen by its monitor, which forks and measures them.
 
 The monitor has run no line of the student's code. So a rank begins without memory, descriptors or files that another
 process of the submission could have prepared.
@@ -26,7 +26,7 @@ _DESCRIPTORS = 2
 _MANY = 16
 """The number of ranks at which `prepare_to_fork` saves as much time as it takes, about half a second."""
 _MORE_THAN_PARENT = 8 << 20
-"""Bytes that a fork may have made its own before its memory is measured."""
+"""Bytes that a fork may have allocated or copied before its memory is measured."""
 
 
 class RankProcesses:
@@ -34,11 +34,12 @@ class RankProcesses:
 
     Args:
         link: to the grader's side. The descriptors of each rank come through its socket.
-        enter: confines a fork, which keeps only the descriptors that it is given, and returns their new numbers.
+        enter: confines a fork, one of a number of ranks. It keeps only the descriptors that it is given, and returns
+            their new numbers.
         namespaces: whether each rank gets namespaces of its own.
     """
 
-    def __init__(self, link: FrameLink, enter: Callable[[Sequence[int]], list[int]], *, namespaces: bool) -> None:
+    def __init__(self, link: FrameLink, enter: Callable[[Sequence[int], int], list[int]], *, namespaces: bool) -> None:
         self.processes: list[int] = []
         self._ended: list[int] = []
         self._started = 0
@@ -88,7 +89,7 @@ class RankProcesses:
                 confine.unshare(confine.NEW_PID)
             process = os.fork()
             if process == 0:
-                self._be(rank, [*given, confined_end], program)
+                self._be(rank, ranks, [*given, confined_end], program)
             self.processes.append(process)
             for descriptor in given:
                 os.close(descriptor)
@@ -96,10 +97,10 @@ class RankProcesses:
         with open(confined, "rb", 0) as pipe:
             return len(pipe.readall() or b"") == ranks
 
-    def _be(self, rank: int, descriptors: Sequence[int], program: bytes) -> NoReturn:
+    def _be(self, rank: int, ranks: int, descriptors: Sequence[int], program: bytes) -> NoReturn:
         """Be a rank. The last descriptor is the pipe to the monitor, which ends before the program begins."""
         try:
-            *given, confined = self._enter(descriptors)
+            *given, confined = self._enter(descriptors, ranks)
             os.write(confined, b".")
             os.close(confined)
         except BaseException:

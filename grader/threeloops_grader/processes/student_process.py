@@ -56,6 +56,10 @@ _FIRST_FD = 200
 _MAX_FD = 4096
 _MAX_FDS = 8
 _MAX_SOCKETS = 1024
+_OTHER_PROCESSES = 4
+"""Processes of a submission that are not ranks: its monitor and the student's process, with their threads."""
+_LEAST_PROCESSES = 3
+"""Processes or threads that a rank can have, even if there are too many ranks for the submission's limit."""
 
 
 def _main(fd: int, mode: str, modules: list[str]) -> None:
@@ -198,10 +202,13 @@ def _submission(
     os._exit(0)
 
 
-def _rank(entries: list[int], config: dict[str, Any], home: str | None, given: Sequence[int]) -> list[int]:
+def _rank(entries: list[int], config: dict[str, Any], home: str | None, given: Sequence[int], ranks: int) -> list[int]:
     """Let this fork of the monitor be a rank of the submission, whose only way to other processes is `given`."""
     if "uid" in config:  # a user of its own, because the kernel counts some things per user
         config = {**config, "uid": secrets.choice(UIDS)}
+    if home is None:
+        share = max(_LEAST_PROCESSES, (config["processes"] - _OTHER_PROCESSES) // ranks)
+        config = {**config, "processes": share}
     return _enter(given, entries, config, home, is_rank=True)
 
 

@@ -1,8 +1,9 @@
 """The picture at the beginning of a lab, so that the first screen of an untouched notebook already shows the question.
 
 The cell tagged `opening` draws it. Release runs that cell after the setup cells above it and keeps the picture beside
-the source as `opening.png`, which `Lab.master()` attaches to the title. The cell itself is not released. The file says
-which text drew it. So it is drawn again if that text changes, but not because another machine has other fonts.
+the source as `opening.png`, which `Lab.master()` attaches to the title. The cell itself is not released. The file
+records the text of the cell that drew it. So the picture is drawn again if that text changes, but not because another
+machine has other fonts.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""A learner's own notebook as a file: every kind of damage has its own message, and a rewrite keeps the trust.
+"""A learner's own notebook as a file: every kind of damage has its own message, and a rewritten notebook stays trusted.
 
 JupyterLab shows the HTML and SVG in a notebook only if Jupyter has signed it, and a signature covers the whole text. A
 command that changes the text therefore signs it again, by the same rule that Jupyter follows when it saves a notebook.
@@ -69,7 +69,7 @@ def write_own(path: Path, notebook: NotebookNode) -> None:
     """Replace the file, and sign it if the notebook was signed before and gained no output since.
 
     The signature follows the file, so a command that is cut short between the two leaves a notebook that JupyterLab
-    does not trust yet; the other order would trust a text that nobody has.
+    does not trust yet; in the other order, Jupyter could trust a text that was never written.
     """
     from_untrusted = any(cell.metadata.get(_MARK) is False for cell in notebook.cells)
     text = nbformat.writes(notebook) + "\n"  # without the marks

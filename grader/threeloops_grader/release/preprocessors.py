@@ -1,4 +1,5 @@
-"""Two steps that this course adds to nbgrader's own: a check that knows our reflections, and the student's copy."""
+"""Two steps that this course adds to nbgrader's own: a check that allows written answers without points, and a step
+that keeps only what students need."""
 
 import copy
 import hashlib

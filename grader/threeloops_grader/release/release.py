@@ -1,8 +1,8 @@
 """Release `solutions/` to `labs/` with nbgrader's own generate_assignment, and check its input and its output.
 
-A released notebook depends on its source alone: stable cell ids, no outputs, no trace of a kernel, and of the header
-only the lab's name, its minutes and a hash of the release. Stock `nbgrader generate_assignment` writes the same bytes,
-because the last step (`ForStudents`) is one of its preprocessors.
+A released notebook depends on its source alone. It has stable cell ids, no outputs and no trace of a kernel. Its header
+contains only the lab's name, its minutes and a hash of the release. Stock `nbgrader generate_assignment` writes the
+same bytes, because the last step (`ForStudents`) is one of its preprocessors.
 """
 
 import io

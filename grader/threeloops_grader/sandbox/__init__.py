@@ -1,1 +1,2 @@
-"""The sandbox of submissions: staged files, bubblewrap, and a warm process that forks one confined child for each."""
+"""The sandbox of submissions: staged files, bubblewrap, and a warm process that forks one confined child per
+submission."""

@@ -1,8 +1,9 @@
 """A control group for each submission, in which the kernel itself limits memory, processes and the share of the cores.
 
-The kernel counts everything that the processes of a group take together: pages, files in a tmpfs, socket buffers, page
-tables. Version 2 has one tree for all three controllers, version 1 one tree per controller. `why_not` says whether
-groups can be made here. Where they cannot, `confine` limits each process and the monitor checks the sums at intervals.
+The kernel counts all memory that the processes of a group use together: pages, files in a tmpfs, socket buffers, page
+tables. Version 2 has one tree for all three controllers, version 1 one tree per controller. `why_not` says why groups
+cannot be made here, if they cannot. In that case `confine` limits each process, and the monitor checks the sums at
+intervals.
 """
 
 import fcntl

@@ -62,6 +62,7 @@ _LAST_CAPABILITY = 63
 
 _MAX_FILE_BYTES = 64 << 20
 _MAX_OPEN_FILES = 256
+_MAX_SIGNALS = 64
 _MAX_BUFFER_BYTES = 128 << 10
 
 
@@ -91,7 +92,8 @@ def confine(config: dict[str, Any], *, grouped: bool, is_rank: bool = False) -> 
     """Confine this process, the first one of a new pid namespace; `grouped` as in `limit`.
 
     A rank must not communicate with the other ranks of its submission. Their namespaces are apart, but they share the
-    machine and the files of the system. So a rank gets no locks, no terminals and no statistics of the machine.
+    machine and the files of the system. So a rank gets no locks, no terminals, no statistics of the machine, and no
+    pages of /proc that tell which pages of a file other processes have mapped (`pagemap`, `smaps`).
 
     It enters the other namespaces here, after the fork: the monitor must keep its own /proc, or it would count and kill
     by process numbers that mean other processes there.
@@ -110,14 +112,17 @@ def confine(config: dict[str, Any], *, grouped: bool, is_rank: bool = False) -> 
     read_only = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _mount("none", "/proc", "none", _MS_REMOUNT | _MS_BIND | read_only)
     if is_rank:
-        with suppress(OSError):  # kernels before 5.8 have no such option
-            _mount("proc", "/proc", "proc", read_only, "subset=pid")
+        _hide_proc(read_only)
     os.symlink(config["data"], f"{HOME}/data")
     os.chdir(HOME)
     _drop_privileges(config.get("uid"), writable, is_rank)
     os.close(writable)
     # Last: the kernel counts processes per user namespace, and only the innermost one belongs to this submission alone.
     limit(config, grouped=grouped)
+    if is_rank:  # so that no rank can tell how much the others leave of what all of them have together
+        _set_limit(resource.RLIMIT_NPROC, config["processes"])
+        _set_limit(resource.RLIMIT_SIGPENDING, _MAX_SIGNALS)
+        _set_limit(resource.RLIMIT_MSGQUEUE, 0)
 
 
 def go_on_alone(read_only: list[str]) -> None:
@@ -183,6 +188,22 @@ def _bound_socket_buffers() -> None:
     for name in ("tcp_wmem", "tcp_rmem"):
         with suppress(OSError):  # old kernels have one value for all namespaces
             Path(f"/proc/sys/net/ipv4/{name}").write_text(f"4096 16384 {_MAX_BUFFER_BYTES}")
+
+
+def _hide_proc(flags: int) -> None:
+    """Cover /proc. A rank still sees the addresses of its memory, which `settle` needs, and its descriptors."""
+    place = Path("/tmp/hidden")
+    place.mkdir()
+    _mount("tmpfs", str(place), "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    (place / "self" / "fd").mkdir(parents=True)
+    (place / "self" / "maps").touch()
+    for name in ("fd", "maps"):
+        _mount(f"/proc/self/{name}", str(place / "self" / name), "none", _MS_BIND)
+    _mount(str(place), "/proc", "none", _MS_BIND | _MS_REC)
+    _mount("none", "/proc", "none", _MS_REMOUNT | _MS_BIND | flags)
+    if _libc.umount2(str(place).encode(), _MNT_DETACH):
+        raise OSError(ctypes.get_errno(), f"umount {place}")
+    place.rmdir()
 
 
 def _writable_proc() -> int:

@@ -256,7 +256,7 @@ def choose(wanted: str) -> Sandbox:
     """Return the sandbox to use for "auto", "bwrap" or "none". Auto never falls back to none: no sandbox must be a
     choice.
 
-    Raises SandboxError where bubblewrap does not work and "none" was not asked for.
+    Raises SandboxError if bubblewrap does not work and "none" was not asked for.
     """
     if wanted == "none":
         return "none"

@@ -1,4 +1,5 @@
-"""A filter of system calls that no answer needs: they allocate memory that counts for no process, or attack the kernel.
+"""A filter that refuses system calls that no answer needs: they allocate memory that is charged to no process, or
+attack the kernel.
 
 Without control groups, a process's memory is counted by its mappings. Three kinds of memory outlive their mapping and
 are refused: anonymous files (memfd), System V segments and shared anonymous mappings. Files in the sandbox's tmpfs have
@@ -97,9 +98,21 @@ _REFUSED_TO_RANKS = {
     "futex_requeue": (456, 456),
     "sysinfo": (99, 179),
     "syslog": (103, 116),
+    "fadvise64": (221, 223),
+    "move_pages": (279, 239),
+    "mbind": (237, 235),
+    "migrate_pages": (256, 238),
+    "pipe": (22, None),
+    "pipe2": (293, 59),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "pidfd_open": (434, 434),
+    "io_setup": (206, 0),
 }
 """System calls that would tell one rank what another does with a file that both can only read, such as a file of the
-library, or with the memory and the log of the machine."""
+library, or with the memory and the log of the machine. Pipes, sockets and descriptors of processes are numbered for the
+whole machine, so their numbers tell how many of them another rank has made. Asynchronous reads have one limit for
+all processes, so a refusal would tell how many others have asked for."""
 
 _MMAP = (9, 222)
 _OPENAT = (257, 56)
@@ -108,12 +121,19 @@ _SOCKETPAIR = (53, 199)
 _SETSOCKOPT = (54, 208)
 _FCNTL = (72, 25)
 _FUTEX = (202, 98)
-_SIGNS = (*range(5, 8), *range(36, 39), 1024, 1025, 1026)
-"""Commands of fcntl that set or read locks (of processes and of open files), leases and watches of folders."""
-_WAKE = (1, 3, 4, 5, 10)
-"""Operations of futex that wake others, and tell how many. Without the flag for private ones (128) they reach processes
-that have mapped the same file. Threads need only private ones."""
+_CLONE = (56, 220)
+_CLONE3 = (435, 435)
+_CLONE_PIDFD = 0x1000
+_SIGNS = (*range(5, 8), *range(36, 39), 1024, 1025, 1026, *range(1035, 1039))
+"""Commands of fcntl that set or read locks (of processes and of open files), leases, watches of folders, and how long a
+file's data will live."""
+_FUTEX_PRIVATE = 128
+_WAIT = (0, 9)
+"""Operations of futex that only wait. All others tell whether somebody waits. Without the flag for private ones they
+reach processes that have mapped the same file. Threads need only private ones, and wait for a thread's end."""
 _MAP_SHARED_ANONYMOUS = 0x21
+_MAP_HUGETLB = 0x40000
+"""Takes pages from a store that all processes of the machine share, if it has one."""
 _OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """Families that a network namespace confines. AF_VSOCK, for example, would reach the machine that hosts this one."""
@@ -127,6 +147,7 @@ _RETURN = 0x06
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
 _REFUSE = 0x00050000 | errno.EPERM
+_UNKNOWN = 0x00050000 | errno.ENOSYS
 _PRETEND = 0x00050000
 _CALL = 0
 _ARCHITECTURE = 4
@@ -138,7 +159,7 @@ _SECCOMP_MODE_FILTER = 2
 _Instruction = tuple[int, int, int, int]
 """Operation, jump if true, jump if false, operand."""
 _Step = tuple[int, str, str, int]
-"""An instruction with named jumps: "next", "skip" (to the next block), "allow", "refuse", "pretend" or "kill"."""
+"""An instruction with named jumps: "next", "skip" (to the next block), or the name of a result, such as "refuse"."""
 
 
 def _program(machine: str, *, kernels_only: bool = False, is_rank: bool = False) -> list[_Instruction]:
@@ -161,11 +182,17 @@ def _program(machine: str, *, kernels_only: bool = False, is_rank: bool = False)
     if is_rank:
         signs: list[_Step] = [(_EQUAL, "refuse", "next", command) for command in _SIGNS[:-1]]
         blocks.append(_block(_FCNTL[column], _load(1), *signs, (_EQUAL, "refuse", "allow", _SIGNS[-1])))
-        wakes: list[_Step] = [(_EQUAL, "refuse", "next", operation) for operation in _WAKE[:-1]]
-        wakes.append((_EQUAL, "refuse", "allow", _WAKE[-1]))
-        blocks.append(_block(_FUTEX[column], _load(1), (_AND, "", "", 0xFF), *wakes))
-    flags = (_AND, "", "", _MAP_SHARED_ANONYMOUS)
-    blocks.append(_block(_MMAP[column], _load(3), flags, (_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS)))
+        private: list[_Step] = [(_AND, "", "", _FUTEX_PRIVATE), (_EQUAL, "allow", "next", _FUTEX_PRIVATE)]
+        waits: list[_Step] = [(_EQUAL, "allow", "next", _WAIT[0]), (_EQUAL, "allow", "refuse", _WAIT[1])]
+        blocks.append(_block(_FUTEX[column], _load(1), *private, _load(1), (_AND, "", "", 0x7F), *waits))
+        # The C library makes threads by the older call if this one is unknown. Its flags are not in memory.
+        blocks.append([(_EQUAL, "unknown", "skip", _CLONE3[column])])
+        flag: list[_Step] = [(_AND, "", "", _CLONE_PIDFD), (_EQUAL, "refuse", "allow", _CLONE_PIDFD)]
+        blocks.append(_block(_CLONE[column], _load(0), *flag))
+    huge: list[_Step] = [_load(3), (_AND, "", "", _MAP_HUGETLB), (_EQUAL, "refuse", "next", _MAP_HUGETLB)]
+    shared: list[_Step] = [_load(3), (_AND, "", "", _MAP_SHARED_ANONYMOUS)]
+    shared.append((_EQUAL, "refuse", "allow", _MAP_SHARED_ANONYMOUS))
+    blocks.append(_block(_MMAP[column], *(huge if is_rank else ()), *shared))
     families: list[_Step] = [(_EQUAL, "allow", "next", family) for family in _FAMILIES[:-1]]
     blocks.append(_block(_SOCKET[column], _load(0), *families, (_EQUAL, "allow", "refuse", _FAMILIES[-1])))
     blocks.append(_block(_SOCKETPAIR[column], _load(0), (_EQUAL, "allow", "refuse", socket.AF_UNIX)))
@@ -188,7 +215,7 @@ def _block(call: int, *steps: _Step) -> list[_Step]:
 def _assembled(blocks: list[list[_Step]]) -> list[_Instruction]:
     """Return the blocks with their jumps as numbers, which count forward from the instruction after the jump."""
     total = sum(map(len, blocks))
-    ends = {"allow": total, "refuse": total + 1, "pretend": total + 2, "kill": total + 3}
+    ends = {"allow": total, "refuse": total + 1, "pretend": total + 2, "kill": total + 3, "unknown": total + 4}
     code: list[_Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE)]
     start = 0
     for steps in blocks:
@@ -197,7 +224,7 @@ def _assembled(blocks: list[list[_Step]]) -> list[_Instruction]:
             jumps = (targets.get(where, at + 1) - at - 1 for where in (yes, no))
             code.append((operation, *jumps, int(operand)))  # type: ignore[arg-type]
         start += len(steps)
-    return [*code, *((_RETURN, 0, 0, result) for result in (_ALLOW, _REFUSE, _PRETEND, _KILL))]
+    return [*code, *((_RETURN, 0, 0, result) for result in (_ALLOW, _REFUSE, _PRETEND, _KILL, _UNKNOWN))]
 
 
 def install(*, kernels_only: bool = False, is_rank: bool = False) -> None:

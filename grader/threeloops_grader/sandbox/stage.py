@@ -1,6 +1,6 @@
 """The only files of the course that a graded submission can see.
 
-These are a copy of the library, in which a stub replaces each withheld module, the student's end of the wall, and the
+These are a copy of the library (with a stub in place of each withheld module), the student's end of the wall, and the
 lab's data. They do not include solutions, hidden tests, the gradebook or other submissions.
 """
 

@@ -51,8 +51,8 @@ def import_for_ranks(modules: Sequence[str]) -> None:
 class IdleSteps:
     """Imports that many submissions use and the first answer does not need, made while no request waits.
 
-    The first two submissions are forked without them, and later ones find them imported. Where there is only one
-    submission, nobody pays for them.
+    The first two submissions are forked without them, and later ones find them imported. If there is only one
+    submission, these imports never happen.
     """
 
     def __init__(self, *steps: Callable[[], None]) -> None:

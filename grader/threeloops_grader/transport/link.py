@@ -1,4 +1,4 @@
-"""The socket that connects the two sides of the wall, and the only thing that does. Imports no torch.
+"""The socket that connects the two sides of the wall. It is their only connection. This module does not import torch.
 
 Every receive has a deadline and a size limit, and a peer that breaks the format is cut off for good.
 """

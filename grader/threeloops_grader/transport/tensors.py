@@ -1,4 +1,5 @@
-"""Access to torch if this process has imported it, so that a lab without tensors does not wait two seconds for it."""
+"""Access to torch if this process has imported it, so that a lab without tensors does not wait two seconds for the
+import."""
 
 import sys
 from typing import Any

@@ -1,7 +1,8 @@
-"""The encoding of values that cross the wall: plain data as a JSON tree and raw buffers, never pickled on the way back.
+"""The encoding of values that cross the wall: plain data as a JSON tree and raw buffers. The student's side never sends
+a pickle.
 
-`encode` and `decode` know only plain values. All others go through a `Special` of the side that runs the codec: the
-student's side answers with a handle (the object stays there), and the grader's side may send by value.
+`encode` and `decode` know only plain values. Each side handles all other values with a `Special` of its own. The
+student's side keeps the object and sends a handle, and the grader's side may send a copy.
 """
 
 from __future__ import annotations

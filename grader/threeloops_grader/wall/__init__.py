@@ -1,1 +1,2 @@
-"""The two ends of the wall: `student` runs submitted code, and `connection` and `proxy` represent it in the tests."""
+"""The two ends of the wall: `student` runs submitted code. On the grader's side, `wall` sends the requests, and `proxy`
+stands for the student's objects in the tests."""

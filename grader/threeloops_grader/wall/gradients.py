@@ -1,4 +1,5 @@
-"""Tensors with a place in the student's autograd graph. Imports torch, as only a lab with tensors needs it."""
+"""Tensors on the grader's side whose backward continues in the student's autograd graph. This module imports torch, so
+only labs with tensors import it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +15,9 @@ __all__ = ["attached"]
 def attached(
     connection: Asks, value: Any, tape: int | None, leaf_grads: Sequence[Any], leaves: Sequence[torch.Tensor]
 ) -> Any:
-    """Return a value with plain tensors in place of the tracked ones. Leaves of the student's have their gradients, and
-    backward goes from the others through the student's call to `leaves`, which were its arguments."""
+    """Return a value with plain tensors in place of the tracked ones. Leaves of the student's autograd graph carry
+    their gradients. For all other tensors, backward runs through the student's call to `leaves`, the arguments of that
+    call."""
     grads = iter(leaf_grads)
     value = walk(value, lambda t: t if t.index is not None else _with_grad(t.tensor, next(grads, None)))
     tracked: list[Tracked] = []

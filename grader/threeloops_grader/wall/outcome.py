@@ -1,4 +1,4 @@
-"""The outcome of one cell: written by the grader's half, read by the session. Imports no torch."""
+"""The outcome of one cell: written by the grader's half, read by the session. This module does not import torch."""
 
 from dataclasses import dataclass, field
 

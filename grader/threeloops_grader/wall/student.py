@@ -324,7 +324,7 @@ class Server:
         return value
 
     def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function of the test, over there, in the middle of a call from there."""
+        """Call a function of the test on the grader's side, while this side is answering a call of the grader."""
         out: list[Buffer] = []
         self.link.send({"callback": number, "value": encode([list(args), dict(kwargs)], out, self)}, out)
         state = (self.tape, self.leaves, self.in_place, self.by_value)

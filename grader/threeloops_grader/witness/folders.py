@@ -1,9 +1,9 @@
 """Folders of the sandbox that the grader's side fills and reads by itself.
 
-Before the first line of a student's code runs, its process opens a folder in its sandbox and passes the descriptor
-over the socket of calls. The grader's side opens every file below this folder itself, without following links, and
-limits how much it reads. The student's code can change these files at any time. But it cannot
-redirect the grader's side to a file outside the folder.
+Before the first line of a student's code runs, its process opens a folder in its sandbox and passes the descriptor over
+the socket that carries the calls. The grader's side opens every file below this folder itself, without following links,
+and limits how much it reads. The student's code can change these files at any time. But it cannot redirect the grader's
+side to a file outside the folder.
 """
 
 from __future__ import annotations

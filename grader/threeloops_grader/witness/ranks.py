@@ -1,4 +1,4 @@
-"""The grader's end of the ranks of a submission. Imports torch."""
+"""The grader's end of the ranks of a submission. This module imports torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a plan that can be defended from a model, tokens, a cluster, a budget and an SLO, using the library's models.
+"""Make a plan from a model, a number of tokens, a cluster, a budget and an SLO, and give the reasons for its decisions.
 
 >>> plan = make_plan(read_scenario("70b_pretraining"))
 >>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]
@@ -6,7 +6,8 @@
 
 This package predicts nothing itself. Parallelism and step time come from `training.planning`, failures from
 `training.elastic.goodput`, replicas and fleets from `product.fleet`, and accelerators from `hardware`. It adds the
-arithmetic from them to a bill, the reasons for the decisions, and the changes that would alter them.
+arithmetic that leads from these numbers to a bill, the reasons for the decisions, and the changes that would alter the
+decisions.
 """
 
 from typing import TYPE_CHECKING

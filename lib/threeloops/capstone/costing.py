@@ -1,4 +1,4 @@
-"""Compute what one accelerator would cost in a scenario: the parts of a plan, and the arithmetic from them to the bill.
+"""Compute the cost of a scenario on one accelerator: the parts of a plan, and the arithmetic that leads to the bill.
 
 Models say how long a step takes, how much of the time is useful, and how many replicas a day needs. From there on
 everything is sums and products in a `Sheet`, so that a spreadsheet can repeat it.

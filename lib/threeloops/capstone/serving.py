@@ -2,8 +2,8 @@
 promised. It uses `product.batching` and `product.fleet`.
 
 Replica-hours come from the flow of a whole day. The promise is checked request by request in the worst burst of that
-day. The whole fleet serves that burst. For a large fleet, a part of the fleet with an equal part of the requests is
-simulated.
+day. The simulation covers the whole fleet, unless it is large. Then it covers a part of the fleet with the same share
+of the requests.
 """
 
 import math
@@ -130,8 +130,8 @@ def _without_promise(serving: Serving) -> Serving:
 
 
 def _with_target(serving: Serving, gpu: Accelerator, replicas: tuple[Replica, ...], target: float) -> ServingPart:
-    """The fleet whose autoscaler aims at this share of the seats. Where already the flow of the day has too many
-    requests wait, single requests are not looked at."""
+    """The fleet whose autoscaler aims at this share of the seats. If too many requests wait in the flow of the day
+    already, single requests are not simulated."""
     part = _day(_without_promise(serving), gpu, replicas, target)
     day = part.day
     rate = part.replica.requests_per_second

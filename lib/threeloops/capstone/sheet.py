@@ -1,7 +1,7 @@
 """Numbers that follow from each other: each quantity is named once, with its origin, and formulas refer to names.
 
-The same formulas become cells of a spreadsheet, so they are text in the arithmetic that both have: numbers, names,
-+ − * / and parentheses.
+The same formulas become cells of a spreadsheet, so they are written as text, in the arithmetic that Python and
+spreadsheets share: numbers, names, + − * / and parentheses.
 """
 
 import ast

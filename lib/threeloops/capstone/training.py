@@ -53,7 +53,7 @@ class TrainingPart:
     """The number of spares in the comparison: none, or so many that hardly a failure waits."""
     other_share: float
     spares_saving: float
-    """GPU-hours, spares included, that are saved against that, as a share."""
+    """The share of GPU-hours, including spares, that the plan saves in this comparison."""
 
     @property
     def step(self) -> StepTime:

@@ -84,7 +84,8 @@ _GRIDS = {
     "cluster.storage_gbytes": 0.1,
     "budget.total": 1.0,
 }
-"""A proposal is a multiple of this, and the next multiple would not do; of negative ones the value is to fall."""
+"""A proposed value is a multiple of this step, and the least change that suffices. With a negative step the value is
+lowered."""
 
 _DOUBLINGS = 16
 _SIZES = 400

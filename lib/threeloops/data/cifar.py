@@ -2,8 +2,8 @@
 https://www.cs.toronto.edu/~kriz/cifar.html). The course neither ships nor downloads it.
 
 Both published forms are read: `cifar-10-batches-bin` (records of one label byte and 3,072 image bytes) and
-`cifar-10-batches-py` (pickles, which torchvision unpacks). A pickle can call whatever it names, so it may only name
-what arrays need.
+`cifar-10-batches-py` (pickles, which torchvision unpacks). A pickle can call any function that it names, so only the
+names that arrays need are allowed.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 The table is `accelerators.json`. Rates are dense: one that a data sheet prints "with sparsity" is halved or left out.
 Link bandwidths are per direction: "900 GB/s" of NVLink adds both. Capacities are bytes: the "80 GB" of a data sheet are
-80 GiB of DRAM chips. What is not published is None.
+80 GiB of DRAM chips. An unpublished value is None.
 """
 
 import json
@@ -93,7 +93,7 @@ class Accelerator:
 
 
 def _reading(source: str) -> str:
-    """The note behind a source's title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
+    """The note after a source's title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
     return source.split("): ", 1)[-1]
 
 

@@ -2,8 +2,8 @@
 
 There is no separate prefill and decode. A request is a list of tokens, `computed` of which have their keys and values
 in the cache. A step computes some of the others. A new prompt has all of its tokens uncomputed, and a decoding request
-has one. A preempted request starts again from nothing, and a cached prefix is computed from the beginning. (vLLM's
-second engine schedules in the same way.)
+has one. A preempted request starts again from nothing, and the tokens of a cached prefix count as computed from the
+beginning. (vLLM's second engine schedules in the same way.)
 """
 
 import math

@@ -1,8 +1,8 @@
 """An asyncio event loop in virtual time: nobody waits, and every run repeats exactly.
 
 When no task is ready, the clock jumps to the next timer, so `asyncio.sleep(3600)` takes no time and ends at exactly
-3,600 s. Computation takes no virtual time, unless it says so with `busy`. A task that computes for long without an
-`await` then delays the others by exactly that long, as it would in a real service.
+3,600 s. Computation takes no virtual time, unless it says so with `busy`. A task that is `busy` for some time, without
+an `await`, delays the others by exactly that time, as it would in a real service.
 
 Queues, locks, semaphores, timeouts and task groups of asyncio run unmodified, and so do `asyncio.to_thread` and
 `run_in_executor`. Sockets, pipes and signals do not exist here.

@@ -1,1 +1,2 @@
-"""Markdown files of programs that a person reads and the grader runs: a lab's answers, and the attacks of the tests."""
+"""Markdown files that contain programs, readable for people and run by the grader: a lab's answers, and the tests'
+attacks."""

@@ -1,4 +1,4 @@
-"""The form of `answers.md`: a section for each answer, with its text or with the changes that make it of the reference.
+"""The form of `answers.md`: a section for each answer, with its whole text or with its changes to the reference.
 
 ## wrong/softmax__forgets_the_maximum
 Large scores overflow.

@@ -1,4 +1,4 @@
-"""Sections of a Markdown file, each with one block of code and with what a reader and the grader must know of it.
+"""Sections of a Markdown file: each has one block of code, a text for readers, and keys for the grader.
 
 ## name
 Prose for readers.

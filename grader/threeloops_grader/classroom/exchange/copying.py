@@ -11,7 +11,7 @@ from threeloops_grader.submissions.submitted import BadSubmission
 __all__ = ["copy_plain"]
 
 _MOST_DEEP = 16
-"""Folders in each other; each is an open descriptor and a call in another."""
+"""The deepest nesting of folders. Each level takes an open descriptor and a nested call."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -20,8 +20,8 @@ def copy_plain(source: Path, target: Path) -> None:
 
     Raises:
         BadSubmission: something there is a link, a pipe or a device, belongs to somebody other than the folder does,
-            cannot be read, or there are more files, bytes or folders in each other than a submission has. `target` may
-            be half-written then.
+            cannot be read, or there are more files, bytes or levels of folders than a submission has. `target` may be
+            half-written then.
     """
     opened = _open(str(source), None, source.name, directory=True)
     try:

@@ -109,7 +109,7 @@ def _notebook(name: str, content: bytes, lab: Lab) -> bytes:
 def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None) -> int:
     """Write each notebook to `folder/<student>/<lab>/`, whole or not at all; returns how many were new or changed.
 
-    `handed_in` is noted for all of them; without it, one that is there already keeps the time that it has.
+    `handed_in` is noted as the time of all of them. Without it, a notebook that is there already keeps its time.
     """
     changed = 0
     for student, content in download.notebooks.items():

@@ -1,4 +1,5 @@
-"""Recognise known-wrong answers: a student's answer that fails in the same parts with the same messages."""
+"""Recognise known mistakes: a student's answer fails in the same parts, with the same messages, as a known-wrong
+answer."""
 
 import hashlib
 import json

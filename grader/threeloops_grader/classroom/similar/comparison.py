@@ -21,7 +21,8 @@ from threeloops_grader.submissions.submitted import BadSubmission
 __all__ = ["ComparedAnswer", "Findings", "Pair", "compare"]
 
 _ALIKE = 0.85
-"""The share of the smaller answer from which two answers are listed. See tests/grader/classroom/test_similar.py."""
+"""Two answers are listed if they share at least this much of the smaller one. See
+tests/grader/classroom/test_similar.py."""
 _LEAST_PARTS = 20
 """An answer with fewer parts beyond the stub is not compared: there are few ways to write it."""
 _NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)

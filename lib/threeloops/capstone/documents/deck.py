@@ -12,7 +12,8 @@ _ROWS = 7
 
 
 def slides(plan: Plan, pictures: Mapping[str, Picture], headline: Table, bill: Table) -> tuple[Slide, ...]:
-    """Behind the title: the numbers, the decisions, a slide for each figure, the bill, sensitivities and sources."""
+    """The slides after the title: the numbers, the decisions, a slide for each figure, the bill, sensitivities and
+    sources."""
     deck = _paged("The plan in numbers", headline)
     decided = tuple((decision.topic, decision.choice, decision.margin) for decision in plan.decisions)
     reasons = {

@@ -1,7 +1,7 @@
 """Decompression of gzip shards. Other compressions raise an error that names them.
 
-Images, sound and compressed text do not shrink further, and a compressed shard cannot be read from the middle. But many
-shards on the web end in .tar.gz.
+Compressing a shard gains little, because images, sound and compressed text do not shrink further, and a compressed
+shard cannot be read from the middle. But many shards on the web end in .tar.gz, so this module reads them.
 """
 
 import gzip

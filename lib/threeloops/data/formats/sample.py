@@ -49,7 +49,7 @@ def unrepeated(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """ "photos/0001.seg.png" → ("photos/0001", "seg.png"): the key ends at the first dot behind the last slash."""
+    """ "photos/0001.seg.png" → ("photos/0001", "seg.png"): the key ends at the first dot after the last slash."""
     folder, slash, file = name.rpartition("/")
     stem, _, extension = file.partition(".")
     return folder + slash + stem, extension

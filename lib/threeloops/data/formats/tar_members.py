@@ -1,6 +1,6 @@
 """The tar format: a chain of members, each a header of 512 bytes, its contents, and zeros up to the next 512.
 
-Two blocks of zeros end the chain. Everything behind a wrong size is lost. Sources: POSIX.1-1988 (ustar), POSIX.1-2001
+Two blocks of zeros end the chain. Everything after a wrong size is lost. Sources: POSIX.1-1988 (ustar), POSIX.1-2001
 (pax, whose records may replace a name or a size), and the GNU tar manual, "Basic Tar Format" (a name of more than 100
 bytes is the contents of a member of type L in front of its file) and "Extensions" (sizes from 8 GiB on).
 """

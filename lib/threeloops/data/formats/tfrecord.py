@@ -1,4 +1,4 @@
-"""TFRecord: records of any length, one behind the other, each with two checksums.
+"""TFRecord: records of any length, one after the other, each with two checksums.
 
 A record is framed as length (uint64, little-endian), masked CRC32C of those 8 bytes, the data, masked CRC32C of the
 data. A file has no index, header or end mark: it can only be read from the front, and one that was cut between two
@@ -29,7 +29,7 @@ def read_records(path: Path) -> Iterator[bytes]:
     """The records of a file, each checked.
 
     Raises CorruptData naming the file, the record's number (from 0) and its offset, for a cut file, a wrong CRC, or a
-    length that runs past the end. Nothing behind a damaged length can be found.
+    length that runs past the end. Nothing after a damaged length can be found.
     """
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size

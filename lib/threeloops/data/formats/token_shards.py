@@ -140,9 +140,9 @@ def _listed(folder: Path) -> list[str]:
 class TokenShards:
     """The tokens of a folder as one array that is not in memory.
 
-    Opening reads only the index and the headers. Raises MissingIndex or CorruptData, naming the file, and OSError where
-    the process may not open as many files as there are shards.
-    Pickling, as for a worker process, keeps only the folder, which is opened again there.
+    Opening reads only the index and the headers. Raises MissingIndex or CorruptData, naming the file, and OSError if
+    the process may not open as many files as there are shards. Pickling, as for a worker process, keeps only the
+    folder, which is opened again there.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -30,7 +30,7 @@ class DeviceFeed:
         if hasattr(batches, "with_states"):
             raise TypeError(
                 "batches: a loader counts a batch as trained on when the next is drawn, and a feed draws in advance; "
-                "expected loader.with_states(), and `loader.state = after` behind each step"
+                "expected loader.with_states(), and `loader.state = after` after each step"
             )
         self.batches = batches
         self.device = torch.device(device)

@@ -1,8 +1,8 @@
 """Read a trace: whether the consumer is starved, by which stage, and what would help.
 
-*Utilisation* is the share of its time in which the consumer was busy. *Blame* counts, for each stage, the time in which
-the idle consumer waited for a sample in that stage. The *limit* is the stage with the most seconds per sample and
-worker: no queue and no prefetching makes a pipeline faster than that.
+*Utilisation* is the share of the time in which the consumer was busy. *Blame* counts, for each stage, the time in which
+the idle consumer waited for a sample in that stage. The *limit* is the stage with the most seconds per sample, divided
+by its number of workers. No queue and no prefetching makes a pipeline faster than this stage.
 """
 
 from dataclasses import dataclass

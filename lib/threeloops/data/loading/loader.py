@@ -58,7 +58,7 @@ class Loader:
         if self._undecided:
             raise RuntimeError(
                 "state: a batch was given out, and only the loop knows whether it was trained on; iterate over "
-                "with_states() and set `state` behind each step, or set `state` to where to go on"
+                "with_states() and set `state` after each step, or set `state` to where to go on"
             )
         return self._state
 
@@ -81,13 +81,13 @@ class Loader:
         """The rest of the present epoch: each batch, and the state to save once it has been trained on.
 
         Batches may wait on their way to the step, as in a DeviceFeed, so the loop has to set `loader.state = after`
-        behind each step. Raises RuntimeError for a second pass over an epoch without that.
+        after each step. Raises RuntimeError for a second pass over an epoch without that.
         """
         state = began = self.state
         if began == self._given_out:
             raise RuntimeError(
                 f"{began} was given out to the end of its epoch and is still the state: set `loader.state = after` "
-                "behind each step, or set the state to give the same batches out again"
+                "after each step, or set the state to give the same batches out again"
             )
         remaining = batches(state, self.samples, self.batch, self.rank, self.ranks, self.shards)
         sizes = step_sizes(state, self.samples, self.batch, self.ranks)

@@ -1,7 +1,8 @@
 """Prefetching: samples are requested before they are needed, a bounded number ahead, and returned in order.
 
 The whole policy runs in the consumer's thread. Key i belongs to worker i mod W, so the next sample is always the oldest
-result of one known worker. That takes no shared queue and no reordering, and nothing depends on who was faster.
+result of one known worker. This needs no shared queue and no reordering, and the result does not depend on which worker
+was faster.
 """
 
 from collections import deque

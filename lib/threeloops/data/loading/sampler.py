@@ -1,7 +1,7 @@
 """Choose the next sample, and save what is needed to resume exactly there.
 
-The order of an epoch depends only on the seed and the epoch. So the state is three numbers, whoever loads the samples
-and however many are in flight: the seed, the epoch, and the number of samples that were *used*.
+The order of an epoch depends only on the seed and the epoch. So the state is three numbers: the seed, the epoch, and
+the number of samples that were *used*. It depends neither on who loads the samples nor on how many are in flight.
 
 Data-parallel ranks share one order and one state. In each step they take the next samples, an equal share each, so
 their shares are disjoint and their epochs end with the same step. Any other number of ranks can continue from there.

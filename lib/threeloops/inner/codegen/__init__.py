@@ -1,4 +1,5 @@
-"""The code inspector: what Triton compiles a kernel to, for GPUs that need not be there."""
+"""The code inspector: show the code to which Triton compiles a kernel, for any GPU, even if this machine does not have
+it."""
 
 from typing import TYPE_CHECKING
 

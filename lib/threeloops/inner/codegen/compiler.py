@@ -1,10 +1,10 @@
 """The process that compiles kernels; `compiler_process` starts it, and it runs `main`.
 
-Triton decides when a kernel is decorated whether it is interpreted or compiled, so a process that interprets cannot
-compile; and compiling must not touch a GPU. This worker rebuilds each kernel from its source and runs Triton's own
-just-in-time path (`JITFunction.run`), so that the kernel is specialised exactly as in a launch. A driver that only
-names the target and stand-ins for tensors provide just what that path reads. Requests and answers are frames.
-The worker does not import torch, which takes seconds, unless a kernel's module does.
+When a kernel is decorated, Triton decides whether to interpret or to compile it. So a process that interprets cannot
+compile. And compiling must not touch a GPU. This worker rebuilds each kernel from its source and runs Triton's own
+just-in-time path (`JITFunction.run`), so that the kernel is specialised exactly as in a launch. Instead of a GPU, this
+path gets a driver that only names the target, and objects in place of tensors. Requests and answers are frames. The
+worker does not import torch, which takes seconds, unless a kernel's module does.
 """
 
 import gc

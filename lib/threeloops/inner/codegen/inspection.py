@@ -1,4 +1,4 @@
-"""Compile recorded launches for any GPU, which need not be there, and read the machine code.
+"""Compile recorded launches for any GPU, even if this machine does not have it, and read the machine code.
 
 A launch contains all that the compiler needs: the kernel, which pointers are aligned to 16 bytes, which integers are
 divisible by 16 or equal to 1, the constants and the number of warps. So the code is what Triton's just-in-time compiler
@@ -23,7 +23,8 @@ _SECONDS = 120.0
 
 
 class CompileError(RuntimeError):
-    """A kernel that does not compile for a target: `kernel`, `target`, `reason`, and `file` and `line` where known."""
+    """A kernel that does not compile for a target: `kernel`, `target`, `reason`, and `file` and `line` if they are
+    known."""
 
     def __init__(self, kernel: str, target: str, reason: str, file: str | None = None, line: int | None = None) -> None:
         place = f" ({file}, line {line})" if file is not None and line is not None else ""

@@ -1,12 +1,14 @@
-"""bfloat16 and fp8 for NumPy, which has neither: bit patterns to float32 values, exactly, and back, rounded once.
+"""bfloat16 and fp8 for NumPy, which has neither: decode bit patterns to exact float32 values, and encode values with
+one rounding.
 
 Triton's interpreter keeps such numbers as unsigned integers of 16 or 8 bits. Rounding is to nearest, ties to even, or
-toward zero where asked. Rounding twice (to float32, then to bfloat16) can land on the wrong neighbour, so wider inputs
-pass through "round to odd", whose last bit records that something was cut off (Boldo and Melquiond, "Emulation of FMA
-and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008).
+toward zero if the caller asks for it. Rounding twice (to float32, then to bfloat16) can land on the wrong neighbour, so
+wider inputs pass through "round to odd", whose last bit records that something was cut off (Boldo and Melquiond,
+"Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008).
 
-`precision.formats` defines the formats, but needs a dozen passes over an array. Every operation of a kernel comes
-through here, so this module looks fp8 up in tables made with it, and shifts bfloat16.
+`precision.formats` defines the formats, but needs a dozen passes over an array. This module has to be faster, because
+every operation of a kernel uses it. It looks up fp8 in tables that `precision.formats` computed, and converts bfloat16
+with a shift.
 """
 
 from dataclasses import dataclass, replace

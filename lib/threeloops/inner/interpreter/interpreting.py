@@ -7,23 +7,25 @@ Call `enable_without_gpu` before kernels are decorated. Importing `threeloops.in
   once, to nearest even, `fma` included. Conversions to fp8 saturate, infinities too, as `cvt.rn.satfinite` does; torch
   agrees for e4m3, but overflows e5m2 to infinity. NaN stays NaN without its payload. `tl.exp` and the like take
   float32 and float64 only, compiled or not.
-- A `float` argument is a float32 tensor, a `bool` one bit, an `int` of 1 a constant unless its parameter has a type or
-  `do_not_specialize` names it. A loop index is a tensor of at least 32 bits, and an assigned number is a tensor.
-  One bit wraps around: true + true is false. A loop, or a branch on a tensor, that changes the type of a variable is
-  refused, and so is syntax that does not compile.
-- Floats become integers as by PTX's `cvt.rzi`: too large ones the largest, NaN mostly 0.
-- The common functions of libdevice (`functions/libdevice.py`) compute, the others are refused by name.
+- A `float` argument becomes a float32 tensor, and a `bool` becomes one bit. An `int` of 1 becomes a constant, unless
+  its parameter has a type or `do_not_specialize` names it. A loop index is a tensor of at least 32 bits, and an
+  assigned number is a tensor. One bit wraps around: true + true is false. A loop, or a branch on a tensor, that changes
+  the type of a variable is refused, and so is syntax that does not compile.
+- Floats are converted to integers as by PTX's `cvt.rzi`: a value that is too large becomes the largest integer, and NaN
+  mostly becomes 0.
+- The common functions of libdevice are implemented (`functions/libdevice.py`). The others are refused by name.
 - `tl.sum` of float16 and bfloat16 rounds at every addition, since the compiler emits `add.bf16`: convert to float32
-  first. Triton itself promotes maxima and minima of bfloat16 to float32, and up to 3.8 `tl.cumsum`.
+  first. Triton itself promotes maxima and minima of bfloat16 to float32, and, up to version 3.8, `tl.cumsum` too.
 - `tl.dot` of 16 and 8 bit operands accumulates in float32. float32 operands are multiplied exactly, where a GPU's
-  default is the coarser TF32. `tl.dot_scaled` exists.
-- Reductions and scans with a custom combine function run on whole tensors, as a tree; so does `tl.erf`. A launch
-  replaces the language once, and a shape is described once: a row softmax takes a fifth of the Python calls.
-- `tl.argmax` and the like prefer the number to the NaN; what a GPU prefers depends on the layout. Sums of integers wrap
-  around, and `tl.histogram` counts in 32 bits.
-- Atomic addition of bfloat16; descriptors that pad with NaN, and their atomic operations, minima and maxima of 16-bit
-  floats included; tensors as loop bounds (triton 3.6 with numpy 2.4);
-  `tl.minimum` and `tl.maximum` prefer the number to the NaN; bfloat16 values are printed as numbers.
+  default is the coarser TF32. `tl.dot_scaled` is implemented.
+- Reductions and scans with a custom combine function run on whole tensors, as a tree. `tl.erf` runs on whole tensors
+  too. `tl` is replaced once per launch, and each shape is described once, so a row softmax takes a fifth of the Python
+  calls.
+- `tl.argmax` and the like prefer the number to the NaN. On a GPU the choice depends on the layout. Sums of integers
+  wrap around, and `tl.histogram` counts in 32 bits.
+- These also work: atomic addition of bfloat16, descriptors that pad with NaN, atomic operations of descriptors (with
+  minima and maxima of 16-bit floats), and tensors as loop bounds (triton 3.6 with numpy 2.4). `tl.minimum` and
+  `tl.maximum` prefer the number to the NaN, and bfloat16 values are printed as numbers.
 - No warnings about inf − inf in masked lanes; @triton.autotune takes its first configuration without timing any.
 
 Programs run one after another, and launches one at a time, whichever thread makes them, because the interpreter keeps

@@ -1,4 +1,4 @@
-"""Rewrite the source of a kernel, so that its statements mean what they mean compiled: they call `statements`."""
+"""Rewrite the source of a kernel with calls of `statements`, so that its statements behave as in a compiled kernel."""
 
 import ast
 from collections.abc import Iterator

@@ -1,6 +1,8 @@
-"""Whether the interpreter is right on this machine: tiny kernels with known answers, which `threeloops doctor` tries.
+"""Check that the interpreter is right on this machine: tiny kernels with known answers, which `threeloops doctor`
+tries.
 
-Import this only after interpreting is decided, because Triton decides when a kernel is decorated.
+Import this module only after this process has chosen between interpreting and compiling, because Triton applies that
+choice when a kernel is decorated.
 """
 
 import math

@@ -7,7 +7,7 @@ from types import FrameType
 __all__ = ["kernel_frame", "kernel_line"]
 
 _MACHINERY = ("interpreter", "launches", "meter")
-"""Rooms of `inner` whose frames lie above a kernel's. Its kernels stand in another one."""
+"""Packages of `inner` whose frames lie above a kernel's frame. The kernels themselves are in another package."""
 
 
 def kernel_frame() -> FrameType | None:

@@ -1,4 +1,5 @@
-"""The statements of a kernel as compiled: which numbers are tensors, and which variables a loop or a branch carries.
+"""Execute the statements of a kernel as a compiled kernel does: they decide which numbers are tensors, and which
+variables a loop or a branch carries.
 
 A rewritten kernel (`rewriting`) calls these functions by the `NAMES` that the interpreter gives it.
 """

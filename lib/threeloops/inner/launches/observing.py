@@ -43,7 +43,7 @@ def record(*, execute: bool = True, configs: Configurations = "chosen") -> Itera
     from the same memory, and recorded once per configuration: its own choice comes last, and its results stay.
 
     Recordings may be nested. All threads are recorded, because on a GPU gradients are computed in threads of their own.
-    Where kernels are interpreted, launches must come one at a time. Raises TypeError or ValueError, naming kernel and
+    If kernels are interpreted, launches must come one at a time. Raises TypeError or ValueError, naming kernel and
     argument, at a launch that lacks an argument, has one too many or one that no compiled kernel takes.
     """
     recorder = _Recorder()

@@ -2,7 +2,8 @@
 
 An autotuner runs its configurations on the arguments of the first call, many times. A kernel that adds to its output
 then adds to it many times, unless the autotuner zeroes the output (`reset_to_zero`) or restores it (`restore_value`).
-`accumulates` finds such arguments by running the kernel as the autotuner would, and once without.
+`accumulates` finds such arguments: it runs the kernel as the autotuner would, and again without comparing
+configurations.
 """
 
 from collections.abc import Iterator

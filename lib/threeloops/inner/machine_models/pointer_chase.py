@@ -1,6 +1,6 @@
 """Latency by pointer chase: each load's address is the value of the load before it, so no two loads overlap.
 
-The addresses form one random ring through the working set, one stop a cache line: no prefetcher can guess the next
+The addresses form one random ring through the working set, one stop per cache line: no prefetcher can guess the next
 stop, and every line is visited before any is visited again. While the working set fits a cache, a load costs that
 cache's latency; each capacity it outgrows shows as a step. Source: Saavedra and Smith, "Measuring cache and TLB
 performance and their effect on benchmark run times", IEEE Transactions on Computers 44(10), 1995.

@@ -1,4 +1,4 @@
-"""One warp, lane by lane: 32 threads that issue one memory instruction together, and what the memory makes of it.
+"""One warp, lane by lane: 32 threads that issue one memory instruction together, and how memory serves it.
 
 Global memory answers in 32-byte sectors: a request costs as many as its lanes touch. Shared memory has 32 banks of
 4-byte words. Lanes that want different words of one bank wait for each other, and each round is a *wavefront*; lanes

@@ -1,9 +1,9 @@
 """The tensors that one GPT block keeps for its backward pass, and those that this pass allocates and frees, in order.
 
-This follows autograd: a matrix product keeps its input (and the weight, which exists anyway), a product both factors,
-SiLU its input, attention queries, keys, values, output and the logarithms of its sums. Views of one storage count once
-(the values are a slice of the projection, so all of it stays), and so do tensors that two operators keep (the residual
-stream).
+This follows autograd: a matrix product keeps its input (and the weight, which exists anyway), an elementwise product
+keeps both factors, SiLU keeps its input, and attention keeps queries, keys, values, output and the logarithms of its
+sums. Views of one storage count once (the values are a slice of the projection, so all of it stays), and so do tensors
+that two operators keep (the residual stream).
 """
 
 from collections.abc import Iterator

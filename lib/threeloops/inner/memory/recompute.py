@@ -1,11 +1,11 @@
 """Recomputation: keep the input of every segment of k layers, and compute the rest again in the backward pass.
 
-With b bytes for a layer's input and c bytes for all that a layer keeps (its input included), L layers in segments of
-k hold at most (L/k)·b + k·c at once: the inputs of all segments, and everything of the recomputed one. (Its own input
-is in both terms; the second stands for the incoming gradient, which is as large.) The minimum is at k = √(L·b/c) (Chen
-et al. 2016, arXiv:1604.06174, whose √L is the case b = c). The price is one more forward pass, a third of a step's
-arithmetic. Selective recomputation keeps the results of matrix products, which are expensive, and computes only the
-rest again (Korthikanti et al. 2022, arXiv:2205.05198).
+With b bytes for a layer's input and c bytes for all that a layer keeps (its input included), L layers in segments of k
+hold at most (L/k)·b + k·c at once: the inputs of all segments, and everything of the recomputed one. (The input of the
+recomputed segment is in both terms. The second time it stands for the incoming gradient, which is as large.) The
+minimum is at k = √(L·b/c) (Chen et al. 2016, arXiv:1604.06174, whose √L is the case b = c). The price is one more
+forward pass, a third of a step's arithmetic. Selective recomputation keeps the results of matrix products, which are
+expensive, and computes only the rest again (Korthikanti et al. 2022, arXiv:2205.05198).
 """
 
 from collections.abc import Iterator

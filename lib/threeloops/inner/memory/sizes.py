@@ -111,8 +111,8 @@ class TrainingStep:
 
     @property
     def heads_are_copied(self) -> bool:
-        """Whether heads are copied to lie side by side. Where no scores are formed, a single head needs no copy, and
-        nor do several heads in PyTorch's own attention on a GPU."""
+        """Whether heads are copied to lie side by side. If no scores are formed, a single head needs no copy. Several
+        heads need none in PyTorch's own attention on a GPU."""
         return self.attention == "scores" or (self.model.heads > 1 and (self.fused or self.device == "cpu"))
 
     @property

@@ -1,8 +1,8 @@
 """A training step as the accountant predicts it: what is allocated and freed, in order, as a timeline.
 
 The forward pass is modelled by the tensors it saves, since its temporaries are never the peak; the loss and the
-backward pass are modelled operator by operator. It is any step but the first: the optimizer's moments exist, and the
-gradients were freed before the forward pass.
+backward pass are modelled operator by operator. The modelled step is not the first one: the optimizer's moments exist,
+and the gradients were freed before the forward pass.
 """
 
 from collections.abc import Iterable, Mapping

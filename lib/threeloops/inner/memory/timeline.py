@@ -1,4 +1,4 @@
-"""Live bytes over time: which storages were alive when, what for, and what the peak was made of.
+"""Live bytes over time: when each storage was alive, its purpose, and the storages that made up the peak.
 
 The tracker measures such a timeline and the accountant predicts one, so that both can be compared.
 """

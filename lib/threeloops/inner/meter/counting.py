@@ -19,7 +19,8 @@ __all__ = ["DENSE_UNITS", "READS", "Table", "Window", "distinct", "ordinals_by_s
 READS = (LOAD, ATOMIC, RELAXED_ATOMIC)
 _WRITES = (STORE, ATOMIC, RELAXED_ATOMIC)
 DENSE_UNITS = 1 << 26
-"""Up to this many units get a flag each. Beyond it, where few units of many are touched, those are sorted."""
+"""Up to this many units get a flag each. With more units, few of them are touched, so the touched ones are sorted
+instead."""
 
 
 class Table:

@@ -1,10 +1,10 @@
 """Faults that are found after a launch, from its accesses.
 
-Programs run in any order on a GPU, and one after another in the interpreter. Two programs race where one stores bytes,
-not atomically, that the other stores, loads or updates atomically, unless atomics order them: the earlier program after
-its access and the later one before its own performed an atomic operation (not a relaxed one) on the same address, as
-with a lock or a counter of arrivals. Not examined: loads against atomic updates, and storages of which a launch touches
-a stretch of more than `DENSE_UNITS`.
+Programs run in any order on a GPU, and one after another in the interpreter. Two programs race if one stores bytes
+non-atomically and the other stores, loads or atomically updates the same bytes. There is no race if atomics order the
+two accesses, as with a lock or a counter of arrivals: the earlier program performed an atomic operation (not a relaxed
+one) after its access, and the later program performed one on the same address before its own access. Two cases are not
+examined: loads against atomic updates, and storages in which a launch touches a stretch of more than `DENSE_UNITS`.
 
 The lanes of one store are written in any order too. If several of them hold the same address, the result is undefined
 unless their values are equal, bit by bit. Equal values are not reported.

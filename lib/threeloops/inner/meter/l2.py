@@ -6,9 +6,9 @@ sectors dirty. A dirty sector is written to memory when its line is evicted or a
 starts with an empty cache. L1 is not modelled: a program asks L2 for everything.
 
 The interpreter runs one program after another, z fastest, but a GPU starts programs x fastest and runs many at once.
-The model holds `resident_programs` of them. Each in its turn makes one access (a whole tile), and where a program ends,
-the next in launch order takes its place. Storages follow each other at 512-byte boundaries in the order of the
-arguments, and a line's set is its number modulo the number of sets.
+The model holds `resident_programs` of them. They take turns, with one access (a whole tile) per turn. When a program
+ends, the next one in launch order takes its place. Storages follow each other at 512-byte boundaries in the order of
+the arguments, and a line's set is its number modulo the number of sets.
 """
 
 import heapq

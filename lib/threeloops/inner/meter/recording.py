@@ -2,7 +2,7 @@
 
 An access becomes one row: its kind, argument, pattern, place, program and source line. Everything else is worked out
 after the launch (`counting`), per pattern rather than per access. Only accesses that do not lie within one argument are
-examined here, to find out which of their lanes may run.
+examined here, because some of their lanes may have to be masked.
 """
 
 from collections.abc import Callable, Iterator
@@ -74,8 +74,8 @@ class _Tiles:
 
     def __init__(self) -> None:
         self._program = [0, 0, 0]
-        """Elements that the running program holds, the most that any has held, and the largest tile. It is a list, so
-        that each handle can keep the list of its own program."""
+        """Counts of elements: those that the running program holds, the most that any has held, and those of the
+        largest tile. It is a list, so that each handle can keep the list of its own program."""
         self._paused: list[list[int]] = []
 
     @property

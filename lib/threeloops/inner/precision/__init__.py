@@ -1,1 +1,1 @@
-"""Number formats and training with few bits; `threeloops.inner.precision.formats`, `.amp` and `.fp8` are its doors."""
+"""Number formats and training with few bits; import `formats`, `amp` or `fp8` from here."""

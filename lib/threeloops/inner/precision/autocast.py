@@ -1,6 +1,6 @@
 """Which dtype autocast gives each operator, and 16-bit storage emulated without 16-bit hardware.
 
-Matrix products take most of the time, and the unit that multiplies sums in float32, so they may run in 16 bits.
+Matrix products take most of the time, and the hardware sums their terms in float32, so they may run in 16 bits.
 Exponentials, logarithms and long sums lose too much. Where two tensors meet element by element, the wider dtype wins.
 The lists are those that PyTorch keeps for GPUs in ATen/autocast_mode.h.
 

@@ -3,9 +3,9 @@
 FLOAT8_E4M3FN.encode([0.3, 500.0])          # codes 42 and 126
 BFLOAT16.rounded(1 + 2**-9)                 # 1.0
 
-A code is an unsigned integer: sign, exponent, mantissa, from the highest bit down. Without its sign it counts the
-format's magnitudes in ascending order from zero, so a carry out of a rounded mantissa correctly runs into the exponent,
-and from the largest finite number into infinity: encoding needs no special case for either.
+A code is an unsigned integer: sign, exponent, mantissa, from the highest bit down. The codes without the sign are in
+the order of the magnitudes, beginning at zero. So a carry out of a rounded mantissa correctly increases the exponent,
+and a carry out of the largest finite number gives infinity. Encoding needs no special case for either.
 
 Sources: IEEE 754-2019 for float16 and float32; Micikevicius et al. 2022, "FP8 Formats for Deep Learning",
 arXiv:2209.05433, for float8; NVIDIA's A100 white paper (2020) for TF32.

@@ -7,13 +7,13 @@ float8_e4m3fn spans 448 down to 0.002, so a tensor must first be scaled into tha
 tensor's own largest magnitude (amax), one more pass over it before the cast. Delayed scaling uses the amax of earlier
 steps instead and records this one's along the way, as in NVIDIA's Transformer Engine
 (transformer_engine/common/recipe/delayed_scaling.cu): scale = largest · 2^(−margin) / amax, in float32. Scales and
-amaxes stay on the device, because a host that asked for one would wait for all kernels before it, in every layer; and
-on a GPU `torch.compile` fuses scale, cast and amax, which eager operators would do in a pass each.
+amaxes stay on the device: a host that reads one would wait for all earlier kernels, in every layer. On a GPU
+`torch.compile` fuses scale, cast and amax, while eager operators need one pass for each.
 
-Activations and weights are float8_e4m3fn; gradients, which span more, are float8_e5m2. Where the hardware multiplies
-FP8 (`torch._scaled_mm`, compute capability 8.9 and up), it does; elsewhere the same FP8 numbers are multiplied in
-float32. Each product is exact in float32, but the sums differ by more than their order explains: Hopper's FP8 tensor
-cores keep about 14 bits of a running sum (DeepSeek-V3 technical report, arXiv:2412.19437, section 3.3.2).
+Activations and weights are float8_e4m3fn; gradients, which span more, are float8_e5m2. If the hardware can multiply FP8
+(compute capability 8.9 and up), `torch._scaled_mm` is used. Otherwise the same FP8 numbers are multiplied in float32.
+Each product is exact in float32, but the sums differ by more than their order explains: Hopper's FP8 tensor cores keep
+about 14 bits of a running sum (DeepSeek-V3 technical report, arXiv:2412.19437, section 3.3.2).
 """
 
 import functools

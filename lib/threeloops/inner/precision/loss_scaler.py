@@ -59,8 +59,8 @@ class ScalerState:
 def after_step(state: ScalerState, overflow: bool) -> ScalerState:
     """Return the state after a step. `overflow` says whether its gradients held an infinity or NaN.
 
-    A scale that would grow beyond float32 stays. Raises ScaleUnderflow where torch's scale would become zero, which
-    turns all later gradients into NaN.
+    A scale that would grow beyond float32 stays. Raises ScaleUnderflow if torch's scale would become zero, which turns
+    all later gradients into NaN.
     """
     if overflow:
         scale = float(np.float32(state.scale * state.backoff_factor))

@@ -1,4 +1,5 @@
-"""How long a kernel will take on a device, from what it moves and computes: an interval, and what it rests on."""
+"""Predict how long a kernel will take on a device, from its traffic and its arithmetic, as an interval with its
+assumptions."""
 
 from typing import TYPE_CHECKING
 

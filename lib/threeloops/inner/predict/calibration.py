@@ -38,8 +38,8 @@ def calibrate(measurements: Sequence[tuple[Work, float]], accelerator: Accelerat
     """Fit time = start + bytes / bandwidth to (work, seconds) of one kernel at several sizes.
 
     Least squares of the relative errors, so that a kernel of 10 µs counts as much as one of 10 ms. The start is at
-    least 0. Raises ValueError for fewer than two different sizes, for times that do not grow with the bytes and, where
-    the `accelerator` is given, for a bandwidth above its memory's: then a cache was measured.
+    least 0. Raises ValueError for fewer than two different sizes, for times that do not grow with the bytes, and, if
+    `accelerator` is given, for a bandwidth above that of its memory: then a cache was measured.
     """
     points = [(float(work.bytes), float(seconds)) for work, seconds in measurements]
     sizes = {size for size, _ in points}

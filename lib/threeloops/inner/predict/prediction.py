@@ -1,4 +1,5 @@
-"""How long a kernel will take on a device, from what it moves and computes: an interval, and what it rests on.
+"""Predict how long a kernel will take on a device, from its traffic and its arithmetic, as an interval with its
+assumptions.
 
 Data flows between memory and chip at the bandwidth. Matrix units and vector units compute in waves of programs, and the
 last wave may be partly empty. A launch takes time to start. At best all of this overlaps and the longest part decides;

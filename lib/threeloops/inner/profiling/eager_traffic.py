@@ -5,9 +5,10 @@
     print(sum(operation.bytes for operation in operations))
 
 This counts the compulsory traffic of each operator: each input tensor once, each output once; views move nothing. A
-tensor that is broadcast counts at its own size, one from which elements are picked (an embedding's table, the
-log-probabilities of a loss) at the size of what is picked, and one that is only overwritten not at all. Scratch buffers
-and second passes inside an operator are not seen: the true number is at least this one.
+tensor that is broadcast counts with its own size. A tensor from which elements are picked (an embedding's table, the
+log-probabilities of a loss) counts with the size of the picked elements. A tensor that is only overwritten does not
+count as an input. Scratch buffers and second passes inside an operator are not seen: the true number is at least this
+one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -51,8 +51,8 @@ def find_gaps(
     On a GPU ("cuda"): times when no kernel, copy or memset ran on any stream of it; each GPU has gaps of its own. On a
     CPU: times when the thread that ran most of the operators was in none. A host that ran no operator for longer than
     `issue_limit_us` is judged to have done something other than issuing work, for which Python takes some microseconds;
-    on a CPU only this limit distinguishes "launch-bound" from "other". Where the trace has calls of Python
-    (`with_stack=True`) the reason names the innermost one that took at least half of the time.
+    on a CPU only this limit distinguishes "launch-bound" from "other". If the trace has calls of Python
+    (`with_stack=True`), the reason names the innermost one that took at least half of the time.
 
     Raises ValueError for negative limits.
     """

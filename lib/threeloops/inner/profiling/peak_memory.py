@@ -1,4 +1,4 @@
-"""The peak of activation memory: how much is held at once, and on whose behalf."""
+"""The peak of activation memory: how much is held at once, and which operator reaches the peak."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The storages that a launcher can reach while it is recorded, and the steps so far.
 
-A storage is an input's, or was allocated in this call, or is neither: then `made_by` says which torch operation made
-it, and no kernel and no result may have it.
+A storage belongs to an input, or was allocated in this call, or comes from some other torch operation. In the last case
+`made_by` names that operation, and neither a kernel nor a result may use the storage.
 """
 
 from collections.abc import Mapping, Sequence

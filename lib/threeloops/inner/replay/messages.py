@@ -1,4 +1,4 @@
-"""A replay as one question and one answer, each plain data with raw buffers, to the process that executes kernels.
+"""A replay as one question to the process that executes kernels, and one answer from it: plain data with raw buffers.
 
 The question holds the text of a student's cell and a recording from a student's process. Both are untrusted: they are
 validated here and executed only here, in a process that can do no harm. Nothing is ever unpickled; msgspec checks the

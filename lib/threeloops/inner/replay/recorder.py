@@ -1,9 +1,9 @@
 """Make a recording: run a launcher, execute no kernel, and note what it allocates, copies, sums and launches.
 
-This runs where the launcher lives, which behind the grading wall is the student's own process. Its result is therefore
-a claim, which `reader` checks and which is judged by its results. The refusals here are for honest authors, who learn
-which operation of PyTorch a kernel has to replace. The inputs are zeros shaped like the real ones, because nothing may
-depend on values.
+This runs where the launcher lives, which behind the grading wall is the student's own process. The recording is
+therefore only a claim: `reader` checks it, and the values that it computes are judged. The refusals here are for honest
+authors, who learn which operation of PyTorch a kernel has to replace. The inputs are zeros shaped like the real ones,
+because nothing may depend on values.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,12 +1,12 @@
 """A process that executes replays, each in a fork of its own.
 
 It imports torch, Triton and the meter once, and makes one small replay before any other, so that a fork finds
-everything imported. A fork that runs too long or dies takes nothing with it, and is reported. In a notebook on a GPU
-this process stands beside the kernel, because interpreted and compiled kernels do not share a process. Behind the
-grading wall the grader's own warm process calls `serve`.
+everything imported. A fork that runs too long or dies takes nothing with it, and is reported. A notebook on a GPU uses
+this process because interpreted and compiled kernels cannot share a process. Behind the grading wall the grader's own
+warm process calls `serve`.
 
-A student's process imports this module too, to record once. There the meter may be withheld, so `messages`, which
-needs it, is imported only where a replay is executed.
+A student's process imports this module too, to record once. There the meter may be withheld, so `messages`, which needs
+it, is imported only if a replay is executed.
 """
 
 import os

@@ -1,1 +1,2 @@
-"""Checks: comparisons, the wording of failures, and running both across the wall."""
+"""Checks of a student's answers: comparisons, the wording of failures, and their use in a notebook and behind the
+wall."""

@@ -57,7 +57,7 @@ class _Block:
             )
         elif self.held == self.refused:
             raise CheckFailed(
-                f"{self.title}\n  this check has check.raises alone, which an answer passes that always raises: "
+                f"{self.title}\n  only check.raises ran here, so an answer that always raises would pass: "
                 "add check.accepts with arguments that are allowed"
             )
         else:
@@ -129,8 +129,8 @@ class _Check:
         agree exactly. `rtol` defaults to 1e-6, between two integers to 0. NaN always fails, an infinity equals only
         itself, a bool is not a number, a complex number is not a real one.
 
-        `hint` is the usual cause. Where the answer is a record, a dict may give one for each field (and one under ""
-        for the others). A value of the wrong kind (a float for an integer, a tuple for a record) gets no hint.
+        `hint` is the usual cause. If the answer is a record, a dict may give one for each field (and one under "" for
+        the others). A value of the wrong kind (a float for an integer, a tuple for a record) gets no hint.
         """
         self._hold(compare(actual, expected, Tolerance(rtol, atol), unit), what, hint)
 

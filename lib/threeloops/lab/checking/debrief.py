@@ -28,7 +28,7 @@ def passed(exercise: str, part: str) -> None:
 
 
 def failed(exercise: str, part: str) -> None:
-    """Note that a check failed: its points are gone, and what it unfolded waits for the next answer."""
+    """Note that a check failed: its points are lost, and its debrief waits until the check passes again."""
     journal.forget(exercise, part)
     gate.forget(_event(exercise, part))
 

@@ -1,6 +1,6 @@
 """Run a student's function on the ranks of a virtual cluster, from a test.
 
-Not a name of `threeloops.lab`, which imports no torch: a lab that needs it imports it from here.
+`threeloops.lab` does not import torch, and therefore not this module. A lab that needs it imports it from here.
 """
 
 import math

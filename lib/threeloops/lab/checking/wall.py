@@ -1,7 +1,7 @@
 """Functions by which a test cell says how its arguments and calls cross the wall.
 
 A test cell runs unchanged in JupyterLab, next to the student's functions, and in a graded run, where those functions
-live in another process. These functions carry the difference. In JupyterLab they only return or call what they get.
+live in another process. These functions handle this difference. In JupyterLab they only return or call what they get.
 """
 
 import functools
@@ -49,7 +49,7 @@ def inout(value: Any) -> Any:
 def by_value(value: Any) -> Any:
     """Mark a helper that the student's process is to run itself, not call back for.
 
-    Its code and the globals it uses become visible to the student: never an oracle.
+    Its code and the globals that it uses become visible to the student, so it must not contain the answer.
     """
     return value if connection is None else ByValue(value)
 

@@ -3,9 +3,9 @@
 A recorder in the student's process sends the disk a request for each operation, when the operation happens. The disk
 answers how it went: how many bytes it wrote, or that an fsync failed. The student's code could send requests without
 the recorder. But that only makes the disk do one more operation, which is what the exercise asks for. The student's
-code cannot pretend that an operation happened or how it went, and not that a call returned. The folder in the sandbox
-is a copy to read from. Whatever else changes that copy (a system call, a memory map, another process) does not change
-the disk.
+code cannot pretend that an operation happened, how it went, or that a call returned. The folder in the sandbox is a
+copy to read from. If something else changes that copy (a system call, a memory map, another process), the disk does not
+change.
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """The backward pass of data parallelism: gradients wait for their bucket, buckets for the link.
 
-The times are those of `bucketed_step`, which equals DDP's on the virtual cluster where each rank has a link of its own
-to the next. Here gradients are cut into chunks to the byte.
+The times are those of `bucketed_step`. They equal the times of DDP on a virtual cluster in which each rank has a link
+of its own to the next. Here a chunk may have any number of bytes.
 """
 
 import math
@@ -107,7 +107,7 @@ def draw_buckets(overlap: Overlap, axis_seconds: float | None = None) -> "Figure
     """Backward above, all-reduces below: green while computation hides them, red from then on. A line leads from the
     moment at which a bucket is full to the moment at which its all-reduce begins.
 
-    `axis_seconds` is the length of the axis, where pictures of several bucket sizes are to be compared.
+    `axis_seconds` is the length of the axis. Give it if pictures of several bucket sizes are to be compared.
     """
     end = axis_seconds or overlap.seconds or 1e-6
     fig, axes = figure(width=10.0, height=2.7)

@@ -1,4 +1,4 @@
-"""Tokens and experts: how their choices fall on experts, and their way there and back."""
+"""Tokens and experts: which experts the tokens choose, and how the tokens travel there and back."""
 
 import math
 from collections.abc import Sequence

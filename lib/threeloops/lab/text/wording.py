@@ -16,7 +16,8 @@ def article(noun: str) -> str:
 
 
 def number(value: complex, digits: int = 4) -> str:
-    """Integers in full, everything else to `digits` significant digits, up to a million at least to the unit."""
+    """Write an integer in full, and any other number with `digits` significant digits, but never fewer than its digits
+    before the point if it is below a million."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, int):

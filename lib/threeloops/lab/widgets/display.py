@@ -1,4 +1,5 @@
-"""One way to show anything: a rich bundle in a notebook, plain text elsewhere, or a piece that is kept for later."""
+"""One way to show anything: as a rich bundle in a notebook, as plain text elsewhere, or later as part of another
+output."""
 
 import contextlib
 import io

@@ -1,8 +1,8 @@
 """The look of the course's figures: one palette that colour-blind readers can tell apart, one set of sizes.
 
-On a page a figure is SVG that takes the page's own colours of text and background, light or dark. A PNG stands in where
-a page shows no SVG. Its background is an opaque white, so that it is readable everywhere. The picture on which a lab
-opens is a PNG on every page: it has no background, and its ink is a grey that light and dark pages both show.
+On a page a figure is SVG that takes the page's own colours of text and background, light or dark. If a page cannot show
+SVG, it shows a PNG. Its background is an opaque white, so that it is readable everywhere. The picture at the top of a
+lab is a PNG on every page: it has no background, and its ink is a grey that light and dark pages both show.
 """
 
 import base64

@@ -2,10 +2,10 @@
 Large Language Model Serving with PagedAttention".
 
 A sequence has a block table, the list of the blocks that hold its tokens in order, so no memory has to be contiguous
-and at most the last block is partly empty. A block can be in several tables; it is freed when the last lets go, and
-whoever writes into a shared one gets a copy first. A full block can be found again by its key (see
-`prefix_cache.py`): freed, it waits at the end of the queue of free blocks and can be taken back until it is
-given to somebody else, so the prefix cache costs no memory of its own.
+and at most the last block is partly empty. A block can be in several tables. It is freed when no table has it any more.
+A sequence that writes into a shared block gets a copy first. A full block can be found again by its key (see
+`prefix_cache.py`). When it is freed, it goes to the end of the queue of free blocks, and can be taken back until
+another sequence gets it. So the prefix cache costs no memory of its own.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ class OutOfBlocks(RuntimeError):
 class BlockManager:
     """Gives, shares and takes back blocks. It holds no keys and values: a block is a number.
 
-    Raises ValueError naming the size that is not a whole number of at least 1.
+    Raises ValueError if a size is not a whole number of at least 1, and names the size.
     """
 
     def __init__(self, blocks: int, block_size: int):
@@ -37,11 +37,12 @@ class BlockManager:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody holds, those that the prefix cache could still find included."""
+        """Blocks that no table holds, including those that the prefix cache could still find."""
         return len(self._free)
 
     def needed(self, table: list[int], tokens: int, *, written: int | None = None) -> int:
-        """Blocks to take before `table` holds `tokens` tokens and can be written from position `written` (its end)."""
+        """The number of blocks that `table` still needs to hold `tokens` tokens, and to be written from position
+        `written` on (by default its end)."""
         return self._missing(table, tokens) + (self._shared(table, written) is not None)
 
     def grow(self, table: list[int], tokens: int, *, written: int | None = None) -> list[tuple[int, int]]:
@@ -70,12 +71,13 @@ class BlockManager:
         return list(table)
 
     def release(self, table: list[int]) -> None:
-        """Take all blocks of `table` back and empty it. The last goes first: a prefix is the last to be forgotten."""
+        """Take all blocks of `table` back and empty it. The last block is freed first, so the prefix cache forgets the
+        beginning of a sequence last."""
         while table:
             self._release(table.pop())
 
     def name(self, block: int, key: bytes) -> None:
-        """Let a held block be found by `key`; the first of equal keys keeps it."""
+        """Let a held block be found by `key`. If another block has the key already, that block keeps it."""
         if key not in self._block_of and block not in self._key_of:
             self._key_of[block] = key
             self._block_of[key] = block
@@ -96,7 +98,8 @@ class BlockManager:
                 del self._block_of[key]
 
     def check_integrity(self, tables: list[list[int]]) -> None:
-        """Raises AssertionError unless `tables` are all that is held and every block is held or free, never both."""
+        """Raises AssertionError unless exactly the blocks of `tables` are held, and every block is either held or
+        free."""
         held = [0] * self.blocks
         for table in tables:
             for block in table:

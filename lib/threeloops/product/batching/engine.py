@@ -38,7 +38,8 @@ class Engine:
         self.requests: dict[str, Request] = {}  # those that have not finished
 
     def add(self, request: Request) -> None:
-        """Raises ValueError, and leaves everybody else alone, if the request has been here or can never run."""
+        """Add a request. Raises ValueError if it was added before or can never run. The other requests are not
+        affected."""
         self._check(request)
         self.scheduler.add(request)
         self.requests[request.id] = request
@@ -46,9 +47,9 @@ class Engine:
     def fork(self, id: str, request: Request) -> None:
         """Add a request that shares the keys and values of request `id`, as long as both have the same tokens.
 
-        For several answers to one prompt: add the first, step until it has a token, then fork the others, with seeds
-        of their own. A block that they share is copied when one of them writes into it. Where nothing can be shared,
-        because `id` has finished, has other tokens or was preempted, or no seat is left, this is `add`.
+        For several answers to one prompt: add the first, step until it has a token, then fork the others, with seeds of
+        their own. A block that they share is copied when one of them writes into it. If nothing can be shared, because
+        `id` has finished, has other tokens or was preempted, or because no seat is left, this is the same as `add`.
         """
         if (of := self.requests.get(id)) is None:
             return self.add(request)
@@ -108,7 +109,7 @@ class Engine:
                 if not self.step().chunks:
                     raise RuntimeError(
                         f"{len(self.requests)} requests are left and no step can be made: "
-                        f"{len(self.scheduler.paused)} of them are paused, resume or cancel those"
+                        f"{len(self.scheduler.paused)} of them are paused: resume or cancel those"
                     )
         finally:
             self.scheduler.draining = False
@@ -118,7 +119,7 @@ class Engine:
             raise ValueError(f"request {request.id!r} is here already: expected an id that no unfinished request has")
         if request.finish is not None or request.output or request.running:
             raise ValueError(
-                f"request {request.id!r} was used before, it has {len(request.output)} tokens of output: make a new "
+                f"request {request.id!r} was used before and has {len(request.output)} tokens of output: make a new "
                 "Request of the same prompt"
             )
         self.executor.check(request)

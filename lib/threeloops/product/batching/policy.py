@@ -33,8 +33,9 @@ def by_arrival(request: Request) -> tuple[float, ...]:
 def by_priority(aging: float) -> Order:
     """The smallest `priority` first; every `aging` seconds of waiting count as one, so nobody starves.
 
-    All age alike, so the order of two requests never changes: one is overtaken only by those who arrive less than
-    `aging` seconds later per step of priority. Raises ValueError unless `aging` is a positive number.
+    All requests age at the same rate, so the order of two requests never changes. A request is overtaken only by one
+    whose priority is smaller by n, if that one arrives less than n · `aging` seconds later. Raises ValueError unless
+    `aging` is a positive number.
     """
     if not 0 < aging < math.inf:
         raise ValueError(f"aging = {aging!r}: expected a positive number of seconds, after which a priority gains one")

@@ -2,8 +2,9 @@
 
 Keys and values at a position depend on all tokens before it, so the key of a block is a hash of its tokens and of the
 previous block's key. The sampling settings of a request do not affect its keys and values, so they are not part of the
-hash. Its `cache_salt` is. Without salts, anybody could tell from the time to the first token whether somebody else has
-sent the same prefix. A server therefore gives different salts to clients who must not learn that (vLLM's `cache_salt`).
+hash. The request's `cache_salt` is part of it. Without salts, anybody could tell from the time to the first token
+whether somebody else has sent the same prefix. A server therefore gives different salts to clients who must not learn
+that (vLLM's `cache_salt`).
 """
 
 import hashlib
@@ -17,8 +18,8 @@ __all__ = ["block_keys"]
 def block_keys(request: Request, block_size: int, tokens: int) -> list[bytes]:
     """Keys of the full blocks among the request's first `tokens` tokens, in order.
 
-    16 bytes of BLAKE2b: a client who could make two prefixes collide would read another's cache, so the hash has to be
-    one for which nobody can.
+    A key is 16 bytes of BLAKE2b. A client who could make two prefixes collide would read another client's cache, so the
+    hash must be one for which nobody can find collisions.
     """
     keys = request.block_keys
     while (len(keys) + 1) * block_size <= tokens:

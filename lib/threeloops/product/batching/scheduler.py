@@ -63,7 +63,8 @@ class Scheduler:
             self._seat(request)
 
     def schedule(self, now: float) -> Batch:
-        """The next step. Preempts from the end of the order where blocks run out; the first of all always runs."""
+        """Choose the next step. If blocks run out, requests are preempted from the end of the order. The first request
+        always runs."""
         self.running.sort(key=_PLACE)
         chunks: list[Chunk] = []
         copies: list[tuple[int, int]] = []

@@ -126,7 +126,7 @@ def fit(steps: Sequence[StepShape], seconds: Sequence[float]) -> FittedCost:
     names = list(_features(StepShape(((0, 1, True),))))
     if len(steps) < len(names) or len(steps) != len(seconds):
         raise ValueError(
-            f"{len(steps)} steps and {len(seconds)} times: expected as many of each, and at least {len(names)}; record "
+            f"{len(steps)} steps and {len(seconds)} times: expected equal numbers, and at least {len(names)}; record "
             "a longer trace"
         )
     if not min(seconds) > 0:

@@ -182,11 +182,11 @@ class SpeculativeRunner:
     """Executes an engine's steps as `ModelRunner` does, with guesses wherever the scheduler left room for them
     (`Policy.guesses`).
 
-    At temperature 0 the tokens are those without a draft. Above it they are distributed alike, but how many guesses
-    there is room for depends on the other requests, and with it, which tokens a seed gives. `invariant=True` makes it
-    give the tokens that it gives without a draft: draft and model draw with the same noise, and a guess is kept if both
-    drew it, which happens less often (Daliri, Musco and Suresh 2024, "Coupling without Communication and
-    Drafter-Invariant Speculative Decoding").
+    At temperature 0 the tokens are those without a draft. Above it they have the same distribution. But the other
+    requests determine how many guesses there is room for, so the tokens that a seed gives depend on the other requests
+    too. With `invariant=True` a seed gives the same tokens as without a draft: draft and model draw with the same
+    noise, and a guess is kept if both drew it, which happens less often (Daliri, Musco and Suresh 2024, "Coupling
+    without Communication and Drafter-Invariant Speculative Decoding").
     """
 
     def __init__(self, model: GPT, draft: Draft, blocks: int, block_size: int, *, invariant: bool = False):

@@ -28,7 +28,7 @@ class Price:
             raise ValueError(f"per_hour = {self.per_hour!r}: expected the price of a replica's hour, above 0")
         if not self.source or not self.date:
             raise ValueError(
-                f"source = {self.source!r}, date = {self.date!r}: expected where the price stood, and when"
+                f"source = {self.source!r}, date = {self.date!r}: expected the source of the price, and its date"
             )
 
 
@@ -43,7 +43,8 @@ class Cost:
     attainment: float
     """Share of requests that met the SLO."""
     utilisation: float
-    """Share of the paid time in which the devices computed, for one request or for many: near 1 at a low load too."""
+    """Share of the paid time in which the devices computed. A step counts the same for one request as for many, so this
+    can be near 1 at a low load too."""
 
     @property
     def total(self) -> float:

@@ -30,7 +30,7 @@ class Demand:
         rising = all(before < after for before, after in zip(self.times, self.times[1:], strict=False))
         if len(self.times) < 2 or len(self.times) != len(self.rates) or self.times[0] != 0 or not rising:
             raise ValueError(
-                f"{len(self.times)} times and {len(self.rates)} rates: expected as many of each, at least two, and "
+                f"{len(self.times)} times and {len(self.rates)} rates: expected equal numbers, at least two, and "
                 "times that rise from 0"
             )
         if not all(0 <= rate < math.inf for rate in self.rates) or not max(self.rates):
@@ -61,7 +61,7 @@ class Demand:
         return (1 - share) * self.rates[place - 1] + share * self.rates[place]
 
     def scaled(self, *, time: float = 1.0, rate: float = 1.0) -> "Demand":
-        """The same shape in `time` times the seconds, at `rate` times the rates."""
+        """Return the same shape with all times multiplied by `time` and all rates by `rate`."""
         return Demand(tuple(time * moment for moment in self.times), tuple(rate * base for base in self.rates))
 
     def arrivals(

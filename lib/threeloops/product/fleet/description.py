@@ -16,7 +16,8 @@ class ColdStart:
     weights (`load`) and the first compilations and graphs (`warm_up`), both again after each restart.
 
     Each replica's own seconds are these times exp of a normal distribution with `spread`. With `answers_health` the
-    process answers /health while it loads; otherwise, like a server with one endpoint for all, only when it is done.
+    process answers /health while it loads. Without it, the process answers /health only after loading, like a server
+    whose probes share one endpoint.
     """
 
     pull: float = 0.0

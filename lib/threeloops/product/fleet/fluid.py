@@ -2,9 +2,9 @@
 
 `simulate` follows every request, which takes a minute of computing per million requests. Replica-hours depend only on
 rates, so here requests are a fluid. Between two looks of the autoscaler they arrive at the demand's rate, the replicas
-complete as many as they can, and the rest waits. By Little's law a replica that gets λ requests per second has λ·T of
-them, where T is the time that a request takes among so many. The autoscaler and its period are the same. Failures,
-probes, retries and chance are left out.
+complete as many as they can, and the rest waits. By Little's law a replica that gets λ requests per second has λ·T
+requests at a time, where T is the time that a request takes at that load. The autoscaler and its period are the same.
+Failures, probes, retries and chance are left out.
 """
 
 import math

@@ -149,9 +149,9 @@ class FleetRun:
         return Percentiles.of([outcome.seconds for outcome in self.answered])
 
     def p95(self, width: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The 95th percentile of the time to first token over time: the middles of windows of `width` seconds (1/96 of
-        the run: a quarter of an hour of a day), and the percentile of the requests that arrived in each. NaN if none
-        was answered."""
+        """The 95th percentile of the time to first token over time. Returns the middles of windows of `width` seconds,
+        and for each window the percentile of the requests that arrived in it, or NaN if none of them was answered. By
+        default a window is 1/96 of the run, which is a quarter of an hour of a day."""
         width = width or self.seconds / 96
         edges = np.arange(0.0, self.seconds + width, width)
         places = np.digitize([outcome.arrival for outcome in self.answered], edges) - 1

@@ -17,7 +17,7 @@ from threeloops.simulation.clock import VirtualClock
 __all__ = ["Owner", "Replica"]
 
 _WARM = 1e6
-"""How long a replica that is there at the beginning has been there, in seconds."""
+"""The age in seconds of a replica that exists when the simulation begins."""
 
 
 class Owner(Protocol):
@@ -62,7 +62,7 @@ class Replica:
 
     @property
     def takes(self) -> bool:
-        """Whether the router would give it a request: it may not know yet that nothing listens."""
+        """Whether the router would give it a request. If the process has just died, the router may not know it yet."""
         return self.kubelet.ready and not self.draining and self.down_until <= self._clock.now()
 
     @property
@@ -79,7 +79,7 @@ class Replica:
         self._plan()
 
     def take_back(self, request: Request) -> bool:
-        """Nobody waits for it any more. False if it was answered in this very moment."""
+        """Cancel a request that nobody waits for any more. Returns False if it was answered at this very moment."""
         self.collect()
         if request not in self.requests:
             return False

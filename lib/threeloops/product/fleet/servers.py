@@ -30,7 +30,7 @@ _Cost = Callable[[StepShape], float]
 
 
 class Server(Protocol):
-    """An engine in virtual time. Moments are given to it in order; tokens go to `Request.token_times`."""
+    """An engine in virtual time. Its methods must be called in order of time. Tokens go to `Request.token_times`."""
 
     busy: float
     """Seconds in which the device computed."""
@@ -56,7 +56,7 @@ class Server(Protocol):
         ...
 
     def advance(self, now: float) -> list[Request]:
-        """Compute up to `now`; the requests that have ended by then, each of them once."""
+        """Compute up to `now`, and return the requests that have ended since the last call."""
         ...
 
 
@@ -85,7 +85,7 @@ class EngineModel:
 
 @dataclass(frozen=True)
 class SharedModel:
-    """`step_seconds[n - 1]`: seconds of a step in which n requests run, as many as there are seats at most.
+    """`step_seconds[n - 1]`: seconds of a step in which n requests run. Its length is the number of seats.
 
     `prompt_seconds`: seconds per token of a prompt.
     """
@@ -119,9 +119,10 @@ class SharedModel:
 
 
 def shared_model(cost: _Cost, seats: int, prompt: int, output: int, budget: int = 512) -> SharedModel:
-    """`SharedModel` for a cost of a step, at requests of about this many tokens, in chunks of at most `budget`.
+    """Make a `SharedModel` from the cost of a step, for requests of about this many tokens, in chunks of at most
+    `budget`.
 
-    A prompt's seconds are those by which its chunks make the steps longer in which half of the seats decode.
+    The seconds of a prompt are the time that its chunks add to steps in which half of the seats decode.
     """
     decode = (prompt + output // 2, 1, True)
     table = tuple(cost(StepShape((decode,) * running)) for running in range(1, seats + 1))

@@ -2,8 +2,8 @@
 
 >>> arrivals = trace(poisson(20), 500, lognormal(200, 0.8, 8, 700), uniform(16, 128))
 >>> done = replay(engine, arrivals, vocabulary=256)     # engine.clock says whether it is measured or predicted
->>> found = measure(done.requests, SLO(ttft=0.5, tpot=0.05))
->>> found.ttft.p99, found.itl.p99, found.throughput, found.goodput
+>>> metrics = measure(done.requests, SLO(ttft=0.5, tpot=0.05))
+>>> metrics.ttft.p99, metrics.itl.p99, metrics.throughput, metrics.goodput
 """
 
 from typing import TYPE_CHECKING

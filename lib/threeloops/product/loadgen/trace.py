@@ -57,7 +57,7 @@ class Arrival:
 
 
 def poisson(rate: float, seed: int = 0) -> Iterator[float]:
-    """Moments of arrivals at `rate` per second that know nothing of each other: exponential gaps."""
+    """Moments of arrivals that are independent of each other, `rate` per second: exponential gaps."""
     return bursty(rate, 1.0, seed)
 
 

@@ -17,7 +17,7 @@ __all__ = ["Perplexity", "perplexity"]
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Mean of −log p in nats over `tokens` tokens. Where tokens are bytes, this is nats per byte."""
+    """Mean of −log p in nats over `tokens` tokens. If tokens are bytes, this is nats per byte."""
 
     nats: float
     tokens: int

@@ -1,8 +1,8 @@
 """x Ŵᵀ for weights of few bits: codes are read from memory, and become numbers in registers.
 
-Decoding reads every weight once for a handful of tokens, so its time is the bytes of the weights over the bandwidth.
-A quarter of the bytes takes a quarter of the time, as long as nothing else is slower. (Frantar et al. 2024, "MARLIN",
-keep that up to batches of 16 to 32 tokens.)
+Decoding reads every weight once for a handful of tokens, so its time is the bytes of the weights over the bandwidth. A
+quarter of the bytes takes a quarter of the time, as long as nothing else is slower. (Frantar et al. 2024, "MARLIN",
+reach this for batches of up to 16 to 32 tokens.)
 
 One program computes BLOCK_N outputs of BLOCK_M tokens, a group of inputs at a time. code − zero is a small whole
 number, exact in 16 bits. The scale of the group multiplies the float32 sum of its products. No weight is ever rounded

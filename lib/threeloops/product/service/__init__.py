@@ -5,6 +5,6 @@
 >>> run(settings)                                       # service/server.py, until SIGTERM, which drains it
 
 FastAPI is the front, and the engine has a process of its own (`engine/`). `admission/` decides which requests may run,
-`observability/` has logs and metrics, and `models/` chooses the version that serves. This package imports nothing here,
-because the engine's process needs nothing of the front.
+`observability/` has logs and metrics, and `models/` chooses the version that serves. This `__init__.py` imports
+nothing, because the engine's process needs nothing of the front.
 """

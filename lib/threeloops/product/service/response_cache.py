@@ -1,8 +1,9 @@
 """A cache of earlier answers in Redis, for requests whose answer is always the same.
 
 A cache may fail in any way, and the service must then behave as if there were none. If Redis is gone, slow, or returns
-nonsense, that is a miss and a counted error. After a few in a row the cache is not asked for a while, so that a dead
-Redis does not cost every request its timeout. A returned value is verified: it must be what was stored, under this key.
+nonsense, that is a miss and a counted error. After a few errors in a row the cache is not asked for a while, so that a
+dead Redis does not cost every request its timeout. A returned value is verified: it must be what was stored, under this
+key.
 """
 
 import asyncio
@@ -85,7 +86,7 @@ class ResponseCache:
         return _PREFIX + hashlib.sha256(json.dumps(parts, default=sorted).encode()).hexdigest()
 
     async def get(self, key: str | None) -> bytes | None:
-        """The stored answer; None if there is none, if `key` is None, or if Redis does not do its part."""
+        """Return the stored answer, or None if there is none, if `key` is None, or if Redis fails."""
         if key is None:
             return None
         # a range, so that whatever somebody else stored under the key is not loaded in full
@@ -103,7 +104,7 @@ class ResponseCache:
         return answer
 
     async def put(self, key: str | None, answer: bytes) -> None:
-        """Store an answer; nothing is done if `key` is None or the answer is too long."""
+        """Store an answer, unless `key` is None or the answer is too long."""
         if key is not None and len(answer) <= self.largest_bytes:
             await self._ask(lambda: self._redis.set(key, _seal(key, answer) + answer, ex=self.seconds_to_live))
 

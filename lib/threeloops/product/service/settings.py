@@ -12,13 +12,14 @@ must not contain them, because every user of the machine can read it.
 
 import argparse
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, RedisDsn, SecretStr, TypeAdapter, ValidationError, field_validator
 from redis.asyncio import ConnectionPool
+
+from threeloops.files import read_toml
 
 __all__ = ["Settings", "SettingsError", "add_flags", "load_settings"]
 
@@ -159,16 +160,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _of_file(file: Path | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    try:
-        return tomllib.loads(file.read_bytes().decode())
-    except OSError as error:
-        raise SettingsError(f"{file}: the settings cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{file}: byte {error.start} is not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{file}: not TOML: {error}") from None
+    return {} if file is None else read_toml(file, "the settings", SettingsError)[1]
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:

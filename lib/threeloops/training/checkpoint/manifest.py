@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 BLOCK = 1 << 20
-"""Bytes that have a checksum of their own, at most; a multiple of every type's size."""
+"""The most bytes in one block, which has a checksum of its own. It is a multiple of every type's size."""
 
 VERSION = 2
 """Version 1 has fewer types of tensors and of containers."""
@@ -133,7 +133,8 @@ def committed_as(attempt: str) -> str:
 
 
 def step_of(directory: str) -> tuple[int, int] | None:
-    """Step and revision of a directory that is called like a checkpoint; a revision is a second save of a step."""
+    """Return the step and the revision of a directory with a checkpoint's name, or None for another name. A revision is
+    a second save of the same step."""
     match = _DIRECTORY.fullmatch(directory)
     return (int(match[1]), int(match[2] or 0)) if match else None
 
@@ -144,11 +145,11 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes) -> Manifest:
-    """Decode a manifest. Raises CorruptCheckpointError if `encode` did not write it, and NewerCheckpointError if that
-    of a newer release did."""
+    """Decode a manifest. Raises CorruptCheckpointError if `encode` did not write it, and NewerCheckpointError if a
+    newer release wrote it."""
     text, _, seal = data.rpartition(b"\nsha256 ")
     if seal != hashlib.sha256(text).hexdigest().encode() + b"\n":
-        raise CorruptCheckpointError(f"the manifest ({len(data)} bytes) is not what its checksum was made of")
+        raise CorruptCheckpointError(f"the manifest ({len(data)} bytes) does not match its checksum")
     try:
         version = msgspec.json.decode(msgspec.json.decode(text, type=dict[str, msgspec.Raw])["version"])
         if isinstance(version, int) and version > VERSION:

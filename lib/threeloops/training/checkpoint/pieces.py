@@ -2,8 +2,8 @@
 
 A tensor has one name and one global shape on all ranks. A rank holds boxes of it, each with a start and a shape. A
 whole tensor is one box. A slice along a dimension (tensor parallelism) is one box too. A range of the flattened tensor
-(ZeRO, FSDP) is at most 2·d − 1 boxes in d dimensions, each contiguous in that range. So however the ranks that load
-differ from those that saved, loading is the overlap of two boxes.
+(ZeRO, FSDP) is at most 2·d − 1 boxes in d dimensions, each contiguous in that range. So loading only has to overlap
+boxes, even if the ranks that load differ from those that saved.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -136,7 +136,7 @@ def split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor | Sharded], dict[s
 
 
 def require_dense(name: str, value: Tensor | Sharded) -> None:
-    """Raises TypeError for a tensor whose memory is not its values, one after the other or in steps."""
+    """Raise TypeError unless the tensor's memory consists of its values, at fixed strides."""
     for tensor in (value,) if isinstance(value, Tensor) else (values for _, values in value.parts):
         kind = next((kind for kind, (is_kind, _) in _NOT_DENSE.items() if is_kind(tensor)), None)
         if kind is not None:

@@ -51,7 +51,7 @@ class SavePlan:
     boxes: dict[tuple[str, Box], Tensor]
     values: tuple[dict[str, Any], ...]
     lacking: tuple[tuple[str, ...], ...]
-    """These two as in a manifest."""
+    """`values` and `lacking` as in a manifest."""
     chain: int = 0
     there: frozenset[str] = frozenset()
     """Directories of all checkpoints when the save began."""
@@ -119,7 +119,7 @@ class Save:
         self._written.set()
 
     def fail(self, error: BaseException) -> None:
-        """This rank writes nothing, since this was raised: all ranks hear of it when they wait."""
+        """Note that this rank writes nothing because of this error. All ranks get the error when they wait."""
         self._not_written = self._not_saved(error)
         if self.plan.rank:
             with suppress(Exception):
@@ -142,7 +142,7 @@ class Save:
         return self._not_published
 
     def cancel(self) -> None:
-        """Nobody will wait for it any more: from here on it becomes no checkpoint."""
+        """Give up the save, because nobody will wait for it. From here on it does not become a checkpoint."""
         self._cancelled.set()
 
     def abort(self) -> None:
@@ -174,7 +174,7 @@ class Save:
             files, tensors = merge(parts, plan.described)
             manifest = Manifest(VERSION, plan.step, plan.world, plan.chain, files, tensors, plan.values, plan.lacking)
             data = encode(manifest)
-            decode(data)  # what no load would take is no checkpoint
+            decode(data)  # a checkpoint must be loadable before it is committed
             self._check_cancelled()
             self._store.commit(plan.attempt, data)
             self._committed = True
@@ -292,7 +292,7 @@ class Staging:
 
     @torch.no_grad()
     def copy(self, tensors: Mapping[_Key, Tensor]) -> dict[_Key, Tensor]:
-        """These values, in the buffer: they stay as they are until the next copy."""
+        """Copy these values into the buffer, and return the copies. They stay unchanged until the next call."""
         self.reserve(tensors)
         plain = list[tuple[Tensor, Tensor]]()
         others = list[tuple[Tensor, Tensor]]()

@@ -83,7 +83,7 @@ class Store(Protocol):
         """Fill `into`. Raises EOFError if the file ends before."""
 
     def remove(self, directory: str) -> None:
-        """Remove a checkpoint. Whenever this stops, it is there whole or is none."""
+        """Remove a checkpoint. If this is interrupted, the checkpoint is either complete or no longer listed."""
 
 
 class LocalStore:

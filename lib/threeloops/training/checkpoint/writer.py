@@ -24,7 +24,8 @@ from threeloops.training.checkpoint.store import Store
 __all__ = ["RankManifest", "Saved", "merge", "saved_blocks", "workers", "write_part"]
 
 Saved = dict[tuple[str, tuple[int, ...], tuple[int, ...], str], tuple[tuple[File, ...], tuple[Block, ...]]]
-"""The blocks of an earlier checkpoint, and the files that they number, by tensor, start, shape and type of each box."""
+"""Boxes of an earlier checkpoint. The key is the tensor's name and the start, shape and type of the box. The value is
+its blocks, and the files to which the numbers in the blocks refer."""
 
 
 class RankManifest(msgspec.Struct, frozen=True):

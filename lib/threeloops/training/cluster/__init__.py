@@ -13,7 +13,7 @@ same messages and the same times, to the last digit.
 
 The same program runs on real processes with `run_on_processes("gloo", 8, program)`, and with NCCL if there are GPUs.
 
-What the nearest relatives do, from their own documentation:
+This is how the most similar tools compare, according to their own documentation:
 
                       programs                     values   time                       network
     this              unmodified torch.distributed real     virtual, as charged        ports with α and β, faults
@@ -31,10 +31,10 @@ A script runs as it is: `Cluster(8).run(script("train.py"))`, or `threeloops clu
 its own `init_process_group`, DDP, FSDP, DTensor, functional collectives, pipelining and distributed checkpoints:
 `docs/what_runs.md` lists what was compared with gloo.
 
-What this cannot do: predict the time of kernels (charge what a roofline or a measurement says) or run programs whose
-memory does not fit into the machine. It refuses by name: tensors on a GPU, sparse tensors, `recv` from any rank, a
-second thread or process of a rank that communicates, keys of a `Store` that another rank sets, and
-`torch.distributed.rpc`.
+The cluster cannot predict the time of kernels (charge the time that a roofline or a measurement gives), or run programs
+whose memory does not fit into the machine. It refuses the following, and names them in the error: tensors on a GPU,
+sparse tensors, `recv` from any rank, a second thread or process of a rank that communicates, keys of a `Store` that
+another rank sets, and `torch.distributed.rpc`.
 """
 
 from typing import TYPE_CHECKING

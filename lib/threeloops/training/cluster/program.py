@@ -23,8 +23,8 @@ def compute(seconds: float, what: str = "") -> None:
 
 
 def charge(x: torch.Tensor, forward: float, backward: float) -> torch.Tensor:
-    """`x`, for `forward` seconds of computation now, and `backward` seconds when its gradient passes: at the end of a
-    layer, before the gradients of its parameters are ready."""
+    """Return `x`, and charge `forward` seconds of computation now and `backward` seconds when its gradient passes. Call
+    it at the end of a layer, so that the time is charged before the gradients of the layer's parameters are ready."""
     return _Charge.apply(x, forward, backward)
 
 

@@ -145,7 +145,8 @@ def _why(folder: Path, failed: int, status: int | None, seconds: float) -> str:
 
 
 def main() -> None:
-    """One rank, whose number, world and meeting point stand in the environment as torchrun or Slurm sets it."""
+    """Run one rank. Its number, the number of ranks and their meeting point are in the environment, as torchrun or
+    Slurm sets it."""
     torch.set_num_threads(1)
     if folder := os.environ.pop(_FOLDER, ""):
         seconds, _, folder = folder.partition(" ")

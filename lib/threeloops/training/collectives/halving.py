@@ -1,8 +1,8 @@
 """All-reduce between pairs of ranks at distances 1, 2, 4, …: log₂N steps, compared with N − 1 in a ring.
 
 Recursive doubling exchanges the whole tensor in each step. Rabenseifner's algorithm halves the exchanged part from step
-to step (a reduce-scatter), and then goes back the same way (an all-gather). It sends the bytes of a ring in 2·log₂N
-messages. MPICH uses the first for short tensors and the second for long ones (src/mpi/coll/allreduce; Thakur,
+to step (a reduce-scatter), and then goes back the same way (an all-gather). It sends as many bytes as a ring, in
+2·log₂N messages. MPICH uses the first for short tensors and the second for long ones (src/mpi/coll/allreduce; Thakur,
 Rabenseifner, Gropp 2005, section 4.5).
 
 With N = 2^m + x ranks, x of them are folded in as in MPICH: each even rank among the first 2x gives its tensor to the
@@ -74,7 +74,7 @@ def halving_doubling_all_reduce(peers: Peers, tensor: torch.Tensor, operation: s
 
 
 def recursive_doubling_all_reduce_cost(elements: int, element_size: int, ranks: int, link: Link) -> Cost:
-    """m(α + n·e/β) seconds for N = 2^m, and with folded ranks at most the two messages of the fold more.
+    """m(α + n·e/β) seconds for N = 2^m. With folded ranks, it is longer by at most the two messages of the fold.
 
     With x ranks folded in, the members that took them in begin late. They and others wait for each other in turn; a
     chain of late messages from one such member to another changes at most the bits of x − 1, and in the other steps its
@@ -91,7 +91,7 @@ def recursive_doubling_all_reduce_cost(elements: int, element_size: int, ranks: 
 
 
 def halving_doubling_all_reduce_cost(elements: int, element_size: int, ranks: int, link: Link) -> Cost:
-    """2·Σ(α + ⌈n/2^j⌉·e/β) over j = 1 … log₂N seconds, and 2(α + n·e/β) more where ranks are folded in.
+    """2·Σ(α + ⌈n/2^j⌉·e/β) over j = 1 … log₂N seconds, and 2(α + n·e/β) more if ranks are folded in.
 
     For n divisible by N = 2^m that is 2m·α + 2(N − 1)/N·n·e/β. For the rest: the first member is folded in whenever one
     is, and of each pair the other one gets the longer half from it, so the longest halves are on the critical path.

@@ -1,4 +1,5 @@
-"""All-to-all in pairs: in step k each rank sends to the rank k places after it and receives from that k places before.
+"""All-to-all in pairs: in step k each rank sends to the rank k places after it and receives from the one k places
+before it.
 
 MPICH's algorithm for long messages (Thakur, Rabenseifner, Gropp 2005, section 4.4). Each block goes straight to its
 target, so a rank sends exactly the blocks of the others, and never more than one at a time.

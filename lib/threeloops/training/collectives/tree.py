@@ -73,9 +73,9 @@ def naive_all_reduce(peers: Peers, tensor: torch.Tensor, operation: str = "sum")
 def broadcast_cost(elements: int, element_size: int, ranks: int, link: Link) -> Cost:
     """max over places p < N of (bits of p)·n·e/β + (ones in p)·α seconds: for N = 2^m this is m(α + n·e/β).
 
-    A rank sends to its children one after another, and begins the next as soon as a message has left: each bit of p is
-    one transfer on the way to p, but only the ones among them are messages that the way waits for. The root is rank 0;
-    with another one the lists of bytes and messages are rotated.
+    A rank sends to its children one after another, and begins the next as soon as a message has left: each bit of p
+    stands for one transfer before the tensor reaches p. Only the bits that are 1 are messages on the way to p itself.
+    The root is rank 0; with another one the lists of bytes and messages are rotated.
     """
     require_sizes(elements, element_size, ranks)
     size = elements * element_size
@@ -85,7 +85,7 @@ def broadcast_cost(elements: int, element_size: int, ranks: int, link: Link) -> 
 
 
 def reduce_cost(elements: int, element_size: int, ranks: int, link: Link) -> Cost:
-    """⌊log₂N⌋(α + n·e/β) seconds where reducing takes no time: messages of several children arrive together.
+    """⌊log₂N⌋(α + n·e/β) seconds if reducing takes no time, because messages of several children arrive together.
 
     With γ > 0 a parent reduces them one after another: max over p of (ones in p)(α + n·e/β) + (bits of p)·n·e·γ.
     """

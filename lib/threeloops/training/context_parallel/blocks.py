@@ -1,9 +1,9 @@
 """Attention of one block of queries to one block of keys, as pieces that can be merged exactly.
 
-A later block only needs the log of a block's sum of exponentials: this is the online softmax (Milakov and Gimelshein
-2018). Backward computes the probabilities again from it (Dao et al. 2022, "FlashAttention", section 3.1). Shapes: q
-(batch, kv_heads, group, queries, dim), where `group` query heads share a key head; k and v (batch, kv_heads, keys,
-dim). All are float32 or wider.
+To merge the result of a block with that of a later one, the log of its sum of exponentials is enough: this is the
+online softmax (Milakov and Gimelshein 2018). Backward recomputes the probabilities from this log (Dao et al. 2022,
+"FlashAttention", section 3.1). Shapes: q (batch, kv_heads, group, queries, dim), where `group` query heads share a key
+head; k and v (batch, kv_heads, keys, dim). All are float32 or wider.
 """
 
 import torch

@@ -16,13 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from threeloops.training.data_parallel.buckets import BUCKET_CAP_MB, FIRST_BUCKET_MB, assign_buckets
-from threeloops.training.data_parallel.replicas import (
-    SharedBuffers,
-    broadcast_tensors,
-    check_same_on_all_ranks,
-    require_in_group,
-)
+from threeloops.training.data_parallel.buckets import BUCKET_CAP_MB, FIRST_BUCKET_MB
+from threeloops.training.data_parallel.replicas import SharedBuffers, replicas_in_buckets, require_in_group
 
 __all__ = ["DDP", "Bucket"]
 
@@ -106,14 +101,8 @@ class DDP(torch.nn.Module):
         self.module = module
         self.group = group
         self.find_unused_parameters = find_unused_parameters
-        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not trained:
-            raise ValueError("the module has no parameter that requires a gradient: there is nothing to average")
-        check_same_on_all_ranks(module, group)
-        broadcast_tensors([*module.parameters(), *module.buffers()], group)
-        sizes = [p.numel() * p.element_size() for _, p in trained]
-        assigned = assign_buckets(sizes, bucket_cap_mb, first_bucket_mb, [(p.dtype, p.device) for _, p in trained])
-        self.buckets = [Bucket(dict(trained[index] for index in bucket)) for bucket in assigned]
+        buckets = replicas_in_buckets(module, group, "average", bucket_cap_mb, first_bucket_mb)
+        self.buckets = [Bucket(parameters) for parameters in buckets]
         for bucket in self.buckets:
             for name, parameter in bucket.parameters.items():
                 parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket, name))

@@ -7,7 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["SharedBuffers", "broadcast_tensors", "carried_devices", "check_same_on_all_ranks", "require_in_group"]
+from threeloops.training.data_parallel.buckets import assign_buckets
+
+__all__ = [
+    "SharedBuffers", "broadcast_tensors", "carried_devices", "check_same_on_all_ranks", "replicas_in_buckets",
+    "require_in_group",
+]  # fmt: skip
 
 
 def require_in_group(group: dist.ProcessGroup | None, what: str) -> None:
@@ -47,6 +52,23 @@ def check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | 
                     f"the module of rank {rank} is not that of rank 0: it has {actual}, where rank 0 has {expected}. "
                     "Build the same module on every rank before wrapping it"
                 )
+
+
+def replicas_in_buckets(
+    module: torch.nn.Module, group: dist.ProcessGroup | None, purpose: str, bucket_cap_mb: float, first_bucket_mb: float
+) -> list[dict[str, torch.nn.Parameter]]:
+    """Make all ranks' modules like rank 0's, and return the trained parameters by name, bucket by bucket.
+
+    Raises ValueError if ranks disagree about the module, or if it has nothing to train for this purpose.
+    """
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    if not trained:
+        raise ValueError(f"the module has no parameter that requires a gradient: there is nothing to {purpose}")
+    check_same_on_all_ranks(module, group)
+    broadcast_tensors([*module.parameters(), *module.buffers()], group)
+    sizes = [p.numel() * p.element_size() for _, p in trained]
+    assigned = assign_buckets(sizes, bucket_cap_mb, first_bucket_mb, [(p.dtype, p.device) for _, p in trained])
+    return [dict(trained[index] for index in bucket) for bucket in assigned]
 
 
 @torch.no_grad()

@@ -1,4 +1,5 @@
-"""Slow ranks: the cost of noise alone, the ranks that are slower than that, and shares of a batch for unequal ranks."""
+"""Slow ranks: the cost of random noise, detection of ranks that are slower than noise explains, and shares of a batch
+for unequal ranks."""
 
 import math
 from collections.abc import Sequence

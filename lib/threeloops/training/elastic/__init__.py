@@ -3,12 +3,13 @@
 - `goodput/` says what failures cost, and how often to save: in closed form, in simulation, and in published runs.
 - `detection/` finds what is wrong: who holds up whom (`Watchdog`), silent corruption (`odd_ranks`, `cross_check`), and
   a machine that gives other losses than before (`run_canary`).
-- `recovery/` goes on: in the same processes on whoever is left (`train_through_losses`), with a fault policy in two
-  hooks (`GuardedOptimizer`), from storage or the memory of peers, or by a restart (`run_with_restarts`).
-- Votes, checksums, copies in the memory of peers and `Grace.agreed` send tensors of the CPU. So beside NCCL they need
-  gloo: `init_process_group("cpu:gloo,cuda:nccl")`, which takes for each tensor what its device needs.
-- Here are the announced end (`Grace`, `requeue.sh` for Slurm), faults to try all of it with, and a program that shows
-  it on real processes (`demo`).
+- `recovery/` continues the training: in the same processes with the ranks that are left (`train_through_losses`), with
+  a fault policy in two hooks (`GuardedOptimizer`), from storage or the memory of peers, or by a restart
+  (`run_with_restarts`).
+- Votes, checksums, copies in the memory of peers and `Grace.agreed` send tensors of the CPU. So they need gloo beside
+  NCCL: `init_process_group("cpu:gloo,cuda:nccl")` chooses the backend by each tensor's device.
+- This folder itself handles announced ends (`Grace`, and `requeue.sh` for Slurm). It also has faults with which to try
+  all of this, and a program that shows it on real processes (`demo`).
 
 >>> with Grace() as grace:
 ...     for number in range(done, steps):

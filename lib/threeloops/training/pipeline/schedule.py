@@ -1,4 +1,4 @@
-"""Pipeline schedules as data, and those with whole backward passes: GPipe, 1F1B, interleaved 1F1B.
+"""Pipeline schedules as data, and the schedules that do not divide backward passes: GPipe, 1F1B, interleaved 1F1B.
 
 A schedule lists the actions of each rank, and says which rank has which stage. Schedules differ in nothing else, so one
 checker, one simulator and one runtime serve them all, as in torch.distributed.pipelining (`_Action`) and in the
@@ -78,7 +78,7 @@ class Schedule:
         return stage if 0 <= stage < self.stages else None
 
     def __str__(self) -> str:
-        """A line per rank. Where ranks have several stages, the stage stands first, as torch writes it: 1F0."""
+        """A line per rank. If ranks have several stages, the stage comes first, as torch writes it: 1F0."""
         several = self.stages > self.ranks
         words = [[f"{a.stage if several else ''}{a.kind}{a.microbatch}" for a in row] for row in self.rows]
         return "\n".join(f"rank {rank}: {' '.join(row)}" for rank, row in enumerate(words))
@@ -94,11 +94,11 @@ def gpipe(ranks: int, microbatches: int) -> Schedule:
 
 
 def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
-    """A forward for each rank behind, then one forward and one backward in turns, then the backwards that are left
+    """First one forward for each later rank, then one forward and one backward in turns, then the remaining backwards
     (Narayanan et al. 2019, "PipeDream"; with a flush at the end Narayanan et al. 2021, figure 4).
 
-    Where transfers are free its bubble is GPipe's, but rank r keeps the activations of at most `ranks` − r microbatches
-    instead of all.
+    If transfers are free, its bubble is as long as GPipe's. But rank r keeps the activations of at most `ranks` − r
+    microbatches instead of all.
     """
     require_whole(ranks=ranks, microbatches=microbatches)
     rows = []

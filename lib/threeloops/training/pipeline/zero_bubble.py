@@ -12,7 +12,8 @@ __all__ = ["zb_h1", "zb_v"]
 
 
 def zb_h1(ranks: int, microbatches: int) -> Schedule:
-    """1F1B whose rank r is r weight gradients behind; it does them at the end, while others drain (section 2.2 there).
+    """1F1B in which rank r postpones r weight gradients, and computes them at the end, while other ranks still run
+    backward (section 2.2 there).
 
     A rank waits for (p − 1) · (F + I − W), where 1F1B waits for (p − 1) · (F + I + W), if there are at least as many
     microbatches as ranks and W is no longer than F or I. Every rank keeps the activations of up to `ranks`

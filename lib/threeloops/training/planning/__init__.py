@@ -1,7 +1,7 @@
 """Choose the parallelism of a model on a machine: predict memory and step time, and compare the plans that fit.
 
 >>> plan = Plan(batch=2048, sequence=8192, dp=64, pp=16, tp=8, zero=2)
->>> max(each.total for each in memory(LLAMA_405B, plan)) / 2**30     # GiB per GPU
+>>> max(rank.total for rank in memory(LLAMA_405B, plan)) / 2**30     # GiB per GPU
 >>> step = step_time(LLAMA_405B, h100_node(), plan)
 >>> step.seconds, step.mfu, step.tokens_per_gpu
 >>> fastest = plans(LLAMA_405B, h100_node(), gpus=8192, batch=2048, sequence=8192)[0].plan

@@ -6,7 +6,7 @@
 >>> zero.step()
 >>> zero.zero_grad()
 
-or, where the parameters are cut as well,
+or, if the parameters are cut as well,
 
 >>> fsdp = FSDP(model, units=model.blocks)
 >>> optimizer = torch.optim.AdamW(fsdp.parameters(), lr=1e-3)

@@ -9,8 +9,8 @@ For 16-bit training with Adam, bytes per parameter on N ranks, and sends of P pa
 | 2         | 2          | 2/N       | 12/N               | 2.22   | 2 · (N − 1)/N·P |
 | 3 (FSDP)  | 2/N        | 2/N       | 12/N               | 0.25   | 3 · (N − 1)/N·P |
 
-Without float32 masters it is 8 in place of 12. Sizes are elements of each flat tensor, a bucket or unit, whose chunks
-are padded to ⌈size/N⌉.
+Without float32 masters the 12 become 8. Sizes are elements of each flat tensor, a bucket or unit, whose chunks are
+padded to ⌈size/N⌉.
 """
 
 from collections.abc import Sequence
@@ -75,8 +75,8 @@ def bytes_sent(
 ) -> list[int]:
     """Return the bytes that each rank sends in one step of one backward, on rings, without norms and buffers.
 
-    Every chunk of a flat tensor passes along the ring, N − 1 of N from each rank: once for a reduce-scatter, once for
-    an all-gather. The rings of `DDP` cut without padding, so there the ranks differ if a size is not a multiple of N.
+    In a reduce-scatter, and in an all-gather, each rank sends N − 1 of the N chunks of a flat tensor to the next rank.
+    The rings of `DDP` cut without padding, so there the ranks differ if a size is not a multiple of N.
 
     Args:
         gathered_once: for stage 3, sizes of the flat tensors that are gathered once instead of twice: the root, and all

@@ -227,7 +227,8 @@ class FSDP(torch.nn.Module):
             self._release_all()
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """A copy of this rank's shard of each flat tensor. Save the optimizer's states, which are as long, too."""
+        """A copy of this rank's shard of each flat tensor. Also save the optimizer's states, which have the same
+        length."""
         flats = self.flats.values()
         return shards_state([flat.layout for flat in flats], [flat.shard for flat in flats], self.group)
 

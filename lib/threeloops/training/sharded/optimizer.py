@@ -17,14 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from threeloops.training.data_parallel import assign_buckets, clip_grad_norm
+from threeloops.training.data_parallel import clip_grad_norm
 from threeloops.training.data_parallel.buckets import BUCKET_CAP_MB, FIRST_BUCKET_MB
-from threeloops.training.data_parallel.replicas import (
-    SharedBuffers,
-    broadcast_tensors,
-    check_same_on_all_ranks,
-    require_in_group,
-)
+from threeloops.training.data_parallel.replicas import SharedBuffers, replicas_in_buckets, require_in_group
 from threeloops.training.sharded.flat import FlatGradient, FlatLayout, load_shards, shards_state
 
 __all__ = ["ZeroBucket", "ZeroOptimizer"]
@@ -105,18 +100,11 @@ class ZeroOptimizer:
         if buckets_in_flight < 1:
             raise ValueError(f"buckets_in_flight = {buckets_in_flight}: expected 1 or more")
         require_in_group(group, "ZeroOptimizer")
-        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not trained:
-            raise ValueError("the module has no parameter that requires a gradient: there is nothing to optimize")
-        check_same_on_all_ranks(module, group)
-        broadcast_tensors([*module.parameters(), *module.buffers()], group)
+        buckets = replicas_in_buckets(module, group, "optimize", bucket_cap_mb, first_bucket_mb)
         self.stage = stage
         self.group = group
         self._limit = buckets_in_flight
-        sizes = [p.numel() * p.element_size() for _, p in trained]
-        assigned = assign_buckets(sizes, bucket_cap_mb, first_bucket_mb, [(p.dtype, p.device) for _, p in trained])
-        in_order = [{trained[index][0]: trained[index][1] for index in sorted(bucket)} for bucket in assigned]
-        self.buckets = [ZeroBucket(parameters, group, stage == 1) for parameters in in_order]
+        self.buckets = [ZeroBucket(dict(reversed(bucket.items())), group, stage == 1) for bucket in buckets]
         self.optimizer = optimizer_class([bucket.master for bucket in self.buckets], **options)
         for bucket in self.buckets:
             for name, parameter in bucket.gradient.parameters.items():
@@ -131,8 +119,8 @@ class ZeroOptimizer:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate whole gradients on each rank without communication, in backwards inside of it; the first backward
-        after it averages the sums. In stage 2 it only saves communication: backwards add up by themselves."""
+        """A context in which backward accumulates whole gradients on each rank without communication. The first
+        backward after it averages the sums. In stage 2 it only saves communication: backwards add up by themselves."""
         before = self._synchronizes
         self._synchronizes = False
         try:

@@ -8,8 +8,8 @@
 >>> loss = model(tokens, targets)                # all ranks of the group with the same tokens
 >>> loss.backward()                              # gradients of this rank's shards
 
-A step with a layer of one's own is as short: `copy_to_ranks`, a matrix cut by columns, one cut by rows,
-`sum_over_ranks`. `block_traffic` says what it sends.
+A layer of your own is as short: `copy_to_ranks`, a matrix cut by columns, one cut by rows, `sum_over_ranks`.
+`block_traffic` counts the bytes that a block sends.
 """
 
 from typing import TYPE_CHECKING

@@ -181,7 +181,7 @@ def test_a_simple_loop_goes_from_epoch_to_epoch():
 def test_an_epoch_that_nobody_counted_is_not_given_out_again():
     loader = Loader(np.ndarray.tolist, 7, 3, SamplerState(0))
     list(loader.with_states())
-    with pytest.raises(RuntimeError, match=r"set `loader.state = after` behind each step"):
+    with pytest.raises(RuntimeError, match=r"set `loader.state = after` after each step"):
         list(loader.with_states())
     loader.state = SamplerState(0)
     assert len(list(loader.with_states())) == 3

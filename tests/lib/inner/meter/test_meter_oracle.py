@@ -255,6 +255,18 @@ def test_two_types_on_one_source_line_are_two_patterns():
     assert sizes == [4, 2, 8, 4]
 
 
+def test_a_line_that_accesses_two_arguments_in_turn_looks_each_pattern_up_once(monkeypatch):
+    looked_up = []
+    look_up = Patterns._look_up
+    monkeypatch.setattr(Patterns, "_look_up", lambda self, identity: looked_up.append(1) or look_up(self, identity))
+    patterns = Patterns()
+    row = np.arange(0, 64, 4, dtype=np.uint64)
+    arguments = [row + np.uint64(1 << 48), 3 * row + np.uint64(2 << 48)]
+    found = [patterns.find(addresses, None, 4, site=0)[0].index for _ in range(5) for addresses in arguments]
+    assert found == [0, 1] * 5
+    assert len(looked_up) == 2
+
+
 def test_a_tensor_that_lives_elsewhere_keeps_its_storage_and_leads_to_its_host_copy():
     """As in an interpreter that copies its arguments from a GPU."""
     original, host = torch.zeros(8)[2:], torch.zeros(8)[2:]

@@ -397,6 +397,18 @@ def test_no_pointer_reaches_memory_that_is_not_the_kernels():
         assert list(victim) == [1, 2, 3, 4]
 
 
+def test_lanes_that_write_different_values_to_one_element_are_a_fault():
+    """The interpreter keeps the last lane's value, and a GPU keeps any lane's."""
+    cell = "@triton.jit\ndef crowd(x, out):\n    lanes = tl.arange(0, 16)\n    tl.store(out + lanes // 2, tl.load(x + lanes))\n"
+    x, out = StridedView(0, "float32", (16,), (1,), 0), StridedView(1, "float32", (8,), (1,), 0)
+    launch = LaunchStep("crowd", (1, 1, 1), {"x": x, "out": out}, {}, {})
+    recording = Recording((Allocate("float32", 8), launch), out)
+    admitted = admit(cell, ["crowd"], "cell")
+    assert execute(recording, admitted, [torch.ones(16).view(torch.uint8)]).outputs.tolist() == [1.0] * 8
+    with pytest.raises(RecordingRefused, match="store-conflict"):
+        execute(recording, admitted, [torch.arange(16.0).view(torch.uint8)])
+
+
 def test_a_pointer_kept_in_memory_leads_nowhere():
     cell = (
         CELL

@@ -408,7 +408,7 @@ def test_ids_are_those_of_unfinished_requests_and_a_request_is_used_once():
     with pytest.raises(ValueError, match="'a' is here already"):
         engine.fork("a", request("a"))
     engine.run()
-    with pytest.raises(ValueError, match="'a' was used before, it has 4 tokens of output"):
+    with pytest.raises(ValueError, match="'a' was used before and has 4 tokens of output"):
         engine.add(one)
     engine.run([request("a")])
 

@@ -1,4 +1,4 @@
-"""The outline of a document, apart from its looks: sections of paragraphs, tables and pictures, and slides.
+"""The outline of a document, independent of its appearance: sections of paragraphs, tables and pictures, and slides.
 
 Every format renders the same outline, so they cannot disagree.
 """

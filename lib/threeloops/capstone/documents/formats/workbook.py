@@ -1,7 +1,7 @@
 """A plan as an Excel workbook that calculates: inputs with names, formulas over them, and tables that refer to both.
 
-Formulas carry the plan's value, so that a viewer that does not calculate shows it too; Excel and LibreOffice calculate
-again when a cell changes.
+Each formula is stored with its value in the plan, which a viewer shows if it cannot calculate. Excel and LibreOffice
+calculate again when a cell changes.
 """
 
 import ast
@@ -104,7 +104,7 @@ class _Writer:
     def _end_row(self, cells: Sequence[Cell], last: int | None = None) -> None:
         """Make the row as high as its longest text needs: not every program does so when it opens a file.
 
-        Column `last` is merged with those behind it.
+        Column `last` is merged with those after it.
         """
         widths = self.widths if last is None else [*self.widths[:last], sum(self.widths[last:])]
         shown = zip(cells, widths, strict=False)

@@ -1,12 +1,13 @@
 """The functions of `triton.language.extra.libdevice`, such as tanh and rsqrt, for the interpreter.
 
-Triton's own table for NVIDIA's libdevice says which types a function takes and what it returns. The values are
-computed in float64 and rounded once to the type of the result. So a float32 result is within 0.5 ulp of the true one
-(plus a float64 error), and differs from a GPU's by no more than libdevice's own error, which is mostly 1 or 2 ulp: the
-CUDA C++ Programming Guide lists it for each function ("Mathematical Functions"). The `fast_` forms are coarser on a GPU
-and computed in the same way here. float64 results are NumPy's or torch's, and `fma` of float64 rounds twice.
+Triton's own table for NVIDIA's libdevice says which types a function takes and what it returns. The values are computed
+in float64 and rounded once to the type of the result. So a float32 result is within 0.5 ulp of the true one (plus a
+float64 error), and differs from a GPU's by no more than libdevice's own error, which is mostly 1 or 2 ulp: the CUDA C++
+Programming Guide lists it for each function ("Mathematical Functions"). On a GPU the `fast_` forms are less accurate.
+Here they are computed like the other functions. float64 results are NumPy's or torch's, and `fma` of float64 rounds
+twice.
 
-Functions without an entry here are refused by name; the inspector compiles them all.
+A function without an entry here is refused by name. The inspector compiles all functions.
 """
 
 import functools

@@ -184,7 +184,8 @@ def _differentiate(
 
 
 class FlashAttention(torch.autograd.Function):
-    """Used outside of torch.compile: the operator launches no kernel for "meta" tensors, which recordings rely on."""
+    """Used outside of torch.compile. Recordings rely on launches for "meta" tensors, and the operator makes none for
+    these."""
 
     forward = staticmethod(forward)
     setup_context = staticmethod(_save_for_backward)

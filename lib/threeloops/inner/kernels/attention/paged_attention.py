@@ -5,10 +5,10 @@ Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference"
 (https://crfm.stanford.edu/2023/10/12/flashdecoding.html).
 
 Decoding reads every key and value once and computes a few FLOPs with each, so memory's bandwidth is the limit. One
-program takes all query heads that share a key head, which loads each key once for the whole group, and walks over the
-sequence BLOCK_N keys at a time with an online softmax. Where sequences and key heads are too few programs to fill the
-GPU, each sequence's keys are split between several programs. Every one leaves its values and the logarithm of its sum
-of exponentials, from which a second kernel makes the result.
+program takes all query heads that share a key head, so each key is loaded once for the whole group. It walks over the
+sequence with an online softmax, BLOCK_N keys at a time. If there are too few sequences and key heads to fill the GPU,
+each sequence's keys are split between several programs. Each of these stores its values and the logarithm of its sum of
+exponentials, and a second kernel combines them into the result.
 
 Slots that the table does not name, and those of the last block beyond the length, are never read.
 """

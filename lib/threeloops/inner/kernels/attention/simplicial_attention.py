@@ -12,15 +12,15 @@ The trilinear form is a dot product with a composed query: Σ_d (q[i] ∘ k2[k])
 v1: two matrix products for the tensor cores, an online softmax between them. At the end each row is multiplied by its
 v2[k], and the rows of a query, each with its own maximum and sum, are merged into one softmax.
 
-Rows that are pairs waste nothing on the smaller window: 128 rows are 4 queries × 32 offsets, all of them visible. If
-the rows were consecutive queries that face one k, each would be computed for every k that any of them sees: at windows
-of 512 and 32, three to six times what attends. FLOPs: read naively the two trilinear sums take 6·head_dim for each
-triple (i, j, k), which is how the paper counts; q ∘ k2 and the product with v2 belong to a pair, not to a triple, which
-leaves 4·head_dim (`cost`).
+With pairs as rows, the smaller window wastes nothing: 128 rows are 4 queries × 32 offsets, all of them visible. The
+alternative is a tile whose rows are consecutive queries that share one k. Each row would then be computed for every k
+that any query of the tile sees. At windows of 512 and 32, that is three to six times the visible work. About FLOPs: the
+paper counts 6·head_dim for each triple (i, j, k), as the two trilinear sums suggest. But q ∘ k2 and the product with v2
+are computed once per pair and not per triple, which leaves 4·head_dim (`cost`).
 
-Published for the H100 in bf16, not measured here: 337 TFLOP/s for the authors' plain Triton kernel, 588 for theirs in
-TLX, an extension of Triton; the rows of both are 64 or 128 query heads that share one key head
-(pytorch.org/blog/fast-2-simplicial-attention-hardware-efficient-kernels-in-tlx).
+Published numbers for the H100 in bf16, which were not measured here: the authors' plain Triton kernel reaches 337
+TFLOP/s, and their kernel in TLX, an extension of Triton, reaches 588. The rows of both are 64 or 128 query heads that
+share one key head (pytorch.org/blog/fast-2-simplicial-attention-hardware-efficient-kernels-in-tlx).
 """
 
 import torch

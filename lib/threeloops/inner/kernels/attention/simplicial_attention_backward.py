@@ -15,8 +15,8 @@ gradient of a row's weights is a product with grad_pair = grad_out[i] ∘ v2[k]:
 
 These are sums in three directions. To add up along another direction than its own, a program would need atomics, whose
 order changes from run to run. So each direction has a kernel in which a program owns what it sums and recomputes the
-weights: 6 + 8 + 8 FLOPs · head_dim per triple, where the forward pass takes 4 and a backward pass with atomics 12.
-Where heads share k2, or the smaller window exceeds a tile's rows, PyTorch adds up the parts of a gradient.
+weights: 6 + 8 + 8 FLOPs · head_dim per triple, where the forward pass takes 4 and a backward pass with atomics 12. If
+heads share k2, or if the smaller window exceeds a tile's rows, PyTorch adds up the parts of a gradient.
 """
 
 import torch

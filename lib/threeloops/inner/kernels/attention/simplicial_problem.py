@@ -1,4 +1,5 @@
-"""Shared parts of the 2-simplicial attention kernels: checked sizes, shipped tiles, and functions of the kernels."""
+"""Shared parts of the 2-simplicial attention kernels: checks of sizes, tile sizes per target, and functions of the
+kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,5 @@
-"""The shared parts of the attention kernels: checked sizes, shipped tiles, the causal mask, and the autograd node.
+"""The shared parts of the attention kernels: checks of sizes, tile sizes per target, the causal mask, and the autograd
+node.
 
 A causal mask is aligned at the last query and the last key, as in FlashAttention-2: of n queries and m keys, query i
 sees keys 0 … i + m − n. So a single query after a long prefix sees all of it. With as many keys as queries this is the

@@ -1,4 +1,5 @@
-"""Kernels on rows: those that fuse, those that normalise, scores into losses; and the projection before attention."""
+"""Kernels on rows: fused elementwise operations, normalisations and losses. The projection before attention is here
+too."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -34,8 +34,8 @@ def normal(dtype: torch.dtype, device: str, seed: int, *shapes: tuple[int, ...])
 
 
 def drawn(*tensors: tuple[str, ...], then: Callable[..., tuple[Any, ...]] = lambda *drawn: drawn) -> Inputs:
-    """Make inputs: `then` of tensors of normal numbers, one for each tuple of sizes' names, ("rows", "columns") for
-    one."""
+    """Make inputs: call `then` with tensors of normal numbers. Each tensor is described by the names of its sizes, such
+    as ("rows", "columns")."""
 
     def inputs(shape: Shape, dtype: torch.dtype, device: str, seed: int) -> tuple[Any, ...]:
         return then(*normal(dtype, device, seed, *(tuple(shape[name] for name in names) for names in tensors)))

@@ -1,4 +1,4 @@
-"""PyTorch functions with which the entries of `catalog.sparse` are compared, and gradients."""
+"""PyTorch functions with which the entries of `catalog.sparse` are compared, and a wrapper that returns gradients."""
 
 from collections.abc import Callable
 from functools import cache, lru_cache

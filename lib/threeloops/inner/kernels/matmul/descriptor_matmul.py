@@ -52,8 +52,9 @@ def descriptor_matmul_kernel(
 def descriptor_matmul(a: torch.Tensor, b: torch.Tensor, **options: Unpack[Options]) -> torch.Tensor:
     """Compute a @ b: (m, k) @ (k, n) → (m, n), like `matmul`, for matrices that descriptors can describe.
 
-    k and n (and m, for a transposed a) times the element size must be multiples of 16 bytes, and data must begin at
-    one; a ValueError says which does not. Where the target has no such engine, `matmul`'s kernel is launched instead.
+    Rows must be multiples of 16 bytes, so k and n (and m, for a transposed a) times the element size must be. The data
+    must begin at a multiple of 16 bytes. A ValueError says what does not fit. If the target has no such engine,
+    `matmul`'s kernel is launched instead.
     """
     return multiply(launch, a, b, False, True, **options)
 

@@ -1,4 +1,4 @@
-"""The shared parts of this folder's matrix kernels: checked shapes, shipped tiles, and the derivative."""
+"""The shared parts of this folder's matrix kernels: checks of shapes, tile sizes per target, and the derivative."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

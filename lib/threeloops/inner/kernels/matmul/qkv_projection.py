@@ -3,10 +3,10 @@
 Sources: Ainslie et al., "GQA" (2023), for heads that share keys and values; Su et al., "RoFormer: Enhanced Transformer
 with Rotary Position Embedding" (2021), for the rotation.
 
-Three projections read x three times, and each leaves (tokens, heads · head_dim), which has to be copied for attention,
-because that needs (batch, heads, sequence, head_dim). Here the three weights are one matrix, and each tile of the
-product works out where its columns belong, so there is no copy. The tile takes the rows of the weight in such an order
-that the two dimensions of a pair, i and i + head_dim / 2, are adjacent, and one thread has both.
+Three separate projections read x three times, and the shape of each result is (tokens, heads · head_dim). Attention
+needs (batch, heads, sequence, head_dim), so each result has to be copied. Here the three weights are one matrix, and
+each tile of the product works out where its columns belong, so there is no copy. The tile takes the rows of the weight
+in such an order that the two dimensions of a pair, i and i + head_dim / 2, are adjacent, and one thread has both.
 """
 
 import torch

@@ -5,9 +5,9 @@ Sources: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 
 Functions" (1964), formula 7.1.26, for the normal distribution.
 
 Philox turns (seed, counter) into four words of 32 bits and keeps no state. The counter is the element's position, so
-the backward pass draws the mask again from the seed, and only the inputs are kept. A call costs more than bias and GELU
-together. `tl.rand` uses 32 of its 128 bits for an element; 16 are enough to drop it with probability p, so here eight
-elements share a call.
+the backward pass draws the mask again from the seed, and only the inputs are kept. A call of Philox costs more than
+bias and GELU together. `tl.rand` uses 32 of the call's 128 bits for one element. But 16 bits are enough to drop an
+element with probability p, so here eight elements share a call.
 
 The exact GELU is z·Φ(z). Formula 7.1.26 gives the tail of Φ as a polynomial times exp(−z²/2), off by at most 0.75e-7,
 which float32 loses anyway when it adds erf to 1. It takes fewer instructions than `tl.erf`, and the derivative needs

@@ -7,8 +7,9 @@ comes from the rest of the network. So the forward pass makes the gradient at on
 sum, and a second one, from the L2 cache while rows are short enough, to write the gradient. Log-probabilities are never
 in memory, and with `in_place` neither is a second matrix of tokens × vocabulary.
 
-The backward pass multiplies that gradient by the factor. Usually the loss is the end and the factor is 1. The kernel
-reads it on the device, where asking for it would stall the host, and returns at once if it is 1.
+The backward pass multiplies that gradient by the factor. Usually the loss is the last operation, and the factor is 1.
+The kernel reads the factor on the device, because the host would have to wait for it. If the factor is 1, the kernel
+returns at once.
 """
 
 import torch

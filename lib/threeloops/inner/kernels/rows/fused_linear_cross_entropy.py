@@ -1,11 +1,12 @@
-"""The last linear layer and cross-entropy together, a chunk of rows at a time, so that the logits never all exist.
+"""The last linear layer and cross-entropy together, a chunk of rows at a time, so that only one chunk of logits exists.
 
 Source: Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training" (2024).
 
 The logits of 8,192 tokens over a vocabulary of 128,256 take 2.1 GB in bfloat16, and so does their gradient; the hidden
 states they come from, 4,096 wide, take 67 MB. Since cross-entropy makes its gradient in the forward pass, a chunk of
 logits is turned into its gradient in place and multiplied at once into the gradients of hidden states and weight; then
-its memory is free. The three products are torch.matmul's (cuBLAS): what is fused is their order, not one kernel.
+its memory is free. The three products are calls of torch.matmul (cuBLAS). Only their order is special: they are not
+fused into one kernel.
 """
 
 from typing import Any

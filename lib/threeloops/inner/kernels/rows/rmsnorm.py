@@ -3,8 +3,9 @@
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
 
 Forward, a program holds its rows in registers, so that each is read once, and takes all sums in float32. It reads the
-weight once for several tiles of rows: if it did so for each row of 4,096, it would request half as many bytes again,
-though only from the L2 cache. The reciprocal root of each row is kept for the backward pass, which saves a reduction.
+weight once for several tiles of rows. With rows of 4,096, reading it for every row would increase the requested bytes
+by half, though only from the L2 cache. The reciprocal root of each row is kept for the backward pass, which saves a
+reduction.
 
 Backward, with x̂ = x·scale and g = weight·dy:  dx = scale·(g − x̂·mean(x̂·g)),  dweight = Σ over rows of dy·x̂.
 One pass over x and dy gives both: a program walks down its share of the rows, sums dy·x̂ on the way and leaves one

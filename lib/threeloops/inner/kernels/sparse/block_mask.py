@@ -59,7 +59,7 @@ class BlockMask:
 
     @cached_property
     def by_head(self) -> torch.Tensor:
-        """(1 or heads, query blocks, key blocks) on the CPU; where causal, without the blocks above the diagonal."""
+        """(1 or heads, query blocks, key blocks) on the CPU. If causal, it lacks the blocks above the diagonal."""
         blocks = self.blocks.cpu() if self.blocks.ndim == 3 else self.blocks.cpu()[None]
         return blocks.tril() if self.causal else blocks
 

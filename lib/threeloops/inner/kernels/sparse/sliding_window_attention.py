@@ -2,18 +2,18 @@
 not visited.
 
 Sources: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), arXiv:1904.10509; Beltagy, Peters
-and Cohan, "Longformer" (2020), arXiv:2004.05150; the tiles are those of `flash_attention`. Sinks are a few first keys
-that stay visible to all queries, since heads put superfluous weight there: Xiao et al., "Efficient Streaming Language
-Models with Attention Sinks" (2023), arXiv:2309.17453.
+and Cohan, "Longformer" (2020), arXiv:2004.05150; the tiles are those of `flash_attention`. Sinks are the first few
+keys, which stay visible to all queries, because heads put superfluous weight there: Xiao et al., "Efficient Streaming
+Language Models with Attention Sinks" (2023), arXiv:2309.17453.
 
 A mask makes scores −inf; it does not make them cheaper. Here the window bounds the loop: of N/BLOCK_N tiles of keys a
 program visits about (window + BLOCK_M)/BLOCK_N, and masks only those that the window's two edges cross. Traffic and
 FLOPs then grow with N·window instead of N² (`sliding_window_traffic` has the exact counts).
 
-The backward pass has two kernels, as in FlashAttention-2. One walks along the keys of its queries and sums dq; the
-other walks along the queries, of all heads in the group, that see its keys and sums dk and dv. Each program owns what
-it sums, so nothing is atomic and every run gives the same bits. The first kernel also stores delta, each row's
-grad_output·output, for the second.
+The backward pass has two kernels, as in FlashAttention-2. In one, a program walks along the keys of its queries and
+sums dq. In the other, a program walks along the queries that see its keys, in all heads of the group, and sums dk and
+dv. Each program owns what it sums, so nothing is atomic and every run gives the same bits. The first kernel also stores
+delta, each row's grad_output·output, for the second.
 """
 
 import torch

@@ -1,5 +1,5 @@
-"""The shared parts of the windowed and the block-sparse kernels: shipped tiles, and the steps on a tile, which load and
-store it, take it into a softmax, and add its part of the gradients.
+"""The shared parts of the windowed and the block-sparse kernels: tile sizes per target, and the steps on a tile, which
+load and store it, take it into a softmax, and add its part of the gradients.
 
 The notation is that of `flash_attention`. Here `scale` includes log2(e), so that exponentials are powers of two, and
 `lse`, the log-sum-exp of a row, is to the base 2, as the backward pass needs it.

@@ -1,8 +1,8 @@
 """AdamW whose moments (and master weights) are kept elsewhere, and fetched, updated and written back in chunks.
 
 The arithmetic is that of `torch.optim.AdamW(foreach=False)`, operation by operation, so the results are the same to the
-last bit. Beside the parameters it holds `buffers` chunks of state, and one of workspace, two with masters. These stay
-allocated between steps: fresh pages for every chunk would cost more than the arithmetic on them.
+last bit. Besides the parameters, it holds `buffers` chunks of state and one chunk of workspace, or two with master
+weights. These stay allocated between steps: fresh pages for every chunk would cost more than the arithmetic on them.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""How long an offloaded step takes, before it is run: bytes over bandwidths, and what double buffering hides."""
+"""Predict how long an offloaded step takes: bytes divided by bandwidths, and the part that double buffering hides."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

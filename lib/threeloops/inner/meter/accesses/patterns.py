@@ -48,7 +48,8 @@ class Pattern:
     _sectors: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def matches(self, shape: tuple[int, ...], relative: np.ndarray, mask: np.ndarray | None) -> bool:
-        """Return whether these are the pattern's, if the size of its items and the number of active lanes are."""
+        """Return whether the pattern has this shape, mask and offsets, given that item size and number of active lanes
+        agree."""
         if self.shape != shape or (mask is None) != (self.mask is None):
             return False
         return bool((mask is None or (mask == self.mask).all()) and (relative == self.offsets).all())

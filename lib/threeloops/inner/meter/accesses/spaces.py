@@ -49,8 +49,8 @@ class Space:
         return View(self.tensor)
 
     def strays(self, pattern: Pattern, base: int) -> np.ndarray:
-        """Return the elements outside the view that an access touches, counted from its pointer on, one per lane at
-        fault."""
+        """Return the elements outside the view that an access touches, one per lane at fault, counted from the access's
+        pointer."""
         start = base - (self.start - self.zero)
         fits = self.view.low <= start + pattern.low and start + pattern.high + pattern.itemsize <= self.view.high
         if fits and not self.view.skips:

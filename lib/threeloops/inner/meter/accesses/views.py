@@ -1,8 +1,8 @@
 """Find the bytes of a storage that a view addresses.
 
 These are the bytes of the view's own elements, not its span: `x[:, ::2]` does not address the columns that it skips,
-and an expanded or overlapping view addresses each of its elements however often it names it. An access lies within a
-view if all its bytes do, whatever its type. So a kernel may read a uint8 view as float32.
+and an expanded or overlapping view addresses the bytes of each element, even if it contains that element several times.
+An access lies within a view if all its bytes do, whatever its type. So a kernel may read a uint8 view as float32.
 """
 
 from functools import cached_property

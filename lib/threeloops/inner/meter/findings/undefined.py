@@ -5,12 +5,12 @@ mask that they load with. The tracker follows undefined lanes through every oper
 address or a branch needs one.
 
 A lane of a result is undefined if it changes with the contents of undefined lanes of the operands. The tracker knows
-that for floating-point arithmetic, where a NaN would come through, and for operations that only move lanes. It finds
-out for all others, such as `tl.where`, reductions and integer arithmetic, by computing them again with other contents:
+this in advance for floating-point arithmetic, in which a NaN would come through, and for operations that only move
+lanes. It computes all others again with other contents, such as `tl.where`, reductions and integer arithmetic:
 `tl.where(mask, x, 0)` does not change, so it is defined.
 
-Following costs nothing until a launch loads an undefined lane, and then until the end of that program. It ends at
-memory, at loop bounds and in `tl.advance`.
+This costs nothing until a program loads an undefined lane, and from then on it costs time until that program ends.
+Lanes are not followed through memory, loop bounds or `tl.advance`.
 """
 
 from collections.abc import Callable

@@ -7,8 +7,9 @@ says they write, and kernels clear the flags of the bytes that they store. Watch
 byte (NaN in every floating-point format). A read is reported only where the flags are up *and* the poison is still
 there, so that writes which torch does not announce (through numpy, ctypes, DLPack) raise no false alarm.
 
-Not seen are reads by torch operations, storages of bool, larger than LARGEST bytes or allocated before the meter,
-memory gained by `resize_`, and unannounced writes of the poison byte itself, which count as no write.
+The watch does not see reads by torch operations. It does not cover storages of bool, storages of more than LARGEST
+bytes, storages that existed before the meter, or memory gained by `resize_`. And it cannot tell an unannounced write of
+the poison byte from no write.
 """
 
 from functools import cache

@@ -1,1 +1,1 @@
-"""Which kernel source is admitted: pure `tl` arithmetic, and constants computed from literals."""
+"""Decide which kernel source is admitted: pure `tl` arithmetic, and constants computed from literals."""

@@ -1,5 +1,5 @@
-"""Write a kernel in one form, before it is checked, with one name for each function of Triton and nothing without
-effect.
+"""Write a kernel in one form before it is checked: each function of Triton has one name, and parts without an effect
+are left out.
 
 Programmers import Triton under many names, annotate arguments as they like, and assert and print while they look for a
 mistake. None of this changes what a kernel computes. So names are replaced by those that the rules know (`tl.load` for

@@ -1,7 +1,8 @@
 """The rules for a kernel's syntax tree: numbers, tensors and `tl`, and no way to anything else.
 
-A whitelist of node types, names and attributes. It holds for the interpreter, where a kernel is plain Python that runs
-in the grader's process and sees the interpreter's own globals, and a compiled kernel needs nothing beyond it.
+They are a whitelist of node types, names and attributes. This is strict enough for the interpreter, in which a kernel
+is plain Python that runs in the grader's process and sees the interpreter's own globals. A compiled kernel needs no
+further rules.
 """
 
 import ast

@@ -1,8 +1,9 @@
-"""Rewrites admitted kernels from their syntax trees, each statement on the line where the cell has it.
+"""Write the text of admitted kernels from their syntax trees, with each statement on the line that it has in the cell.
 
-Nothing of the cell's own text is kept. Triton reads a kernel's source again by rules of its own (its interpreter starts
-at the *last* line that begins with "def", be it inside a docstring), so a text that Python reads one way may be read
-there in another. Text made from the tree that was checked has no comments, docstrings or odd line ends to hide in.
+Nothing of the cell's own text is kept. Triton reads a kernel's source again by rules of its own: its interpreter starts
+at the *last* line that begins with "def", even if that line is inside a docstring. So Triton may understand a text in
+another way than Python does. Text made from the tree that was checked has no comments, docstrings or odd line ends to
+hide in.
 """
 
 import ast

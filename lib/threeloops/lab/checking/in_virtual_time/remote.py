@@ -1,4 +1,5 @@
-"""Objects that stand for the student's in a program in virtual time. It can call, await and read them."""
+"""Objects that stand for the student's objects in a program in virtual time. The program can call, await and read
+them."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol

@@ -165,7 +165,7 @@ class Kubelet:
         return [*self._unready(now), ProbeEvent(now, "exited", why), *self._end(now, 0.0)]
 
     def skip_to(self, now: float) -> None:
-        """Leave out the probes before `now`, of which the caller knows that they change nothing."""
+        """Skip the probes before `now`. The caller must know that they would change nothing."""
         for worker in self._workers.values():
             missed = math.ceil((now - worker.next) / worker.probe.period - 1e-9)
             worker.next += max(0, missed) * worker.probe.period

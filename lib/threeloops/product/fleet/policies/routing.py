@@ -39,13 +39,13 @@ def round_robin(loads: Sequence[Load], turn: int, key: bytes) -> int:
 
 
 def least_outstanding(loads: Sequence[Load], turn: int, key: bytes) -> int:
-    """The least loaded, of several the next in turn."""
+    """Choose the replica with the fewest requests. Ties are taken in turn."""
     _require(loads)
     return min(range(len(loads)), key=lambda place: (loads[place].outstanding, (place - turn) % len(loads)))
 
 
 def two_choices(loads: Sequence[Load], turn: int, key: bytes) -> int:
-    """The less loaded of two that are drawn at random from `turn`."""
+    """Draw two replicas at random, with `turn` as the seed, and choose the one with fewer requests."""
     _require(loads)
     if len(loads) == 1:
         return 0
@@ -56,10 +56,11 @@ def two_choices(loads: Sequence[Load], turn: int, key: bytes) -> int:
 
 
 def prefix_aware(imbalance: float = 1.25) -> Router:
-    """A router by the prompt's beginning, in which no replica gets above `imbalance` times the mean outstanding.
+    """Return a router by the prompt's beginning. No replica gets more than `imbalance` times the mean number of
+    requests.
 
     The first that has room is taken, in an order that depends on the key and the replica's name alone. Raises
-    ValueError unless `imbalance` is at least 1: below, no replica could take the next request.
+    ValueError unless `imbalance` is at least 1: with less, there may be no replica that can take the next request.
     """
     if not imbalance >= 1:
         raise ValueError(f"imbalance = {imbalance!r}: expected at least 1, the load of a replica over the mean")
@@ -74,8 +75,8 @@ def prefix_aware(imbalance: float = 1.25) -> Router:
 
 
 def prefix_key(tokens: Sequence[int], block_size: int = 16, blocks: int = 4) -> bytes:
-    """The same for prompts whose first `blocks` blocks are the same; shorter prompts are hashed to their last full
-    block, and those without one whole."""
+    """Return a key that is equal for prompts whose first `blocks` blocks are equal. For a shorter prompt, the key is
+    made from its full blocks. A prompt shorter than one block is hashed as a whole."""
     full = min(blocks, len(tokens) // block_size) * block_size
     return _hash(array("q", tokens[: full or len(tokens)]).tobytes())
 

@@ -2,8 +2,8 @@
 
 Everything is in one folder and needs no privileges. A change is a reload: NGINX starts new workers with the new
 configuration, and the old workers finish their requests and end. `serve` returns when no old worker accepts connections
-any more, so a removed replica may be told to end then. A request on an older connection may still reach the removed
-replica. If that has already closed its port, it refuses the request, and NGINX asks another of the previous replicas.
+any more, so a removed replica may be told to end then. A request on an older connection may still go to the removed
+replica. If the replica has already closed its port, NGINX asks another of the previous replicas.
 
 These settings matter for a model's answers. A POST goes to another replica only if nothing of it was sent, for example
 after a refused connection (`proxy_next_upstream error timeout` without `non_idempotent`). Tokens are sent as they
@@ -179,7 +179,7 @@ class Nginx:
                 self._process.wait()
 
     def serve(self, replicas: Sequence[int]) -> None:
-        """Pass requests to these ports from now on. Returns when nobody new gets to the ports before."""
+        """Pass requests to these ports from now on. Returns when no new connection can reach the previous ports."""
         process = self._running()
         before = psutil.Process(process.pid).children()
         self._write(replicas)

@@ -90,7 +90,7 @@ class Container:
             self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL, as a lack of memory or a lost node does it."""
+        """Send SIGKILL, as when memory runs out or a node is lost."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 

@@ -1,4 +1,4 @@
-"""Errors of files, in a separate module because all others raise them."""
+"""Errors of files. They are in a separate module because all other modules of this package raise them."""
 
 __all__ = ["GGUFError"]
 

@@ -1,5 +1,5 @@
-"""Admission: who may send requests, how often, and how many at once. Other requests are refused at once, with the time
-to come back.
+"""Admission: who may send requests, how often, and how many at once. Other requests are refused at once, and the
+refusal says when to try again.
 
 >>> keys = Keys.load(Path("keys.toml"))
 >>> admission = Admission(max_running=16, max_queued=64)

@@ -28,7 +28,7 @@ class ClientLimits:
                 raise ValueError(f"{limit.name} = {value!r}: expected a number, at least {least}")
             if value == math.inf and limit.name.endswith("burst"):
                 raise ValueError(
-                    f"{limit.name} = inf: a bucket without a bottom; leave the rate without a limit instead"
+                    f"{limit.name} = inf: such a bucket never empties; leave the rate without a limit instead"
                 )
 
 

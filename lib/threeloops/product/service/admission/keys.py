@@ -16,11 +16,11 @@ import logging
 import os
 import re
 import secrets
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from threeloops.files import read_toml
 from threeloops.product.service.admission.client import Client, ClientLimits
 from threeloops.product.service.admission.refused import Refused
 
@@ -126,15 +126,8 @@ def _check_name(name: Any) -> None:
 
 
 def _read(path: Path) -> list[tuple[bytes, Client]]:
-    try:
-        text = path.read_bytes().decode()
-        entries = tomllib.loads(text).get("keys")
-    except OSError as error:
-        raise KeysFileError(f"{path}: the file of API keys cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise KeysFileError(f"{path}: byte {error.start} is not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise KeysFileError(f"{path}: not TOML: {error}") from None
+    text, document = read_toml(path, "the file of API keys", KeysFileError)
+    entries = document.get("keys")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries) or not entries:
         raise KeysFileError(f"{path}, line 1: expected at least one table [[keys]]; `Keys.new(name)` makes an entry")
     clients: dict[str, tuple[bytes, Client]] = {}

@@ -12,8 +12,8 @@ __all__ = ["TokenBucket"]
 class TokenBucket:
     """`rate` tokens per second, at least 0; `burst` tokens, above 0. Both may be fractions.
 
-    `now` is seconds on any clock. A clock that steps back refills nothing until it has caught up, so what a window may
-    grant also holds for a clock that jumps to and fro.
+    `now` is seconds on any clock. A clock that steps back refills nothing until it has caught up, so the limit for a
+    window also holds if the clock jumps back and forth.
     """
 
     def __init__(self, rate: float, burst: float):
@@ -39,7 +39,8 @@ class TokenBucket:
     def wait(self, amount: float, now: float) -> float:
         """Return the seconds until `amount` tokens could be taken: 0 if now, infinity if never.
 
-        A client who returns after this time, with nobody in between, gets them: rounding is on the safe side.
+        A client who returns after this time gets the tokens if no other request has taken some meanwhile: the time is
+        rounded up.
         """
         if not 0 <= amount < math.inf:
             raise ValueError(f"amount = {amount!r}: expected a number of tokens, at least 0")

@@ -153,7 +153,7 @@ class EngineClient:
             del self._questions[number]
 
     def kill(self, reason: str) -> None:
-        """End the process at once, also one that is stopped. Readers get EngineStopped with the reason."""
+        """End the process at once, even if it is stopped. Readers get EngineStopped with the reason."""
         self._reason = self._reason or reason
         with suppress(ProcessLookupError):
             self._process.kill()

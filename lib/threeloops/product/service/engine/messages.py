@@ -40,7 +40,7 @@ class EngineSpec(msgspec.Struct, frozen=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """One look at an engine. Counts of events are since its process started."""
+    """The state of an engine at one moment. Counts of events begin when its process started."""
 
     running: int = 0
     waiting: int = 0

@@ -256,7 +256,10 @@ class _Server:
 
 
 def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
-    """Load the engine and run a first request, so that no client waits for torch's setup on its first call."""
+    """Load the engine and run a first request, so that no client waits for torch's setup on its first call.
+
+    Its prompt has two tokens, because weights are copied in one way for a single row and in another for several.
+    """
     if spec.threads:
         torch.set_num_threads(spec.threads)
     model = load_model(spec, files)
@@ -264,7 +267,7 @@ def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     runner = ModelRunner(model, spec.blocks, spec.block_size, grammars=grammars)
     blocks = BlockManager(spec.blocks, spec.block_size)
     policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
-    warm_up = Request("warm-up", (0,), Sampling(max_tokens=2))
+    warm_up = Request("warm-up", (0, 0), Sampling(max_tokens=2))
     Engine(runner, blocks, policy).run([warm_up])
     if warm_up.finish is Finish.ERROR:  # a version that answers nobody must not replace one that does
         raise ValueError(f"it cannot generate: {warm_up.error}")

@@ -30,7 +30,7 @@ class Observed:
     name, and in scope["state"]["request_id"]. The application puts additional fields of the line into
     scope["state"]["log"]. These must never hold what a client sent, least of all keys.
 
-    A request that the server cancels when it ends is told so, if it has no answer yet.
+    If the server ends and cancels a request that has no answer yet, the client gets an answer that says so.
     """
 
     def __init__(self, app: ASGIApp, refused: Callable[[str], None]) -> None:

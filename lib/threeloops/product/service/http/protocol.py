@@ -32,9 +32,10 @@ class BoundedProtocol(H11Protocol):
 
     @classmethod
     def within(cls, header_seconds: float, stall_seconds: float, most_connections: int) -> type["BoundedProtocol"]:
-        """The head of a request must be here after `header_seconds`, from the connection or its first byte (else 408);
-        a reader must take something within `stall_seconds`, and all that is left within as many seconds of the end of
-        its connection, or is cut off; connections beyond `most_connections` are answered 503 and closed."""
+        """Return a protocol with these limits. The head of a request must arrive within `header_seconds`, counted from
+        the connection or from its first byte, or the answer is 408. A reader that takes nothing for `stall_seconds` is
+        cut off. When its connection ends, it has as many seconds to take the rest. Connections beyond
+        `most_connections` are answered 503 and closed."""
         limits = {
             "header_seconds": header_seconds,
             "stall_seconds": stall_seconds,

@@ -116,7 +116,8 @@ class Registry:
 
     @_reported()
     def activate(self, name: str) -> Version:
-        """Make it the current version. Raises RegistryError, and the current one stays, if it is not whole."""
+        """Make a version the current one. If it is incomplete, this raises RegistryError, and the current version
+        stays."""
         version = self.version(name)
         with self._locked():
             events = self._events()
@@ -128,7 +129,8 @@ class Registry:
     def rollback(self) -> Version:
         """Make the version that was active before the current one the current one.
 
-        A second rollback goes one further back, not forth again. Raises RegistryError if there is none before.
+        A second rollback goes back one version further. It does not undo the first. Raises RegistryError if there is no
+        earlier version.
         """
         with self._locked():
             events = self._events()

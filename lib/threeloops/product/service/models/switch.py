@@ -87,7 +87,7 @@ class RollingSwitch(Generic[_Version, _Engine]):
     async def to(self, version: _Version) -> None:
         """Serve another version. Returns when the old engine has finished its requests and is stopped.
 
-        Switches happen one after another; to the current version there is nothing to do. If the caller is cancelled
+        Switches happen one after another. A switch to the current version does nothing. If the caller is cancelled
         while the new version starts, nothing changes; after that, the old engine is stopped nevertheless.
 
         Raises SwitchFailedError if the version does not start, and NotServingError after `close`.
@@ -112,8 +112,8 @@ class RollingSwitch(Generic[_Version, _Engine]):
     async def close(self, drain_seconds: float = math.inf) -> None:
         """Give out no more leases, wait until the existing ones have ended, and stop the engine.
 
-        After `drain_seconds` the engine is stopped even if it is leased: it has to tell its readers why. A version that
-        is being started is started first, unless the caller of `to` is cancelled.
+        After `drain_seconds` the engine is stopped even if it is leased: it has to tell its readers why. If a version
+        is being started, this waits until it has started, unless the caller of `to` is cancelled.
         """
         self._closed = True
         timer = None

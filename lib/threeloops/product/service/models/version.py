@@ -17,8 +17,7 @@ _FILES = "files"
 
 
 class RegistryError(RuntimeError):
-    """No such version, a version that is not whole, a name that is taken, or a disk that does not do its part. Nothing
-    was changed."""
+    """No such version, an incomplete version, a name that is taken, or a disk that fails. Nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def read_version(place: Path) -> Version:
         if (actual := paths[file].stat().st_size) != size:
             raise RegistryError(f"version {name!r}: {file} has {actual} of {size} bytes; publish it again")
         if _sha256(paths[file]) != sha256:
-            raise RegistryError(f"version {name!r}: {file} is not what was published (its SHA-256 differs)")
+            raise RegistryError(f"version {name!r}: {file} differs from what was published (its SHA-256 is another)")
     return Version(name, place / _FILES, _digest(manifest["files"]), published)
 
 

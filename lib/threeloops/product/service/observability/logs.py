@@ -6,9 +6,9 @@ A log must not contain what a client sent. So only the fields of `_FIELDS` are w
 that looks like a key or a password is removed. For an exception, the type and the places are written, but not the
 message, which often quotes the input.
 
-Warnings of other libraries (uvicorn, asyncio, …) take the same way. Otherwise the event loop itself would write them to
-stderr, and then wait for whoever reads that. A library's line that warns again and again is written at most ten times a
-minute, and `repeated` in its next line counts the omitted warnings.
+Warnings of other libraries (uvicorn, asyncio, …) go through the same thread. Otherwise the event loop itself would
+write them to stderr, and wait if the reader of stderr is slow. If a library repeats a warning, it is written at most
+ten times a minute, and `repeated` in its next line counts the omitted warnings.
 """
 
 import contextlib

@@ -23,7 +23,7 @@ _LONGEST_CODE = 64
 
 
 class EngineLoad(Protocol):
-    """One look at an engine. Counts of events are since its process started."""
+    """The state of an engine at one moment. Counts of events begin when its process started."""
 
     @property
     def running(self) -> int: ...
@@ -77,7 +77,7 @@ class ServiceMetrics:
         self._of("threeloops:requests_refused", code[:_LONGEST_CODE]).inc()
 
     def engine(self, load: EngineLoad | None, queued: int = 0) -> None:
-        """Take over a look at the engine, or None if it does not answer. `queued` requests wait in front of it.
+        """Report the engine's load, or None if the engine does not answer. `queued` requests wait in front of it.
 
         They count as waiting, because an autoscaler that sees only the engine's own queue sees the least when there is
         the most to do. Counters continue when a restarted engine begins at zero.

@@ -30,7 +30,7 @@ def export_dcp(loaded: Loaded, folder: Path | str) -> None:
     for name, entry in loaded.manifest.tensors.items():
         value = loaded.state.get(name)
         if not isinstance(value, torch.Tensor) or value.shape != entry.shape:
-            raise ValueError(f"{name!r} is not there as a whole: export what was loaded without a template")
+            raise ValueError(f"{name!r} is not complete here: export a state that was loaded without a template")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that no process group is there
         dcp.save(dict(loaded.state), storage_writer=dcp.FileSystemWriter(folder, sync_files=True), no_dist=True)

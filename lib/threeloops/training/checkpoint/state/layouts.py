@@ -41,8 +41,8 @@ class Held:
 
 
 def held_by_model(model: nn.Module) -> list[Held]:
-    """Parameters, and the buffers that `state_dict` has. A shared one has all of its names: on the stages of a pipeline
-    an embedding and a head that are tied have one each."""
+    """Return the parameters, and the buffers that `state_dict` has. A shared tensor is listed under all of its names,
+    because tied weights, such as an embedding and a head, have different names on different stages of a pipeline."""
     if isinstance(model, FSDP):
         rank = dist.get_rank(model.group)
         names = _names_of_parameters(model.module)
@@ -62,7 +62,7 @@ def held_by_model(model: nn.Module) -> list[Held]:
 
 
 def held_by_optimizer(model: nn.Module, optimizer: Any) -> list[Held]:
-    """The tensors that it trains, each as the optimizer's states know it."""
+    """Return the tensors that the optimizer trains, in the form in which its states refer to them."""
     if isinstance(optimizer, ZeroOptimizer):
         rank = dist.get_rank(optimizer.group)
         names = _names_of_parameters(model)

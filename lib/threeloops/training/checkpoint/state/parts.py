@@ -1,4 +1,4 @@
-"""Move tensors inside a part's `state_dict` out to be saved by name, and back in.
+"""Take the tensors out of a part's `state_dict` to save them by name, and put them back in.
 
 A rank's own state of a part, such as the random generator of its data loader, differs from that of other ranks. So the
 tensors of each rank have their own names: "loader[3].generator" belongs to rank 3.

@@ -94,9 +94,9 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Submit(_Call, frozen=True):
-    """Give the rank's communication timeline a job; it begins when the ones before are finished, at `at` at the
-    earliest. The `size` bytes of its input follow the calls of a batch. `sends` and `gets` are the elements of each
-    rank's part where input or result have one for each."""
+    """Give the rank's communication timeline a job. It begins when the earlier jobs are finished, but not before `at`.
+    The `size` bytes of its input follow the calls of a batch. If the input or the result consists of one part per rank,
+    `sends` or `gets` has the number of elements of each part."""
 
     handle: int
     at: float
@@ -108,9 +108,9 @@ class Submit(_Call, frozen=True):
 
 
 class Wait(_Call, frozen=True):
-    """Stop until everything in `handles` has happened: sends have left, messages have arrived, jobs have finished.
-    With `values`, for jobs: until their values are there, which moves no clock; the time is charged when the handle is
-    waited for once more."""
+    """Stop until everything in `handles` has happened: sends have left, messages have arrived, jobs have finished. With
+    `values`, the handles are those of jobs, and the actor stops until their values are there. This does not move its
+    clock. The time is charged when the actor waits for the handle again."""
 
     handles: tuple[int, ...]
     at: float

@@ -30,5 +30,5 @@ class RankLost(ClusterError):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those that had died by then. On a real cluster a service of its own keeps heartbeats and says this."""
+        """The ranks that had died by then. On a real cluster, a separate service learns this from heartbeats."""
         return tuple(int(rank) for rank in re.findall(r"rank (\d+) died at", str(self)))

@@ -11,8 +11,8 @@ __all__ = ["CorruptMessage", "Fault", "RankDies", "SlowLink", "SlowRank", "check
 
 @dataclass(frozen=True)
 class RankDies:
-    """Rank `rank` stops at `at`: messages that have not left by then are lost. Who waits for it gets a `RankLost` when
-    the run's `timeout` is over."""
+    """Rank `rank` stops at `at`: messages that have not left by then are lost. A rank that waits for it gets a
+    `RankLost` when the run's `timeout` is over."""
 
     rank: int
     at: float

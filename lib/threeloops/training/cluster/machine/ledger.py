@@ -81,8 +81,8 @@ class Ledger:
                 raise ClusterError(f"{actor} waits{at_line(wait.where)} for handle {handle}, which it never made")
 
     def check_ended(self) -> None:
-        """Check that all ranks have returned with nothing left open, once nothing more can happen. If a rank failed,
-        that is the answer, and others may wait for it in vain."""
+        """Check, once nothing more can happen, that all ranks have returned and that nothing is unfinished. If a rank
+        failed, nothing is checked, because the failure explains why others still wait."""
         if any(end.error for end in self.ended.values()):
             return
         if self.waiting:

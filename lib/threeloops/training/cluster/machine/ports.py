@@ -19,7 +19,7 @@ class Ports:
         self._bandwidths: dict[tuple[int, int], float] = {}
 
     def take(self, pair: tuple[int, int], size: int, ready: float) -> tuple[float, float]:
-        """Occupy every port between two ranks as soon as all are free: from when, and until when."""
+        """Occupy every port between two ranks as soon as all are free. Returns when this begins and when it ends."""
         ports = self._topology.routes[pair].ports
         free = self._free
         start = ready

@@ -106,7 +106,7 @@ class Router:
             Deadlock: actors wait, and nothing is left that could wake them.
             Mismatch: two ranks of a group called different collectives, or differ about the size of a message.
             Unfinished: a message was never received, or a handle never waited for.
-            ClusterError: an actor said something that cannot be.
+            ClusterError: an actor made an impossible call.
         """
         for rank in range(self.topology.ranks):
             self._push(0.0, _RESUMES, Actor(rank), Resumption())

@@ -24,8 +24,8 @@ _Thread = tuple[int, int, int]
 def write_trace(run: Run, path: Path | str) -> None:
     """Write the run completely or not at all; the same run gives the same bytes.
 
-    A span is a slice on its timeline. A message is a slice on its link for as long as that is busy, and a flow from
-    there to an instant on the receiver's timeline, at its arrival.
+    A span is a slice on its timeline. A message is a slice on its link for as long as the link is busy. A flow leads
+    from this slice to an instant on the receiver's timeline, at which the message arrives.
     """
     head = {"displayTimeUnit": "ms", "otherData": {"topology": run.topology.name, "seconds": run.seconds}}
     opening = json.dumps(head, ensure_ascii=False)[:-1]

@@ -39,7 +39,7 @@ class Communicator:
         unusable on that rank, so later jobs fail at once."""
 
     def submit(self, rank: int, call: Submit, data: memoryview) -> None:
-        """Raises ClusterError for a job that cannot be: it came from a rank, which may say anything."""
+        """Raises ClusterError for an impossible job, because a rank may send anything."""
         made = call.collective
         dtype = DTYPES.get(made.dtype)
         if dtype is None:
@@ -233,7 +233,7 @@ def _reduce(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
 
 
 def _all_to_all(me: _Peer, x: torch.Tensor, call: Submit) -> _Received:
-    """Send to the rank k places behind and receive from the one k places before, in step k."""
+    """Send, in step k, to the rank k places after this one and receive from the one k places before it."""
     sends = x.split(call.sends)
     out = x.new_empty(sum(call.gets))
     gets = out.split(call.gets)

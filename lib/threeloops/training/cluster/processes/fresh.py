@@ -26,7 +26,8 @@ _FIRST_SEED = 1000
 
 @contextlib.contextmanager
 def fresh_ranks(size: int, program: bytes, seconds: float) -> Iterator[Sockets]:
-    """`size` ranks that run a pickled program for so long; all are gone at the end."""
+    """Start `size` ranks that run a pickled program for at most `seconds`. At the end of the block all of them have
+    ended."""
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryFile() as file:
         file.write(program)

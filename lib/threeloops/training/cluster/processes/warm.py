@@ -65,8 +65,8 @@ def _import_parallel() -> None:
 
 
 def warm_up(modules: Iterable[str]) -> None:
-    """Import what ranks may need whose programs use names of these modules. Otherwise each rank would import it, which
-    takes seconds."""
+    """Import what a program may need if it uses names of these modules. Otherwise each rank would import it itself,
+    which takes seconds."""
     used = list(modules)
     torch.ones(1).exp()  # torch notes now what the processor can do: behind the wall, a rank cannot read that
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which `backward(gradient)` imports

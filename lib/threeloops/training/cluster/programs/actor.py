@@ -1,9 +1,10 @@
 """A rank's side of the conversation with the router: it reports what it does, and is told when it may continue.
 
-Calls are collected and sent when the actor waits, so a rank needs one write and one read per wait. A batch is
-`<u32 bytes of calls, u64 bytes of messages>`, the calls (MessagePack), and the bytes of each message that they send, in
-order. The answer is `<f64 time, u32 bytes of words, u64 bytes of messages>`, followed by both. The words are an error
-and the sends that have left (MessagePack). The messages have the order in which they were waited for.
+Calls are collected and sent when the actor waits, so a rank needs one write and one read per wait. A batch is `<u32
+bytes of calls, u64 bytes of messages>`, the calls (MessagePack), and the bytes of each message that they send, in
+order. The answer is `<f64 time, u32 bytes of status, u64 bytes of messages>`, then the status, then the messages. The
+status is an error and the sends that have left (MessagePack). The messages have the order in which the actor waited for
+them.
 """
 
 import functools
@@ -76,8 +77,8 @@ class ActorSocket:
         self._flushes = 0
 
     def check_thread(self) -> None:
-        """Raise if another process or thread than the program's has called, now or before. The order of two callers
-        would decide what the ranks do, and differ from run to run."""
+        """Raise if this call or an earlier one came from a process or a thread other than the program's. With two
+        callers, their order would decide what the ranks do, and it differs from run to run."""
         if self._owner[0] == 0:
             self._speak()
         if self._owner[0] != os.getpid():
@@ -163,7 +164,8 @@ class ActorSocket:
         return handle
 
     def wait(self, *handles: int) -> list[memoryview]:
-        """Stop until all of it has happened; the bytes that came for each handle: a message, a result, or none.
+        """Stop until everything in `handles` has happened. Returns the bytes that came for each handle: a message, a
+        result, or none.
 
         Raises:
             RankLost: a rank died, and the timeout is over.
@@ -186,7 +188,7 @@ class ActorSocket:
         return received
 
     def pause(self) -> None:
-        """Stop, and go on at the same time, when all other ranks have stopped or begun to wait."""
+        """Stop until all other ranks have stopped or wait. Then continue at the same virtual time."""
         self._calls.append(Wait((), self.now))
         self._flush()
         self.resume()
@@ -213,7 +215,7 @@ class ActorSocket:
         self._flush()
 
     def resume(self) -> memoryview:
-        """Wait to be let go on; the bytes that came."""
+        """Wait until this actor may continue, and return the bytes that came."""
         (self.now, _, _), words, data = self._channel.receive(ANSWER)
         if words:
             error, finished = _words.decode(words)

@@ -1,8 +1,8 @@
 """Check the tensors of a call of `torch.distributed`. Sizes, dtypes and layouts that gloo or NCCL refuse are refused.
 
-Two cases differ between the backends, which treat them silently. A tensor that is not contiguous is refused: NCCL
-refuses it, and gloo reads some of them in the order of memory, which gives wrong numbers. Parts whose sizes differ
-between ranks are accepted, as in NCCL.
+In two cases the backends differ. The virtual cluster refuses a tensor that is not contiguous, as NCCL does. gloo reads
+some of these tensors in the order of memory, which gives wrong numbers. And the virtual cluster accepts parts whose
+sizes differ between ranks, as NCCL does.
 
 Source: checks of ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp in PyTorch 2.13, and the behaviour of both when tried.
 """

@@ -117,8 +117,9 @@ def _hand_back() -> None:
 
 
 def be_process(rank: int, descriptors: Sequence[int], pickled: bytes) -> None:
-    """Call a function of this library with a rank's number, in the surroundings of the process that asked for it, and
-    never return. `descriptors` are that one's standard output, standard error and current folder."""
+    """Call a function of this library with a rank's number, in the environment of the process that asked for it, and
+    never return. `descriptors` are the standard output, the standard error and the current folder of the asking
+    process."""
     die_with_parent()
     output, errors, folder = descriptors
     status = 1

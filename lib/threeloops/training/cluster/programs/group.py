@@ -1,7 +1,7 @@
 """A `torch.distributed` process group whose messages travel through the router.
 
-Point-to-point calls happen on the rank's compute timeline; each collective is a job on its communication timeline.
-Registered as the backend "virtual"; programs see `torch.distributed` alone.
+Point-to-point calls happen on the rank's compute timeline, and each collective is a job on its communication timeline.
+The group is registered as the backend "virtual", so programs only use `torch.distributed`.
 """
 
 import itertools
@@ -151,10 +151,7 @@ class _Group(dist.ProcessGroup):
         """Several in one collective: each rank's part of it has a part of every tensor."""
         call = "reduce_scatter_tensor_coalesced(outputs, inputs)"
         size = self.size()
-        self._check_many(call, "inputs", tensors)
-        self._check_many(call, "outputs", outs)
-        for number, (out, tensor) in enumerate(zip(outs, tensors, strict=True)):
-            check_whole(call, f"inputs[{number}]", tensor, f"outputs[{number}]", out, size)
+        self._check_pairs(call, "inputs", tensors, "outputs", outs)
         parts = torch.cat([tensor.detach().reshape(size, -1) for tensor in tensors], dim=1).flatten()
         sends = [parts.numel() // size] * size
         return self._submit("reduce_scatter", parts, outs, opts=opts, sends=sends, dense=False)
@@ -163,10 +160,7 @@ class _Group(dist.ProcessGroup):
         """Gather several tensors in one collective. A rank sends all of its tensors together."""
         call = "all_gather_into_tensor_coalesced(outputs, inputs)"
         size = self.size()
-        self._check_many(call, "inputs", tensors)
-        self._check_many(call, "outputs", outs)
-        for number, (out, tensor) in enumerate(zip(outs, tensors, strict=True)):
-            check_whole(call, f"outputs[{number}]", out, f"inputs[{number}]", tensor, size)
+        self._check_pairs(call, "outputs", outs, "inputs", tensors)
         mine = joined(tensors)
 
         def put(data: memoryview) -> None:
@@ -175,6 +169,12 @@ class _Group(dist.ProcessGroup):
                 fill([out.view(size, *tensor.shape)[rank] for out, tensor in zip(outs, tensors, strict=True)], part)
 
         return self._submit("all_gather", mine, outs, gets=[mine.numel()] * size, dense=False, put=put)
+
+    def _check_pairs(self, call: str, whole_name: str, wholes: _Tensors, part_name: str, parts: _Tensors) -> None:
+        self._check_many(call, whole_name, wholes)
+        self._check_many(call, part_name, parts)
+        for n, (whole, part) in enumerate(zip(wholes, parts, strict=True)):
+            check_whole(call, f"{whole_name}[{n}]", whole, f"{part_name}[{n}]", part, self.size())
 
     def _check_many(self, call: str, name: str, tensors: _Tensors) -> None:
         if not tensors:
@@ -270,8 +270,9 @@ def _reduction(opts: Any) -> str:
 
 
 def hide_from_compiler() -> None:
-    """torch.compile leaves collectives alone that are written in C++, and would trace into ours. The compiler must have
-    been imported; it takes a millisecond, so this is done once, before ranks are forked."""
+    """Keep torch.compile from tracing into our collectives. It does not trace into torch's own, because they are
+    written in C++. The compiler must have been imported. This takes a millisecond, so it is done once, before ranks are
+    forked."""
     sys.modules["torch._dynamo.trace_rules"].add(__package__)
 
 

@@ -35,8 +35,8 @@ class Rank:
         self._left_by_torch: set[int] = set()
 
     def begin(self, handle: int) -> int:
-        """Note a collective. A program must wait for each of its own. torch leaves some of its own alone, such as those
-        of `DDP.join`, and `finish` waits for them."""
+        """Note a collective. A program must wait for each of its own collectives. torch itself never waits for some of
+        its collectives, such as those of `DDP.join`, so `finish` waits for them."""
         if _by_torch():
             self._left_by_torch.add(handle)
         return handle
@@ -71,7 +71,7 @@ class Rank:
         self.synchronize()
 
     def settle(self, handle: int) -> None:
-        """The same for one of them."""
+        """Charge the time of one unsettled collective now."""
         if handle in self.unsettled:
             self.unsettled.remove(handle)
             self.main.wait(handle)

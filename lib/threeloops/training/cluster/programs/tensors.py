@@ -1,5 +1,5 @@
-"""The parts of collectives: dtypes, reductions, and tensors as bytes in the order of their elements. Questions to the
-grader and their answers also use values as bytes, with tensors in them.
+"""Tensors as bytes, in the order of their elements, for the messages of collectives, with the supported dtypes and
+reductions. Values that contain tensors are encoded here too, for questions to the grader and their answers.
 """
 
 import math

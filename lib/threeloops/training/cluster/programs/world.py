@@ -1,9 +1,9 @@
 """Let a script that starts and ends `torch.distributed` itself run in the processes that were started for it.
 
 A rank begins with a process group, so that functions can use it at once. A whole script makes its own: with
-`init_process_group` and an address, a rank and a number of ranks, with `mp.spawn`, or with a process for each rank. In
-a process that has called `enter_world`, these calls either lead to the ranks that exist already or are refused by name.
-None of them silently leaves this world.
+`init_process_group` and an address, a rank and a number of ranks, with `mp.spawn`, or by starting a process for each
+rank. In a process that has called `enter_world`, these calls either lead to the ranks that exist already or are refused
+by name. None of them silently leaves this world.
 """
 
 import multiprocessing.context

@@ -2,9 +2,9 @@
 
 There are three detectors, which see different faults at different costs. After an all-reduce every replica holds the
 same bits, so anything that differs afterwards (a bad optimizer step, a flipped bit in a parameter) shows in a checksum
-of 8 bytes per rank: `odd_ranks`. A fault before the all-reduce has reached all replicas alike. A large error of this
-kind shows in the norm of the rank's own gradient (`outlying`), and any error shows if two ranks compute the same
-microbatch (`cross_check`).
+of 8 bytes per rank: `odd_ranks`. A fault before the all-reduce reaches all replicas alike, so no checksum shows it. A
+large error of this kind shows in the norm of the rank's own gradient (`outlying`), and any error shows if two ranks
+compute the same microbatch (`cross_check`).
 
 Meta counted 6 such interruptions in 54 days on 16,384 GPUs (`goodput/published.py`). Dixit et al. 2021, "Silent Data
 Corruptions at Scale" (arXiv 2102.11245), and Hochschild et al. 2021, "Cores that don't count" (HotOS), found machines

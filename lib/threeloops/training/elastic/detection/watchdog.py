@@ -15,8 +15,9 @@ prints, on one of the ranks:
 
 torch's recorder sees the work of NCCL on a GPU. This one sees calls of collectives written as
 `torch.distributed.all_reduce(…)`, on any backend. It does not see `send`, `recv`, `isend`, `irecv` or batches of them,
-collectives of objects, functional collectives, those that torch's own DDP begins in C++, or functions that were
-imported by name before. A rank that hangs in one of these is reported as not having entered the next visible one.
+collectives of objects, functional collectives, collectives that torch's own DDP begins in C++, or functions that were
+imported by name before the recorder started. A rank that hangs in one of these is reported as not having entered the
+next visible one.
 """
 
 import functools
@@ -60,7 +61,7 @@ _WATCHED = tuple(
     if hasattr(dist, name)  # torch 2.13 has new names for two of them
 )
 _UNEVEN = ("all_to_all", "all_to_all_single")
-"""Ranks may call them with different numbers of elements, as where experts get different numbers of tokens."""
+"""Ranks may call them with different numbers of elements, for example if experts get different numbers of tokens."""
 
 
 @dataclass

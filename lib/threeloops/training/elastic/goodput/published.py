@@ -1,4 +1,4 @@
-"""How often training runs that others have published failed, and what one of them says about another.
+"""Published failure rates of training runs.
 
 - "llama3": Grattafiori et al. 2024, *The Llama 3 Herd of Models* (arXiv 2407.21783), section 3.3.4 and table 5: 466
   interruptions in 54 days of the 405B model on up to 16,384 H100s, 47 of them planned. The counts of table 5 add up to

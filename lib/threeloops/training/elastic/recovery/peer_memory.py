@@ -22,7 +22,8 @@ from threeloops.training.elastic.recovery.members import Members
 __all__ = ["PeerMemory"]
 
 _KEPT = 2
-"""Generations: where members are lost during a save, some may have the new one alone, others not yet."""
+"""The number of generations that are kept. If members are lost during a save, some of the others may already have the
+new generation, and some may not."""
 
 
 @dataclass
@@ -58,7 +59,7 @@ class PeerMemory:
         dist.barrier(group=members.group)  # whoever leaves knows that all copies are made
 
     def load(self) -> tuple[int, Sequence[Any]] | None:
-        """See `Checkpoints`. Raises LookupError where two neighbours were lost, and their part with them."""
+        """See `Checkpoints`. Raises LookupError if two neighbours were lost, and with them a part."""
         members = self._of()
         everyone: list[Any] = [None] * members.size
         dist.all_gather_object(

@@ -14,8 +14,8 @@ key ends in one of three ways:
 - **Refused** by name, because results could change: a feature that is not implemented here and is switched on, a value
   outside its range or of the wrong type, and an unknown key, such as a misspelled one.
 
-A key that is null counts as left out. `"auto"` is what the Hugging Face Trainer replaces with its own arguments. Here
-the argument `auto` has the values, by the full name of the key:
+A key that is null counts as left out. The Hugging Face Trainer replaces `"auto"` with its own arguments. Here the
+argument `auto` has the values, by the full name of the key:
 
     auto = {
         "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0,
@@ -27,8 +27,9 @@ the argument `auto` has the values, by the full name of the key:
         "zero_optimization.stage3_prefetch_bucket_size": 9 * 4096 * 4096 // 10,
     }
 
-It may name keys that a configuration does not have, or sets itself, so one dictionary serves many files. A key that is
-only noted needs no value. A batch size that is "auto" follows from the other two if both are known.
+`auto` may name keys that a configuration lacks, or for which the configuration has a value of its own. So one
+dictionary serves many files. A key that is only noted needs no value. A batch size that is "auto" follows from the
+other two if both are known.
 """
 
 from typing import TYPE_CHECKING

@@ -83,7 +83,7 @@ WITHOUT_EFFECT = {
         "ratio super_offload convert_grad_on_cpu cpuadam_cores_perc".split()
     },
 }
-"""Why a key, by its full name, has no effect here and can be left out without another result."""
+"""Keys that have no effect on results here, by their full names, each with the reason."""
 
 _MASTERS = "masters and optimizer states are float32 here; remove it"
 _QUANTIZED = "messages are not quantized here; remove it"

@@ -9,9 +9,12 @@ from threeloops.models.gpt_config import GPTConfig
 from threeloops.models.llama_folder import save_llama_folder
 from threeloops.product.quantized import QuantizedLinear
 from threeloops.product.quantized.gguf import TensorType, export_gguf
+from threeloops.product.request import Request, Sampling
 from threeloops.product.service.engine import EngineSpec
 from threeloops.product.service.engine.loading import check_tokens, files_of, load_model
+from threeloops.product.service.engine.process import _load
 from threeloops.product.text import ByteTokenizer, load_tokenizer
+from torch.utils._python_dispatch import TorchDispatchMode
 from trained_tokenizer import SIZE, byte_level, write_tokenizer
 
 
@@ -80,3 +83,27 @@ def test_a_token_that_the_model_lacks_may_be_special_otherwise(tmp_path):
     folder = write_tokenizer(tmp_path, byte_level(), pad_token="[PAD]", eos_token="<|im_end|>")
     check_tokens(load_tokenizer(str(folder)), SIZE)
     check_tokens(ByteTokenizer(), 256)
+
+
+class Operators(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
+        self.names.append(operator.name())
+        return operator(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("prompt", [(1,), (1, 2, 3)], ids=["one token", "several tokens"])
+def test_the_first_client_waits_for_nothing_that_the_second_does_not(tmp_path, prompt):
+    save_llama_folder(GPT(GPTConfig.tiny()), tmp_path / "folder")
+    engine, _ = _load(EngineSpec(str(tmp_path / "folder"), device="cpu"), str(tmp_path / "folder"))
+    found = []
+    for client in ("first", "second"):
+        with Operators() as operators:
+            engine.run([Request(client, prompt, Sampling(max_tokens=4), cache_salt=client)])
+        found.append(operators.names)
+    assert found[0] == found[1]

@@ -111,7 +111,7 @@ def flip(path):
     [
         (lose, "files/weights", "version 'v2': weights is missing: only half of it is there"),
         (cut, "files/weights", "version 'v2': weights has 9 of 10 bytes"),
-        (flip, "files/weights", "version 'v2': weights is not what was published"),
+        (flip, "files/weights", "version 'v2': weights differs from what was published"),
         (lose, "files/tokenizer/vocabulary", "version 'v2': tokenizer/vocabulary is missing"),
         (lose, "manifest.json", "version 'v2': it has no manifest.json: only half of it is there"),
         (halve, "manifest.json", "version 'v2': its manifest.json cannot be read"),
@@ -138,7 +138,7 @@ def test_a_file_that_was_slipped_in_is_refused(registry, model):
 def test_the_current_version_is_checked_too(registry, model):
     registry.publish("v1", model())
     flip(registry.activate("v1").folder / "weights")
-    with pytest.raises(RegistryError, match="weights is not what was published"):
+    with pytest.raises(RegistryError, match="weights differs from what was published"):
         registry.current()
 
 

@@ -72,7 +72,7 @@ def test_we_read_what_several_ranks_of_torch_saved(tmp_path):
 def test_an_export_is_whole_and_mixes_with_nothing(tmp_path):
     checkpointer = saved(tmp_path)
     part = Sharded((5, 3), torch.float32, (((0, 0), torch.zeros(1, 3)),))
-    with pytest.raises(ValueError, match="'model.w' is not there as a whole"):
+    with pytest.raises(ValueError, match="'model.w' is not complete here"):
         export_dcp(checkpointer.load({"model.w": part}, strict=False), tmp_path / "theirs")
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "x").touch()

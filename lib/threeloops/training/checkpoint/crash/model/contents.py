@@ -293,7 +293,7 @@ def _legal(picks: dict[int, int], needed: dict[int, int]) -> dict[int, int]:
 
 
 def some(values: list, most: int) -> list:
-    """Evenly among them, with the first and the last."""
+    """Choose at most `most` of the values, evenly spaced, with the first and the last among them."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]

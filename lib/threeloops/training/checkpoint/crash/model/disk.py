@@ -72,7 +72,7 @@ class NameChange:
 
 
 class Disk:
-    """Replays a record, one `apply` per operation. Raises BadRecord where an operation is impossible."""
+    """Replays a record, one `apply` per operation. Raises BadRecord if an operation is impossible."""
 
     def __init__(self, start: Iterable[Entry] = (), rules: Rules = POSIX) -> None:
         self.rules = rules
@@ -129,8 +129,8 @@ class Disk:
         self.position += 1
 
     def tree(self, names: Iterable[NameChange] | None = None) -> dict[str, Inode]:
-        """Everything under its path, without the folder itself: as programs see it, or with these of the pending
-        changes of names on disk."""
+        """Return every file and folder by its path, without the recorded folder itself. By default they are as programs
+        see them. With `names` they are as on a disk that has these of the pending changes of names."""
         entries = {n: i.latest if names is None else i.durable for n, i in self.inodes.items() if _is_folder(i)}
         if names is not None:
             entries = {number: dict(listing) for number, listing in entries.items()}
@@ -256,7 +256,7 @@ class Disk:
     def _file(self, number: int) -> Inode:
         inode = self._inode(number)
         if not isinstance(inode.latest, bytearray):
-            raise BadRecord(f"inode {number} is no file (operation {self.position})")
+            raise BadRecord(f"inode {number} is not a file (operation {self.position})")
         return inode
 
     def _entries(self, number: int) -> dict[str, int]:

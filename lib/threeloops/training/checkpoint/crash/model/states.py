@@ -128,8 +128,9 @@ class CrashStates:
 def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> CrashStates:
     """The distinct states of all crashes during a record.
 
-    Up to `most` right before each fsync they are all there are. Above that they are every pending change of names
-    alone on disk and alone missing, every file alone in each of its states, and a sample that is always the same.
+    If there are at most `most` states right before an fsync, all of them are returned. Otherwise, a part of them is
+    returned: those in which one pending change of names alone is on disk or alone is missing, those in which one file
+    alone has one of its possible contents, and a sample that is always the same.
 
     Raises:
         BadRecord: an operation is impossible.
@@ -156,7 +157,7 @@ def crash_states(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> C
 
 
 def states_after(record: Record, rules: Rules = POSIX, *, most: int = 4096) -> list[State]:
-    """The distinct states of a crash after the last operation of a record, and not of an earlier one.
+    """The distinct states of a crash after the last operation of a record. Earlier crashes are left out.
 
     Raises:
         BadRecord: an operation is impossible.

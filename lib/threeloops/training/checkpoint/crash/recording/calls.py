@@ -63,13 +63,14 @@ class Notes(Protocol):
         """A number for a new file or folder."""
 
     def forget(self, path: str | None) -> None:
-        """A file is about to lose this name: its other names are not known."""
+        """Note that a file is about to lose this name. The recorder does not know its other names."""
 
     def target(self, path: str, target: str) -> str:
         """Return the target of a symbolic link, as it must read in a copy of the folder."""
 
     def expect(self, *statuses: os.stat_result) -> None:
-        """These files and folders changed in ways that are written down, or that matter to no crash."""
+        """Note that these files and folders changed in ways that are recorded already, or that make no difference after
+        a crash."""
 
 
 @contextmanager

@@ -15,7 +15,7 @@ class Failure:
         return size
 
     def before_sync(self) -> None:
-        """Raises OSError where an fsync fails."""
+        """Raises OSError if the fsync fails."""
 
 
 @dataclass
@@ -46,8 +46,9 @@ class ShortWrites(Failure):
 
 @dataclass
 class SyncFails(Failure):
-    """One fsync fails with EIO, counted from 0; those after it succeed, though on Linux the data of its file are lost
-    (Rebello et al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC): they sync nothing of it."""
+    """A disk on which fsync number `at` fails with EIO, counted from 0. The later ones succeed, but they do not write
+    the data of that file: on Linux these data are lost (Rebello et al. 2020, "Can Applications Recover from fsync
+    Failures?", USENIX ATC)."""
 
     at: int = 0
 

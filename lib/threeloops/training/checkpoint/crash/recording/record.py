@@ -3,7 +3,7 @@
 Within the block, Python's own ways to change files (`open`, `os`, and therefore `pathlib`, `shutil`, `tempfile`) are
 replaced in all threads. Operations on the folder are done and written down under a lock, so that they have one order.
 All others pass through. Afterwards the record is replayed and compared with the folder: contents, inodes and times. The
-record lacks writes by C++ code, memory maps and other processes. In that case an error says so.
+record lacks writes by C++ code, memory maps and other processes. If there were any, an error says so.
 """
 
 import os

@@ -185,7 +185,7 @@ def test_where_there_are_too_many_each_loss_alone_is_among_them():
         ([MakeFolder(1, "d"), Create(2, "d/f"), RemoveFolder("d")], "the folder d is not empty"),
         ([MakeFolder(1, "d"), Rename("d", "d/e")], "a folder cannot move into itself"),
         ([MakeFolder(1, "d"), Create(2, "f"), Rename("f", "d")], "cannot replace one another"),
-        ([MakeFolder(1, "d"), Write(1, "d", 0, b"x")], "inode 1 is no file"),
+        ([MakeFolder(1, "d"), Write(1, "d", 0, b"x")], "inode 1 is not a file"),
         ([Create(1, "f"), Truncate(1, "f", 200 << 20), Create(2, "g"), Truncate(2, "g", 200 << 20)], "bytes in all"),
     ],
 )
