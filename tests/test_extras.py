@@ -1,9 +1,9 @@
 """The library can be adopted in parts: each extra of pyproject.toml, alone in an empty environment, is enough for what
 docs/library.md promises of it.
 
-The environment has no network. Its packages are links to those installed here, in the versions of requirements.txt, and
-its record of the course comes from pyproject.toml by the backend that pip calls. pip itself then agrees that it holds
-all that the extra needs.
+The environment has no network. Its packages are links to those installed here, in the versions of requirements.txt.
+The backend that pip calls writes its record of the course from pyproject.toml. So pip can say whether the environment
+holds all that the extra needs.
 """
 
 import os
@@ -82,7 +82,9 @@ class Environment:
         wanted = "threeloops" if extra == "none" else f"threeloops[{extra}]"
         pip = f"{sys.executable} -m pip --python {self.python} install --no-index --dry-run --no-color {wanted}"
         done = self.run(pip)
-        return re.findall(r"No matching distribution found for (.+)", done.stderr) if done.returncode else []
+        missing = re.findall(r"No matching distribution found for (.+)", done.stderr)
+        assert bool(done.returncode) == bool(missing), f"pip failed in another way: {done.stdout}{done.stderr}"
+        return missing
 
 
 @pytest.fixture(scope="module", params=PROMISED)
@@ -140,6 +142,7 @@ def test_a_command_without_its_extra_names_it_in_one_sentence(core, command, ext
 
 def test_a_module_without_its_extra_names_it(core):
     done = core.run("python -c 'import threeloops.product.service'; python -c 'import threeloops.product.service.app'")
+    assert done.stderr.count("Traceback") == 1, "the package itself can be imported"
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: No module named 'fastapi', which threeloops.product.service.app needs: "
         'pip install "threeloops[serve]"'
