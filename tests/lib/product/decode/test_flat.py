@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from dispatched import Operators
 from model_variants import VARIANTS, variant_model
 from threeloops.models.gpt import GPT
 from threeloops.product.batching import Engine, Policy
@@ -11,7 +12,6 @@ from threeloops.product.decode import BlockManager, ModelRunner, PagedCache, Row
 from threeloops.product.decode.flat import FlatGPT, _Product, flattened
 from threeloops.product.quantized import quantize
 from threeloops.product.request import Request, Sampling
-from torch.utils._python_dispatch import TorchDispatchMode
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 TOKENS = [[token % 61 for token in range(start, start + length)] for start, length in ((1, 40), (20, 33), (7, 9))]
@@ -112,10 +112,10 @@ def test_the_copy_for_one_row_follows_the_number_of_threads(flat):
     row = torch.randn(1, 64)
     found = []
     for threads in (1, 2, 1):
-        with threads_of(threads), _Operators() as operators:
+        with threads_of(threads), Operators() as operators:
             found.append(product(row))
         assert operators.count("aten::cat") == 1, "a copy is made when the number of threads has changed"
-        with threads_of(threads), _Operators() as operators:
+        with threads_of(threads), Operators() as operators:
             product(row)
         assert operators.count("aten::cat") == 0, "and then it is kept"
     assert torch.equal(found[0], found[1])
@@ -127,7 +127,7 @@ def test_a_large_matrix_has_no_copy_for_one_row(flat):
     small = a_product(1024, 2048)
     large = a_product(1024, 2049)
     for product, copies in ((small, 1), (large, 0)):
-        with _Operators() as operators:
+        with Operators() as operators:
             product(torch.randn(1, 1024))
         assert operators.count("aten::embedding_bag.padding_idx", "aten::embedding_bag") == copies
 
@@ -239,25 +239,10 @@ def test_weights_whose_changes_cannot_be_seen_are_not_packed():
 @pytest.mark.parametrize(("count", "kind"), [(3, "_linear_pointwise"), (1, "embedding_bag")])
 @torch.inference_mode()
 def test_a_layer_takes_four_products(model, flat, count, kind):
-    with _Operators() as operators:
+    with Operators() as operators:
         logits_in_steps(flat, [(1, 1, 1)], count)
     products = sum(kind in name for name in operators.names)
     assert products == 4 * model.config.layers + 1, "qkv, output, gate and up, down; and the head"
-
-
-class _Operators(TorchDispatchMode):
-    """Notes the operators that run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names: list[str] = []
-
-    def count(self, *names):
-        return sum(name in names for name in self.names)
-
-    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
-        self.names.append(operator.name())
-        return operator(*arguments, **(named or {}))
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])

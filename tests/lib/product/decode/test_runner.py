@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 from decoding import greedy_alone, random_model
+from dispatched import Operators
 from threeloops.product.batching.engine import Engine
 from threeloops.product.batching.scheduler import Policy
 from threeloops.product.decode import BlockManager, LookupDraft, ModelDraft, ModelRunner, SpeculativeRunner
 from threeloops.product.request import Batch, Chunk, Finish, Request, Sampling
-from torch.utils._python_dispatch import TorchDispatchMode
 
 POISON = 60
 """A token whose embedding is not a number."""
@@ -121,25 +121,13 @@ def test_a_request_that_just_fits_is_not_refused(runner):
     runner(MODEL, 40, 4).check(request("r", [0, 60] * 50, 29))
 
 
-class _Names(TorchDispatchMode):
-    """Notes the names of operators."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
-        self.names.add(operator.name())
-        return operator(*arguments, **(named or {}))
-
-
 @torch.inference_mode()
 def test_logits_in_float16_are_checked_by_their_sum_even_if_float16_could_not_hold_it():
     model = random_model(dtype=torch.float16)
     model.head.weight.fill_(1000)
     runner, one = ModelRunner(model, 4, 4), request("a", [7, 8, 9])
     one.block_table = [0]
-    with _Names() as operators:
+    with Operators() as operators:
         logits, finite = runner.logits([Chunk(one, 3)])
     assert finite == [True] and logits.isfinite().all() and logits.sum().isinf()
     assert "aten::sum" in operators.names and not [name for name in operators.names if "isfinite" in name]

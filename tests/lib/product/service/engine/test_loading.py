@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from dispatched import Operators
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.models.llama_folder import save_llama_folder
@@ -14,7 +15,6 @@ from threeloops.product.service.engine import EngineSpec
 from threeloops.product.service.engine.loading import check_tokens, files_of, load_model
 from threeloops.product.service.engine.process import _load
 from threeloops.product.text import ByteTokenizer, load_tokenizer
-from torch.utils._python_dispatch import TorchDispatchMode
 from trained_tokenizer import SIZE, byte_level, write_tokenizer
 
 
@@ -83,18 +83,6 @@ def test_a_token_that_the_model_lacks_may_be_special_otherwise(tmp_path):
     folder = write_tokenizer(tmp_path, byte_level(), pad_token="[PAD]", eos_token="<|im_end|>")
     check_tokens(load_tokenizer(str(folder)), SIZE)
     check_tokens(ByteTokenizer(), 256)
-
-
-class Operators(TorchDispatchMode):
-    """Notes the operators that run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
-        self.names.append(operator.name())
-        return operator(*arguments, **(named or {}))
 
 
 @pytest.mark.parametrize("prompt", [(1,), (1, 2, 3)], ids=["one token", "several tokens"])
