@@ -1,4 +1,5 @@
-"""The layout of `lib` and `grader`: who may import whom, how large a room may grow, and what is public.
+"""The layout of `lib` and `grader`: who may import whom, how large a room may grow, and what is public. Also how names,
+lines and docstrings are written.
 
 A room is a package, and its face is `__init__.py`. Imports count wherever they stand: at the top, in a function, or
 under TYPE_CHECKING.

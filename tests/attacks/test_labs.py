@@ -1,8 +1,8 @@
-"""Answers to exercises of the labs that look right and do not do the work: each earns nothing, or what its file says.
+"""Answers to the labs' exercises that look right and do not do the work: each earns nothing, or what its section says.
 
-Those of a lab are sections of `labs/<lab>.md`, named `<exercise>__<what it does>`. A section begins with a sentence.
-`- earns: 15` follows if some parts are solved, for whose points an honest answer has to do no more. `- needs: bwrap`
-follows if only namespaces prevent it. The block is the text of the solution cell.
+The answers to a lab are sections of `labs/<lab>.md`, named `<exercise>__<what it does>`. A section begins with a
+sentence. `- earns: 15` follows if the answer does all that some parts ask for. `- needs: bwrap` follows if only
+namespaces prevent the attack. The block is the text of the solution cell.
 """
 
 import os

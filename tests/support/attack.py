@@ -43,7 +43,7 @@ class Attack:
 
     def aimed(self, aims: dict[str, str]) -> str:
         """Its text with words such as PORT replaced by what they stand for on this machine."""
-        return re.sub("|".join(aims), lambda found: aims[found[0]], self.text)
+        return re.sub("|".join(aims), lambda word: aims[word[0]], self.text)
 
 
 def _answer(written: attack_file.WrittenAttack) -> Attack:

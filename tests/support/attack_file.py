@@ -33,14 +33,14 @@ class WrittenAttack:
 
 
 def read(path: Path, keys: Set[str], needed: Set[str] = frozenset()) -> list[WrittenAttack]:
-    """All attacks of a file.
+    """Return all attacks of a file.
 
     Raises ValueError for a section without what is `needed`, or with what is unknown: it would be silently ignored.
     """
-    found = list(sections(path.read_text(encoding="utf-8"), _FORM))
-    if twice := [title for title, count in Counter(section.title for section in found).items() if count > 1]:
+    attacks = list(sections(path.read_text(encoding="utf-8"), _FORM))
+    if twice := [title for title, count in Counter(section.title for section in attacks).items() if count > 1]:
         raise ValueError(f"{path.name} has two attacks {twice[0]}; rename one")
-    return [_attack(section, f"{path.name}:{section.line}, {section.title}", keys, needed) for section in found]
+    return [_attack(section, f"{path.name}:{section.line}, {section.title}", keys, needed) for section in attacks]
 
 
 def _attack(section: Section, place: str, keys: Set[str], needed: Set[str]) -> WrittenAttack:
@@ -57,12 +57,12 @@ def _attack(section: Section, place: str, keys: Set[str], needed: Set[str]) -> W
 
 
 def points(values: dict[str, str], usual: float) -> float | None:
-    """Those of the other exercise; None where the attack may ruin it."""
+    """Return the points of the other exercise, or None if the attack may ruin it."""
     other = values.get("other", str(usual))
     return None if other == "any" else float(other)
 
 
 def limits(values: dict[str, str]) -> dict[str, float]:
-    """Fields of `LabLimits` that the attack changes."""
+    """Return the fields of `LabLimits` that the attack changes."""
     words = (word.split("=") for word in values.get("limits", "").split())
     return {name: _TYPES[name](float(value)) for name, value in words}
