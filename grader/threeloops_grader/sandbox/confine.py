@@ -92,8 +92,8 @@ def confine(config: dict[str, Any], *, grouped: bool, is_rank: bool = False) -> 
     """Confine this process, the first one of a new pid namespace; `grouped` as in `limit`.
 
     A rank must not communicate with the other ranks of its submission. Their namespaces are apart, but they share the
-    machine and the files of the system. So a rank gets no locks, no terminals, no statistics of the machine, and no
-    pages of /proc that tell which pages of a file other processes have mapped (`pagemap`, `smaps`).
+    machine and the files of the system. So a rank gets no locks, no terminals and no statistics of the machine. In
+    /proc it sees only its own `maps` and `fd`: `smaps`, for example, tells which pages of a file others have mapped.
 
     It enters the other namespaces here, after the fork: the monitor must keep its own /proc, or it would count and kill
     by process numbers that mean other processes there.
@@ -119,7 +119,7 @@ def confine(config: dict[str, Any], *, grouped: bool, is_rank: bool = False) -> 
     os.close(writable)
     # Last: the kernel counts processes per user namespace, and only the innermost one belongs to this submission alone.
     limit(config, grouped=grouped)
-    if is_rank:  # so that no rank can tell how much the others leave of what all of them have together
+    if is_rank:  # limits of its own: from a common one, a rank could tell how much the others use
         _set_limit(resource.RLIMIT_NPROC, config["processes"])
         _set_limit(resource.RLIMIT_SIGPENDING, _MAX_SIGNALS)
         _set_limit(resource.RLIMIT_MSGQUEUE, 0)

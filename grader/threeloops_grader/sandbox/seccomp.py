@@ -129,8 +129,9 @@ _SIGNS = (*range(5, 8), *range(36, 39), 1024, 1025, 1026, *range(1035, 1039))
 file's data will live."""
 _FUTEX_PRIVATE = 128
 _WAIT = (0, 9)
-"""Operations of futex that only wait. All others tell whether somebody waits. Without the flag for private ones they
-reach processes that have mapped the same file. Threads need only private ones, and wait for a thread's end."""
+"""Operations of futex that only wait. All others also tell whether somebody waits. An operation without the flag for
+private ones reaches the processes that have mapped the same file. Threads use private ones, except to wait for the end
+of another thread. So waiting stays allowed."""
 _MAP_SHARED_ANONYMOUS = 0x21
 _MAP_HUGETLB = 0x40000
 """Takes pages from a store that all processes of the machine share, if it has one."""
@@ -166,7 +167,8 @@ def _program(machine: str, *, kernels_only: bool = False, is_rank: bool = False)
     """Return the filter for one architecture. Raises KeyError for one whose system call numbers are not known here.
 
     `kernels_only` is for a process that interprets admitted kernels: no programs, sockets, signals or written files.
-    `is_rank` is for a process that must not communicate with its like: no locks and no watches of files.
+    `is_rank` is for a process that must not communicate with its like: none of `_REFUSED_TO_RANKS`, no locks or watches
+    of files, no wake-ups across processes, no descriptors of new processes, and no huge pages.
     """
     audit = _AUDIT[machine]
     column = list(_AUDIT).index(machine)
@@ -185,7 +187,8 @@ def _program(machine: str, *, kernels_only: bool = False, is_rank: bool = False)
         private: list[_Step] = [(_AND, "", "", _FUTEX_PRIVATE), (_EQUAL, "allow", "next", _FUTEX_PRIVATE)]
         waits: list[_Step] = [(_EQUAL, "allow", "next", _WAIT[0]), (_EQUAL, "allow", "refuse", _WAIT[1])]
         blocks.append(_block(_FUTEX[column], _load(1), *private, _load(1), (_AND, "", "", 0x7F), *waits))
-        # The C library makes threads by the older call if this one is unknown. Its flags are not in memory.
+        # The flags of clone3 are in memory, where a filter cannot read them. If clone3 is unknown, the C library makes
+        # threads by clone, which takes its flags as a number.
         blocks.append([(_EQUAL, "unknown", "skip", _CLONE3[column])])
         flag: list[_Step] = [(_AND, "", "", _CLONE_PIDFD), (_EQUAL, "refuse", "allow", _CLONE_PIDFD)]
         blocks.append(_block(_CLONE[column], _load(0), *flag))
