@@ -41,8 +41,8 @@ def test(lab: Annotated[str, typer.Argument(help="Number or name of the lab.")])
         _console.print(f"{mark} {trial.name} ({trial.answers})", highlight=False)
         for fault in trial.faults:
             _console.print(f"    {fault}".replace("\n", "\n    "), markup=False, highlight=False, soft_wrap=True)
-        answers = answers + trial.answers
-        fell = fell + bool(trial.faults)
+        answers += trial.answers
+        fell += bool(trial.faults)
     close_pools()
     summary = f"{answers} answers in {time.monotonic() - started:.0f} s"
     _console.print(
@@ -81,8 +81,8 @@ def leaks(
     with _console.status("") as status:
         searched = side_by_side(find_leaks, [(lab, source) for lab in chosen], status.update, jobs)
         for lab, leaking in searched:
-            exercises = exercises + len(leaking)
-            earned = earned + sum(leak.points for leak in leaking)
+            exercises += len(leaking)
+            earned += sum(leak.points for leak in leaking)
             for fault in faults(lab, leaking, source):
                 faulty += 1
                 _console.print(f"✗ {fault}", markup=False, highlight=False, soft_wrap=True)

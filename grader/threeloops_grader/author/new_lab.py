@@ -139,9 +139,9 @@ The size of an element is forgotten.
 ## right/tensor_bytes__a_loop
 ```python
 def tensor_bytes(shape, element_bytes):
-    found = element_bytes
+    size = element_bytes
     for n in shape:
-        found *= n
-    return found
+        size *= n
+    return size
 ```
 """

@@ -22,7 +22,7 @@ def _main(name: str, device: str) -> None:
     """Run a lab and report it. `failed` lists the cells that raised, in the deep dives too. `error` says what else
     stopped it, if anything."""
     failed = []
-    facts = []
+    audited = []
     seconds = 0.0
     errors = []
     for notebook in find_lab(name).notebooks:
@@ -36,9 +36,9 @@ def _main(name: str, device: str) -> None:
                     begins = cell.source.strip()[:100]
                     failed.append({"notebook": notebook.stem, "cell": number, "begins": begins, "error": error})
         seconds += executed.seconds
-        facts += audits(executed.notebook)
+        audited += audits(executed.notebook)
         errors += [executed.error] if executed.error else []
-    record = {"seconds": round(seconds, 2), "error": "; ".join(errors), "failed": failed, "audits": facts}
+    record = {"seconds": round(seconds, 2), "error": "; ".join(errors), "failed": failed, "audits": audited}
     print(json.dumps(record))
 
 

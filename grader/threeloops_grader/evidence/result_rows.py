@@ -74,12 +74,12 @@ def settled(path: Path) -> dict[str, bool]:
 
 def measured(path: Path) -> list[Row]:
     """Return the rows of the latest attempt at each piece, including the rows of an interrupted piece."""
-    by_part: dict[str, list[Row]] = {}
+    by_piece: dict[str, list[Row]] = {}
     at = ""
     for row in read(path):
         if _PIECE not in row:
-            by_part.setdefault(at, []).append(row)
+            by_piece.setdefault(at, []).append(row)
         elif row[_STATE] == BEGUN:
             at = row[_PIECE]
-            by_part[at] = []
-    return [row for rows in by_part.values() for row in rows]
+            by_piece[at] = []
+    return [row for rows in by_piece.values() for row in rows]

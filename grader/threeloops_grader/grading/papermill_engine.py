@@ -1,6 +1,6 @@
 """The class that papermill knows as the engine `walled`.
 
-papermill loads its engines during its own import. So this module imports other modules inside functions.
+papermill loads its engines during its own import. So this module imports the rest of the grader inside functions.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Record:
         if asdict(record) != data:
             raise ValueError("the record has other fields, too")
         scored: list[Record | Test] = [record, *record.tests]
-        if any(test.score > test.max_score for test in scored):
+        if any(part.score > part.max_score for part in scored):
             raise ValueError("a score of the record is above its maximum")
         return record
 

@@ -79,7 +79,7 @@ def run(
     with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
         for at, cell in _select(report.notebook.cells, trusted, only):
             kind = trusted.kind(cell)
-            is_test = trusted.kind(cell) is Kind.TEST
+            is_test = kind is Kind.TEST
             if watcher:
                 watcher.cell_start(cell, at)
             hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None

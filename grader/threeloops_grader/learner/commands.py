@@ -117,15 +117,15 @@ def status() -> None:
     right = {"justify": "right", "no_wrap": True}
     columns = (Column("lab", no_wrap=True), Column("points", **right), Column("minutes", **right))  # type: ignore[arg-type]
     table = Table(*columns, Column("next", no_wrap=True), box=None, pad_edge=False)
-    for lab in standings:
-        next_exercise = "done" if lab.done else lab.next_exercise if lab.started or lab.points else "not started"
-        table.add_row(lab.lab.slug, f"{lab.points:g} / {lab.of:g}", str(lab.minutes), next_exercise)
+    for row in standings:
+        ahead = "done" if row.done else row.next_exercise if row.started or row.points else "not started"
+        table.add_row(row.lab.slug, f"{row.points:g} / {row.of:g}", str(row.minutes), ahead)
     _console.print(table, highlight=False)
-    points = sum(lab.points for lab in standings)
-    of = sum(lab.of for lab in standings)
-    ahead = sum(lab.minutes_left for lab in standings)
-    minutes = sum(lab.minutes for lab in standings)
-    _say(f"{points:g} of {of:g} points; about {ahead / 60:.0f} of {minutes / 60:.0f} hours are left.")
+    points = sum(row.points for row in standings)
+    of = sum(row.of for row in standings)
+    minutes_left = sum(row.minutes_left for row in standings)
+    minutes = sum(row.minutes for row in standings)
+    _say(f"{points:g} of {of:g} points; about {minutes_left / 60:.0f} of {minutes / 60:.0f} hours are left.")
     _say(next_step(standings))
     _say("Points count visible checks that passed when they last ran, in JupyterLab or in `threeloops check`.")
     _say(f"Your copies are in {work_folder()}.")

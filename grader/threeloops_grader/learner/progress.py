@@ -41,15 +41,15 @@ def standing(lab: Lab, passed: Collection[str]) -> Standing:
 
 def next_step(standings: Collection[Standing]) -> str:
     """Return the next step in one sentence: continue a lab that was begun, else start the first remaining lab."""
-    begun = [lab for lab in standings if lab.started and not lab.done]
+    begun = [row for row in standings if row.started and not row.done]
     if begun:
         at = begun[0]
         return f"Next: {at.next_exercise} in lab {at.lab.slug} (`threeloops lab {at.lab.slug[:2]}`)."
-    new = [lab for lab in standings if not lab.done]
+    new = [row for row in standings if not row.done]
     if new:
         return f"Next: lab {new[0].lab.slug}, about {new[0].minutes} minutes (`threeloops lab {new[0].lab.slug[:2]}`)."
     then = "hand in with `threeloops submit LAB`"
-    if any(standing.lab.has_answers for standing in standings):
+    if any(row.lab.has_answers for row in standings):
         then = "`threeloops check LAB --full` also tries the hidden ones"
     return f"Every visible check of every lab has passed; {then}."
 

@@ -36,7 +36,7 @@ def test_a_new_lab_passes_as_it_is(lab):
 def test_each_kind_of_answer_that_does_not_do_what_it_must_is_named(lab):
     text = (lab.folder / "answers.md").read_text()
     text = text.replace("+    return math.prod(shape)\n", "+    return element_bytes * math.prod(shape)\n")
-    text = text.replace("    return found\n", "    return 24\n")
+    text = text.replace("    return size\n", "    return 24\n")
     (lab.folder / "answers.md").write_text(text.replace("a number is one element", "one is the moon"))
     faults = "\n".join(fault for trial in trials(lab, "none") for fault in trial.faults)
     assert "right/tensor_bytes__a_loop: tensor_bytes_test gives 0 of 100 points" in faults

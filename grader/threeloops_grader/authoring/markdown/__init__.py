@@ -1,2 +1,1 @@
-"""Markdown files that contain programs, readable for people and run by the grader: a lab's answers, and the tests'
-attacks."""
+"""Markdown files with programs, which people read and the grader runs: a lab's answers, and the tests' attacks."""

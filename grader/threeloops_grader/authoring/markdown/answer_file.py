@@ -27,7 +27,7 @@ from threeloops_grader.authoring.markdown.sections import CLOSE, Form, Section, 
 __all__ = ["ANSWERS", "Draft", "Side", "drafts", "written"]
 
 ANSWERS = "answers.md"
-"""The file of a lab's answers beside the reference."""
+"""The file with a lab's answers other than the reference."""
 _CHANGE = "diff"
 _WHOLE = "python"
 _FORM = Form(

@@ -84,7 +84,7 @@ def difference(reference: str, answer: str) -> list[str]:
 
 
 def split(marked: Sequence[str], first: int) -> tuple[Hunk, ...]:
-    """Return the hunks of the lines between two fences, of which the first is line `first` of the file."""
+    """Return the hunks in the lines between two fences. The first of these lines is line `first` of the file."""
     hunks = []
     start = 0
     for position in [i for i, line in enumerate(marked) if line.strip() == SEPARATOR] + [len(marked)]:
