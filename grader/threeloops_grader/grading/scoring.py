@@ -6,15 +6,14 @@ read from the notebook. This module does not import torch: the processes of the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook, new_output
 
-from threeloops_grader.authoring.labs import Lab, LabLimits, find_lab
+from threeloops_grader.authoring.labs import Lab, LabLimits
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest, manifest, split_test_id
 from threeloops_grader.authoring.regions import first_line
 from threeloops_grader.grading.output_limits import Allowance
@@ -45,12 +44,9 @@ class Report:
     notebook: NotebookNode = field(default_factory=new_notebook)
 
 
-def prepare(notebook: NotebookNode, lab: Lab | str | None, report: Report, *, visible: bool) -> Manifest:
+def prepare(notebook: NotebookNode, lab: Lab, report: Report, *, visible: bool) -> Manifest:
     """Rebuild the notebook from the lab's master into `report`; returns the lab's manifest. Raises NotThisLab."""
-    name = lab or os.environ.get("THREELOOPS_LAB")
-    if not name:
-        raise ValueError("the walled engine needs to know the lab: pass lab='01' or set THREELOOPS_LAB")
-    trusted = manifest(name if isinstance(name, Lab) else find_lab(name), visible=visible)
+    trusted = manifest(lab, visible=visible)
     rebuilt = rebuild(notebook, trusted)
     report.notes = rebuilt.notes
     report.reflection = rebuilt.reflection
@@ -68,7 +64,6 @@ def run(
     limits: LabLimits | None = None,
     on_test: OnTest | None = None,
     watcher: NotebookExecutionManager | None = None,
-    **_: Any,  # papermill's own engine arguments
 ) -> None:
     """Execute the rebuilt notebook of `report` through the wall; outputs go into its cells, verdicts and notes into
     `report`. `watcher` is papermill's manager of the same notebook, which notes when each cell ran."""

@@ -62,3 +62,9 @@ def test_a_wrong_answer_is_papermills_error_and_the_rest_is_graded(lab, tmp_path
     assert points(grade(lab, submission(lab, **answers), "none"))["mean"] == sum(
         test.score for test in report.tests if test.name.startswith("mean_")
     )
+
+
+def test_a_lab_that_nobody_names_is_asked_for(lab, monkeypatch):
+    monkeypatch.delenv("THREELOOPS_LAB", raising=False)
+    with pytest.raises(ValueError, match="pass lab='01' or set THREELOOPS_LAB"):
+        WalledEngine.execute_notebook(submission(lab), "python3")
