@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_imported_fails_unless_a_package_is_missing():
     )
     found = _judge_tests([absent, selected("test_copy"), PASSED], ENDED)
     assert [file["file"] for file in found["not_collected"]] == ["tests/test_a.py"]
-    for reason in ("SyntaxError: invalid syntax", "ModuleNotFoundError: No module named 'grader.gone'"):
+    for reason in ("SyntaxError: invalid syntax", "ModuleNotFoundError: No module named 'threeloops_grader.gone'"):
         with pytest.raises(Failed, match=re.escape(reason)):
             _judge_tests(
                 [outcome_row("tests/test_b.py", "not collected", reason), selected("test_copy"), PASSED], ENDED
