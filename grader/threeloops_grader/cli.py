@@ -314,10 +314,10 @@ def evidence(
     raise typer.Exit(collect(device, folder, _console, part or (), budget))
 
 
-for _each in (learner.start, learner.lab, learner.check, learner.status, learner.reset):
-    command(_each)
-for _each in (author.new, author.test, author.leaks):
-    command(_each)
+for _function in (learner.start, learner.lab, learner.check, learner.status, learner.reset):
+    command(_function)
+for _function in (author.new, author.test, author.leaks):
+    command(_function)
 command(plan)
 command(serve, _app, **SERVE_SETTINGS)
 command(cluster, _app, **CLUSTER_SETTINGS)
