@@ -61,11 +61,13 @@ def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> st
         "<h2>Parts, hardest first</h2>",
         pages.table(["Part", "Points", "Full points", "Share earned"], [_part(part, len(graded)) for part in parts]),
         "<h2>What went wrong most often</h2>",
-        pages.table(["Exercise", "Students", "Known wrong answer", "Failed parts, and what the first one said"],
-                    [_mistake(mistake) for mistake in mistakes[:_MAX_MISTAKES]])
+        pages.table(
+            ["Exercise", "Students", "Known wrong answer", "Failed parts, and what the first one said"],
+            [_mistake(mistake) for mistake in mistakes[:_MAX_MISTAKES]],
+        )
         if mistakes
         else "<p>Every answer was right.</p>",
-    ]  # fmt: skip
+    ]
     return pages.page(f"Class report, lab {lab.slug}", lead, *sections)
 
 
