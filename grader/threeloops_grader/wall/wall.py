@@ -237,7 +237,7 @@ class Wall:
         """Return the student's exception as the nearest class that exists here, never as a class of the student's."""
         message = error.message[:_MAX_MESSAGE]
         names = error.classes[:_MAX_CLASSES]
-        if "threeloops_grader.transport.link.WallError" in names:
+        if f"{WallError.__module__}.{WallError.__qualname__}" in names:
             return WallError(message)
         for name in names:
             module, _, attribute = name.rpartition(".")

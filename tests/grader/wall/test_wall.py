@@ -390,6 +390,18 @@ def test_what_is_not_data_is_no_value(lab, sandbox):
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_a_value_that_cannot_cross_is_not_an_exception_that_a_test_asks_for(lab, sandbox):
+    needs(sandbox)
+    side = Walled(lab, sandbox, SETUP, "def f(): return 1 << 100_000")
+    try:
+        done = side.test("try:\n    f()\nexcept Exception:\n    pass")
+    finally:
+        side.close()
+    assert (done.ok, done.error) == (False, "WallError")
+    assert "an integer of 100001 bits is too large to cross the wall" in done.message
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_arguments_are_copies(lab, sandbox):
     """What the student's function does to an argument stays there, unless the test says `inout`."""
     needs(sandbox)
