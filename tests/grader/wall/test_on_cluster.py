@@ -540,7 +540,13 @@ def f():
             "its memory in another way": lambda: call("sysinfo", ctypes.create_string_buffer(512)),
             "its log": lambda: call("klogctl", 3, ctypes.create_string_buffer(512), 512),
             "the memory of its parent": lambda: open(f"/proc/{os.getppid()}/mem", "rb"),
+            "huge pages of the machine": lambda: call("syscall", 9, None, 2 << 20, 3, 0x40022, -1, 0),
         }
+        others = {
+            "mincore": 27, "mbind": 237, "inotify_init": 253, "migrate_pages": 256, "cachestat": 451,
+            "futex_wake": 454, "futex_requeue": 456,
+        }
+        ways |= {name: lambda number=number: call("syscall", number, 0, 0, 0, 0, 0) for name, number in others.items()}
         return [way for way, try_it in ways.items() if tried(try_it) != "refused"]
 """
 
