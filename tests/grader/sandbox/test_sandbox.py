@@ -77,7 +77,7 @@ def test_the_filter_jumps_forward_and_ends(machine, is_rank):
     assert len(code) < 256
     for at, (operation, yes, no, _) in enumerate(code):
         assert at + 1 + max(yes, no) < len(code) or operation == 0x06
-    assert [c[0] for c in code[-4:]] == [0x06] * 4
+    assert [c[0] for c in code[-5:]] == [0x06] * 5
 
 
 CALLS = """
