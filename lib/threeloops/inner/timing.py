@@ -63,7 +63,7 @@ def median_band(samples: int, confidence: float = _CONFIDENCE) -> MedianBand:
         narrower = 1 - 2 * below / total
         if narrower < confidence:
             break
-        rank = rank + 1
+        rank += 1
         coverage = narrower
     return MedianBand(rank, samples + 1 - rank, coverage)
 
