@@ -1,4 +1,4 @@
-"""Write files completely or not at all, and put them on the disk; read files of settings."""
+"""Write files completely or not at all, put them on the disk, and read TOML files."""
 
 import errno
 import os
@@ -51,7 +51,10 @@ def sync(path: Path) -> None:
 
 
 def read_toml(path: Path, what: str, error: type[Exception]) -> tuple[str, dict[str, Any]]:
-    """Return a file's text and what it says as TOML. Raises `error`, which names the file and the reason."""
+    """Return a file's text, and the TOML document in it. Raises `error` with the file and the reason.
+
+    `what` says in errors what the file is for, such as "the settings".
+    """
     try:
         text = path.read_bytes().decode()
         return text, tomllib.loads(text)

@@ -211,7 +211,7 @@ class Channel:
         end = head.size + fields[-2]
         total = end + fields[-1]
         if most is not None and total > most:
-            raise TooLarge(f"sends {total:,} bytes at once: expected at most {most:,}")
+            raise TooLarge(f"a message has {total:,} bytes: expected at most {most:,}")
         begun = buffer[: min(have, total)]  # more comes only if two processes share the other end
         data = memoryview(receive_exactly(self._socket, total, begun))
         return fields, data[head.size : end], data[end:]

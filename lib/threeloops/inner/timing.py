@@ -1,9 +1,9 @@
 """How long a function takes, and how well the median of its times is known.
 
-Every sample gets fresh inputs, because the time would mean something else if an operator had modified its argument, or
-found it in a cache. The last-level cache is emptied before each sample. The answer is a median with a noise band,
-computed from the ranks of the samples alone: run times have a hard floor and a long tail, so no normal distribution is
-assumed.
+Every sample gets fresh inputs, because an operator may modify its argument, or find it in a cache, and then the next
+sample would time something else. The last-level cache is emptied before each sample. The answer is a median with a
+noise band, computed from the ranks of the samples alone: run times have a hard floor and a long tail, so no normal
+distribution is assumed.
 
 Source: order statistics and the binomial distribution, e.g. David & Nagaraja, *Order Statistics*, §7.1.
 """
@@ -63,7 +63,7 @@ def median_band(samples: int, confidence: float = _CONFIDENCE) -> MedianBand:
         narrower = 1 - 2 * below / total
         if narrower < confidence:
             break
-        rank = rank + 1
+        rank += 1
         coverage = narrower
     return MedianBand(rank, samples + 1 - rank, coverage)
 

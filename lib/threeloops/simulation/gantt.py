@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from threeloops.figures import palette
+from threeloops.figures import ON_DARK, ON_LIGHT, name_bar, name_rows, palette
 from threeloops.simulation.pipeline import Trace
 
 __all__ = ["draw"]
@@ -43,11 +43,10 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None) -> None:
         axes.barh(row, width, left=start, height=0.84, color=colour, ec=edge, alpha=shade, lw=0.8)
         visible = min(start + width, end) - start
         if numbered and visible > 0.018 * end:
-            ink = "white" if colour == palette.blue else palette.ink
-            axes.text(start + visible / 2, row, str(interval.sample), ha="center", va="center", fontsize=9, color=ink)
+            ink = ON_DARK if colour == palette.blue else ON_LIGHT
+            name_bar(axes, start + visible / 2, row, str(interval.sample), color=ink)
     workers_of = dict(trace.stages)
-    axes.set_yticks(range(len(rows)), [n if workers_of[n] == 1 else f"{n} {worker + 1}" for n, worker in rows])
+    name_rows(axes, range(len(rows)), [n if workers_of[n] == 1 else f"{n} {worker + 1}" for n, worker in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, end)
     axes.set_xlabel("ms")
-    axes.grid(axis="y", visible=False)

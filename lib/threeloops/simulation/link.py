@@ -39,6 +39,6 @@ class SharedLink:
 
     def reserve(self, now: float, size: int) -> float:
         """Return when the last of `size` bytes requested at `now` arrives. Call it in the order of `now`."""
-        self.requests = self.requests + 1
-        self.bytes = self.bytes + size
+        self.requests += 1
+        self.bytes += size
         return self._wire.serve(now + self.latency, size / self.bandwidth)

@@ -118,7 +118,7 @@ def _cut(pieces: Iterable[NDArray], tokens_per_shard: int) -> Iterator[NDArray]:
             joined = np.concatenate(pending)
             yield joined[:tokens_per_shard]
             pending = [joined[tokens_per_shard:]]
-            waiting = waiting - tokens_per_shard
+            waiting -= tokens_per_shard
     if waiting:
         yield np.concatenate(pending)
 
@@ -183,7 +183,7 @@ class TokenShards:
         while length > 0:
             parts.append(self.maps[shard][begin : begin + length])
             length -= len(parts[-1])
-            shard = shard + 1
+            shard += 1
             begin = 0
         nothing = np.empty(0, self.maps[0].dtype if self.maps else "<u4")
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [nothing])

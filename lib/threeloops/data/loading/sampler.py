@@ -100,7 +100,7 @@ def advanced(state: SamplerState, samples: int, used: int, ranks: int = 1) -> Sa
         )
     epochs, position = divmod(end, samples)
     if samples - position < ranks:
-        epochs = epochs + 1
+        epochs += 1
         position = 0
     return replace(state, epoch=state.epoch + epochs, position=position)
 

@@ -38,8 +38,7 @@ class Account:
     def per_parameter(self) -> float:
         """Bytes per parameter of all that does not depend on the batch: weights, gradients, masters, states.
 
-        For bfloat16 with masters and AdamW 2 + 2 + 4 + 8 = 16, as published (but see
-        `masters` of `TrainingStep`).
+        For bfloat16 with masters and AdamW 2 + 2 + 4 + 8 = 16, as published (but see `masters` of `TrainingStep`).
         """
         step = self.step
         return (2 * step.parameters + step.master_bytes + step.states) / step.model.parameters_count()

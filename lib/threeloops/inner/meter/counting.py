@@ -57,11 +57,14 @@ class Table:
         present = self._present(ordinals, kinds)
         if not present:
             return None
-        rows = self.of(ordinals, kinds)
         if present not in self._stretches:
-            self._stretches[present] = _stretches(self.patterns, rows, exact=True)
+            self._stretches[present] = self._merge(ordinals, kinds, exact=True)
         stretches = self._stretches[present]
-        return _stretches(self.patterns, rows, exact=False) if stretches is None and not exact else stretches
+        return self._merge(ordinals, kinds, exact=False) if stretches is None and not exact else stretches
+
+    def _merge(self, ordinals: Iterable[int], kinds: Iterable[int], *, exact: bool) -> Stretches | None:
+        rows = self.of(ordinals, kinds)
+        return Stretches.of(self.patterns, rows[:, 2], rows[:, 3], rows[:, 4], exact=exact)
 
     def unique_bytes(self, ordinals: Iterable[int], kinds: Iterable[int]) -> int:
         """Return how many bytes of one storage these accesses touch, each counted once."""
@@ -71,18 +74,13 @@ class Table:
         return _union(self.patterns, self.of(ordinals, kinds))
 
 
-def _stretches(patterns: list[Pattern], rows: np.ndarray, *, exact: bool) -> Stretches | None:
-    return Stretches.of(patterns, rows[:, 2], rows[:, 3], rows[:, 4], exact=exact)
-
-
 def traffic_of(launch: Launch, recording: Recording, table: Table, l2: L2 | None) -> LaunchTraffic:
     patterns = table.patterns
     spaces = recording.spaces.by_ordinal
     kind = table.rows[:, 0]
-    pattern = table.rows[:, 2]
     program = table.rows[:, 4]
-    lanes = np.array([access.lanes for access in patterns] or [0])
-    size = np.array([access.bytes for access in patterns] or [0])
+    lanes = np.array([pattern.lanes for pattern in patterns] or [0])
+    size = np.array([pattern.bytes for pattern in patterns] or [0])
 
     def traffic(ordinals: list[int]) -> ArgumentTraffic:
         moved = (table.of(ordinals, kinds) for kinds in (READS, _WRITES))
@@ -112,7 +110,7 @@ def traffic_of(launch: Launch, recording: Recording, table: Table, l2: L2 | None
         dram_stored=stored,
         sectors=sectors,
         requests=requests,
-        atomics=int(lanes[pattern[kind >= ATOMIC]].sum()),
+        atomics=int(lanes[table.rows[kind >= ATOMIC, 2]].sum()),
         programs=recording.program + 1,
         idle=recording.program + 1 - int(np.count_nonzero(np.bincount(program[kind != LOAD]))),
         largest_tile=recording.tiles.largest,

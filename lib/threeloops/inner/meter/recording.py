@@ -92,7 +92,7 @@ class _Tiles:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Count no tile."""
+        """Leave tiles that are made meanwhile out of the counts."""
         self._paused.append(self._program)
         self._program = [0, 0, 0]
         try:

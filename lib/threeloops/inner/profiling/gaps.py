@@ -130,7 +130,7 @@ def _gpu_gaps(
 
 def _was_away(stretch_us: float, limit_us: float, place: str) -> str:
     doing = (
-        f"it was in {place}" if place else ("Python code, data loading, a wait for the GIL or for the operating system")
+        f"it was in {place}" if place else "Python code, data loading, a wait for the GIL or for the operating system"
     )
     return f"the host ran no operator for {stretch_us:.1f} µs at a stretch (limit {limit_us:g} µs): {doing}"
 

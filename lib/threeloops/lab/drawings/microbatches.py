@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from threeloops.figures import figure, name_bar, palette
+from threeloops.figures import figure, name_bar, name_rows, palette
 from threeloops.training.pipeline.draw import COLOURS
 from threeloops.training.pipeline.simulate import Timed, Timeline
 from threeloops.units import readable_seconds
@@ -45,13 +45,12 @@ def draw_flight(timelines: Mapping[str, Timeline], at: float) -> "Figure":
                 name_bar(right, place + 0.4, rank, str(microbatch), 8)
         left.axvline(at, color=palette.ink, lw=1.0)
         left.set(xlim=(0, longest), ylim=(len(timeline.rows) - 0.5, -0.5), xticks=[])
-        left.set_yticks(range(len(timeline.rows)), [f"rank {rank}" for rank in range(len(timeline.rows))])
+        name_rows(left, range(len(timeline.rows)), [f"rank {rank}" for rank in range(len(timeline.rows))])
         left.set_title(f"{name} after {readable_seconds(at) if at else '0 s'}", loc="left", fontsize=10)
         right.set(xlim=(-0.3, most), ylim=(len(timeline.rows) - 0.5, -0.5), xticks=[], yticks=[])
         right.set_title("in flight", loc="left", fontsize=10)
         for axes in (left, right):
             axes.grid(visible=False)
-            axes.tick_params(axis="y", length=0)
             for side in ("left", "bottom"):
                 axes.spines[side].set_visible(False)
     return fig

@@ -175,7 +175,7 @@ class _EngineServer:
         self._ends = self.engine.clock.now() if batch.chunks else math.inf
         if batch.chunks:
             self.busy = self.busy + self._ends - now
-            self.steps = self.steps + 1
+            self.steps += 1
 
 
 class _SharedServer:

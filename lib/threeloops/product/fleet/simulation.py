@@ -88,8 +88,8 @@ class _Simulation:
 
     def _arrive(self, arrival: Arrival, coming: Iterator[Arrival]) -> None:
         self._next_arrival(coming)
-        self.coming = self.coming - 1
-        self.open = self.open + 1
+        self.coming -= 1
+        self.open += 1
         self.budget = min(self.fleet.retries.reserve, self.budget + self.fleet.retries.share)
         outcome = Outcome(arrival.at, arrival.prompt_length, arrival.max_tokens)
         self.outcomes.append(outcome)
@@ -153,8 +153,8 @@ class _Simulation:
             return self._end(attempt, f"{error}, in try {outcome.tries} of {retries.tries}")
         if self.budget < 1:
             return self._end(attempt, f"{error}, and the budget for retries was used up")
-        self.budget = self.budget - 1
-        self.retries = self.retries + 1
+        self.budget -= 1
+        self.retries += 1
         del self.tries[attempt.request]
         wait = retries.backoff * 2 ** (outcome.tries - 1) * self.random.random()
         self.clock.at(now + wait, lambda: self._try(outcome, attempt.arrival))

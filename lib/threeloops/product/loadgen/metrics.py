@@ -159,6 +159,6 @@ def _mean_in_system(requests: Sequence[Request], begin: float, end: float) -> fl
     before = begin
     for moment, change in changes:
         area += inside * (moment - before)
-        inside = inside + change
+        inside += change
         before = moment
     return area / (end - begin) if end > begin else math.nan

@@ -107,7 +107,7 @@ def header(tensors: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mappin
         if key in described:
             raise ValueError(f"{key!r} appears twice in one file: rename one of the tensors")
         begin = end
-        end = end + item_size(dtype) * prod(shape)
+        end += item_size(dtype) * prod(shape)
         described[key] = _Described(dtype, shape, (begin, end))
     text = msgspec.json.encode(described)
     text += b" " * (-(8 + len(text)) % 64)

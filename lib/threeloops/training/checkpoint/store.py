@@ -178,7 +178,7 @@ class LocalStore:
                 if not (got := os.preadv(descriptor, [into], offset)):
                     raise EOFError(f"{directory}/{name} ends at {offset}")
                 into = into[got:]
-                offset = offset + got
+                offset += got
         finally:
             os.close(descriptor)
 

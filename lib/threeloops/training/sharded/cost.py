@@ -92,11 +92,11 @@ def bytes_sent(
     if stage == 0:
         return [sum(_all_reduce(size, ranks, rank) for size in sizes) * gradient_bytes for rank in range(ranks)]
     chunks = [-(-size // ranks) for size in sizes]
-    kept_chunks = [-(-size // ranks) for size in gathered_once]
-    gathered = sum(chunks) * (2 if stage == 3 else 1) + sum(kept_chunks)
-    inside = (ranks - 1) * (gathered * parameter_bytes + (sum(chunks) + sum(kept_chunks)) * gradient_bytes)
+    once_chunks = [-(-size // ranks) for size in gathered_once]
+    gathered = sum(chunks) * (2 if stage == 3 else 1) + sum(once_chunks)
+    inside = (ranks - 1) * (gathered * parameter_bytes + (sum(chunks) + sum(once_chunks)) * gradient_bytes)
     return [
-        inside + sum(_all_reduce(chunk, replicas, replica) for chunk in [*chunks, *kept_chunks]) * gradient_bytes
+        inside + sum(_all_reduce(chunk, replicas, replica) for chunk in [*chunks, *once_chunks]) * gradient_bytes
         for replica in range(replicas)
         for _ in range(ranks)
     ]

@@ -150,12 +150,12 @@ def _lines(text: str, width: float, size: float) -> int:
     used = 0
     for word in text.split():
         if used and used + 1 + len(word) > most:
-            lines = lines + 1
+            lines += 1
             used = 0
         used += len(word) + bool(used)
         if used > most:
-            lines = lines + math.ceil(used / most) - 1
-            used = used % most
+            lines += math.ceil(used / most) - 1
+            used %= most
     return lines
 
 

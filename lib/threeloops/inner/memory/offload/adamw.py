@@ -136,7 +136,7 @@ class OffloadedAdamW:
             wait()
         if self.parameters[0].is_cuda:
             torch.cuda.synchronize()
-        self.steps = self.steps + 1
+        self.steps += 1
         self._torn = False
 
     def save(self) -> None:

@@ -203,7 +203,7 @@ class Nginx:
             raise NginxError(f"nginx -t refuses the configuration: {checked.stderr.strip()}")
         candidate.replace(file)
         self.replicas = tuple(replicas)
-        self._generation = self._generation + 1
+        self._generation += 1
 
     @property
     def _arguments(self) -> list[str]:

@@ -117,7 +117,7 @@ class Logs(logging.Handler):
                 record.repeated = seen.left_out
             seen = self._repeats[key] = _Repeats(now)
         if seen.written >= _REPEATS:
-            seen.left_out = seen.left_out + 1
+            seen.left_out += 1
             seen.latest = record
             return True
         seen.written += 1

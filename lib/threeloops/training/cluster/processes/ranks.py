@@ -108,7 +108,7 @@ class Sockets:
                 f"{self._stands_at(rank)}: does it hang, or need more seconds?"
             ) from None
         except TooLarge as error:
-            raise ClusterError(f"a rank {error}") from None
+            raise ClusterError(f"rank {rank}: {error}") from None
         except (EOFError, OSError):
             raise RankFailed(f"rank {rank}: its process ended without a word{self._ended(rank)}") from None
 

@@ -48,7 +48,8 @@ __all__ = ["ANSWER", "HEAD", "ActorSocket", "calling_line", "is_library", "line_
 HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
 _SMALL = 1 << 16
 _STATE = 16
-_encoder, _words = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(tuple[str, list[tuple[int, float]]])
+_encoder = msgspec.msgpack.Encoder()
+_status_decoder = msgspec.msgpack.Decoder(tuple[str, list[tuple[int, float]]])
 
 
 class ActorSocket:
@@ -216,9 +217,9 @@ class ActorSocket:
 
     def resume(self) -> memoryview:
         """Wait until this actor may continue, and return the bytes that came."""
-        (self.now, _, _), words, data = self._channel.receive(ANSWER)
-        if words:
-            error, finished = _words.decode(words)
+        (self.now, _, _), status, data = self._channel.receive(ANSWER)
+        if status:
+            error, finished = _status_decoder.decode(status)
             self._finished.update(finished)
             if error:
                 raise RankLost(error)
