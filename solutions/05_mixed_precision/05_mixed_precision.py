@@ -1212,12 +1212,12 @@ with check("master_step", "a step on the masters", part="values", hidden="other 
             check.close(found[place], expected[place], rtol=0, what=f"{name} {case}", hint=cause)
 
     after(
-        1.0,
-        4.0,
-        2.0,
-        0.5,
-        0.25,
-        {
+        weight=1.0,
+        moment=4.0,
+        gradient=2.0,
+        rate=0.5,
+        momentum=0.25,
+        slips={
             "the learning rate belongs to the masters' step, not into the momentum": (2.0, -1.0, -1.0),
             "the gradient is not multiplied by the momentum factor": (1.5, 0.25, 0.25),
             "the gradient counts with 1 − momentum: that is Adam's average": (2.5, -0.25, -0.25),

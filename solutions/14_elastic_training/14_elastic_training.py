@@ -703,11 +703,11 @@ with check("account", "logs of ordinary runs", part="values", hidden="longer log
     require_account(
         account,
         [(20, "save"), (22, "saved"), (30, "failed"), (37, "running"), (40, "end")],
-        20,
-        11,
-        2,
-        7,
-        {
+        useful=20,
+        lost=11,
+        save=2,
+        restart=7,
+        slips={
             ("lost", 8): "work at the end that is not saved is lost",
             ("useful", 23): "work at the end that is not saved is lost",
             ("lost", 10): "a finished save is not lost",
@@ -719,11 +719,11 @@ with check("account", "logs of ordinary runs", part="values", hidden="longer log
     require_account(
         account,
         [(10, "failed"), (15, "running"), (25, "save"), (28, "saved"), (38, "failed"), (43, "running"), (50, "end")],
-        10,
-        27,
-        3,
-        10,
-        {("useful", 20): "work before the first failure was lost: the save after it does not hold it"},
+        useful=10,
+        lost=27,
+        save=3,
+        restart=10,
+        slips={("useful", 20): "work before the first failure was lost: the save after it does not hold it"},
     )
     ### BEGIN HIDDEN TESTS
 
@@ -753,11 +753,11 @@ with check("account", "failures during saves and restarts", part="strikes", hidd
     require_account(
         account,
         [(20, "save"), (23, "failed"), (30, "running"), (35, "end")],
-        0,
-        25,
-        3,
-        7,
-        {
+        useful=0,
+        lost=25,
+        save=3,
+        restart=7,
+        slips={
             ("useful", 20): "the save was interrupted, so the work before it is not safe",
             ("lost", 28): "the time of an interrupted save still counts as save",
             ("lost", 5): "the save was interrupted, so the work before it is lost",
@@ -766,11 +766,11 @@ with check("account", "failures during saves and restarts", part="strikes", hidd
     require_account(
         account,
         [(20, "save"), (22, "saved"), (30, "failed"), (34, "failed"), (41, "running"), (41, "end")],
-        20,
-        8,
-        2,
-        11,
-        {
+        useful=20,
+        lost=8,
+        save=2,
+        restart=11,
+        slips={
             ("restart", 7): "the restart that was interrupted counts too",
             ("lost", 12): "no work is done during a restart, so a second failure destroys nothing",
         },
@@ -779,11 +779,11 @@ with check("account", "failures during saves and restarts", part="strikes", hidd
     require_account(
         account,
         [(20, "save"), (23, "failed"), (30, "running"), (40, "save"), (42, "saved"), (42, "end")],
-        10,
-        20,
-        5,
-        7,
-        {("useful", 30): "the work before the failure was lost: the save after it does not hold it"},
+        useful=10,
+        lost=20,
+        save=5,
+        restart=7,
+        slips={("useful", 30): "the work before the failure was lost: the save after it does not hold it"},
     )
     require_account(account, [(5, "failed"), (9, "end")], 0, 5, 0, 4)
     ### BEGIN HIDDEN TESTS
