@@ -137,7 +137,7 @@ class Output:
         size = os.fstat(self.fd).st_size
         if not size:
             return ""
-        text = os.pread(self.fd, self.limit, 0).decode("utf-8", "replace")
+        text = os.pread(self.fd, min(size, self.limit), 0).decode("utf-8", "replace")
         with suppress(OSError):
             os.ftruncate(self.fd, 0)
         return text + (f"\n[… {size - self.limit:,} more bytes were cut]\n" if size > self.limit else "")

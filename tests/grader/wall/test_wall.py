@@ -1,8 +1,12 @@
 """What crosses the wall: the same test cell, beside the student's code and with a process between them."""
 
+import subprocess
+import sys
+
 import pytest
 from grading import SANDBOXES, needs
 from sides import Walled, course_fixture, sides_fixture
+from threeloops_grader.machine.child_process import environment
 from threeloops_grader.processes.grader_process import _shown
 from toy_course import make_tensor_course
 
@@ -519,3 +523,16 @@ def test_the_graders_half_has_a_memory_limit(lab):
 )
 def test_only_text_and_pictures_are_shown(text):
     assert _shown(text) == []
+
+
+def test_output_is_read_into_no_more_memory_than_it_fills(tmp_path):
+    """An answer may leave less memory than the largest output that it may print."""
+    code = """
+import os, pathlib, sys
+from threeloops_grader.wall.student import Output
+output = Output(os.open("printed", os.O_RDWR | os.O_CREAT), limit=1 << 50)
+print("two words")
+pathlib.Path("taken").write_text(output.take())
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), check=True, timeout=120)
+    assert (tmp_path / "taken").read_text() == "two words\n"
