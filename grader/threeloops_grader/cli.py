@@ -31,9 +31,8 @@ from rich.table import Column, Table
 from threeloops.commands.cluster import cluster
 from threeloops.commands.faults import CommandError
 from threeloops.commands.plan import plan
-from threeloops.commands.program import CLUSTER_SETTINGS, SERVE_SETTINGS
+from threeloops.commands.program import CLUSTER_SETTINGS, SERVE_SETTINGS, add_version
 from threeloops.commands.serve import serve
-from threeloops.hardware.probe import installed_version
 
 from threeloops_grader.author import commands as author
 from threeloops_grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
@@ -322,21 +321,7 @@ command(plan)
 command(serve, _app, **SERVE_SETTINGS)
 command(cluster, _app, **CLUSTER_SETTINGS)
 classroom.add_commands(_app, command)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"threeloops {installed_version('threeloops') or '(a source that was not installed)'}")
-        raise typer.Exit(0)
-
-
-@_app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
-    ] = False,
-) -> None:
-    pass
+add_version(_app)
 
 
 def main() -> None:

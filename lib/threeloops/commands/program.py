@@ -20,7 +20,7 @@ from threeloops.commands.faults import CommandError
 from threeloops.commands.plan import plan
 from threeloops.commands.serve import serve
 
-__all__ = ["CLUSTER_SETTINGS", "SERVE_SETTINGS", "main"]
+__all__ = ["CLUSTER_SETTINGS", "SERVE_SETTINGS", "add_version", "main"]
 
 SERVE_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """The service parses its own flags, also --help."""
@@ -84,13 +84,19 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit(0)
 
 
-@_app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
-    ] = False,
-) -> None:
-    pass
+def add_version(app: typer.Typer) -> None:
+    """Give a program the option --version."""
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+        ] = False,
+    ) -> None:
+        pass
+
+
+add_version(_app)
 
 
 if __name__ == "__main__":
