@@ -61,9 +61,7 @@ class Session:
         if self.connection is None:
             return _lost("the submission's process died too often")
         outcome = self._execute(kind, source, answer)
-        # A process whose memory is full would fail anywhere in the cells that follow.
-        is_full = outcome.error == "MemoryError" and kind not in (Kind.TEST, *SETUPS)
-        if outcome.dead or is_full:
+        if outcome.dead or outcome.full:
             self._restart()
             if kind in SETUPS:  # the cause has already cost points, and later exercises need this cell
                 return self.cell(kind, source)

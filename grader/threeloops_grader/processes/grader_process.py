@@ -162,6 +162,7 @@ class _GraderHalf:
             result.where = _line(str(error["where"])[:200])
             result.quoted = result.message
             result.unquoted = NOT_SHOWN
+        result.full = answer.get("full") is True
         result.shown = _shown(answer.get("shown"))
 
     def _setup(self, source: str, *, shared: bool) -> None:

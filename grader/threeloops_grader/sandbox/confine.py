@@ -20,7 +20,7 @@ from threeloops_grader.sandbox import seccomp
 
 __all__ = [
     "ENDED_BY_ITSELF", "HOME", "NEW_PID", "PR_SET_CHILD_SUBREAPER", "PR_SET_NO_NEW_PRIVS", "PR_SET_PDEATHSIG",
-    "UIDS", "confine", "enter", "go_on_alone", "limit", "limit_memory", "prctl", "unshare",
+    "UIDS", "confine", "enter", "go_on_alone", "has_little_room", "limit", "limit_memory", "prctl", "unshare",
 ]  # fmt: skip
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -61,6 +61,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
 
 _MAX_FILE_BYTES = 64 << 20
+_ROOM = 128 << 20
+"""Bytes that ordinary cells need at most. Imports alone can take tens of MiB."""
 _MAX_OPEN_FILES = 256
 _MAX_SIGNALS = 64
 _MAX_BUFFER_BYTES = 128 << 10
@@ -170,8 +172,21 @@ def limit(config: dict[str, Any], *, grouped: bool) -> None:
 
 def limit_memory(megabytes: int) -> None:
     """Let this process map at most `megabytes` more than it has mapped now."""
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    _set_limit(resource.RLIMIT_AS, mapped + (megabytes << 20))
+    _set_limit(resource.RLIMIT_AS, _mapped() + (megabytes << 20))
+
+
+def has_little_room() -> bool:
+    """Return whether `limit_memory` leaves this process so little memory that ordinary code could fail. A control group
+    has no such state: it ends the process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        return limit != resource.RLIM_INFINITY and limit - _mapped() < _ROOM
+    except MemoryError:
+        return True
+
+
+def _mapped() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _set_limit(kind: int, value: int) -> None:

@@ -9,8 +9,9 @@ __all__ = ["Outcome"]
 class Outcome:
     """The outcome of one cell. `value` is a test's own number if its last line is one, for partial credit.
 
-    `fault` says that the machine made the cell fail, so the failure says nothing about the submission. `ended` says
-    that the grader's half that ran the cell is gone, by this signal or exit code.
+    `full` says that the student's cell has left too little memory for the cells that follow. `fault` says that the
+    machine made the cell fail, so the failure says nothing about the submission. `ended` says that the grader's half
+    that ran the cell is gone, by this signal or exit code.
     """
 
     ok: bool = False
@@ -27,6 +28,7 @@ class Outcome:
     printed: str = ""
     student_printed: str = ""
     shown: list[dict[str, str]] = field(default_factory=list)
+    full: bool = False
     dead: str = ""
     fault: str = ""
     ended: str = ""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from threeloops.frames import Buffer
 from threeloops.lab.checking import wall
 
+from threeloops_grader.sandbox import confine
 from threeloops_grader.transport.errors import described
 from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.transport.tensors import is_module, is_tensor
@@ -224,7 +225,11 @@ class Server:
             {kind: text for kind, text in o["data"].items() if kind in _SHOWN and isinstance(text, str)}
             for o in self.shell.display_pub.outputs
         ]
-        return {"error": None if error is None else described(error), "shown": json.dumps(shown)[: 2 << 20]}
+        return {
+            "error": None if error is None else described(error),
+            "shown": json.dumps(shown)[: 2 << 20],
+            "full": isinstance(error, MemoryError) and confine.has_little_room(),
+        }
 
     def on_get(self, tree: dict[str, Any], _: list[bytearray]) -> Any:
         self.tape = None
