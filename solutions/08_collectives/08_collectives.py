@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: How do many GPUs sum their gradients?
 #     minutes: 165
-#     withholds: [threeloops.training.collectives, threeloops.lab.drawings.ring]
+#     withholds: [threeloops.training.collectives, threeloops.lab.drawings.training.ring]
 #     edition: 2
 # ---
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from threeloops.lab.drawings import travelling
-from threeloops.lab.drawings.failures import _log_stretches, draw_log, draw_new_parts
+from threeloops.lab.drawings.training.failures import _log_stretches, draw_log, draw_new_parts
 from threeloops.training.elastic.goodput import best_interval, spares_needed, useful_share
 
 HOUR = 3600.0

@@ -2,7 +2,7 @@
 
 import pytest
 from threeloops.lab.drawings import draw_flight
-from threeloops.lab.drawings.microbatches import _in_flight
+from threeloops.lab.drawings.training.microbatches import _in_flight
 from threeloops.training.pipeline import Durations, gpipe, one_f_one_b, simulate, zb_h1
 
 SECONDS = Durations(forward=1.0, backward=2.0)

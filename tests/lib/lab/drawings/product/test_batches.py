@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from threeloops.lab.drawings.batches import _phases, block_maps, draw_block_map, draw_steps
+from threeloops.lab.drawings.product.batches import _phases, block_maps, draw_block_map, draw_steps
 from threeloops.product.batching import CHUNKED, CONTINUOUS, Engine, SimulatedExecutor
 from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import Arrival, replay

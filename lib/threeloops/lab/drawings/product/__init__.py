@@ -1,0 +1,1 @@
+"""Drawings for labs 15 to 18, on serving."""
