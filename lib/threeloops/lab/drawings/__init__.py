@@ -9,10 +9,10 @@ from threeloops import import_on_demand
 
 if TYPE_CHECKING:
     from threeloops.lab.drawings.product.batches import block_maps, draw_block_map, draw_steps
+    from threeloops.lab.drawings.product.fleet import draw_day, draw_roll_over, roll_over
     from threeloops.lab.drawings.training.buckets import Layer, draw_buckets, fill_buckets
     from threeloops.lab.drawings.training.experts import draw_exchange, draw_expert_load, expert_load
     from threeloops.lab.drawings.training.failures import draw_log, draw_new_parts, travelling
-    from threeloops.lab.drawings.product.fleet import draw_day, draw_roll_over, roll_over
     from threeloops.lab.drawings.training.microbatches import draw_flight
     from threeloops.lab.drawings.training.power_cut import draw_power_cut, power_cuts
     from threeloops.lab.drawings.training.ring import draw_ring, ring_steps
