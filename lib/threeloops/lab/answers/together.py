@@ -50,7 +50,7 @@ def together(*exercises: str, library: Mapping[str, Any] | None = None) -> Simpl
 
 
 def _own(exercise: str) -> dict[str, Any]:
-    """Return what the notebook has under the name of the exercise, and under each name that its model answer defines."""
+    """Return what the notebook has under the name of the exercise and under the names in its model answer."""
     notebook = vars(sys.modules["__main__"])
     names = {exercise, *_defined(model_answer(exercise))}
     return {name: notebook[name] for name in names if name in notebook}
