@@ -36,17 +36,17 @@ import triton.language as tl
 from threeloops.inner import interpreter
 from threeloops.inner.meter import meter
 from threeloops.lab import animate, calibration, check, debrief, figure, hint, palette, predict, replay, show, term
+from threeloops.lab.checking.kernels import (
+    alike,
+    name_of,
+    require_compiled,
+    require_nothing,
+    require_sound,
+    seeded,
+    unwritten,
+)
 
 INTERPRETED = interpreter.enable_without_gpu()  # without a GPU, Triton kernels run in Triton's interpreter, on the CPU
-
-
-def seeded(*shape, seed=0, dtype=torch.float32):
-    """Normally distributed values, the same in every run."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def name_of(dtype):
-    return str(dtype).removeprefix("torch.")
 
 
 def uniform(seed, offsets):
@@ -60,52 +60,6 @@ def uniform(seed, offsets):
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
     signed = c0.astype(np.uint32).view(np.int32).astype(np.int64)
     return torch.from_numpy(np.where(signed < 0, -signed - 1, signed).astype(np.float32) * np.float32(4.6566127342e-10))
-
-
-def alike(got, expected, tolerance=1e-4):
-    """Whether an answer is what a known slip would give."""
-    return torch.is_tensor(got) and got.shape == expected.shape and torch.allclose(got.double(), expected, 0, tolerance)
-
-
-def unwritten(run, got):
-    """The cause of NaN in a result that should have none: unwritten where the programs stored too few bytes, else computed."""
-    if not (torch.is_tensor(got) and got.is_floating_point() and got.isnan().any()):
-        return ""
-    if run.stored < got.nbytes:
-        return f"memory that no program wrote holds NaN here: the programs wrote {run.stored:,} of {got.nbytes:,} bytes"
-    return (
-        "every element is written, so NaN was computed: −inf − (−inf), 0 · inf and inf / inf do, "
-        "and so does a sum over masked lanes that were loaded without `other`"
-    )
-
-
-def require_sound(run):
-    """No read of memory that nothing wrote."""
-    check.equal(
-        [finding.message for finding in run.findings],
-        [],
-        what="reads of memory that nothing has written",
-        hint="allocate with torch.empty, and write each element before it is read",
-    )
-
-
-def require_nothing(call, shape, what):
-    """A result of no elements; the meter keeps a kernel that reads or writes some from ending this notebook's process."""
-    with meter() as traffic:
-        result = call()
-    check.shape(result, shape, what=what)
-    check.equal(
-        [finding.message for finding in traffic.findings],
-        [],
-        what=f"accesses outside of tensors for {what}",
-        hint="there is nothing to launch: return before, or give a grid of 0 programs",
-    )
-
-
-def require_compiled(run):
-    """Every kernel compiles for an H100 and fits; the interpreter accepts more than the compiler does."""
-    for code in run.code("sm_90"):
-        check.true(code.fits, f"{code.name}, compiled for an H100, does not fit: {', '.join(code.misfits)}")
 
 
 def require_passes(run, x, bias, passes, case):

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from threeloops.lab.checking import debrief, wall
+from threeloops.lab.answers import debrief
+from threeloops.lab.checking import wall
 from threeloops.lab.checking.compare import Mismatch, Tolerance, compare
 from threeloops.lab.checking.failure import CheckFailed, is_unwritten, own_frames, said
 from threeloops.lab.text.plain import is_array, is_tensor
