@@ -50,6 +50,7 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 from threeloops.lab.checking.wall import arguments_after, there
 
@@ -1677,7 +1678,7 @@ debrief(
 # `ValueError` names `position` if it is not one of 0 … `samples` − 1, and `worker` if there is no such worker.
 
 
-# %% nbgrader={"grade": false, "grade_id": "resume", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "Sampler", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""
 
@@ -1725,8 +1726,8 @@ class Sampler:
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_batches", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "who gets which samples", part="batches", hidden="other sizes, workers and positions"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_batches", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "who gets which samples", part="batches", hidden="other sizes, workers and positions"):
 
     def hands(sampler, worker, expected, what, why=""):
         got = sampler.batch_for(worker)
@@ -1779,8 +1780,8 @@ with check("resume", "who gets which samples", part="batches", hidden="other siz
                 hands(sampler, worker, expected, f"a batch of worker {worker} of {workers}, {samples} samples, {state}")
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_state", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "where to go on", part="state", hidden="runs that are killed again and again"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_state", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "where to go on", part="state", hidden="runs that are killed again and again"):
 
     def stands(sampler, expected, what, why=""):
         check.equal(sampler.state(), expected, what=f"the state {what}", hint=why)
@@ -1848,8 +1849,8 @@ with check("resume", "where to go on", part="state", hidden="runs that are kille
             )
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "positions and workers that do not exist", part="errors", hidden="others"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "positions and workers that do not exist", part="errors", hidden="others"):
     check.raises(ValueError, Sampler, 10, 3, 1, State(0, 0, 10), names="position")
     check.raises(ValueError, Sampler, 10, 3, 1, State(0, 0, -1), names="position")
     check.raises(ValueError, Sampler(10, 4, 3, State(7, 2, 0)).batch_for, 3, names="worker")
@@ -1867,7 +1868,7 @@ with check("resume", "positions and workers that do not exist", part="errors", h
 from threeloops.data.loading.sampler import SamplerState, advanced, remaining
 
 hint(
-    "resume",
+    "Sampler",
     "Cut what is left into a list of batches once, in `__init__`; `.tolist()` makes Python's own numbers. Then two kinds of counters are enough: how many batches each worker was handed, and how many batches were trained on.",
     "The n-th batch of worker w is batch w + n · workers. Batch b can only have been trained on if worker b mod workers was handed more than b // workers batches.",
     "The position is where the sampler began plus the lengths of the batches that were trained on.",
@@ -1895,7 +1896,7 @@ with reveal("lost_samples"):
         "each sample of an epoch, at its place in the order: seen once, twice or never, for four ways to resume after 400",
     )
 debrief(
-    "resume",
+    "Sampler",
     """The third row is what a loader does that saves the position of its own iterator: it loses exactly what was under way. Nobody
     notices sixteen samples of a thousand, but after forty interruptions of a long run they are nearly two thirds of an epoch.
 
@@ -1920,9 +1921,9 @@ debrief(
 
 
 # %% tags=["demo"]
-def train(pieces, model, state, settings, store, stop=None):
+def train(parts, model, state, settings, store, stop=None):
     """Train from `state` to the end of the epoch, or to Ctrl+C before step `stop`. Returns where to go on."""
-    sampler = pieces["Sampler"](len(store.objects), 1, settings.workers, state)
+    sampler = parts.Sampler(len(store.objects), 1, settings.workers, state)
     keys = []
     while batch := sampler.batch_for(len(keys) % settings.workers):
         keys += [f"{number:02}.tar" for number in batch]
@@ -1930,17 +1931,18 @@ def train(pieces, model, state, settings, store, stop=None):
     def step(data):
         if len(store.trained) == stop:
             raise KeyboardInterrupt
-        model.learn(pieces["read_shard"](keys[len(store.trained)], data))
+        model.learn(parts.read_shard(keys[len(store.trained)], data))
         store.train(data)
         sampler.trained()
 
     with suppress(KeyboardInterrupt):
-        pieces["feed"](keys, settings.ahead, store.request, store.receive, store.cancel, step)
+        parts.feed(keys, settings.ahead, store.request, store.receive, store.cancel, step)
     return sampler.state()
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from collections import Counter
+from types import SimpleNamespace
 
 
 class CrewStore(FarStore):
@@ -1999,35 +2001,30 @@ def diagnosed(trace):
     return diagnose(feeding.as_trace(trace))
 
 
-def try_sampler(sampler):
-    first = sampler(1, 1, 1, State(0, 0, 0))
-    return first.batch_for(0), first.trained(), first.state()
-
-
-PIECES = {  # yours, the reference's, and a call that shows whether yours is written
-    "waits": (waits, diagnosed, lambda piece: piece(SERIAL)),
-    "forecast": (forecast, diagnosed, lambda piece: piece(SERIAL)),
-    "feed": (feed, feeding.feed, lambda piece: piece([], 0, None, None, None, None)),
-    "tune": (tune, lambda loop: Settings(7, 7), lambda piece: piece(LOOP)),
-    "read_shard": (read_shard, feeding.read_shard, lambda piece: piece("empty.tar", bytes(1024))),
-    "Sampler": (Sampler, feeding.Sampler, try_sampler),
+REFERENCE = {  # the library's own pieces
+    "waits": diagnosed,
+    "forecast": diagnosed,
+    "feed": feeding.feed,
+    "tune": lambda loop: Settings(7, 7),
+    "read_shard": feeding.read_shard,
+    "Sampler": feeding.Sampler,
 }
 
 
-def life(pieces):
+def life(parts):
     """A loop alone, its diagnosis, and a loop with the chosen settings that is killed and resumed."""
     alone, start = CrewStore(LOOP, 1), State(3, 0, 0)
-    train(pieces, Regression(), start, Settings(1, 0), alone)
-    trace, settings = alone.trace("one shard at a time"), pieces["tune"](LOOP)
-    seen, advice, model = pieces["waits"](trace), pieces["forecast"](trace), Regression()
+    train(parts, Regression(), start, Settings(1, 0), alone)
+    trace, settings = alone.trace("one shard at a time"), parts.tune(LOOP)
+    seen, advice, model = parts.waits(trace), parts.forecast(trace), Regression()
     killed = CrewStore(LOOP, settings.workers)
-    state = train(pieces, model, start, settings, killed, stop=24)
+    state = train(parts, model, start, settings, killed, stop=24)
     resumed = CrewStore(LOOP, settings.workers + 1, first=24, now=killed.now + 0.05)
-    end = train(pieces, model, state, Settings(settings.workers + 1, settings.ahead), resumed)
+    end = train(parts, model, state, Settings(settings.workers + 1, settings.ahead), resumed)
     whole = Regression()
-    train(pieces, whole, start, settings, CrewStore(LOOP, settings.workers))
+    train(parts, whole, start, settings, CrewStore(LOOP, settings.workers))
     errors = [np.square(TARGETS - INPUTS @ each.weights).mean() for each in (model, whole)]
-    counts, after = Counter(model.seen), pieces["waits"](killed.trace("with settings"))
+    counts, after = Counter(model.seen), parts.waits(killed.trace("with settings"))
     rows = [
         ("training, one shard at a time", f"{100 * seen.utilisation:.0f}% of the time"),
         ("to blame for the waiting", ", ".join(f"{stage} {s:.2f} s" for stage, s in seen.blame.items())),
@@ -2043,31 +2040,16 @@ def life(pieces):
     return rows, [feeding.as_trace(store.trace("")) for store in (alone, killed, resumed)], lost
 
 
-mine = {}
-for name, (own, reference, called) in PIECES.items():
-    try:
-        called(own)
-        mine[name] = own
-    except Exception as error:
-        why = "is not written yet" if type(error) is NotImplementedError else f"raised {type(error).__name__}"
-        print(f"{name} {why}: the reference takes its place")
-        mine[name] = reference
-model_rows, model_traces, model_lost = life({name: reference for name, (_, reference, _) in PIECES.items()})
-try:
-    rows, traces, lost = life(mine)
-except Exception as error:
-    print(
-        f"Your loop raised {type(error).__name__}: {error}\nThe checks above say more. Below is the reference's loop."
+if parts := together(*REFERENCE, library=REFERENCE):
+    rows, (alone, killed, resumed), lost = life(parts)
+    model_rows, *_ = life(SimpleNamespace(**REFERENCE))
+    show.table(
+        [(what, own, reference) for (what, own), (_, reference) in zip(rows, model_rows, strict=True)],
+        ["512 samples in 64 shards", "your pieces", "the library's"],
     )
-    rows, traces, lost = model_rows, model_traces, model_lost
-show.table(
-    [(what, own, reference) for (what, own), (_, reference) in zip(rows, model_rows, strict=True)],
-    ["512 samples in 64 shards", "your pieces", "the reference's"],
-)
-alone, killed, resumed = traces
-show.figure(
-    feeding.draw_life(alone, killed, lost, resumed), "the loop alone, and with your settings, killed and resumed"
-)
+    show.figure(
+        feeding.draw_life(alone, killed, lost, resumed), "the loop alone, and with these settings, killed and resumed"
+    )
 
 # %% [markdown]
 # ## In practice

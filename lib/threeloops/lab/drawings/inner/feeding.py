@@ -205,7 +205,7 @@ def draw_ways(ways: Mapping[str, Sequence[int]], order: Sequence[int]) -> "Figur
         axes.text(len(order) * 1.01, row, "\n".join(shown or ["each seen once"]), va="center", fontsize=9)
     name_rows(axes, range(len(ways)), list(ways))
     axes.set(xlim=(0, len(order) * 1.14), ylim=(len(ways) - 0.5, -0.5), xlabel="place in the order of the epoch")
-    axes.set_xticks(range(0, len(order) + 1, len(order) // 5))
+    axes.set_xticks(range(0, len(order) + 1, max(len(order) // 5, 1)))
     legend_above(axes, _TIMES_SEEN)
     return fig
 
