@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Is the GPU hungry?
 #     minutes: 170
-#     withholds: [threeloops.data, threeloops.simulation]
+#     withholds: [threeloops.data, threeloops.simulation, threeloops.lab.drawings]
 #     edition: 2
 # ---
 
@@ -30,6 +30,7 @@ import io
 import json
 import math
 import tarfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,6 +50,7 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 from threeloops.lab.checking.wall import arguments_after, there
 
@@ -645,8 +647,8 @@ with check("waits", "traces that cannot be", part="errors", hidden="other names"
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data.loading import diagnosis
-from threeloops.simulation import gantt, pipeline
+from threeloops.data.loading.diagnosis import diagnose
+from threeloops.lab.drawings.inner import feeding
 
 hint(
     "waits",
@@ -655,15 +657,8 @@ hint(
 )
 
 
-def as_library(trace):
-    return pipeline.Trace(
-        tuple((stage.name, stage.workers) for stage in trace.stages),
-        tuple(pipeline.Interval(i.stage, i.worker, i.sample, i.start, i.end) for i in trace.intervals),
-    )
-
-
-RUNS = {trace.title: as_library(trace) for trace in load_traces("data/loops.json")}
-VERDICTS = {title: diagnosis.diagnose(trace) for title, trace in RUNS.items()}
+RUNS = {trace.title: feeding.as_trace(trace) for trace in load_traces("data/loops.json")}
+VERDICTS = {title: diagnose(trace) for title, trace in RUNS.items()}
 SERIAL_RUN, ONE_AHEAD, FOUR_AHEAD = RUNS.values()
 show.against_prediction(
     "serial_utilisation", round(100 * SERIAL_RUN.utilisation), unit="%", source="recorded on a 2-core CPU"
@@ -672,13 +667,8 @@ show.against_prediction(
     "one_worker_gain", round(SERIAL_RUN.seconds / ONE_AHEAD.seconds, 2), unit="×", source="recorded on a 2-core CPU"
 )
 with reveal("one_worker_gain"):
-    fig, panels = figure(3, 1, width=12.5, height=7.4, sharex=True, height_ratios=[3, 3, 9])
-    for axes, (title, trace) in zip(panels, RUNS.items(), strict=True):
-        gantt.draw(trace, axes, until=0.62)
-        axes.set_title(f"Recorded, {title}: training {100 * VERDICTS[title].utilisation:.0f}% of the time")
-        if axes is not panels[-1]:
-            axes.set_xlabel("")
-    show.figure(fig, "three recorded loops: with nothing in advance, one worker ahead, and four workers ahead")
+    recorded = feeding.draw_recorded({f"Recorded, {title}": trace for title, trace in RUNS.items()})
+    show.figure(recorded, "three recorded loops: with nothing in advance, one worker ahead, and four workers ahead")
 debrief(
     "waits",
     """Blame follows the sample that comes next, because no other sample can end the wait. In the recorded loops, one after the
@@ -1097,23 +1087,6 @@ hint(
     "Keep the open tickets in a list, oldest first, and count how many keys were requested. How many must that be before each `receive`?",
     "`try: … finally:` runs whatever happened, and lets the exception through. A ticket that you are about to receive is not open afterwards, however `receive` ends.",
 )
-SAMPLE_BYTES = 600_000
-
-
-def draw_ahead(ahead):
-    stages = [
-        pipeline.Stage("fetch", latency=0.037, workers=5),
-        pipeline.Stage("train", latency=0.010),
-    ]
-    trace = pipeline.simulate(stages, [SAMPLE_BYTES] * 60, ahead)
-    fig, axes = figure(width=11.0, height=2.9)
-    gantt.draw(trace, axes, until=0.2)
-    axes.set_title(
-        f"ahead = {ahead}: training {100 * trace.utilisation:.0f}% of the time, at most {ahead + 1} samples alive"
-    )
-    return fig
-
-
 predict(
     "live_gain",
     "A store of 30 ms and 100 MB/s, samples of 0.1 MB, steps of 12 ms. Six threads fetch twelve samples ahead. How many times faster is the loop?",
@@ -1122,10 +1095,11 @@ predict(
 myth("feed-2")
 with reveal("live_gain"):
     animate(
-        draw_ahead,
+        feeding.draw_ahead,
         range(6),
         seconds=1.6,
         caption="fetches of 37 ms, steps of 10 ms, asking further and further ahead (model)",
+        still=2,
     )
 SLOW, STEP = MemoryStore({str(n): bytes(100_000) for n in range(40)}), 0.012
 
@@ -1283,21 +1257,9 @@ hint(
     "Batch i goes into buffer i mod 2.",
     "Two events per batch: one recorded in the copy stream behind the copy, on which the compute stream waits, and one recorded in the compute stream behind the step, on which the copy stream waits two batches later.",
 )
-COPIES = [0.006, 0.014, 0.006, 0.006, 0.006, 0.020, 0.006, 0.006] * 2
-copied, stepped, work = [], [], []
-for n, took in enumerate(COPIES):
-    start = max(copied[-1] if n else 0.0, stepped[n - 2] if n > 1 else 0.0)
-    copied.append(start + took)
-    work.append(pipeline.Interval("copy", 0, n, start, copied[-1]))
-    start = max(copied[-1], stepped[-1] if n else 0.0)
-    stepped.append(start + 0.012)
-    work.append(pipeline.Interval("compute", 0, n, start, stepped[-1]))
-fig, axes = figure(width=11.0, height=2.1)
-gantt.draw(pipeline.Trace((("copy", 1), ("compute", 1)), tuple(work)), axes, until=0.2)
-axes.set_title("Short and long copies beside steps of 12 ms: what the specification asks for")
 show.figure(
-    fig,
-    "copies and steps in two streams; a long copy delays one step, and no copy starts before the step two batches earlier",
+    feeding.draw_buffers([0.006, 0.014, 0.006, 0.006, 0.006, 0.020, 0.006, 0.006] * 2, step=0.012),
+    "short and long copies beside steps of 12 ms: with one buffer they take turns; with two, only a long copy delays a step",
 )
 debrief(
     "double_buffer",
@@ -1412,82 +1374,34 @@ with check("tune", "fast, with little memory", hidden="other loops"):
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data.loading.prefetch import Prefetcher
-from threeloops.data.loading.workers import SimulatedWorker
-from threeloops.data.storage.slow_store import VirtualStore
-from threeloops.simulation.clock import VirtualClock
-
 hint(
     "tune",
     "First the pace: something bounds the time of a sample from below, whatever the settings. It is one thing in A, another in B, and a third in F.",
     "Little's law twice: once for the workers, and once for the samples that are alive. How long does each of them stay?",
     "Trying settings with `seconds_per_sample`, from small to large, is just as good.",
 )
-BATCHES = MemoryStore({str(n): bytes(SAMPLE_BYTES) for n in range(64)})
-CREWS = list(range(1, 11))
-
-
-def utilisation(workers, ahead, bandwidth=200e6, step=0.010):
-    """Of the library's prefetcher on a virtual clock; the first sample does not count."""
-    clock = VirtualClock()
-    store = VirtualStore(BATCHES, SharedLink(latency=0.030, bandwidth=bandwidth), clock)
-    fetched = Prefetcher(list(BATCHES.objects), lambda n: SimulatedWorker(store, 0.004, str(n)), workers, ahead)
-    began = None
-    for _ in fetched:
-        began = clock.now() if began is None else began
-        clock.sleep_until(clock.now() + step)
-    return len(BATCHES.objects) * step / (clock.now() - began)
-
-
-def draw_pipeline(latency_ms, megabytes_per_second, fetchers, decode_ms, decoders, ahead, train_ms):
-    stages = [
-        pipeline.Stage("request", latency=latency_ms / 1e3, workers=fetchers, queue=0),
-        pipeline.Stage("transfer", bandwidth=megabytes_per_second * 1e6),
-        pipeline.Stage("decode", latency=decode_ms / 1e3, workers=decoders),
-        pipeline.Stage("train", latency=train_ms / 1e3),
-    ]
-    trace = pipeline.simulate(stages, [SAMPLE_BYTES] * 160, ahead)
-    verdict = diagnosis.diagnose(trace)
-    advice = f"halving its cost gives up to {verdict.gain[verdict.limit]:.2f}×"
-    busiest = max(sum(each.seconds for each in trace.by_stage[name]) / workers for name, workers in trace.stages) / 160
-    if train_ms / 1e3 / trace.utilisation > 1.05 * busiest:
-        advice = "the loop is slower than that: ask further ahead"
-    rows = fetchers + decoders + 2
-    fig, axes = figure(width=11.5, height=1.6 + min(0.27 * rows, 3.6))
-    axes.tick_params(axis="y", labelsize=min(11, 190 / rows))
-    gantt.draw(trace, axes, until=7 * max(latency_ms, train_ms, 10) / 1e3)
-    axes.set_title(
-        f"training {100 * trace.utilisation:.0f}% of the time; largest cost: {verdict.limit}; {advice}"
-        f"\nsamples of 0.6 MB, at most {ahead + 1} alive: {(ahead + 1) * SAMPLE_BYTES / 1e6:.1f} MB",
-        fontsize=11,
-    )
-    return fig
-
-
 predict(
     "narrow_link",
     "Loop B has a link of 50 MB/s and samples of 0.6 MB; its step takes 10 ms. With ten workers and twenty samples ahead, how busy is the trainer?",
     unit="%",
 )
+CREWS = range(1, 11)
 CURVES = {
-    "200 MB/s, two per worker in advance": [utilisation(w, 2 * w) for w in CREWS],
-    "50 MB/s, two per worker in advance": [utilisation(w, 2 * w, bandwidth=50e6) for w in CREWS],
-    "200 MB/s, one in advance": [utilisation(w, 1) for w in CREWS],
+    "200 MB/s, two per worker in advance": [feeding.utilisation(w, 2 * w) for w in CREWS],
+    "50 MB/s, two per worker in advance": [feeding.utilisation(w, 2 * w, bandwidth=50e6) for w in CREWS],
+    "200 MB/s, one in advance": [feeding.utilisation(w, 1) for w in CREWS],
 }
 narrow = CURVES["50 MB/s, two per worker in advance"][-1]
 show.against_prediction(
     "narrow_link", round(100 * narrow), unit="%", source="the library's prefetcher on a virtual clock"
 )
 with reveal("narrow_link"):
-    fig, axes = figure(width=9.5, height=3.4)
-    for (label, values), style in zip(CURVES.items(), ("o-", "s-", "^-"), strict=True):
-        axes.plot(CREWS, [100 * v for v in values], style, ms=5)
-        axes.text(10.2, 100 * values[-1], label, va="center", fontsize=9)
-    axes.set(xlabel="workers", ylabel="% of the time training", xlim=(0.5, 14.5), ylim=(0, 106), xticks=CREWS)
-    axes.set_title("Workers overlap latencies; they do not widen the link")
-    show.figure(fig, "utilisation by number of workers, for a wide link, a narrow one, and one sample in advance")
+    show.figure(
+        feeding.draw_crews(CURVES),
+        "utilisation by number of workers, for a wide link, a narrow one, and one sample in advance",
+    )
 explore(
-    draw_pipeline,
+    feeding.draw_pipeline,
     labels={"megabytes_per_second": "link (MB/s)", "ahead": "samples ahead"},
     latency_ms=(0, 100, 5, 30),
     megabytes_per_second=(20, 500, 20, 200),
@@ -1702,9 +1616,32 @@ hint(
     "Keep one number, the offset of the present header. Contents of 0, 512 and 1,024 bytes have no zeros behind them.",
     "Split off the folder first, and then the file's own name: `str.partition` splits at the first place, `str.rpartition` at the last.",
 )
+predict(
+    "shard_gain",
+    "10,000 images of 100 kB, each with a label of 2 bytes, in a store of 30 ms and 200 MB/s; 16 readers, each of which waits for its object. How many times faster is an epoch if they lie in shards of 100?",
+    unit="×",
+)
+IMAGES, IMAGE, LABEL = 10_000, 100_000, 2
+IN_A_SHARD = sum(512 + size + -size % 512 for size in (IMAGE, LABEL))  # bytes of a sample in a tar file
+SMALL = feeding.epoch_seconds([IMAGE, LABEL] * IMAGES)
+SHARDED = {
+    n: feeding.epoch_seconds([n * IN_A_SHARD + 1024] * (IMAGES // n)) for n in (1, 2, 5, 10, 20, 50, 100, 500, 2000)
+}
+show.against_prediction("shard_gain", round(SMALL / SHARDED[100], 1), unit="×", source="model: two numbers")
+with reveal("shard_gain"):
+    floor = IMAGES * (IMAGE + LABEL) / 200e6
+    show.figure(
+        feeding.draw_objects(SHARDED, SMALL, floor),
+        "seconds per epoch fall to what the bytes take with five samples per shard",
+    )
 debrief(
     "read_shard",
-    """A header protects itself with a sum of its bytes. The contents have nothing: a flipped bit in an image is read as it is (the
+    """Why shards at all? It is Little's law once more: to keep 200 MB/s busy at 30 ms, 6 MB have to be under way. Half of the
+    sixteen readers wait for labels, so eight images, 0.8 MB, are. With five images per shard they have 8 MB. Larger shards
+    mean fewer objects to list and to bill, and longer reads for disks that seek. The price is that what is read in one piece
+    is shuffled in one piece: mix shards, and draw from a buffer of samples. Fewer shards than readers leave readers idle.
+
+    A header protects itself with a sum of its bytes. The contents have nothing: a flipped bit in an image is read as it is (the
     dives compare this with the checksums of TFRecord).
 
     This is a subset. `tar cf x.tar folder` also writes a member for the folder, which WebDataset and the library skip, and
@@ -1741,7 +1678,7 @@ debrief(
 # `ValueError` names `position` if it is not one of 0 … `samples` − 1, and `worker` if there is no such worker.
 
 
-# %% nbgrader={"grade": false, "grade_id": "resume", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "Sampler", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""
 
@@ -1789,8 +1726,8 @@ class Sampler:
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_batches", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "who gets which samples", part="batches", hidden="other sizes, workers and positions"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_batches", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "who gets which samples", part="batches", hidden="other sizes, workers and positions"):
 
     def hands(sampler, worker, expected, what, why=""):
         got = sampler.batch_for(worker)
@@ -1843,8 +1780,8 @@ with check("resume", "who gets which samples", part="batches", hidden="other siz
                 hands(sampler, worker, expected, f"a batch of worker {worker} of {workers}, {samples} samples, {state}")
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_state", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "where to go on", part="state", hidden="runs that are killed again and again"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_state", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "where to go on", part="state", hidden="runs that are killed again and again"):
 
     def stands(sampler, expected, what, why=""):
         check.equal(sampler.state(), expected, what=f"the state {what}", hint=why)
@@ -1912,8 +1849,8 @@ with check("resume", "where to go on", part="state", hidden="runs that are kille
             )
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "positions and workers that do not exist", part="errors", hidden="others"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "positions and workers that do not exist", part="errors", hidden="others"):
     check.raises(ValueError, Sampler, 10, 3, 1, State(0, 0, 10), names="position")
     check.raises(ValueError, Sampler, 10, 3, 1, State(0, 0, -1), names="position")
     check.raises(ValueError, Sampler(10, 4, 3, State(7, 2, 0)).batch_for, 3, names="worker")
@@ -1928,12 +1865,10 @@ with check("resume", "positions and workers that do not exist", part="errors", h
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from collections import Counter
-
 from threeloops.data.loading.sampler import SamplerState, advanced, remaining
 
 hint(
-    "resume",
+    "Sampler",
     "Cut what is left into a list of batches once, in `__init__`; `.tolist()` makes Python's own numbers. Then two kinds of counters are enough: how many batches each worker was handed, and how many batches were trained on.",
     "The n-th batch of worker w is batch w + n · workers. Batch b can only have been trained on if worker b mod workers was handed more than b // workers batches.",
     "The position is where the sampler began plus the lengths of the batches that were trained on.",
@@ -1953,16 +1888,15 @@ WAYS = {
     + list(remaining(advanced(SamplerState(seed=0), TOTAL, STOP + UNDER_WAY), TOTAL)),
     "go on behind what was trained on": began + list(remaining(advanced(SamplerState(seed=0), TOTAL, STOP), TOTAL)),
 }
-rows = []
-for name, seen in WAYS.items():
-    counts = Counter(int(n) for n in seen)
-    never, once = sum(counts[n] == 0 for n in range(TOTAL)), sum(counts[n] == 1 for n in range(TOTAL))
-    rows.append([name, once, TOTAL - never - once, never])
-show.against_prediction("lost_samples", rows[2][3], unit="samples", source="counted")
+lost = TOTAL - len({int(n) for n in WAYS["go on behind what was fetched"]})
+show.against_prediction("lost_samples", lost, unit="samples", source="counted")
 with reveal("lost_samples"):
-    show.table(rows, ["way to resume", "seen once", "seen twice", "never seen"])
+    show.figure(
+        feeding.draw_ways(WAYS, remaining(SamplerState(seed=0), TOTAL)),
+        "each sample of an epoch, at its place in the order: seen once, twice or never, for four ways to resume after 400",
+    )
 debrief(
-    "resume",
+    "Sampler",
     """The third row is what a loader does that saves the position of its own iterator: it loses exactly what was under way. Nobody
     notices sixteen samples of a thousand, but after forty interruptions of a long run they are nearly two thirds of an epoch.
 
@@ -1977,6 +1911,145 @@ debrief(
     `drop_last`. It has no position from which to go on.""",
     parts=("batches", "state", "errors"),
 )
+
+# %% [markdown]
+# ## 8 · Your loop
+#
+# Now your functions work together. 512 samples lie in 64 shards, in a store of 30 ms and 4 MB/s, and a small regression trains on
+# one shard per step. `waits` and `forecast` read the trace of a loop without prefetching, and `tune` chooses settings. With
+# these the epoch begins again, until Ctrl+C before step 24. A crew of another size goes on from your sampler's state.
+
+
+# %% tags=["demo"]
+def train(parts, model, state, settings, store, stop=None):
+    """Train from `state` to the end of the epoch, or to Ctrl+C before step `stop`. Returns where to go on."""
+    sampler = parts.Sampler(len(store.objects), 1, settings.workers, state)
+    keys = []
+    while batch := sampler.batch_for(len(keys) % settings.workers):
+        keys += [f"{number:02}.tar" for number in batch]
+
+    def step(data):
+        if len(store.trained) == stop:
+            raise KeyboardInterrupt
+        model.learn(parts.read_shard(keys[len(store.trained)], data))
+        store.train(data)
+        sampler.trained()
+
+    with suppress(KeyboardInterrupt):
+        parts.feed(keys, settings.ahead, store.request, store.receive, store.cancel, step)
+    return sampler.state()
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from collections import Counter
+from types import SimpleNamespace
+
+
+class CrewStore(FarStore):
+    """A FarStore with workers, each of which fetches a shard and decodes it before the next. It keeps a trace."""
+
+    def __init__(self, loop, workers, first=0, now=0.0):
+        super().__init__(SHARDS, loop.latency, loop.bandwidth, loop.step)
+        self.decode, self.free, self.first, self.now, self.intervals = loop.decode, [now] * workers, first, now, []
+
+    def request(self, key):
+        now, worker = self.now, len(self.requested) % len(self.free)
+        self.now = asked = max(now, self.free[worker])
+        ticket = super().request(key)
+        self.now, fetched = now, self.link_free
+        self.free[worker] = fetched + self.decode
+        self.tickets[ticket] = (key, asked, self.free[worker])
+        for stage, start, end in (("fetch", asked, fetched), ("decode", fetched, self.free[worker])):
+            self.intervals.append(Interval(stage, worker, self.first + ticket, start, end))
+        return ticket
+
+    def train(self, data):
+        start = self.now
+        super().train(data)
+        self.intervals.append(Interval("train", 0, self.first + len(self.trained) - 1, start, self.now))
+
+    def trace(self, title):
+        crew = len(self.free)
+        return Trace(title, [Stage("fetch", crew), Stage("decode", crew), Stage("train", 1)], self.intervals)
+
+
+class Regression:
+    """Least squares by SGD, a step per shard."""
+
+    def __init__(self):
+        self.weights, self.seen = np.zeros(16), []
+
+    def learn(self, samples):
+        x, y = (np.stack([np.frombuffer(each.parts[part]) for each in samples]) for part in ("x", "y"))
+        self.weights = self.weights + 0.05 * x.T @ (y[:, 0] - x @ self.weights) / len(samples)
+        self.seen += [each.key for each in samples]
+
+
+rng = np.random.default_rng(0)
+INPUTS = rng.standard_normal((512, 16))
+TARGETS = INPUTS @ rng.standard_normal(16)
+SHARDS = {
+    f"{n:02}.tar": write_shard(
+        [Sample(f"{i:03}", {"x": INPUTS[i].tobytes(), "y": TARGETS[i].tobytes()}) for i in range(8 * n, 8 * n + 8)]
+    )
+    for n in range(64)
+}
+LOOP = Loop(0.030, 4e6, len(SHARDS["00.tar"]), 0.004, 0.006, 1e6)
+
+
+def diagnosed(trace):
+    return diagnose(feeding.as_trace(trace))
+
+
+REFERENCE = {  # the library's own pieces
+    "waits": diagnosed,
+    "forecast": diagnosed,
+    "feed": feeding.feed,
+    "tune": lambda loop: Settings(7, 7),
+    "read_shard": feeding.read_shard,
+    "Sampler": feeding.Sampler,
+}
+
+
+def life(parts):
+    """A loop alone, its diagnosis, and a loop with the chosen settings that is killed and resumed."""
+    alone, start = CrewStore(LOOP, 1), State(3, 0, 0)
+    train(parts, Regression(), start, Settings(1, 0), alone)
+    trace, settings = alone.trace("one shard at a time"), parts.tune(LOOP)
+    seen, advice, model = parts.waits(trace), parts.forecast(trace), Regression()
+    killed = CrewStore(LOOP, settings.workers)
+    state = train(parts, model, start, settings, killed, stop=24)
+    resumed = CrewStore(LOOP, settings.workers + 1, first=24, now=killed.now + 0.05)
+    end = train(parts, model, state, Settings(settings.workers + 1, settings.ahead), resumed)
+    whole = Regression()
+    train(parts, whole, start, settings, CrewStore(LOOP, settings.workers))
+    errors = [np.square(TARGETS - INPUTS @ each.weights).mean() for each in (model, whole)]
+    counts, after = Counter(model.seen), parts.waits(killed.trace("with settings"))
+    rows = [
+        ("training, one shard at a time", f"{100 * seen.utilisation:.0f}% of the time"),
+        ("to blame for the waiting", ", ".join(f"{stage} {s:.2f} s" for stage, s in seen.blame.items())),
+        ("limit, and the gain from halving it", f"{advice.limit}, {advice.gain[advice.limit]:.2f}×"),
+        ("settings", f"{settings.workers} workers, {settings.ahead} ahead"),
+        ("training, with these", f"{100 * after.utilisation:.0f}% of the time"),
+        ("requests open after Ctrl+C", f"{len(killed.tickets)}, of {len(killed.requested) - 24} under way"),
+        ("resumed at, and ended at", ", ".join(f"epoch {s.epoch} position {s.position}" for s in (state, end))),
+        ("samples seen once, of 512", sum(counts[f"{i:03}"] == 1 for i in range(512))),
+        ("error after the epoch, and if never killed", ", ".join(f"{error:.9f}" for error in errors)),
+    ]
+    lost = range(24, len(killed.requested))
+    return rows, [feeding.as_trace(store.trace("")) for store in (alone, killed, resumed)], lost
+
+
+if parts := together(*REFERENCE, library=REFERENCE):
+    rows, (alone, killed, resumed), lost = life(parts)
+    model_rows, *_ = life(SimpleNamespace(**REFERENCE))
+    show.table(
+        [(what, own, reference) for (what, own), (_, reference) in zip(rows, model_rows, strict=True)],
+        ["512 samples in 64 shards", "your pieces", "the library's"],
+    )
+    show.figure(
+        feeding.draw_life(alone, killed, lost, resumed), "the loop alone, and with these settings, killed and resumed"
+    )
 
 # %% [markdown]
 # ## In practice

@@ -85,7 +85,7 @@ POINTS = {
         "double_buffer": 14,
         "tune": 14,
         "read_shard": 14,
-        "resume": 15,
+        "Sampler": 15,
     },
     "08_collectives": {
         "sum_through_rank_0": 15,
