@@ -963,7 +963,8 @@ term("bank conflict")
 #
 # `matmul_traffic(m: int, k: int, n: int, block_m: int, block_n: int, bytes_per_element: int) -> int`
 #
-# - The bytes that all programs ask for, exactly, as an `int`, however large. Each program computes one tile of at most `block_m` × `block_n`.
+# - The bytes that all programs ask for, exactly, as an `int`, however large. Each program computes one tile of at most
+#   `block_m` × `block_n`.
 # - It loads the rows of A and the columns of B that its tile needs, each element once, and stores its tile. Nothing beyond
 #   an edge is loaded or stored.
 
