@@ -36,7 +36,7 @@ def labs() -> tuple[Lab, ...]:
 
 _LABS = (
     Lab(0, "start_here", "Start here", "Can this machine teach me?", "start", checks=12),
-    Lab(1, "roofline", "The roofline", "Is the GPU doing useful math?", "inner", checks=15),
+    Lab(1, "roofline", "The roofline", "Is the GPU doing useful math?", "inner", checks=16),
     Lab(2, "memory_hierarchy", "The memory hierarchy", "Why do kernels stall?", "inner", checks=14),
     Lab(3, "triton_fusion", "Fusion in Triton", "Why do fewer, fatter kernels win?", "inner", checks=14),
     Lab(4, "flash_attention", "FlashAttention", "Can an algorithm move less memory?", "inner", checks=15),
