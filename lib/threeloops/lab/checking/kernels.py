@@ -3,7 +3,7 @@
 The module also makes the inputs of these checks, because all of these labs use the same ones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ import torch
 from threeloops.lab.checking.check import check
 
 __all__ = [
-    "alike", "name_of", "require_compiled", "require_nothing", "require_sound", "seeded", "unwritten",
+    "alike", "name_of", "require_compiled", "require_nothing", "require_sound", "seeded", "slip_of",
+    "unwritten",
 ]  # fmt: skip
 
 
@@ -30,6 +31,15 @@ def alike(got: Any, expected: torch.Tensor, tolerance: float = 1e-4) -> bool:
     if not (torch.is_tensor(got) and got.shape == expected.shape):
         return False
     return torch.allclose(got.double(), expected.double(), 0, tolerance)
+
+
+def slip_of(got: Any, slips: Mapping[str, Any], tolerance: float = 1e-4) -> str:
+    """Return the cause whose values an answer has, or "" if it has none of them.
+
+    `slips` gives the values of known slips as nested lists of numbers, worked out beforehand. So a visible test names a
+    slip and contains no formula.
+    """
+    return next((cause for cause, values in slips.items() if alike(got, torch.tensor(values), tolerance)), "")
 
 
 def unwritten(run: Any, got: Any) -> str:

@@ -104,6 +104,14 @@ def test_an_answer_is_like_a_slip_only_with_its_shape_and_its_values(got, same):
     assert kernels.alike(torch.tensor([1.0, 2.0002]), expected, 1e-3)
 
 
+def test_a_slip_is_named_only_for_its_own_values():
+    slips = {"added": [[3.0, 4.0]], "multiplied": [[2.0, 4.0]]}
+    assert kernels.slip_of(torch.tensor([[2.0, 4.0]]), slips) == "multiplied"
+    assert kernels.slip_of(torch.tensor([[3.01, 4.0]]), slips, 0.1) == "added"
+    for other in (torch.tensor([[3.01, 4.0]]), torch.tensor([3.0, 4.0]), torch.full((1, 2), float("nan")), None):
+        assert kernels.slip_of(other, slips) == ""
+
+
 def test_nan_was_computed_or_nobody_wrote_it(cell):
     ones = replay(cell.divide, torch.ones(20))
     assert kernels.unwritten(ones, ones.outputs) == ""
