@@ -150,7 +150,7 @@ def draw_segments(layers: int, b: float, c: float, tracked: Mapping[int, float],
     axes.bar(range(len(ks)), segments, bottom=inputs, color=palette.orange, width=0.62)
     axes.plot([ks.index(k) for k in tracked], [size / 2**20 for size in tracked.values()], "D", color=palette.ink, ms=5)
     axes.axhline(everything / 2**20, color=palette.vermillion, lw=1.5, ls="--")
-    axes.text(-0.4, everything / 2**20, "nothing recomputed", va="bottom", color=palette.vermillion)
+    axes.text(-0.4, 1.02 * everything / 2**20, "nothing recomputed", va="bottom", color=palette.vermillion)
     top = everything / 2**20
     for level, shade, words in (
         (0.82, palette.blue, "blue: (L/k)·b, inputs of all segments"),
@@ -213,7 +213,7 @@ def draw_journey(fetch: float, update: float, write: float, chunks: int = 6) -> 
         axes.set_title(f"{buffers} buffer{'s' * (buffers > 1)}: {ends[buffers]:g} units of time{saved}", fontsize=11)
         axes.set(yticks=[0, 1], yticklabels=["link", "update"], xlim=(0, 1.02 * ends[1]))
         axes.grid(axis="y", visible=False)
-    panels[-1].set_xlabel("time (f: fetch, u: update, w: write)")
+    panels[-1].set_xlabel("time (blue: fetch, orange: update, green: write)")
     return fig
 
 
