@@ -81,12 +81,11 @@ POINTS = {
     "07_feeding_the_gpu": {
         "waits": 12,
         "forecast": 14,
-        "feed": 15,
-        "double_buffer": 12,
-        "tune": 12,
-        "epoch_seconds": 9,
-        "read_shard": 13,
-        "resume": 13,
+        "feed": 17,
+        "double_buffer": 14,
+        "tune": 14,
+        "read_shard": 14,
+        "Sampler": 15,
     },
     "08_collectives": {
         "sum_through_rank_0": 15,
