@@ -215,8 +215,14 @@ def draw_rows(rows: int) -> "Figure":
         axes.plot([rows], [levels[at]], "o", color=colour, ms=9 if name == longer else 6)
         axes.text(_ROWS[-1] * 1.25, levels[-1], name, color=colour, weight="bold", va="center")
         note = {"ha": "center", "va": "bottom" if name == longer else "top"}
-        axes.annotate(f"{levels[at]:.3g} µs", (rows, levels[at]), (0, 9 if name == longer else -9), **note,
-                      textcoords="offset points", color=colour)  # fmt: skip
+        axes.annotate(
+            f"{levels[at]:.3g} µs",
+            (rows, levels[at]),
+            (0, 9 if name == longer else -9),
+            **note,
+            textcoords="offset points",
+            color=colour,
+        )
     axes.set(xscale="log", yscale="log", xlim=(0.7, 12000), ylim=(0.01, 600))
     axes.set_xticks([1, 4, 16, 64, 256, 1024, 4096], ["1", "4", "16", "64", "256", "1,024", "4,096"])
     axes.minorticks_off()
@@ -242,8 +248,13 @@ def draw_roofline(machine: str, dtype: str, operation: str, log2_tokens: int) ->
     axes.text(roof.ridge_point * 1.1, 0.12, f"ridge {roof.ridge_point:.0f} FLOP per byte")
     axes.text(9e4, roof.peak_flops / 1e12 * 1.15, machine, ha="right", va="bottom", weight="bold")
     sizes = [OPERATIONS[operation](2**power, BYTES[dtype]) for power in range(15)]
-    axes.plot([work.intensity for work in sizes], [roof.attainable(work) / 1e12 for work in sizes], ".",
-              color=palette.sky, ms=6)  # fmt: skip
+    axes.plot(
+        [work.intensity for work in sizes],
+        [roof.attainable(work) / 1e12 for work in sizes],
+        ".",
+        color=palette.sky,
+        ms=6,
+    )
     tokens = 2**log2_tokens
     work = OPERATIONS[operation](tokens, BYTES[dtype])
     bound = roof.bound(work)
@@ -295,9 +306,13 @@ def draw_judged(passes: dict[str, Sequence[Judged]]) -> "Figure":
     """
     counts = [len(rows) for rows in passes.values()]
     fig, panels = figure(
-        len(passes), 1, width=8.6, height=0.6 + sum(0.36 * count + 0.62 for count in counts), squeeze=False,
+        len(passes),
+        1,
+        width=8.6,
+        height=0.6 + sum(0.36 * count + 0.62 for count in counts),
+        squeeze=False,
         gridspec_kw={"height_ratios": counts},
-    )  # fmt: skip
+    )
     for axes, (title, rows) in zip(panels[:, 0], passes.items(), strict=True):
         longest = max(row.span.wall_us for row in rows)
         scale, unit = (1e3, "ms") if longest >= 1e3 else (1.0, "µs")
@@ -344,15 +359,19 @@ def draw_held(passes: dict[str, tuple[str, Any]]) -> "Figure":
 def draw_repairs(
     programs: dict[str, tuple[Sequence[Round], Sequence[Round]]], marks: dict[str, tuple[str, float]] | None = None
 ) -> "Figure":
-    """Draw the wall time after each round of repairs, and the reference's as a black line.
+    """Draw the wall time after each round of repairs, and the reference's as an upright stroke.
 
     `programs` has one's own rounds and the reference's per title, and `marks` another time to compare with per title.
     """
     rows = [max(len(own), len(reference)) for own, reference in programs.values()]
     fig, panels = figure(
-        len(rows), 1, width=8.6, height=0.9 + sum(0.42 * count + 0.75 for count in rows), squeeze=False,
+        len(rows),
+        1,
+        width=8.6,
+        height=0.9 + sum(0.42 * count + 0.75 for count in rows),
+        squeeze=False,
         gridspec_kw={"height_ratios": rows},
-    )  # fmt: skip
+    )
     for axes, (title, (own, reference)) in zip(panels[:, 0], programs.items(), strict=True):
         longest = max(one.wall_us for one in (*own, *reference)) / 1e3
         for place, one in enumerate(own):
@@ -372,5 +391,5 @@ def draw_repairs(
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         axes.set(xlim=(0, 1.5 * longest), ylim=(count - 0.4, -1.05 if marks and title in marks else -0.6), title=title)
-    panels[-1, 0].set_xlabel("ms of wall time; black lines: the reference")
+    panels[-1, 0].set_xlabel("ms of wall time; upright strokes: the reference")
     return fig
