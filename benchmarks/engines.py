@@ -23,7 +23,7 @@ from threeloops.resident import use_huge_pages
 from threeloops_grader.machine.provenance import Provenance
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.engines_peers import LLAMA_CPP, OURS, new_engine, peers
+from benchmarks.engines_peers import LLAMA_CPP, OURS, clock_of, new_engine, peers
 from benchmarks.progress import finished
 from benchmarks.result import Result, Series, digits
 
@@ -82,7 +82,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             f"{answer} new tokens each, greedy, float32 weights, randomly initialised",
             "llama.cpp keeps keys and values in float16 and the others in float32; its call includes what its server "
             "does for a request",
-            "the memory of the process, which holds all engines, is in huge pages, as in the course's service",
+            "each engine runs in a process of its own, with its memory in huge pages, as in the course's service",
             *missing,
         ],
     )
@@ -95,28 +95,20 @@ def _compare(
     prompts = torch.randint(model.config.vocabulary_size, (batch, _PROMPT)).tolist()
     with peers(model, threads, batch) as (parties, missing):
         rates: dict[str, list[float]] = {name: [] for name in parties}
-        answers = {name: generate(prompts, answer) for name, generate in parties.items()}
+        answers = {name: party.generate(prompts, answer)[0] for name, party in parties.items()}
         for name, given in answers.items():
-            assert [len(each) for each in given] == [answer] * batch, f"{name} gave other numbers of tokens"
-        use_huge_pages()  # as the service does, for all parties
-        clock = _clock(threads)
+            assert [len(tokens) for tokens in given] == [answer] * batch, f"{name} gave other numbers of tokens"
         for _ in range(rounds):
-            for name, generate in parties.items():
+            for name, party in parties.items():
                 time.sleep(_REST)
-                started = clock()
-                generate(prompts, answer)
-                rates[name].append(batch * answer / (clock() - started))
+                _, seconds = party.generate(prompts, answer)
+                rates[name].append(batch * answer / seconds)
     alike = {
         name: f"{sum(mine == theirs for mine, theirs in zip(answers[OURS], given, strict=True))} of {batch}"
         for name, given in answers.items()
         if name != OURS
     }
-    return {name: tuple(each) for name, each in rates.items()}, alike, missing
-
-
-def _clock(threads: int) -> Callable[[], float]:
-    """CPU seconds of one thread, which a busy machine changes little; with more, whoever waits for another spins."""
-    return time.process_time if threads == 1 else time.perf_counter
+    return {name: tuple(samples) for name, samples in rates.items()}, alike, missing
 
 
 def where_a_step_goes(model: GPT, threads: int, batch: int, *, steps: int = 40) -> dict[str, float]:
@@ -138,7 +130,7 @@ def _parts_of_a_step(model: GPT, threads: int, batch: int, steps: int) -> dict[s
     for _ in range(_PROMPT):
         engine.step()
     use_huge_pages()
-    clock = _clock(threads)
+    clock = clock_of(threads)
     executed, computed = _timed(runner, "execute", clock), _timed(runner.cache, "run", clock)
     whole = []
     for _ in range(steps):

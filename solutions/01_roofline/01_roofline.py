@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Is the GPU doing useful math?
 #     minutes: 175
-#     withholds: [threeloops.inner.costs, threeloops.inner.roofline, threeloops.inner.profiling.operators, threeloops.inner.profiling.peak_memory, threeloops.inner.profiling.profiler]
+#     withholds: [threeloops.inner.costs, threeloops.inner.roofline, threeloops.inner.profiling.operators, threeloops.inner.profiling.peak_memory, threeloops.inner.profiling.profiler, threeloops.lab.drawings.inner.roofline]
 #     edition: 2
 # ---
 
@@ -40,7 +40,6 @@ from threeloops.lab import (
     check,
     debrief,
     explore,
-    figure,
     hint,
     palette,
     predict,
@@ -177,6 +176,7 @@ TRACES = {  # (issue µs, busy µs, FLOP, bytes, whether the host waits)
     "D": repeated(8, (6.0, 600.0, 5e11, 1e8), *[(6.0, 20.0, 2e7, 3.2e7)] * 4),
     "E": repeated(8, (6.0, 300.0, 3e7, 1.2e8), (6.0, 100.0, 8e10, 3e7), (6.0, 40.0, 3e7, 6.6e7)),
     "F": repeated(8, (6.0, 60.0, 5e10, 3e7, True), *[(6.0, 90.0, 7e7, 1.5e8)] * 4),
+    "G": repeated(8, (6.0, 50.0, 4e7, 8e7), (6.0, 40.0, 3.2e10, 3e7)),
 }
 FIXES = ("CUDA graph", "no waiting", "fusion", "faster format", "better kernels")
 
@@ -222,8 +222,8 @@ def require_work(got, moved, flops, what, moved_slips=(), flop_slips=()):
     """Bytes and FLOPs, each with a cause where one was recognised."""
     check.true(hasattr(got, "bytes") and hasattr(got, "flops"), f"{what} = {got!r}: expected a Work(bytes, flops)")
     for name, count, unit, slips in (("bytes", moved, "B", moved_slips), ("flops", flops, "FLOP", flop_slips)):
-        found = getattr(got, name)
-        check.close(found, float(count), rtol=1e-12, unit=unit, what=f"{name} of {what}", hint=slip(found, dict(slips)))
+        own = getattr(got, name)
+        check.close(own, float(count), rtol=1e-12, unit=unit, what=f"{name} of {what}", hint=slip(own, dict(slips)))
 
 
 def judges(classify, expected, span, roof, why=""):
@@ -261,48 +261,26 @@ def made_profile(seed, device):
     return Profile(f"random {seed}", "synthetic", device, Roof(1e10, 1e9), clock + 1.0, events, allocations)
 
 
-# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
-def draw_question():
-    fig, axes = figure(width=9.5, height=3.3)
-    for left, name in ((0.0, "memory"), (4.6, "chip")):
-        axes.barh([2.6], [2.4], left=left, height=0.9, color="none", edgecolor=palette.ink)
-        axes.text(left + 1.2, 2.6, name, ha="center", va="center", weight="bold")
-    axes.annotate("", (4.5, 2.6), (2.5, 2.6), arrowprops={"arrowstyle": "-|>", "color": palette.orange, "linewidth": 4})
-    axes.text(3.5, 2.75, "3.35 TB/s", ha="center", va="bottom")
-    axes.text(7.2, 2.6, "989 TFLOP/s in BF16", va="center")
-    names = ("matmul, 32,768 tokens", "matmul, one token", "attention", "softmax", "LayerNorm")
-    for row, name in enumerate(names):
-        level = 1.6 - 0.5 * row
-        axes.text(2.4, level, name, ha="right", va="center")
-        axes.barh([level], [7.5], left=2.6, height=0.3, color="none", edgecolor=palette.grey)
-        axes.text(6.35, level, "?", ha="center", va="center", color=palette.vermillion, weight="bold")
-    axes.set(
-        xlim=(-0.4, 11),
-        ylim=(-0.8, 3.2),
-        xticks=[],
-        yticks=[],
-        title="How much of an H100's math can each operation keep busy?",
+def chooses(choose_fix, name, trace, roof, after):
+    """`after`: µs that the trace takes after each of FIXES. Returns those of the chosen fix, and the least."""
+    fix = choose_fix(list(trace), roof)
+    check.true(fix in FIXES, f"trace {name}: {fix!r}, expected one of {', '.join(FIXES)}")
+    wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
+    own, best = after[FIXES.index(fix)], min(after)
+    check.true(
+        own <= 1.1 * best,
+        f"trace {name} takes {wall:,.0f} µs (device busy {busy / wall:.0%}), and {own:,.0f} µs with {fix!r}: expected at "
+        f"most {1.1 * best:,.0f} µs, 1.1 times what the best fix leaves",
     )
-    axes.grid(visible=False)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    return fig
+    return own, best
 
+
+# %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+from threeloops.lab.drawings.inner import roofline
 
 show.figure(
-    draw_question(), "memory, a pipe of 3.35 TB/s, a chip of 989 TFLOP/s, and five operations with a question mark"
-)
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-predict(
-    "layernorm_percent",
-    "A LayerNorm in BF16, perfectly written: what percentage of an H100's 989 TFLOP/s can it reach?",
-    unit="%",
-)
-predict(
-    "rows",
-    "x @ W in BF16 on an H100, with W of 4,096 × 4,096: how many rows must x have before the math takes longer than the bytes?",
-    unit="rows",
+    roofline.draw_question(),
+    "memory, a pipe of 3.35 TB/s, a chip of 989 TFLOP/s, and five operations with a question mark",
 )
 
 # %% [markdown]
@@ -327,7 +305,8 @@ predict(
 #
 # - `bytes_per_element` is 4 for FP32, 2 for BF16, 1 for FP8, 0.75 for FP6 and 0.5 for INT4. Nothing is rounded.
 # - Each of the m · n results is a sum of k products: k multiply-adds.
-# - An argument that is not positive raises `ValueError`, whose message has its name and value, as in `k = -1`.
+# - An argument that is not positive raises `ValueError`, whose message has its name and value, as in `k = -1`. NaN is not
+#   positive.
 
 
 # %% nbgrader={"grade": false, "grade_id": "matmul_work", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -362,6 +341,7 @@ with check("matmul_work", "bytes and FLOPs of a matmul", part="values", hidden="
     works((1, 4097, 4099, 1), 16_801_799, 33_587_206)
     works((3, 3, 3, 0.5), 13.5, 54)
     works((2, 3, 5, 0.75), 23.25, 60)
+    works((4096, 4096, 4096, 2), 100_663_296, 137_438_953_472)
     ### BEGIN HIDDEN TESTS
     for seed in range(6):
         m, k, n = (int(v) for v in check.rng(seed).integers(1, 3000, 3))
@@ -375,46 +355,40 @@ with check("matmul_work", "arguments that are not positive", part="errors", hidd
     check.raises(ValueError, matmul_work, 0, 4, 4, 2, names="m = 0")
     check.raises(ValueError, matmul_work, 4, 4, 0, 2, names="n = 0")
     check.raises(ValueError, matmul_work, 4, 4, 4, 0, names="bytes_per_element = 0")
+    check.raises(ValueError, matmul_work, 4, 4, 4, math.nan, names="bytes_per_element = nan")
     check.accepts(matmul_work, 1, 1, 1, 0.5)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, matmul_work, 4, 0, 4, 2, names="k = 0")
     check.raises(ValueError, matmul_work, 4, 4, -3, 2, names="n = -3")
     check.raises(ValueError, matmul_work, 4, 4, 4, -0.5, names="bytes_per_element = -0.5")
+    check.raises(ValueError, matmul_work, 4, math.nan, 4, 2, names="k = nan")
     check.accepts(matmul_work, 3, 1, 7, 4)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.hardware import accelerator
-from threeloops.inner.roofline import Roofline, attention, elementwise, layernorm, matmul, softmax
+from threeloops.inner.roofline import Roofline, attention, layernorm, matmul, softmax
+from threeloops.lab.drawings.inner import roofline
 
 h100 = Roofline(accelerator("H100 SXM"), "bf16")
 hint(
     "matmul_work",
     "Draw a box around the chip. A and B cross its border inwards, the product crosses it outwards, each once.",
-    "`for name, value in {'m': m, …}.items():` checks all arguments in one loop. `not value > 0` also refuses NaN.",
+    "One loop over the names and their values can check all arguments. Every comparison with NaN is False, so ask whether a "
+    "value is positive, not whether it is too small.",
 )
 
-
-def draw_rows(m):
-    fig, axes = figure(width=9.5, height=2.3)
-    work = matmul(m, 4096, 4096)
-    times = {"bytes": work.bytes / h100.bandwidth * 1e6, "math": work.flops / h100.peak_flops * 1e6}
-    for name, took in times.items():
-        axes.barh([name], [took], height=0.55, color=palette.orange if name == "bytes" else palette.blue)
-        axes.text(took + 1, name, f"{took:.3g} µs", va="center")
-    axes.set(xlim=(0, 160), ylim=(-0.6, 1.6), xlabel="µs at an H100's rates (model)")
-    axes.set_title(
-        f"{m:,} row{'s' * (m > 1)}: {work.intensity:.3g} FLOP per byte, limited by {max(times, key=times.get)}"
-    )
-    axes.grid(axis="y", visible=False)
-    return fig
-
-
+predict(
+    "rows",
+    "x @ W in BF16 on an H100, with W of 4,096 × 4,096: how many rows must x have before the math takes longer than the bytes?",
+    unit="rows",
+)
 with reveal("rows"):
     animate(
-        draw_rows,
+        roofline.draw_rows,
         [2**i for i in range(13)],
         seconds=0.9,
+        still=8,
         caption="x @ W with more and more rows: all of W is read even for one row, so the math grows much faster than the bytes.",
     )
 show.against_prediction(
@@ -431,6 +405,11 @@ debrief(
     parts=("values", "errors"),
 )
 term("arithmetic intensity")
+predict(
+    "layernorm_percent",
+    "A LayerNorm in BF16, perfectly written: what percentage of an H100's 989 TFLOP/s can it reach?",
+    unit="%",
+)
 
 # %% [markdown]
 # ## 2 · Attention without fusion
@@ -457,7 +436,7 @@ term("arithmetic intensity")
 # `attention_work(batch, heads, kv_heads, queries, keys, head_dim, bytes_per_element) -> Work`: the bytes and FLOPs of the
 # three kernels together, without mask and dropout.
 #
-# - An argument that is not positive raises `ValueError` with its name and value.
+# - An argument that is not positive, or NaN, raises `ValueError` with its name and value.
 # - If `heads` is not a multiple of `kv_heads`, a `ValueError` names `kv_heads`.
 
 
@@ -514,6 +493,7 @@ with check("attention_work", "bytes and FLOPs of attention", part="values", hidd
     attends((2, 8, 1, 7, 9, 16, 2), 16_384, 70_560)
     attends((2, 4, 4, 1, 300, 64, 1), 317_824, 628_800)
     attends((3, 6, 2, 5, 4, 32, 0.5), 4368, 48_240)
+    attends((1, 32, 8, 4096, 4096, 128, 2), 4_378_853_376, 278_099_132_416)
     ### BEGIN HIDDEN TESTS
     for seed in range(8):
         batch, groups, kv_heads, queries, keys = (int(v) for v in check.rng(seed).integers(1, 9, 5))
@@ -529,10 +509,13 @@ with check("attention_work", "arguments that fit no attention", part="errors", h
     for place, name in enumerate(names):
         check.raises(ValueError, attention_work, *[4 * (i != place) for i in range(7)], names=f"{name} = 0")
     check.raises(ValueError, attention_work, 1, 6, 4, 8, 8, 64, 2, names="kv_heads")
+    check.raises(ValueError, attention_work, 1, 8, 4, 8, 8, 64, math.nan, names="bytes_per_element = nan")
     check.accepts(attention_work, 1, 8, 4, 8, 8, 64, 2)
     ### BEGIN HIDDEN TESTS
     for place, name in enumerate(names):
-        check.raises(ValueError, attention_work, *[2 if i != place else -2 for i in range(7)], names=f"{name} = -2")
+        for value in (-2, math.nan):
+            arguments = [2 if i != place else value for i in range(7)]
+            check.raises(ValueError, attention_work, *arguments, names=f"{name} = {value}")
     check.raises(ValueError, attention_work, 1, 4, 8, 8, 8, 64, 2, names="kv_heads")
     check.accepts(attention_work, *[1] * 7)
     ### END HIDDEN TESTS
@@ -542,7 +525,7 @@ hint(
     "attention_work",
     "Count elements first: those of Q (the output has as many), of K (V has as many) and of S (P has as many).",
     "Only K and V have kv_heads heads. The scores cross the border of the chip four times.",
-    "FLOPs: (2 · head_dim + 1) + 5 + 2 · head_dim per score, and there are batch · heads · queries · keys scores.",
+    "The three rows of the table count FLOPs per score. So add them up first, and then count the scores.",
 )
 debrief(
     "attention_work",
@@ -595,14 +578,21 @@ with check("read_row", "what a row of a data sheet promises", part="values", hid
     def reads(row, peak, moved):
         got, printed = read_row(row), f"{row.rate:g} {row.rate_unit}{' with sparsity' * row.sparse}"
         check.true(hasattr(got, "peak_flops") and hasattr(got, "bandwidth"), f"{got!r}: expected a Roof")
-        rates = {2 * peak: "that is the rate with sparsity", peak / 2: "this rate is dense as printed"}
-        rates |= {peak / 1000: "1 PFLOP/s is 10**15", peak * 1000: "1 TFLOP/s is 10**12"}
-        units = {moved * 1.024**3: "1 GB/s is 10**9 bytes/s", moved * 1.024**4: "1 TB/s is 10**12 bytes/s"}
-        units |= {moved / 2: "sparsity does not change the bandwidth"}
-        what = f"peak_flops of {row.product}, {row.dtype}, {printed}"
-        check.close(got.peak_flops, peak, unit="FLOP/s", what=what, hint=slip(got.peak_flops, rates))
-        what = f"bandwidth of {row.product}, {row.bandwidth:g} {row.bandwidth_unit}"
-        check.close(got.bandwidth, moved, unit="bytes/s", what=what, hint=slip(got.bandwidth, units))
+        doubled = {2.0: "that is the rate with sparsity"} if row.sparse else {0.5: "this rate is dense as printed"}
+        prefix = {0.001: "1 PFLOP/s is 10**15"} if row.rate_unit == "PFLOP/s" else {1000.0: "1 TFLOP/s is 10**12"}
+        binary = {1.073741824: "1 GB/s is 10**9 bytes/s", 1.099511627776: "1 TB/s is 10**12 bytes/s"}
+        halved = {0.5: "sparsity does not change the bandwidth"} if row.sparse else {}
+        for own, right, unit, what, slips in (
+            (got.peak_flops, peak, "FLOP/s", f"peak_flops of {row.product}, {row.dtype}, {printed}", doubled | prefix),
+            (
+                got.bandwidth,
+                moved,
+                "bytes/s",
+                f"bandwidth of {row.product}, {row.bandwidth:g} {row.bandwidth_unit}",
+                binary | halved,
+            ),
+        ):
+            check.close(own, right, unit=unit, what=what, hint=slip(own / right, slips))
 
     by_hand = [  # FLOP/s and bytes/s of the rows of `data/datasheets.json`
         (125e12, 900e9),
@@ -638,11 +628,13 @@ with check("read_row", "units that no row should have", part="errors", hidden="o
         )
 
     refuses("TOPS", "TB/s", "TOPS")
+    refuses("TFLOPS", "TB/s", "TFLOPS")
     refuses("TFLOP/s", "GiB/s", "GiB/s")
     refuses("TB/s", "GB/s", "TB/s")
     check.accepts(read_row, DatasheetRow("made up", "", 1.0, "PFLOP/s", False, 1.0, "TB/s"))
     ### BEGIN HIDDEN TESTS
     refuses("GFLOP/s", "GB/s", "GFLOP/s")
+    refuses("PFLOPS", "TB/s", "PFLOPS")
     refuses("PFLOP/s", "Tb/s", "Tb/s")
     refuses("PFLOP/s", "TFLOP/s", "TFLOP/s")
     check.accepts(read_row, DatasheetRow("made up", "", 1.0, "TFLOP/s", True, 1.0, "GB/s"))
@@ -763,56 +755,11 @@ with check("attainable", "numbers that no machine has", part="errors", hidden="o
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "attainable",
-    "`np.asarray(intensity, dtype=np.float64)` makes one array of a number, a list or an integer array; `np.minimum` works on any shape.",
-    "`(x < 0).any()` is False for NaN, and so is every comparison with NaN. `not (x >= 0).all()` catches both.",
-    "`not 0 < rate < math.inf` catches zero, negative numbers, infinity and NaN.",
+    "NumPy makes a float64 array of a number, a list or an integer array, and takes the smaller of two, element by element, in any shape.",
+    "Every comparison with NaN is False. So ask whether all numbers are at least 0, and refuse them if they are not.",
+    "A chained comparison says in one line that a rate lies between 0 and infinity, both excluded.",
 )
 norm = layernorm(8 * 4096, 4096)
-MACHINES = ["H100 SXM", "V100 SXM2", "A100 SXM 80GB", "H200 SXM", "B200", "L40S", "RTX 4090", "MI300X", "TPU v5p"]
-BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
-SIZED = {
-    "matmul (tokens × 4096 × 4096)": lambda tokens, b: matmul(tokens, 4096, 4096, b),
-    "attention, scores in memory": lambda tokens, b: attention(1, 32, tokens, tokens, 128, b),
-    "attention, fused": lambda tokens, b: attention(1, 32, tokens, tokens, 128, b, fused=True),
-    "softmax (tokens × tokens)": lambda tokens, b: softmax(tokens, tokens, b),
-    "LayerNorm (tokens × 4096)": lambda tokens, b: layernorm(tokens, 4096, b),
-    "GELU (tokens × 4096)": lambda tokens, b: elementwise(tokens * 4096, b, flops_per_element=8),
-}
-
-
-def draw_roofline(machine, dtype, operation, log2_tokens):
-    fig, axes = figure(width=8.6, height=4.4)
-    tokens, card = 2**log2_tokens, accelerator(machine)
-    try:
-        roof = Roofline(card, dtype)
-    except LookupError as reason:
-        axes.text(0.5, 0.5, str(reason).replace("; ", ";\n"), ha="center", va="center", transform=axes.transAxes)
-        axes.set_axis_off()
-        return fig
-    for other in [*(name for name in MACHINES if dtype in accelerator(name).rates), machine]:
-        line = Roofline(accelerator(other), dtype)
-        grid = (0.1, line.ridge_point, 1e5)
-        style = {"color": palette.ink} if other == machine else {"color": palette.grey, "lw": 1, "alpha": 0.4}
-        axes.plot(grid, [line.attainable(i) / 1e12 for i in grid], **style)
-    axes.axvline(roof.ridge_point, color=palette.grey, ls=":", lw=1.2)
-    axes.text(roof.ridge_point * 1.1, 0.12, f"ridge {roof.ridge_point:.0f} FLOP per byte")
-    trail = [SIZED[operation](2**t, BYTES[dtype]) for t in range(15)]
-    axes.plot([w.intensity for w in trail], [roof.attainable(w) / 1e12 for w in trail], ".", color=palette.sky, ms=5)
-    work = SIZED[operation](tokens, BYTES[dtype])
-    bound, seconds = roof.bound(work), roof.time_floor(work)
-    colour = palette.blue if bound == "compute" else palette.vermillion
-    axes.plot(work.intensity, roof.attainable(work) / 1e12, "o", color=colour, ms=11, zorder=4)
-    took = f"{seconds * 1e6:.3g} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
-    share = f"{100 * roof.attainable(work) / roof.peak_flops:.3g}% of peak, at least {took}"
-    axes.set(xscale="log", yscale="log", xlim=(0.1, 1e5), ylim=(0.08, 6000))
-    axes.set(xlabel="FLOP per byte", ylabel="TFLOP/s within reach")
-    axes.set_title(
-        f"{operation}, {tokens:,} tokens on {machine} in {dtype.upper()}\n"
-        f"{work.intensity:.3g} FLOP per byte: {bound}-bound, {share}"
-    )
-    return fig
-
-
 with reveal("layernorm_percent"):
     show.against_prediction(
         "layernorm_percent",
@@ -821,11 +768,11 @@ with reveal("layernorm_percent"):
         source="model: rates of the data sheet",
     )
     explore(
-        draw_roofline,
+        roofline.draw_roofline,
         labels={"dtype": "data type", "log2_tokens": "tokens: 2 to the power of"},
-        machine=MACHINES,
-        dtype=list(BYTES),
-        operation=list(SIZED),
+        machine=roofline.MACHINES,
+        dtype=list(roofline.BYTES),
+        operation=list(roofline.OPERATIONS),
         log2_tokens=(0, 14, 1, 6),
     )
     print("Grey lines: the other machines. Dots: the same operation at other sizes. Does FP8 make LayerNorm faster?")
@@ -871,8 +818,8 @@ term("ridge point")
 # | explains is **at least** 0.6 | `"compute"` if flops / peak is at least bytes / bandwidth, else `"memory"` |
 # | otherwise | `"unexplained"` |
 #
-# `flops`, `bytes` or both may be 0. A `ValueError` names `busy_us` if it is not positive, `wall_us` if it is less than
-# `busy_us`, and `flops` or `bytes` if it is negative.
+# `flops`, `bytes` or both may be 0. A `ValueError` names `busy_us` if it is not positive, `wall_us` if it is not at least
+# `busy_us`, and `flops` or `bytes` if it is not at least 0. NaN is none of these, so it is refused everywhere.
 
 
 # %% nbgrader={"grade": false, "grade_id": "classify", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -982,8 +929,8 @@ with check("classify", "ties, and spans without work", part="ties", hidden="othe
     )
     judges(
         classify,
-        Verdict("compute", 0.5, 0.5 / 0.75),
-        Span(5e8, 1e6, 0.75, 0.75),
+        Verdict("compute", 0.5, 0.625),
+        Span(5e8, 1e6, 0.8, 0.8),
         ROUND,
         "compute on a tie of the roofs",
     )
@@ -1003,10 +950,14 @@ with check("classify", "times and counts that no span can have", part="errors", 
     check.raises(ValueError, classify, Span(1.0, 1.0, 2.0, 1.0), ROUND, names="wall_us")
     check.raises(ValueError, classify, Span(-1.0, 1.0, 1.0, 1.0), ROUND, names="flops")
     check.raises(ValueError, classify, Span(1.0, -1.0, 1.0, 1.0), ROUND, names="bytes")
+    check.raises(ValueError, classify, Span(1.0, 1.0, math.nan, 1.0), ROUND, names="busy_us")
+    check.raises(ValueError, classify, Span(1.0, 1.0, 1.0, math.nan), ROUND, names="wall_us")
+    check.raises(ValueError, classify, Span(math.nan, 1.0, 1.0, 1.0), ROUND, names="flops")
     check.accepts(classify, Span(0.0, 0.0, 1.0, 1.0), ROUND)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, classify, Span(1.0, 1.0, -2.0, 1.0), ROUND, names="busy_us")
     check.raises(ValueError, classify, Span(1.0, 1.0, 1.0, 0.99), ROUND, names="wall_us")
+    check.raises(ValueError, classify, Span(1.0, math.nan, 1.0, 1.0), ROUND, names="bytes")
     check.accepts(classify, Span(0.0, 5.0, 0.25, 7.0), ROUND)
     ### END HIDDEN TESTS
 
@@ -1016,6 +967,21 @@ hint(
     "Put both floors into µs first: seconds times 10⁶. Most wrong verdicts are errors of units.",
     "Compute `explains` once; then the four rules are one `if`/`elif` chain in the order of the table.",
 )
+SPANS = {
+    "a matmul": Span(2e11, 1e8, 250.0, 260.0),
+    "a LayerNorm": Span(1e9, 4e8, 250.0, 260.0),
+    "the LayerNorm, launched late": Span(1e9, 4e8, 250.0, 600.0),
+    "a gather": Span(0, 1e8, 250.0, 260.0),
+    "a copy from a cache": Span(0, 8e8, 250.0, 260.0),
+}
+try:
+    judged = [roofline.Judged(name, span, classify(span, ROUND)) for name, span in SPANS.items()]
+    show.figure(
+        roofline.draw_judged({"Five spans on ROUND, and what your classify says": judged}),
+        "Wall time, busy time and floor of five spans, and their verdicts",
+    )
+except Exception:
+    print("A picture of the five verdicts comes alive when classify works.")
 debrief(
     "classify",
     """Each verdict asks for something else. `compute`: a faster format, less arithmetic, more GPUs. `memory`: fusion, smaller
@@ -1032,9 +998,9 @@ term("memory-bound")
 # %% [markdown]
 # ## 6 · Account for a forward pass
 #
-# `data/` has traces of ResNet-50 on 16 images, eager and under `torch.compile`: **recorded** ones on a 2-core CPU in FP32,
-# and **synthetic** ones, in which a timing model gives the same calls the times that they might take on an H100 in FP16.
-# Nothing in the synthetic ones was measured on a GPU.
+# `data/` has traces of ResNet-50, eager and under `torch.compile`: **recorded** ones of 16 images on a 2-core CPU in FP32,
+# and **synthetic** ones, in which a timing model gives the same calls the times that they might take on an H100 in FP16,
+# with 16 and 128 images. Nothing in the synthetic ones was measured on a GPU.
 #
 # An operator's event includes the operators that it called: `aten::conv2d` calls `aten::convolution`, which calls
 # `aten::_convolution`, which calls `aten::mkldnn_convolution`, which does the work. If you add up all events, every
@@ -1049,11 +1015,12 @@ term("memory-bound")
 # `costliest(profile: Profile) -> list[Cost]`: the three names that worked longest, each as a
 # `Cost(name, calls, busy_us, flops, bytes)`.
 #
-# - All events of one name are one `Cost`: `calls` is their number, the rest are sums.
+# - All events of one name are one `Cost`: `calls` is their number, the rest are sums. A sum of 0 µs counts like any other.
 # - If `profile.device` is `"cpu"`, `busy_us` is the sum of the self times. If it is `"cuda"`, it is the sum of `device_us`,
 #   which is each event's own already.
-# - The largest `busy_us` comes first; on a tie, names are in alphabetical order. A profile with fewer names gives a shorter
-#   list.
+# - A self time can be negative, if children ran at the same time on other threads. It stays as it is.
+# - The largest `busy_us` comes first; on a tie, names are in the order in which Python sorts them ("Z" before "a"). A
+#   profile with fewer names gives a shorter list.
 #
 # The children of event *i* are the events whose `parent` is *i*.
 
@@ -1081,9 +1048,9 @@ with check("costliest", "how long each operator worked itself", part="times", hi
 
     def accounts(case, profile, expected, slips=()):
         """`slips` gives the cause for the times that usual mistakes lead to."""
-        found = list(costliest(profile))
-        times = tuple(cost.busy_us for cost in found if hasattr(cost, "busy_us"))
-        check.close(found, expected, atol=1e-6, what=f"costliest({case})", hint=dict(slips).get(times, ""))
+        costs = list(costliest(profile))
+        own = tuple(cost.busy_us for cost in costs if hasattr(cost, "busy_us"))
+        check.close(costs, expected, atol=1e-6, what=f"costliest({case})", hint=dict(slips).get(own, ""))
 
     total = "a caller's time includes its callees: subtract its direct children"
     root = "event 0 is a parent, too: only −1 stands for none"
@@ -1105,6 +1072,14 @@ with check("costliest", "how long each operator worked itself", part="times", hi
             (60.0, 45.0, 25.0): "subtract direct children only: a grandchild is already in its parent's time",
         },
     )
+    threads = [Event("wait", -1, 0.0, 10.0, 0.0, 0, 0), *[Event("work", 0, 1.0, 8.0, 0.0, 9, 0)] * 2]
+    threads += [Event("relu", -1, 11.0, 3.0, 0.0, 8, 4)]
+    accounts(
+        "wait 10 µs calls work 8 µs on two threads at the same time; relu 3 µs",
+        replace(SMALL, events=threads),
+        [Cost("work", 2, 16.0, 0, 18), Cost("relu", 1, 3.0, 4, 8), Cost("wait", 1, -6.0, 0, 0)],
+        {(16.0, 3.0, 0.0): "a negative self time stays as it is"},
+    )
     ran = (0.0, 3.0, 0.5, 2.0, 0.0, 2.0, 0.5)
     launched = [replace(event, device_us=us) for event, us in zip(SMALL.events, ran, strict=True)]
     rows = [Cost("relu", 2, 4.0, 1250, 10000), Cost("addmm", 1, 3.0, 30000, 1000), Cost("empty", 3, 1.0, 0, 0)]
@@ -1120,7 +1095,7 @@ with check("costliest", "how long each operator worked itself", part="times", hi
             inside = sum(other.cpu_us for other in profile.events if other.parent == i)
             busy = event.cpu_us - inside if profile.device == "cpu" else event.device_us
             sums.setdefault(event.name, []).append((1, busy, event.flops, event.bytes))
-        costs = [Cost(name, *(sum(column) for column in zip(*each, strict=True))) for name, each in sums.items()]
+        costs = [Cost(name, *(sum(column) for column in zip(*rows, strict=True))) for name, rows in sums.items()]
         ranked = sorted(costs, key=lambda cost: (-cost.busy_us, cost.name))[:3]
         accounts(f"random profile {seed}, {profile.device}", profile, ranked)
     ### END HIDDEN TESTS
@@ -1133,20 +1108,27 @@ with check("costliest", "ties, short profiles, and the recorded pass", part="ord
         events = [Event(name, -1, 2.0 * i, 2.0, 2.0 * (device == "cuda"), 8, 4) for i, name in enumerate(names)]
         return replace(SMALL, device=device, events=events)
 
-    def ranks(profile, *names):
-        found = list(costliest(profile))
-        check.true(all(hasattr(cost, "name") for cost in found), f"{found!r}: expected a list of Cost")
+    def ranks(profile, *names, why=""):
+        """`why` is a cause if the names are the right ones, in another order."""
+        costs = list(costliest(profile))
+        check.true(all(hasattr(cost, "name") for cost in costs), f"{costs!r}: expected a list of Cost")
+        own = [cost.name for cost in costs]
         events = ", ".join(f"{e.name} {e.cpu_us:g} µs" for e in profile.events[:6])
-        every = [event.name for event in profile.events]
-        alike = [every.count(cost.name) for cost in found] == [every.count(name) for name in names]
-        tied = alike and len({event.cpu_us for event in profile.events}) == 1
-        why = "on a tie the names are in alphabetical order" if tied else ""
-        check.equal([cost.name for cost in found], list(names), what=f"names, costliest first, of {events} …", hint=why)
+        swapped = why if sorted(own) == sorted(names) else ""
+        check.equal(own, list(names), what=f"names, costliest first, of {events} …", hint=swapped)
 
+    tie = "on a tie the names are in the order in which Python sorts them"
+    ranks(flat("bca"), "a", "b", "c", why=tie)
     ranks(flat("dbca"), "a", "b", "c")
-    ranks(flat("dbcad"), "d", "a", "b")
-    ranks(flat("yx", "cuda"), "x", "y")
+    ranks(flat("dbcad"), "d", "a", "b", why=tie)
+    ranks(flat("aZ"), "Z", "a", why=tie)
+    ranks(flat("yx", "cuda"), "x", "y", why=tie)
     ranks(flat(""))
+    ranks(
+        replace(SMALL, events=[Event("relu", -1, 0.0, 5.0, 0.0, 8, 4), Event("view", -1, 6.0, 0.0, 0.0, 0, 0)]),
+        "relu",
+        "view",
+    )
     close = [Event(name, -1, start, cpu, 0.0, 8, 4) for name, start, cpu in (("a", 0.0, 5.2), ("b", 6.0, 5.4))]
     ranks(replace(SMALL, events=close), "b", "a")
     recorded = load_profile("cpu_eager")
@@ -1154,7 +1136,7 @@ with check("costliest", "ties, short profiles, and the recorded pass", part="ord
     ### BEGIN HIDDEN TESTS
     ranks(flat("zzyxyx", "cuda"), "x", "y", "z")
     ranks(flat("q"), "q")
-    synthetic = load_profile("gpu_compiled_synthetic")
+    synthetic = load_profile("gpu_compiled_128_synthetic")
     ranks(synthetic, "aten::cudnn_convolution", "triton::batch_norm_add_relu", "triton::batch_norm_convolution_relu")
     ### END HIDDEN TESTS
 
@@ -1162,38 +1144,23 @@ with check("costliest", "ties, short profiles, and the recorded pass", part="ord
 hint(
     "costliest",
     "Start from a list of every `cpu_us`. Then let each event subtract its own `cpu_us` from its parent's entry.",
-    "`sorted(costs, key=lambda cost: (-cost.busy_us, cost.name))[:3]` ranks by time and settles ties by name.",
+    "Tuples compare by their first element, and by the next one on a tie. So a key of a tuple can rank by time first and then by name.",
 )
 PASSES = {
-    kind: load_profile(kind) for kind in ("cpu_eager", "cpu_compiled", "gpu_eager_synthetic", "gpu_compiled_synthetic")
+    "16 images on a CPU, eager": load_profile("cpu_eager"),
+    "16 images on a CPU, compiled": load_profile("cpu_compiled"),
+    "16 images on an H100, eager (synthetic)": load_profile("gpu_eager_16_synthetic"),
+    "128 images on an H100, eager (synthetic)": load_profile("gpu_eager_128_synthetic"),
+    "128 images on an H100, compiled (synthetic)": load_profile("gpu_compiled_128_synthetic"),
 }
-
-
-def judged():
-    """What your functions say about the four passes."""
-    rows = []
-    for kind, profile in PASSES.items():
-        top = costliest(profile)
-        on_cpu = profile.device == "cpu"
-        busy = sum((e.cpu_us if e.parent < 0 else 0.0) if on_cpu else e.device_us for e in profile.events)
-        flops, moved = sum(e.flops for e in profile.events), sum(e.bytes for e in profile.events)
-        spans = [("the whole pass", Span(flops, moved, min(busy, profile.wall_us), profile.wall_us))]
-        spans += [(f"{c.calls} × {c.name}", Span(c.flops, c.bytes, c.busy_us, c.busy_us)) for c in top]
-        for name, span in spans:
-            verdict = classify(span, profile.roof)
-            times = (f"{span.busy_us / 1e3:.2f}", f"{span.wall_us / 1e3:.2f}")
-            rows.append((kind.replace("_", " "), name, *times, f"{verdict.explains:.2f}", verdict.bound))
-    return rows
-
-
 try:
-    show.table(
-        judged(),
-        header=("pass", "span", "busy, ms", "wall, ms", "explains", "verdict of your classify"),
-        caption="An operator is judged over the time in which it worked, a pass over all of its time",
+    judged = {name: roofline.judge(profile, Span, costliest, classify) for name, profile in PASSES.items()}
+    show.figure(
+        roofline.draw_judged(judged), "Wall time, busy time and floor of five passes and of their costliest operators"
     )
+    print("The verdicts are those of your classify. An operator is judged over its busy time.")
 except Exception:
-    print("The table of all verdicts comes alive when exercises 5 and 6 pass.")
+    print("The picture of all verdicts comes alive when exercises 5 and 6 pass.")
 debrief(
     "costliest",
     """On the CPU the recorded pass took 493 ms eager and 364 ms compiled. Of the 129 ms saved, 70 are in the convolutions,
@@ -1207,9 +1174,11 @@ debrief(
     are as fast as the fastest one that was measured, not that no faster one exists. A better peak is computed from the
     hardware: cores · FLOPs per clock · clock.
 
-    The synthetic H100 is busy for 36% of the eager pass, so the host limits the pass, whatever limits a single kernel. That
-    is only as true as its timing model: a kernel takes 1.8 µs plus the longer of its floors, at 60% of the peak and 80% of
-    the bandwidth, and the host needs 5 µs for a launch and 2.5 µs for every operator.""",
+    With 16 images the synthetic H100 is busy for 33% of the eager pass, so the host limits the pass, whatever limits a single
+    kernel. With 128 images it is busy all the time, and memory is the limit, of the convolutions, too: most of them have a
+    kernel of 1 × 1. That is only as true as the timing model: a kernel takes 1.8 µs plus the longer of its floors, at 65% of
+    the peak and 90% of the bandwidth, shares that a large matmul and a large copy reached on an H100. The host needs 5 µs for
+    a launch and 2.5 µs for every operator.""",
     parts=("times", "order"),
 )
 
@@ -1251,35 +1220,46 @@ def peak_memory(profile: Profile) -> tuple[int, str]:
 # %% nbgrader={"grade": true, "grade_id": "peak_memory_test", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("peak_memory", "the peak and the operator at it", hidden="random profiles"):
 
-    def peaks(expected, profile, case, why="", sums=""):
-        found = peak_memory(profile)
-        check.equal(len(found), 2, what=f"number of results for {case}")
-        size, name = found
-        taken = sum(a.bytes for a in profile.allocations if a.bytes > 0)
-        freed = "what was given back no longer counts" if size == taken != expected[0] else ""
-        check.equal(size, expected[0], what=f"peak in bytes of {case}", hint=sums or freed)
-        check.equal(name, expected[1], what=f"operator at the peak of {case}", hint=why)
+    def peaks(expected, profile, case, why="", sizes=()):
+        """`why` is a rule for the operator, and `sizes` has causes of wrong peaks."""
+        own = peak_memory(profile)
+        check.equal(len(own), 2, what=f"number of results for {case}")
+        check.equal(own[0], expected[0], what=f"peak in bytes of {case}", hint=slip(own[0], dict(sizes)))
+        check.equal(own[1], expected[1], what=f"operator at the peak of {case}", hint=why)
 
     def takes(*allocations, events=SMALL.events):
-        return replace(SMALL, events=events, allocations=[Allocation(*each) for each in allocations])
+        return replace(SMALL, events=events, allocations=[Allocation(*change) for change in allocations])
 
-    peaks((900, "relu"), SMALL, "SMALL", "`empty` does no work: its bytes are 0")
+    freed = "what was given back no longer counts"
+    peaks((900, "relu"), SMALL, "SMALL", "`empty` does no work: its bytes are 0", {1200: freed})
     first = "the peak is first reached at 10 µs, before `relu` began"
-    peaks((8, "addmm"), takes((10.0, 8), (70.0, -8), (88.0, 8)), "8 bytes at 10 µs, freed, and again at 88 µs", first)
+    peaks(
+        (8, "addmm"),
+        takes((10.0, 8), (70.0, -8), (88.0, 8)),
+        "8 bytes at 10 µs, freed, and again at 88 µs",
+        first,
+        {16: freed},
+    )
     peaks((8, "relu"), takes((60.0, 8)), "8 bytes at 60 µs, when `relu` starts", "at or before: this counts")
     peaks((8, ""), takes((1.0, 8)), "8 bytes at 1 µs, before any operator works", "no operator has done work by then")
     peaks((0, ""), takes((10.0, -8)), "an allocation of −8 bytes", "the sum is never positive")
     peaks((0, ""), takes(), "no allocations", "nothing was allocated")
     peaks((8, "relu"), takes((84.0, 8)), "8 bytes at 84 µs, after `relu` ended at 80 µs", "it may have ended by then")
     swap = takes((7.0, 3), (61.0, 9), (61.0, -3))
-    peaks((12, "relu"), swap, "3 bytes, and at 61 µs 9 and then −3", sums="add them one at a time, in their order")
+    peaks(
+        (12, "relu"), swap, "3 bytes, and at 61 µs 9 and then −3", sizes={9: "add them one at a time, in their order"}
+    )
     early = [replace(SMALL.events[1], start_us=0.0)]
     peaks((0, ""), takes((10.0, -8), events=early), "−8 bytes, and an operator at 0 µs", "the sum is never positive")
     same = [SMALL.events[1], replace(SMALL.events[3], start_us=5.0), Event("view", -1, 5.0, 1.0, 0.0, 0, 250)]
     peaks((8, "relu"), takes((7.0, 8), events=same), "addmm, relu and a view at 5 µs", "the last one with bytes > 0")
     byte = [replace(SMALL.events[1], bytes=1)]
     peaks((8, "addmm"), takes((7.0, 8), events=byte), "an operator of 1 byte", "it does work: its bytes are not 0")
-    peaks((6, "relu"), takes((7.0, -5), (61.0, 11)), "−5 bytes, then 11", sums="sums may be negative on the way")
+    negative = {11: "sums may be negative on the way"}
+    peaks((6, "relu"), takes((7.0, -5), (61.0, 11)), "−5 bytes, then 11", sizes=negative)
+    wrapped = "the sum needs more than 32 bits"
+    large = takes((7.0, 2**30), (8.0, 2**30 + 8), (61.0, 2**30))
+    peaks((3221225480, "relu"), large, "3 GiB and 8 bytes", sizes={2**30: wrapped})
     ### BEGIN HIDDEN TESTS
     for seed in range(10, 16):
         profile = made_profile(seed, "cpu")
@@ -1294,19 +1274,13 @@ with check("peak_memory", "the peak and the operator at it", hidden="random prof
 hint(
     "peak_memory",
     "Keep three variables in one loop over the allocations: what is held now, the peak, and the moment of the peak.",
-    "`if held > peak` finds the first moment of the peak, `>=` the last. Let the moment begin at −∞, before every event.",
+    "The first moment of the peak is the one at which the sum exceeds everything before it, not the one at which it equals it. Before any allocation no moment counts.",
 )
-plot, axes = figure(width=9.5, height=3.2)
-for kind, colour in (("cpu_eager", palette.vermillion), ("cpu_compiled", palette.blue)):
-    held = PASSES[kind].allocations
-    times, levels = [0.0] + [a.time_us / 1e3 for a in held], np.cumsum([0] + [a.bytes for a in held]) / 1e6
-    axes.step(times, levels, where="post", color=colour, lw=1.2)
-    at = int(levels.argmax())
-    axes.plot(times[at], levels[at], "o", color=colour)
-    label = f"{kind.removeprefix('cpu_')}: peak of {levels[at]:.0f} MB"
-    axes.text(300, 205 if kind == "cpu_eager" else 175, label, color=colour)
-axes.set(xlabel="ms", ylabel="MB held", title="Memory of the recorded passes", ylim=(0, None))
-show.figure(plot, "Memory held during the eager and the compiled pass, with both peaks early")
+held = {
+    "eager": (palette.vermillion, PASSES["16 images on a CPU, eager"]),
+    "compiled": (palette.blue, PASSES["16 images on a CPU, compiled"]),
+}
+show.figure(roofline.draw_held(held), "Memory held during the eager and the compiled pass, with both peaks early")
 debrief(
     "peak_memory",
     """The peak is early, because the feature maps of this network are largest in its first stage. If it did not fit, it would
@@ -1318,8 +1292,8 @@ debrief(
 # %% [markdown]
 # ## 8 · You choose the fix
 #
-# `TRACES` has six traces, "A" to "F", of programs on the machine `ROUND`. Nobody has said what limits them, and there is time
-# for one fix each. A trace is a list of calls with `issue_us` (the host's time before the launch), `busy_us`, `flops`,
+# `TRACES` has seven traces, "A" to "G", of programs on the machine `ROUND`. Nobody has said what limits them, and there is
+# time for one fix each. A trace is a list of calls with `issue_us` (the host's time before the launch), `busy_us`, `flops`,
 # `bytes`, and `waits`, which tells whether the host then waits until the device is done, as `.item()` does.
 # `wall_us(trace)` computes how long all of it takes.
 #
@@ -1338,43 +1312,42 @@ debrief(
 # ### Exercise 8 (12 points)
 #
 # `choose_fix(trace: list[Call], roof: Roof) -> str` returns one of `FIXES`. Grading applies the fix that you return: the
-# wall time after it must be at most 1.1 times the wall time after the best fix. Hidden traces differ.
+# wall time after it must be at most 1.1 times the wall time after the best fix.
+#
+# In A to F, one kind of trouble takes most of the time. G mixes several, and what takes most of the time is not always what a
+# fix can save. Hidden traces are of both sorts.
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose_fix", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def choose_fix(trace: list[Call], roof: Roof) -> str:
-    """The fix that saves most of the wall time."""
+    """The fix that leaves the shortest wall time."""
     ### BEGIN SOLUTION
-    wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
-    if busy < 0.7 * wall:
-        without_waits = wall_us([replace(call, waits=False) for call in trace])
-        return "no waiting" if without_waits < 0.8 * wall else "CUDA graph"
-    held = {"faster format": 0.0, "fusion": 0.0, "better kernels": 0.0}
+    after = {fix: [] for fix in FIXES}
+    previous = Call(0.0, 0.0, 0.0, 0.0, waits=True)
     for call in trace:
         compute, memory = call.flops / roof.peak_flops * 1e6, call.bytes / roof.bandwidth * 1e6
-        if max(compute, memory) < 0.6 * call.busy_us:
-            held["better kernels"] += call.busy_us
+        floor = max(compute, memory)
+        explained = floor >= 0.6 * call.busy_us
+        after["CUDA graph"].append(call if previous.waits else replace(call, issue_us=0.5))
+        after["no waiting"].append(replace(call, waits=False))
+        after["faster format"].append(
+            replace(call, busy_us=call.busy_us / 2) if explained and compute >= memory else call
+        )
+        after["better kernels"].append(call if explained else replace(call, busy_us=floor / 0.8))
+        low = call.flops < 10 * call.bytes and previous.flops < 10 * previous.bytes
+        if low and not previous.waits:
+            fused = after["fusion"].pop()
+            longest = max(fused.busy_us, call.busy_us)
+            after["fusion"].append(replace(fused, busy_us=longest, waits=call.waits))
         else:
-            held["faster format" if compute >= memory else "fusion"] += call.busy_us
-    return max(held, key=held.get)
+            after["fusion"].append(call)
+        previous = call
+    return min(FIXES, key=lambda fix: wall_us(after[fix]))
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "choose_fix_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("choose_fix", "the fix that saves most", hidden="other traces and machines"):
-
-    def chooses(name, trace, roof, after):
-        """`after`: µs that the trace takes after each of FIXES."""
-        fix = choose_fix(list(trace), roof)
-        check.true(fix in FIXES, f"trace {name}: {fix!r}, expected one of {', '.join(FIXES)}")
-        wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
-        check.true(
-            after[fix] <= 1.1 * min(after.values()),
-            f"trace {name} takes {wall:,.0f} µs (device busy {busy / wall:.0%}), and {after[fix]:,.0f} µs with {fix!r}: "
-            f"expected at most {1.1 * min(after.values()):,.0f} µs, 1.1 times what the best fix leaves",
-        )
-        return after[fix], min(after.values())
-
+# %% nbgrader={"grade": true, "grade_id": "choose_fix_test_clear", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("choose_fix", "the fix that saves most", part="clear", hidden="other traces and machines"):
     after_each = {  # µs that each trace takes after each of FIXES, in their order
         "A": (157, 422, 422, 422, 422),
         "B": (1920, 1290, 1920, 1920, 1920),
@@ -1383,13 +1356,149 @@ with check("choose_fix", "the fix that saves most", hidden="other traces and mac
         "E": (3526, 3526, 3246, 3126, 1726),
         "F": (3414, 3366, 1254, 3174, 3414),
     }
-    for name, trace in TRACES.items():
-        own, best = chooses(name, trace, ROUND, dict(zip(FIXES, after_each[name], strict=True)))
+    for name, after in after_each.items():
+        own, best = chooses(choose_fix, name, TRACES[name], ROUND, after)
         check.note(f"trace {name}, wall time after the fix", own, best, "µs")
-    fast = dict(zip(FIXES, (2486, 2486, 886, 2486, 631), strict=True))
-    chooses("C on a machine with four times the rates", TRACES["C"], Roof(4e15, 8e12), fast)
+    fast = Roof(4e15, 8e12)
+    chooses(choose_fix, "C on a machine with four times the rates", TRACES["C"], fast, (2486, 2486, 886, 2486, 631))
     ### BEGIN HIDDEN TESTS
+    stretched_after = [  # of the traces A to F, cut, and stretched by at most 10%
+        (87, 228, 228, 228, 228),
+        (1133, 773, 1133, 1133, 1133),
+        (1249, 1249, 458, 1130, 1249),
+        (2731, 2731, 2496, 1528, 2731),
+        (2280, 2280, 2116, 2033, 1101),
+        (1699, 1675, 643, 1582, 1699),
+    ]
+    for seed, after in enumerate(stretched_after):
+        rng = check.rng(seed)
+        name, scale = "ABCDEF"[seed % 6], float(10 ** rng.uniform(-1, 1))
+        trace = TRACES[name][: len(TRACES[name]) // 2 + int(rng.integers(4))]
+        stretched = [
+            Call(c.issue_us * s, c.busy_us * s, c.flops * s * scale, c.bytes * s * scale, c.waits)
+            for c, s in zip(trace, rng.uniform(0.9, 1.1, len(trace)).tolist(), strict=True)
+        ]
+        chooses(choose_fix, f"like {name}", stretched, Roof(1e15 * scale, 2e12 * scale), after)
 
+    def drawn(rng, fix):
+        """A trace of which one fix saves most by far: most of its time is of the kind that the fix is for."""
+        long, issue = float(rng.uniform(40, 400)), float(rng.uniform(4, 8))
+
+        def kernel(busy, compute, memory, waits=False):
+            """`compute` and `memory` are the shares of its time that its floors explain."""
+            return issue, busy, compute * busy * 1e9, memory * busy * 2e6, waits
+
+        share, short = float(rng.uniform(0.75, 0.95)), 0.04 * long
+        others = [kernel(short, share, 0.1), kernel(short, 0.02, share), kernel(short, 0.1, 0.2)]
+        others = [others[int(place)] for place in rng.permutation(3)[: int(rng.integers(0, 3))]]
+        if fix == "CUDA graph":
+            return repeated(12, *[kernel(float(rng.uniform(0.1, 0.4)) * issue, 0.1, share)] * 3)
+        if fix == "no waiting":
+            slow = (long, 0.1 * long, 1e6, 1e3, False)
+            return repeated(6, slow, *[kernel(0.1 * long, share, 0.1)] * 5, kernel(0.1 * long, share, 0.1, waits=True))
+        made = {
+            "fusion": [kernel(long, 0.005, share)] * int(rng.integers(3, 6)),
+            "faster format": [kernel(long, share, 0.02)],
+            "better kernels": [kernel(long, 0.1, 0.15)] * int(rng.integers(1, 4)),
+        }[fix]
+        return repeated(8, *others, *made) if rng.random() < 0.5 else repeated(8, *made, *others)
+
+    drawn_after = [  # of traces for which the fixes are best in turn
+        (85, 266.2, 266.2, 266.2, 266.2),
+        (3868.6, 2698, 3868.6, 3185.9, 3672.4),
+        (10473.3, 10473.3, 268, 10473.3, 10473.3),
+        (373, 373, 373, 197, 362.4),
+        (2004.2, 2004.2, 2004.2, 2004.2, 414.4),
+        (95.3, 271.8, 271.8, 271.8, 271.8),
+        (3074.3, 2141.4, 3074.3, 2531.8, 2917.9),
+        (9259.1, 9259.1, 2387.9, 9259.1, 9259.1),
+        (1314.3, 1317.2, 1317.2, 691.1, 1317.2),
+        (2100.5, 2100.5, 2100.5, 2062.5, 465.2),
+        (43.3, 149, 149, 149, 149),
+        (1782.7, 1383.6, 1782.7, 1468.1, 1720.4),
+        (10381.2, 10381.2, 266.3, 10381.2, 10381.2),
+        (1941, 1941, 1941, 974.5, 1941),
+        (9239.4, 9239.4, 9239.4, 9239.4, 1836),
+        (66.9, 220.3, 220.3, 220.3, 220.3),
+        (3800, 2699.2, 3800, 3129.4, 3617.1),
+        (6178.7, 6178.7, 1638.8, 6148.4, 6135.9),
+        (1859.6, 1859.6, 1859.6, 1002.1, 1813.4),
+        (6139.8, 6139.8, 6139.8, 6100, 1225.9),
+    ]
+    for seed, after in enumerate(drawn_after):
+        assert min(after) == after[seed % 5], (seed, after)
+        chooses(choose_fix, f"drawn {seed}", drawn(check.rng(seed + 50), FIXES[seed % 5]), ROUND, after)
+    rare = repeated(4, *[(7.0, 3.0, 2e9, 4e6)] * 19, (7.0, 3.0, 2e9, 4e6, True))
+    chooses(choose_fix, "with few waits", rare, ROUND, (268, 563, 572, 566, 572))
+    ### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "choose_fix_test_mixed", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("choose_fix", "traces that mix several kinds of trouble", part="mixed", hidden="random traces"):
+    cases = {  # how often calls come again, the calls, and the µs after each of FIXES
+        "of kernels for memory, each after a matmul": (
+            8,
+            [(6.0, 50.0, 4e7, 8e7), (6.0, 40.0, 3.2e10, 3e7)],
+            (726, 726, 726, 566, 726),
+        ),
+        "of kernels for memory, each followed by a wait": (
+            8,
+            [(5.0, 60.0, 1e8, 9.6e7, True), (5.0, 45.0, 3e9, 4e7)],
+            (885, 845, 885, 885, 725),
+        ),
+        "of a long kernel for memory beside a short one": (
+            8,
+            [(5.0, 80.0, 1e8, 1.3e8), (5.0, 4.0, 1e7, 7e6), (5.0, 70.0, 5.6e10, 2e7)],
+            (1237, 1237, 1205, 957, 1237),
+        ),
+        "of matmuls of 40 µs, launched every 50 µs": (10, [(50.0, 40.0, 3.2e10, 1e7)], (450, 540, 540, 520, 540)),
+        "of slow kernels, each launched for 15 µs and waited for": (
+            10,
+            [(15.0, 30.0, 2e7, 1.2e7, True)],
+            (450, 315, 450, 450, 225),
+        ),
+        "of kernels of 0.5 µs, launched every 1.6 µs": (
+            10,
+            [(1.6, 0.5, 1e6, 900000), (1.6, 0.5, 1e6, 900000), (1.6, 0.5, 1e6, 900000), (1.6, 0.5, 4e8, 200000)],
+            (21.6, 64.5, 32.5, 64.25, 64.5),
+        ),
+        "of matmuls beside slow kernels that do little": (
+            8,
+            [(2.0, 60.0, 5.4e10, 2e7), (2.0, 39.0, 1e6, 1e6)],
+            (794, 794, 794, 554, 487),
+        ),
+        "of kernels for memory at 62% of the bandwidth, and matmuls": (
+            8,
+            [(2.0, 60.0, 1e8, 7.44e7), (2.0, 20.0, 1.8e10, 1e7)],
+            (642, 642, 642, 562, 642),
+        ),
+        "of matmuls beside kernels at 55% of the bandwidth": (
+            8,
+            [(2.0, 60.0, 5.4e10, 1e7), (2.0, 60.0, 1e8, 6.6e7)],
+            (962, 962, 962, 722, 812),
+        ),
+        "of runs of kernels, some of 9.5 FLOP per byte": (
+            8,
+            [(1.0, 30.0, 2e8, 5e7), (1.0, 30.0, 4.75e8, 5e7), (1.0, 30.0, 2e8, 5e7), (1.0, 90.0, 8.1e10, 2e7)],
+            (1441, 1441, 961, 1081, 1441),
+        ),
+        "of runs of kernels, some of 10 FLOP per byte": (
+            8,
+            [(1.0, 30.0, 2e8, 5e7), (1.0, 30.0, 5e8, 5e7), (1.0, 30.0, 2e8, 5e7), (1.0, 50.0, 4.5e10, 2e7)],
+            (1121, 1121, 1121, 921, 1121),
+        ),
+        "of runs of two kernels for memory with a wait at their end": (
+            8,
+            [(30.0, 20.0, 1e8, 3.6e7), (1.0, 20.0, 1e8, 3.6e7, True)],
+            (560, 350, 400, 560, 560),
+        ),
+        "of a single matmul": (1, [(60.0, 30.0, 2.7e10, 1e7)], (90, 90, 90, 75, 90)),
+        "of matmuls at 35% of the peak rate": (8, [(5.0, 100.0, 3.5e10, 1e7)], (805, 805, 805, 805, 355)),
+        "of matmuls at 60% of the peak rate": (8, [(5.0, 100.0, 6e10, 1e7)], (805, 805, 805, 405, 805)),
+    }
+    for name, (times, calls, after) in cases.items():
+        chooses(choose_fix, name, repeated(times, *calls), ROUND, after)
+
+    ### BEGIN HIDDEN TESTS
     def after_fix(trace, fix, roof):
         """The trace with one fix applied."""
         floors = [(call.flops / roof.peak_flops * 1e6, call.bytes / roof.bandwidth * 1e6) for call in trace]
@@ -1419,71 +1528,72 @@ with check("choose_fix", "the fix that saves most", hidden="other traces and mac
         return fused
 
     def leaves(trace, roof):
-        return {fix: wall_us(after_fix(trace, fix, roof)) for fix in FIXES}
+        return tuple(wall_us(after_fix(trace, fix, roof)) for fix in FIXES)
 
-    for seed in range(12):
-        rng = check.rng(seed)
-        name, scale = "ABCDEF"[seed % 6], float(10 ** rng.uniform(-1, 1))
-        trace = TRACES[name][: len(TRACES[name]) // 2 + int(rng.integers(4))]
-        stretched = [
-            Call(c.issue_us * s, c.busy_us * s, c.flops * s * scale, c.bytes * s * scale, c.waits)
-            for c, s in zip(trace, rng.uniform(0.9, 1.1, len(trace)).tolist(), strict=True)
+    for seed in range(40):
+        rng = check.rng(seed + 500)
+        kinds = [
+            (
+                float(rng.uniform(1, 60)),
+                float(busy),
+                float(rng.uniform(0, 1)) * busy * 1e9,
+                float(rng.uniform(0.05, 1)) * busy * 2e6,
+                bool(rng.random() < 0.15),
+            )
+            for busy in rng.uniform(2, 80, int(rng.integers(2, 7)))
         ]
-        roof = Roof(1e15 * scale, 2e12 * scale)
-        chooses(f"like {name}", stretched, roof, leaves(stretched, roof))
-
-    def drawn(rng, fix):
-        """A trace of which one fix saves most by far: most of its time is of the kind that the fix is for."""
-        long, issue = float(rng.uniform(40, 400)), float(rng.uniform(4, 8))
-
-        def kernel(busy, compute, memory, waits=False):
-            """`compute` and `memory` are the shares of its time that its floors explain."""
-            return issue, busy, compute * busy * 1e9, memory * busy * 2e6, waits
-
-        share, short = float(rng.uniform(0.75, 0.95)), 0.04 * long
-        others = [kernel(short, share, 0.1), kernel(short, 0.02, share), kernel(short, 0.1, 0.2)]
-        others = [others[int(place)] for place in rng.permutation(3)[: int(rng.integers(0, 3))]]
-        if fix == "CUDA graph":
-            return repeated(12, *[kernel(float(rng.uniform(0.1, 0.4)) * issue, 0.1, share)] * 3)
-        if fix == "no waiting":
-            slow = (long, 0.1 * long, 1e6, 1e3, False)
-            return repeated(6, slow, *[kernel(0.1 * long, share, 0.1)] * 5, kernel(0.1 * long, share, 0.1, waits=True))
-        made = {
-            "fusion": [kernel(long, 0.005, share)] * int(rng.integers(3, 6)),
-            "faster format": [kernel(long, share, 0.02)],
-            "better kernels": [kernel(long, 0.1, 0.15)] * int(rng.integers(1, 4)),
-        }[fix]
-        return repeated(8, *others, *made) if rng.random() < 0.5 else repeated(8, *made, *others)
-
-    for seed in range(20):
-        rng = check.rng(seed + 50)
-        trace = drawn(rng, FIXES[seed % 5])
-        after = leaves(trace, ROUND)
-        assert min(after, key=after.get) == FIXES[seed % 5], (seed, after)
-        chooses(f"drawn {seed}", trace, ROUND, after)
-    rare = repeated(4, *[(7.0, 3.0, 2e9, 4e6)] * 19, (7.0, 3.0, 2e9, 4e6, True))
-    chooses("with few waits", rare, ROUND, leaves(rare, ROUND))
+        trace = repeated(4, *kinds)
+        chooses(choose_fix, f"random trace {seed}", trace, ROUND, leaves(trace, ROUND))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "choose_fix",
-    "Begin with the wall time against the busy time. A device that is mostly busy needs no fix on the host, however often the host waits.",
-    "If it is mostly idle, is that because of the waits or of the launches? Compare with `wall_us` of the trace without waits.",
-    "If it is mostly busy, add up the busy time of the kernels by their verdict. What counts is time, not the number of kernels.",
+    "Begin with the wall time against the busy time. A device that is busy all the time gains nothing from a fix on the host, however often the host waits.",
+    "The busy time of all kernels of a kind is the most that a fix for that kind can save. How much does it save by the table? A kernel without a neighbour to fuse with saves nothing.",
+    "`wall_us` measures any trace, also a changed copy of this one. `replace(call, waits=False)` makes a changed copy of a call.",
 )
 debrief(
     "choose_fix",
-    """Two measurements decide. Wall time against busy time tells whether kernels matter at all. Then the time by verdict, not
-    the number of kernels, tells which ones. In D four of five kernels are limited by memory, but the fifth takes 88% of the
-    time. In F the host waits for every fifth kernel, which looks alarming, but costs less than 2%.
+    """Two measurements tell where to look: wall time against busy time, and then the time by verdict, not the number of
+    kernels. In D four of five kernels are limited by memory, but the fifth takes 88% of the time. In F the host waits for every
+    fifth kernel, which looks alarming, but costs less than 2%.
 
-    Applying every fix to a model of the trace and comparing is just as good. Performance engineers do this with simulators,
-    and then check the answer with a measurement.""",
-    parts=("",),
+    But where time is spent is not what a fix saves. In G memory takes 56% of the time, and fusion saves nothing, because
+    no two of these kernels are neighbours. So the safe way is to apply every fix to a model of the trace and to compare.
+    Performance engineers do this with simulators, and then check the answer with a measurement.""",
+    parts=("clear", "mixed"),
+)
+EAGER, COMPILED = (f"128 images on an H100, {kind} (synthetic)" for kind in ("eager", "compiled"))
+
+
+def repaired(name, images):
+    """What your classify and choose_fix make of an eager pass, and what the reference does."""
+    profile, reference = PASSES[name], roofline.REFERENCE[images]
+    try:
+        trace = roofline.calls_of(profile, Call)
+        return roofline.repair(trace, profile.roof, Span, classify, choose_fix, wall_us), reference
+    except Exception:
+        print(f"{name}: the bars are the reference's repairs, until classify and choose_fix work.")
+        return reference, reference
+
+
+programs = {"16 images on an H100, eager (synthetic)": 16, EAGER: 128}
+show.figure(
+    roofline.draw_repairs(
+        {name: repaired(name, images) for name, images in programs.items()},
+        {EAGER: ("torch.compile's pass", PASSES[COMPILED].wall_us)},
+    ),
+    "Wall time of two eager passes after each repair, beside the reference's",
 )
 
 # %% [markdown]
+# ## Your pieces at work
+#
+# The picture above repairs two eager passes. In each round your `classify` says what limits the pass, and your `choose_fix` chooses,
+# until a fix saves less than 10%. With 16 images the host is the first limit. With 128 fusion is enough, and comes within 3% of
+# what `torch.compile` reaches.
+#
 # ## In practice
 #
 # At work the numbers come from `torch.profiler` (`key_averages()`, or a trace for Perfetto), from Nsight Systems for wall
@@ -1491,10 +1601,9 @@ debrief(
 # in which some kernel ran. Training teams report **MFU** (model FLOPs utilisation): the FLOPs that the model needs, divided
 # by what the peak rate would do in the wall time.
 #
-# The last cell measures the two roofs of *this* machine, with a large copy and a large matmul, and then places operations
-# of PyTorch below them. The **best** of many runs is the roof, because other programs can only add time. If a point lies
-# above the roof, its bytes came from a cache, or the probe was poor. The cell asks for two predictions before it shows its
-# results, and takes about 10 seconds.
+# The last cell measures the two roofs of *this* machine, with a large copy and a large matmul, and places operations of
+# PyTorch below them. The **best** of many runs is the roof, because other programs can only add time. A point above the
+# roof got its bytes from a cache, or the probe was poor. The cell asks for two predictions, and takes about 10 seconds.
 #
 # ## What to remember
 #
@@ -1559,20 +1668,10 @@ with torch.no_grad():
 show.against_prediction("copy", round(mine.bandwidth / 1e9, 1), unit="GB/s")
 show.against_prediction("ridge_here", round(mine.ridge_point, 1), unit="FLOP/byte")
 with reveal("ridge_here"):
-    show.table(
-        [
-            (
-                name,
-                f"{work.intensity:.3g}",
-                mine.bound(work),
-                f"{1e3 * mine.time_floor(work):.2f}",
-                f"{1e3 * TIMES[name].median:.2f}",
-                f"{100 * mine.time_floor(work) / TIMES[name].median:.0f}%",
-            )
-            for name, (_, _, work) in MEASURED.items()
-        ],
-        header=("operation", "FLOP per byte", "roof above it", "floor, ms", "median, ms", "explains"),
-        caption=f"{mine.peak_flops / 1e9:,.0f} GFLOP/s in {dtype.upper()}, {mine.bandwidth / 1e9:.1f} GB/s, measured here",
+    points = {name: (work, TIMES[name].median) for name, (_, _, work) in MEASURED.items()}
+    show.figure(roofline.draw_measured(mine, points), "Operations of PyTorch below the two roofs of this machine")
+    print(
+        f"Roofs: {mine.peak_flops / 1e9:,.0f} GFLOP/s in {dtype.upper()}, {mine.bandwidth / 1e9:.1f} GB/s, measured here."
     )
     show.busy_notice()
 calibration()

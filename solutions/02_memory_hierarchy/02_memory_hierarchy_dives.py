@@ -18,7 +18,7 @@
 #
 # These sections are complete and ungraded, and can be read in any order. They show the levels of a GPU's memory with their
 # sizes, the banks of shared memory, the TLB (the cache of address translations), what tiles and the length of rows do to a
-# matrix product, and what the compiler does about banks of registers. They judge nine claims.
+# matrix product, and what the compiler does about banks of registers. They judge twelve claims.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -30,22 +30,23 @@ import numpy as np
 import torch
 from threeloops.hardware import accelerator
 from threeloops.inner import interpreter
-from threeloops.lab import audit, calibration, figure, myth, palette, predict, progress, reveal, show, term
+from threeloops.lab import audit, calibration, figure, myth, palette, predict, progress, reveal, show
 
 INTERPRETED = interpreter.enable_without_gpu()
 
 # %% [markdown]
 # ## The levels of an H100
 #
-# Each level is larger and slower than the one before. First judge five claims about sizes and rates. A letter in brackets
-# tells two texts apart that disagree.
+# Each level is larger and slower than the one before. First judge seven claims about sizes and rates.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("mem-1")
 myth("mem-3")
+myth("mem-12")
 myth("mem-8")
 myth("mem-9")
 myth("mem-10")
+myth("mem-11")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 h100, a100 = accelerator("H100 SXM"), accelerator("A100 SXM 80GB")
@@ -88,8 +89,16 @@ audit(
     a100.caches.shared_memory_bytes / 1024,
     "KiB per SM (A100)",
     "published",
-    "holds",
-    how=f"164 KiB is the A100's, {h100.caches.shared_memory_bytes / 1024:.0f} KiB the H100's: both texts are right, but about different GPUs. A single block may use {h100.caches.shared_memory_per_block_bytes / 1024:.0f} KiB on the H100",
+    "corrected",
+    how="an SM of an A100 has 164 KiB, and other GPUs have other sizes (NVIDIA, CUDA C++ Programming Guide, technical specifications, 2025)",
+)
+audit(
+    "mem-12",
+    h100.caches.shared_memory_bytes / 1024,
+    "KiB per SM (H100)",
+    "published",
+    "corrected",
+    how=f"an SM of an H100 has 228 KiB, of which a single block may use {h100.caches.shared_memory_per_block_bytes / 1024:.0f} KiB; other GPUs have other sizes (the same table)",
 )
 audit(
     "mem-8",
@@ -97,7 +106,7 @@ audit(
     "× slower than HBM",
     "model",
     "corrected",
-    how=f"the 63 GB/s are right: 32 GT/s × 16 lanes × 128/130 / 8 = {h100.host_link_bandwidth / 1e9:.1f} GB/s each way. Two orders of magnitude are 100×; an H100 has 53×, an H200 {accelerator('H200 SXM').memory_bandwidth / h100.host_link_bandwidth:.0f}×",
+    how=f"its {h100.host_link_bandwidth / 1e9:.0f} GB/s are 32 GT/s × 16 lanes × 128/130 / 8 = {h100.host_link_bandwidth / 1e9:.1f} GB/s each way. Two orders of magnitude are 100×; an H100 has 53×, an H200 {accelerator('H200 SXM').memory_bandwidth / h100.host_link_bandwidth:.0f}×",
 )
 audit(
     "mem-9",
@@ -115,6 +124,14 @@ audit(
     "corrected",
     how="132 × 228 KiB. 33 MiB is 132 × 256 KiB, which also counts the part that only L1 can use",
 )
+audit(
+    "mem-11",
+    round(shared_bandwidth / h100.memory_bandwidth, 1),
+    "× the bandwidth of HBM",
+    "model",
+    "holds",
+    how=f"of an H100 SXM: 132 SMs × 128 bytes × 1.98 GHz = {shared_bandwidth / 1e12:.1f} TB/s, over 3.35 TB/s of HBM. In clocks the distance is larger: 29 against 479",
+)
 
 # %% [markdown]
 # ## Latency in clocks
@@ -130,7 +147,7 @@ audit(
     "clocks to shared memory",
     "published",
     "corrected",
-    how=f"Luo et al. 2024 (arXiv:2402.13499), measured on an H800 PCIe: not single digits. The bandwidth is right: 132 SMs × 128 bytes × 1.98 GHz are {shared_bandwidth / h100.memory_bandwidth:.1f}× the 3.35 TB/s of HBM",
+    how="W. Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture (2024, arXiv:2402.13499), measured on an H800 PCIe",
 )
 myth("mem-5")
 audit(
@@ -139,67 +156,24 @@ audit(
     "clocks on Pascal",
     "published",
     "corrected",
-    how="Jia et al. 2018 (arXiv:1804.06826), table of the memory hierarchy: 28 clocks on V100 and 82, not 84, on P100",
+    how="Z. Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking (2018, arXiv:1804.06826), table of the memory hierarchy: 28 clocks on V100 and 82, not 84, on P100",
 )
 
 # %% [markdown]
 # ## Banks of shared memory
 #
-# Shared memory is divided into 32 **banks**, each of which delivers one 4-byte word per clock. If the 32 lanes of a warp want
-# words from 32 different banks, they are served in one round, a **wavefront**. If two lanes want different words of one bank,
-# it takes two. Triton shows neither lanes nor banks, so `threeloops/inner/machine_models/warp.py` models a warp in NumPy: it
-# moves real values and counts wavefronts.
-#
-# Let a warp transpose a 32 × 32 tile through shared memory: it writes rows and reads columns. How fast that is depends on how
-# the tile is laid out.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-predict(
-    "column_wavefronts",
-    "Rows of 32 float32 values, stored one after another. How many wavefronts does it take to read one column?",
-    unit="wavefronts",
-)
-term("bank conflict")
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-from matplotlib.patches import Rectangle
-from threeloops.inner.machine_models.warp import padded, plain, swizzled, triton_swizzle, wavefronts
-from threeloops.inner.machine_models.warp import transpose as warp_transpose
-
-LANES = np.arange(32)
-show.against_prediction(
-    "column_wavefronts", wavefronts(plain(LANES, np.full(32, 5)) * 4, 4), unit="wavefronts", source="simulated"
-)
-PLACEMENTS = {"row after row": plain, "padded: 33 elements per row": padded, "swizzled: column XOR row": swizzled}
-tile = np.random.default_rng(0).normal(size=(32, 32)).astype(np.float32)
-fig, panels = figure(1, 3, width=12.5, height=4.4)
-for axes, (name, place) in zip(panels, PLACEMENTS.items(), strict=True):
-    result, counts = warp_transpose(tile, place)
-    assert np.array_equal(result, tile.T)
-    row, column = np.indices((32, 32))
-    bank = (place(row.reshape(-1), column.reshape(-1)) % 32).reshape(32, 32)
-    axes.imshow(bank, cmap="twilight", interpolation="nearest")
-    axes.add_patch(Rectangle((4.5, -0.5), 1, 32, fill=False, edgecolor=palette.vermillion, lw=2))
-    reading = wavefronts(place(LANES, np.full(32, 5)) * 4, 4)
-    axes.set_title(f"{name}\na column: {reading} wavefront{'s' if reading > 1 else ''}", fontsize=11)
-    axes.set(xlabel="column of the tile", xticks=[0, 8, 16, 24, 31], yticks=[0, 8, 16, 24, 31])
-    axes.grid(visible=False)
-panels[0].set_ylabel("row of the tile")
-with reveal("column_wavefronts"):
-    show.figure(fig, "colour: the bank of an element; framed: the column that 32 lanes read at once")
-
-# %% [markdown]
-# The colour is the bank in which an element lies, and the framed column is what 32 lanes read at once. In the first picture it
-# has one colour, so 32 lanes queue at one bank. Padding shifts each row by one bank, at the price of one wasted column. The
-# swizzle permutes the columns by an XOR with the row: each column has all colours, and nothing is wasted.
+# In the lab, a column of a tile took 32 rounds in one layout and a single round in two others. A round is called a
+# **wavefront**. Triton shows neither lanes nor banks, so `threeloops/inner/machine_models/warp.py` models a warp in NumPy: it
+# moves real values and counts wavefronts. Padding costs one wasted column, and the swizzle nothing.
 #
 # Compilers swizzle, too. The next cell reads from Triton's intermediate code which layout it chose for the operands of an FP16
-# matmul on an A100, and counts its wavefronts with our model of a warp. Tensor cores fetch such a tile as rows of 16 bytes,
-# eight rows at a time (`ldmatrix`), so that is the access to count.
+# matmul on an A100, and counts its wavefronts with the model. Tensor cores fetch such a tile as rows of 16 bytes, eight rows
+# at a time (`ldmatrix`), so that is the access to count.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.codegen import inspect
 from threeloops.inner.kernels.matmul.matmul import matmul as library_matmul
+from threeloops.inner.machine_models.warp import triton_swizzle, wavefronts
 
 A_META, B_META = (torch.empty(1024, 1024, dtype=torch.float16, device="meta") for _ in range(2))
 (ampere,) = inspect(lambda: library_matmul(A_META, B_META), "sm_80")
@@ -281,11 +255,20 @@ except NotMeasurable as reason:
 #
 # ## What tiles save, and what an odd length costs
 #
-# Exercise 5 counts what a tiled product asks for. One more claim is about that number.
+# Exercise 5 counts what a tiled product asks for. Two more claims are about that number.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
+myth("mem-13")
 myth("mem-4")
 naive_loads, tiled_loads = 2 * 1000**3, 2 * 1000 * 1000 * -(-1000 // 16)
+audit(
+    "mem-13",
+    naive_loads / (2 * 1000**2),
+    "loads of each value",
+    "model",
+    "holds",
+    how="of the 1000³ products, each value of A and of B enters 1000, and without tiles each product loads both of its factors. Caches may answer most of these loads",
+)
 audit(
     "mem-4",
     round(naive_loads / tiled_loads, 2),
@@ -346,6 +329,6 @@ audit(
     "% of FFMA with .reuse",
     "compiled",
     "cannot be tested here",
-    how="Jia et al. 2018 (arXiv:1804.06826) placed registers by hand. To measure the gain, one would have to write machine code, and Triton cannot do that. What the compiler does by itself, the .reuse flag, is counted here in an FP32 matmul compiled for sm_80",
+    how="Z. Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking (2018, arXiv:1804.06826), placed registers by hand. To measure the gain, one would have to write machine code, and Triton cannot do that. What the compiler does by itself, the .reuse flag, is counted here in an FP32 matmul compiled for sm_80",
 )
 calibration()

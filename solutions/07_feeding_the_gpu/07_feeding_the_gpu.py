@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Is the GPU hungry?
 #     minutes: 170
-#     withholds: [threeloops.data, threeloops.simulation]
+#     withholds: [threeloops.data, threeloops.simulation, threeloops.lab.drawings]
 #     edition: 2
 # ---
 
@@ -30,6 +30,7 @@ import io
 import json
 import math
 import tarfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,7 +50,9 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
+from threeloops.lab.checking.wall import arguments_after, there
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,7 @@ LOOPS = {
     "D": Loop(0.001, 20e9, 40e6, 0.001, 0.200, 5e6),
     "E": Loop(0.090, 2e9, 8e6, 0.002, 0.012, 1e6),
     "F": Loop(0.100, 1e9, 1e6, 0.300, 0.015, 20e6),
+    "G": Loop(0.0, math.inf, 1e6, 0.0, 0.010, 1e6),
 }
 
 
@@ -232,14 +236,6 @@ def memory_bytes(loop, settings):
 
 
 @dataclass(frozen=True)
-class Store:
-    """Seconds from a request to the first byte of its answer, and bytes per second of the link."""
-
-    latency: float
-    bandwidth: float
-
-
-@dataclass(frozen=True)
 class Sample:
     """One training sample: its parts by extension, as in {"jpg": b"…", "cls": b"7"}."""
 
@@ -249,6 +245,18 @@ class Sample:
 
 class CorruptShard(ValueError):
     """A shard does not hold what it promises."""
+
+
+def number(field):
+    """The octal number in a field of a header, or None if there is none. The field may begin with spaces, and the
+    digits end at a zero byte or a space. An empty field is 0."""
+    digits = field.lstrip(b" ").replace(b"\0", b" ").partition(b" ")[0]
+    return None if digits.strip(b"01234567") else int(digits or b"0", 8)
+
+
+def checksum(header):
+    """The sum of a header's 512 bytes, with spaces in place of the eight that hold the checksum itself."""
+    return sum(header[:148]) + 8 * ord(" ") + sum(header[156:])
 
 
 def member(name, contents, *, size=None, kind=b"0", also=()):
@@ -358,6 +366,26 @@ ACROSS = Trace(
 )
 
 
+AT_ONCE = Trace(
+    "a fetch beside a decode, and the trainer alone",
+    [Stage("fetch", 1), Stage("decode", 1), Stage("train", 1)],
+    [
+        Interval("fetch", 0, 0, 0.0, 2.0),
+        Interval("decode", 0, 0, 2.0, 4.0),
+        Interval("fetch", 0, 1, 2.0, 4.0),
+        Interval("train", 0, 0, 4.0, 5.0),
+        Interval("decode", 0, 1, 5.0, 7.0),
+        Interval("train", 0, 1, 7.0, 8.0),
+    ],
+)
+
+
+def later(trace, seconds):
+    """The same trace by another clock, which shows so many seconds more."""
+    moved = [replace(i, start=i.start + seconds, end=i.end + seconds) for i in trace.intervals]
+    return Trace(f"{trace.title}, all times {seconds:+,.0f} s", trace.stages, moved)
+
+
 def made_trace(seed):
     """A pipeline with ample queues, random times, samples that skip stages, and numbers in random order."""
     rng = np.random.default_rng(seed)
@@ -386,6 +414,31 @@ def objects_of(count, size=1000):
 
 def run_feed(feed, store, keys, ahead, train=None):
     return feed(keys, ahead, store.request, store.receive, store.cancel, train or store.train)
+
+
+def press_ctrl_c(feed, keys, ahead, request, receive, cancel, train, during, before):
+    """Run `feed`, and press Ctrl+C in the call of `during`, "request" or "train", that follows `before` others."""
+    calls, count = {"request": request, "train": train}, 0
+
+    def pressed(argument):
+        nonlocal count
+        if count == before:
+            raise KeyboardInterrupt
+        count += 1
+        return function(argument)
+
+    function, calls[during] = calls[during], pressed
+    try:
+        feed(keys, ahead, calls["request"], receive, cancel, calls["train"])
+    except KeyboardInterrupt:
+        return "KeyboardInterrupt"
+    return "nothing"
+
+
+def use_up(sampler, workers):
+    """Take a batch for each of the workers, and then all samples out of each list."""
+    batches = [sampler.batch_for(worker) for worker in workers]
+    return [[batch.pop(0) for _ in range(len(batch))] for batch in batches]
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -439,7 +492,7 @@ predict(
 #
 # A **trace** says who worked on which sample, from when to when (in seconds). `trace.stages` lists the stages in the order of
 # the pipeline. The last one is the **consumer**, which has one worker. `trace.intervals` come in any order; each has
-# `stage`, `worker`, `sample`, `start` and `end`.
+# `stage`, `worker`, `sample`, `start` and `end`. Any clock will do: 0 is no special time, and times may be negative.
 #
 # *Worked example.* Sample 0 is fetched from 0 to 3 s and trained on from 3 to 4 s, sample 1 is fetched from 4 to 7 s and
 # trained on from 7 to 8 s. Between 3 and 8 s the trainer works for 2 of 5 s: a utilisation of 0.4. It waits from 4 to 7
@@ -456,8 +509,8 @@ predict(
 #   while the sample of that next one was being worked on in this stage.
 #
 # Samples need not be consumed in the order of their numbers. A sample passes each stage at most once, and may skip one, for
-# example because it comes from a cache. Each step of the consumer takes some time. A `ValueError` names a stage that has an
-# interval and is not in `trace.stages`, and names the consumer if it has no intervals.
+# example because it comes from a cache. Each step of the consumer takes some time. The trace stays as it was. A `ValueError`
+# names a stage that has an interval and is not in `trace.stages`, and names the consumer if it has no intervals.
 
 
 # %% nbgrader={"grade": false, "grade_id": "waits", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -510,6 +563,16 @@ with check(
         },
     )
     waited(
+        later(SERIAL, -6),
+        0.4,
+        {"fetch": 3.0},
+        {
+            "utilisation": "the same trace, earlier: only differences of times count",
+            "blame": "the same trace, earlier: only differences of times count",
+        },
+    )
+    waited(later(FED, 1_700_000_000), 0.5, {"fetch": 0.0, "decode": 2.0}, "a clock that counts from 1970")
+    waited(
         IN_PAIRS,
         3 / 7,
         {"fetch": 4.0},
@@ -540,6 +603,7 @@ with check(
             "blame": "the request of sample 1 begins before the gap from 4 s to 9 s and ends behind it: only the gap counts"
         },
     )
+    check.equal(arguments_after(waits, IN_PAIRS), [IN_PAIRS], what="the trace after the call")
 
     ### BEGIN HIDDEN TESTS
     def reads(trace):  # from the definition, over all pairs
@@ -558,6 +622,8 @@ with check(
 
     for seed in range(24):
         waited(made_trace(seed), *reads(made_trace(seed)))
+        moved = later(made_trace(seed), -20.0)
+        waited(moved, *reads(moved))
     for recorded in load_traces("data/loops.json"):
         waited(recorded, *reads(recorded))
     ### END HIDDEN TESTS
@@ -581,25 +647,18 @@ with check("waits", "traces that cannot be", part="errors", hidden="other names"
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data.loading import diagnosis
-from threeloops.simulation import gantt, pipeline
+from threeloops.data.loading.diagnosis import diagnose
+from threeloops.lab.drawings.inner import feeding
 
 hint(
     "waits",
     "Sort the consumer's intervals by their start. Between one of them and the next lies a gap, and the sample that is awaited in it is the one of the next interval.",
-    "The overlap of the gap with the awaited sample's interval in a stage is max(0, min(ends) − max(starts)).",
+    "Two stretches of time share what lies behind the later start and before the earlier end. That can be nothing.",
 )
 
 
-def as_library(trace):
-    return pipeline.Trace(
-        tuple((stage.name, stage.workers) for stage in trace.stages),
-        tuple(pipeline.Interval(i.stage, i.worker, i.sample, i.start, i.end) for i in trace.intervals),
-    )
-
-
-RUNS = {trace.title: as_library(trace) for trace in load_traces("data/loops.json")}
-VERDICTS = {title: diagnosis.diagnose(trace) for title, trace in RUNS.items()}
+RUNS = {trace.title: feeding.as_trace(trace) for trace in load_traces("data/loops.json")}
+VERDICTS = {title: diagnose(trace) for title, trace in RUNS.items()}
 SERIAL_RUN, ONE_AHEAD, FOUR_AHEAD = RUNS.values()
 show.against_prediction(
     "serial_utilisation", round(100 * SERIAL_RUN.utilisation), unit="%", source="recorded on a 2-core CPU"
@@ -608,13 +667,8 @@ show.against_prediction(
     "one_worker_gain", round(SERIAL_RUN.seconds / ONE_AHEAD.seconds, 2), unit="×", source="recorded on a 2-core CPU"
 )
 with reveal("one_worker_gain"):
-    fig, panels = figure(3, 1, width=12.5, height=7.4, sharex=True, height_ratios=[3, 3, 9])
-    for axes, (title, trace) in zip(panels, RUNS.items(), strict=True):
-        gantt.draw(trace, axes, until=0.62)
-        axes.set_title(f"Recorded, {title}: training {100 * VERDICTS[title].utilisation:.0f}% of the time")
-        if axes is not panels[-1]:
-            axes.set_xlabel("")
-    show.figure(fig, "three recorded loops: with nothing in advance, one worker ahead, and four workers ahead")
+    recorded = feeding.draw_recorded({f"Recorded, {title}": trace for title, trace in RUNS.items()})
+    show.figure(recorded, "three recorded loops: with nothing in advance, one worker ahead, and four workers ahead")
 debrief(
     "waits",
     """Blame follows the sample that comes next, because no other sample can end the wait. In the recorded loops, one after the
@@ -638,12 +692,12 @@ debrief(
 #
 # `forecast(trace: Trace) -> Forecast`, with three fields:
 #
-# - `overlapped`: whether **two different stages** ever work at the same moment. One that starts exactly when another ends does
-#   not overlap it, and an interval of length 0 overlaps nothing.
+# - `overlapped`: whether **any two different stages** ever work at the same moment, on whatever samples. One that starts exactly
+#   when another ends does not overlap it, and an interval of length 0 overlaps nothing.
 # - `limit`: the stage with the largest cost; of equals, the first in the pipeline. A stage's cost is the mean duration of its
 #   intervals, divided by its workers if `overlapped`. Without intervals it is 0.
 # - `gain`: for each stage, how many times faster the loop gets if this stage's cost is halved. The time of a sample is the
-#   largest cost if `overlapped`, and the sum of all costs if not.
+#   largest cost if `overlapped`, and the sum of all costs if not. Some interval takes time, so it is not 0.
 
 
 # %% nbgrader={"grade": false, "grade_id": "forecast", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -695,6 +749,13 @@ with check("forecast", "whether stages overlap", part="overlap", hidden="random 
         "the request of sample 1, from 2 s to 9 s, overlaps the step from 3 s to 4 s: compare all stages, not neighbours",
     )
     overlaps(
+        AT_ONCE,
+        True,
+        "sample 1 is fetched from 2 s to 4 s while sample 0 is decoded: the trainer is one stage of three",
+    )
+    overlaps(later(SERIAL, -6), False, "the same trace, earlier: 0 is no special time")
+    overlaps(later(FED, 1_700_000_000), True, "a clock that counts from 1970")
+    overlaps(
         beside((2.0, 2.0), (1.0, 3.0), "a fetch that takes no time"), False, "an interval of length 0 overlaps nothing"
     )
     overlaps(
@@ -709,7 +770,8 @@ with check("forecast", "whether stages overlap", part="overlap", hidden="random 
         return any(min(a.end, b.end) > max(a.start, b.start) for a, b in pairs)
 
     for seed in range(24):
-        overlaps(made_trace(seed), at_once(made_trace(seed)))
+        for trace in (made_trace(seed), later(made_trace(seed), -20.0)):
+            overlaps(trace, at_once(trace))
     for recorded in load_traces("data/loops.json"):
         overlaps(recorded, at_once(recorded))
     ### END HIDDEN TESTS
@@ -742,8 +804,8 @@ with check(
     gains(
         IN_PAIRS,
         "fetch",
-        {"fetch": (11 / 3 + 1) / (11 / 6 + 1), "train": (11 / 3 + 1) / (11 / 3 + 0.5)},
-        {"gain": "nothing overlaps: the costs add up, and no cost is divided by workers"},
+        {"fetch": 28 / 17, "train": 28 / 25},
+        {"gain": "nothing overlaps: 11/3 s of fetch and 1 s of training add up, and no cost is divided by workers"},
     )
     gains(
         CACHED,
@@ -758,6 +820,15 @@ with check(
         {
             "limit": "a stage without intervals costs 0",
             "gain": "a request costs 5.25 s / 2 workers; nothing was decoded, which costs 0",
+        },
+    )
+    gains(
+        AT_ONCE,
+        "fetch",
+        {"fetch": 1.0, "decode": 1.0, "train": 1.0},
+        {
+            "limit": "fetch and decode cost 2 s each: the first of equals",
+            "gain": "fetch and decode cost 2 s each and overlap: with either of them halved, the other still takes 2 s",
         },
     )
     even = [Interval("fetch", 0, 0, 0.0, 1.0), Interval("train", 0, 0, 1.0, 2.0)]
@@ -792,9 +863,9 @@ with check(
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "forecast",
-    "Keep the costs in a dict. The time of a sample is `max(cost.values())` or `sum(cost.values())`, and a gain is that time before, divided by that time with one cost halved.",
-    "Two intervals overlap if min(ends) > max(starts). Comparing all pairs is good enough here.",
-    "`max(cost, key=cost.get)` returns the first of equals, because a dict keeps its order.",
+    "Keep the costs in a dict, one per stage, and write one small function that turns such a dict into the time of a sample. A gain compares that time before and after.",
+    "Comparing all pairs of intervals is good enough here. When do two of them share more than a point?",
+    "`max` returns the first of equals, and a dict keeps its order.",
 )
 show.table(
     [
@@ -841,14 +912,15 @@ term("Little's law")
 # *Worked example.* Keys a, b, c, d and `ahead` = 1: request a and b, receive a, train; request c, receive b, train; request d,
 # receive c, train; receive d, train. At every moment at most two samples are requested and not yet trained on.
 #
-# ### Exercise 3 (15 points)
+# ### Exercise 3 (17 points)
 #
 # `feed(keys, ahead, request, receive, cancel, train) -> int` trains on the data of every key, in order, and returns the number of
 # steps. A key may occur several times.
 #
 # - Before it waits for a sample, it has requested that one and the `ahead` behind it (fewer at the end), each once and in order,
 #   and nothing else.
-# - If `receive` or `train` raises, every ticket that is still open is cancelled once, and the exception goes on unchanged.
+# - Whatever raises, be it `request`, `receive`, `train`, or Ctrl+C (`KeyboardInterrupt`) in the middle of a step, every ticket that
+#   is still open is cancelled once, and the exception goes on unchanged.
 # - `ahead` below 0 raises a `ValueError` that names `ahead`, before anything is requested.
 
 
@@ -946,8 +1018,17 @@ with check(
         )
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "feed_test_failures", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "feed_test_failures", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("feed", "when the store or a step fails", part="failures", hidden="failures at other places"):
+
+    def left_open(store, case, cancelled):
+        check.equal(
+            [key for key, _, _ in store.tickets.values()],
+            [],
+            what=f"requests left open when {case}",
+            hint="cancel what was requested and never received, whatever raised",
+        )
+        check.equal(sorted(store.cancelled), [f"sample {n}" for n in cancelled], what=f"what was cancelled when {case}")
 
     def fails(error, late, broken, ahead, cancelled, count=9):
         """A store that never sends sample `late`, or a step that fails on sample `broken`."""
@@ -965,16 +1046,20 @@ with check("feed", "when the store or a step fails", part="failures", hidden="fa
         check.raises(error, run_feed, feed, store, list(store.objects), ahead, train, names=names)
         done = late if broken is None else broken
         check.equal(len(store.trained), done, what=f"steps done before {case}")
-        check.equal(
-            [key for key, _, _ in store.tickets.values()],
-            [],
-            what=f"requests left open when {case}, ahead = {ahead}",
-            hint="cancel what was requested and never received, whatever raised",
-        )
-        check.equal(sorted(store.cancelled), [f"sample {n}" for n in cancelled], what=f"what was cancelled when {case}")
+        left_open(store, f"{case}, ahead = {ahead}", cancelled)
+
+    def interrupted(during, before, ahead, cancelled, count=9):
+        store = FarStore(objects_of(count), 0.02, 1e6, 0.01)
+        calls = (store.request, store.receive, store.cancel, store.train)
+        raised = there(press_ctrl_c, feed, list(store.objects), ahead, *calls, during, before)
+        case = f"Ctrl+C is pressed in call {before + 1} of {during}, ahead = {ahead}"
+        left_open(store, case, cancelled)
+        check.equal(raised, "KeyboardInterrupt", what=f"what feed lets through when {case}")
 
     fails(TimeoutError, 2, None, 2, (3, 4))
     fails(ArithmeticError, None, 2, 3, (3, 4, 5))
+    interrupted("train", 2, 3, (3, 4, 5))
+    interrupted("request", 2, 3, (0, 1))
     store = FarStore(objects_of(1), 0.02, 1e6, 0.01)
     check.raises(ValueError, run_feed, feed, store, ["sample 0"], -1, names="ahead")
     check.equal(store.requested, [], what="what was requested with ahead = -1")
@@ -983,6 +1068,10 @@ with check("feed", "when the store or a step fails", part="failures", hidden="fa
     fails(TimeoutError, 4, None, 3, (5, 6, 7))
     fails(TimeoutError, 7, None, 6, (8,))
     fails(ArithmeticError, None, 0, 12, tuple(range(1, 9)))
+    interrupted("train", 0, 12, tuple(range(1, 9)))
+    interrupted("train", 8, 2, ())
+    interrupted("request", 6, 2, (4, 5))
+    interrupted("request", 0, 2, ())
     check.raises(ValueError, run_feed, feed, store, [], -3, names="ahead")
     ### END HIDDEN TESTS
 
@@ -995,26 +1084,9 @@ from threeloops.data.storage.store import MemoryStore
 
 hint(
     "feed",
-    "Keep the tickets in a list, oldest first, and count how many keys were requested. Before each `receive`, request until the count reaches the number of this sample + 1 + `ahead`.",
-    "`try: … finally:` cancels what is left whatever happened, and lets the exception through. Take a ticket out of the list before you receive it, because afterwards it is not open any more.",
+    "Keep the open tickets in a list, oldest first, and count how many keys were requested. How many must that be before each `receive`?",
+    "`try: … finally:` runs whatever happened, and lets the exception through. A ticket that you are about to receive is not open afterwards, however `receive` ends.",
 )
-SAMPLE_BYTES = 600_000
-
-
-def draw_ahead(ahead):
-    stages = [
-        pipeline.Stage("fetch", latency=0.037, workers=5),
-        pipeline.Stage("train", latency=0.010),
-    ]
-    trace = pipeline.simulate(stages, [SAMPLE_BYTES] * 60, ahead)
-    fig, axes = figure(width=11.0, height=2.9)
-    gantt.draw(trace, axes, until=0.2)
-    axes.set_title(
-        f"ahead = {ahead}: training {100 * trace.utilisation:.0f}% of the time, at most {ahead + 1} samples alive"
-    )
-    return fig
-
-
 predict(
     "live_gain",
     "A store of 30 ms and 100 MB/s, samples of 0.1 MB, steps of 12 ms. Six threads fetch twelve samples ahead. How many times faster is the loop?",
@@ -1023,10 +1095,11 @@ predict(
 myth("feed-2")
 with reveal("live_gain"):
     animate(
-        draw_ahead,
+        feeding.draw_ahead,
         range(6),
         seconds=1.6,
         caption="fetches of 37 ms, steps of 10 ms, asking further and further ahead (model)",
+        still=2,
     )
 SLOW, STEP = MemoryStore({str(n): bytes(100_000) for n in range(40)}), 0.012
 
@@ -1044,13 +1117,13 @@ BEFORE, AFTER = live_loop(0, 0), live_loop(6, 12)
 show.against_prediction("live_gain", round(AFTER / BEFORE, 1), unit="×", source="measured here")
 audit(
     "feed-2",
-    round(100 * AFTER),
-    "% of the time training, after",
+    round(100 * ONE_AHEAD.utilisation),
+    "% of the time training, with one worker ahead",
     "CPU",
-    "holds",
-    how=f"for workers and prefetching: {100 * BEFORE:.0f}% before, here, with real waiting; the recorded loops went from "
-    f"{100 * SERIAL_RUN.utilisation:.0f}% to {100 * FOUR_AHEAD.utilisation:.0f}%. Two conditions: enough requests under way (one worker ahead left "
-    f"{100 * ONE_AHEAD.utilisation:.0f}%), and a link that is wide enough. Pinning needs a GPU: the dives measure it where there is one",
+    "corrected",
+    how=f"it depends on how many requests are under way: the recorded loop went from {100 * SERIAL_RUN.utilisation:.0f}% with none in advance to "
+    f"{100 * ONE_AHEAD.utilisation:.0f}% with one worker and {100 * FOUR_AHEAD.utilisation:.0f}% with four, and this one, here, from {100 * BEFORE:.0f}% to "
+    f"{100 * AFTER:.0f}% with six. It also depends on the link, as section 5 shows",
 )
 debrief(
     "feed",
@@ -1082,7 +1155,7 @@ term("prefetching")
 # *Worked example.* Copies of 1 s, steps of 2 s. Batch 0 is copied into buffer 0 from 0 to 1 s, batch 1 into buffer 1 from 1 to
 # 2 s. Step 0 reads buffer 0 from 1 to 3 s, so the copy of batch 2 starts at 3 s, and not at 2. Step 1 runs from 3 to 5 s.
 #
-# ### Exercise 4 (12 points)
+# ### Exercise 4 (14 points)
 #
 # `double_buffer(batches, copy, compute, record, wait) -> None` queues an epoch. Step *i* computes on batch *i*.
 #
@@ -1108,11 +1181,11 @@ def double_buffer(batches: list, copy, compute, record, wait) -> None:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "double_buffer_test_races", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "double_buffer_test_races", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("double_buffer", "what the steps read", part="races", hidden="other times"):
 
     def races(copies, steps):
-        gpu, batches = TwoStreams(copies, steps), [10 + n // 2 for n in range(len(steps))]  # each comes twice
+        gpu, batches = TwoStreams(copies, steps), [n // 2 for n in range(len(steps))]  # each comes twice
         double_buffer(batches, gpu.copy, gpu.compute, gpu.record, gpu.wait)
         computed, faults = gpu.results()
         case = f"copies of {copies} s, steps of {steps} s"
@@ -1145,37 +1218,37 @@ with check("double_buffer", "what the steps read", part="races", hidden="other t
         races(*([float(v) for v in rng.choice([0.1, 1.0, 3.0, 7.0], count)] for _ in range(2)))
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "double_buffer_test_time", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "double_buffer_test_time", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("double_buffer", "how long it takes", part="time", hidden="other times"):
 
-    def takes(copies, steps, seconds=None):
-        gpu, copied, stepped = TwoStreams(copies, steps), [], []
-        double_buffer([10 + n // 2 for n in range(len(steps))], gpu.copy, gpu.compute, gpu.record, gpu.wait)
+    def takes(copies, steps, ends):
+        gpu = TwoStreams(copies, steps)
+        double_buffer([n // 2 for n in range(len(steps))], gpu.copy, gpu.compute, gpu.record, gpu.wait)
         case = f"copies of {copies} s, steps of {steps} s"
         check.equal(len(gpu.steps), len(steps), what=f"number of steps, {case}")
         check.equal(len(gpu.copies), len(steps), what=f"number of copies, {case}")
-        for n in range(len(steps)):
-            copied.append(max(copied[-1] if n else 0.0, stepped[n - 2] if n > 1 else 0.0) + copies[n])
-            stepped.append(max(copied[n], stepped[-1] if n else 0.0) + steps[n])
-        assert seconds in (None, stepped[-1])
         check.close(
-            max(gpu.free.values()),
-            stepped[-1],
+            [end for *_, end in gpu.steps],
+            ends,
             unit="s",
-            what=f"time, {case}",
-            hint="more: a copy waits for the step two batches before, not for the last one. Less: something does not wait that must",
+            what=f"the ends of the steps, {case}",
+            hint="later: a copy waits for the step two batches before, not for the last one. Earlier: something does not wait that must",
         )
-        check.close([end for *_, end in gpu.steps], stepped, unit="s", what=f"the ends of the steps, {case}")
 
-    takes([1.0] * 6, [2.0] * 6, 13.0)
-    takes([2.0] * 6, [1.0] * 6, 13.0)
-    takes([1.0] * 6, [1.0] * 6, 7.0)
-    takes([0.5, 0.5, 0.5, 0.5], [7.0, 1.0, 7.0, 1.0], 16.5)
+    takes([1.0] * 6, [2.0] * 6, [3.0, 5.0, 7.0, 9.0, 11.0, 13.0])
+    takes([2.0] * 6, [1.0] * 6, [3.0, 5.0, 7.0, 9.0, 11.0, 13.0])
+    takes([1.0] * 6, [1.0] * 6, [2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    takes([0.5, 0.5, 0.5, 0.5], [7.0, 1.0, 7.0, 1.0], [7.5, 8.5, 15.5, 16.5])
     ### BEGIN HIDDEN TESTS
     for seed in range(12):
         rng = check.rng(200 + seed)
         count = int(rng.integers(1, 14))
-        takes(*([float(v) for v in rng.choice([0.1, 1.0, 3.0, 7.0], count)] for _ in range(2)))
+        copies, steps = ([float(v) for v in rng.choice([0.1, 1.0, 3.0, 7.0], count)] for _ in range(2))
+        copied, ends = [], []
+        for n in range(count):
+            copied.append(max(copied[-1] if n else 0.0, ends[n - 2] if n > 1 else 0.0) + copies[n])
+            ends.append(max(copied[n], ends[-1] if n else 0.0) + steps[n])
+        takes(copies, steps, ends)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1184,21 +1257,9 @@ hint(
     "Batch i goes into buffer i mod 2.",
     "Two events per batch: one recorded in the copy stream behind the copy, on which the compute stream waits, and one recorded in the compute stream behind the step, on which the copy stream waits two batches later.",
 )
-COPIES = [0.006, 0.014, 0.006, 0.006, 0.006, 0.020, 0.006, 0.006] * 2
-copied, stepped, work = [], [], []
-for n, took in enumerate(COPIES):
-    start = max(copied[-1] if n else 0.0, stepped[n - 2] if n > 1 else 0.0)
-    copied.append(start + took)
-    work.append(pipeline.Interval("copy", 0, n, start, copied[-1]))
-    start = max(copied[-1], stepped[-1] if n else 0.0)
-    stepped.append(start + 0.012)
-    work.append(pipeline.Interval("compute", 0, n, start, stepped[-1]))
-fig, axes = figure(width=11.0, height=2.1)
-gantt.draw(pipeline.Trace((("copy", 1), ("compute", 1)), tuple(work)), axes, until=0.2)
-axes.set_title("Short and long copies beside steps of 12 ms: what the specification asks for")
 show.figure(
-    fig,
-    "copies and steps in two streams; a long copy delays one step, and no copy starts before the step two batches earlier",
+    feeding.draw_buffers([0.006, 0.014, 0.006, 0.006, 0.006, 0.020, 0.006, 0.006] * 2, step=0.012),
+    "short and long copies beside steps of 12 ms: with one buffer they take turns; with two, only a long copy delays a step",
 )
 debrief(
     "double_buffer",
@@ -1217,7 +1278,7 @@ term("stream")
 # ## 5 · You tune the loop
 #
 # A loader has two settings: how many `workers` fetch and decode, and how many samples it asks for `ahead`. Both cost memory.
-# Six loops (`LOOPS`, "A" to "F") wait for settings. A `Loop` has `latency`, `bandwidth` of the link that all workers share,
+# Seven loops (`LOOPS`, "A" to "G") wait for settings; the data of G lie in memory already. A `Loop` has `latency`, `bandwidth` of the link that all workers share,
 # `sample_bytes`, `decode` (seconds in the worker), `step` and `worker_bytes`.
 #
 # Two functions are given. `seconds_per_sample(loop, Settings(workers, ahead))` simulates the loop, and `memory_bytes(loop,
@@ -1227,7 +1288,7 @@ term("stream")
 # worker delivers a sample every 40 ms, and four keep up. They need four samples ahead: with fewer, some would have
 # nothing to do.
 #
-# ### Exercise 5 (12 points)
+# ### Exercise 5 (14 points)
 #
 # `tune(loop: Loop) -> Settings`, with 1 to 16 workers and 0 to 48 samples ahead. Grading runs the loop with your settings:
 #
@@ -1244,11 +1305,11 @@ def tune(loop: Loop) -> Settings:
     transfer = loop.sample_bytes / loop.bandwidth
     cycle = loop.latency + transfer + loop.decode  # of a worker
     pace = 1.05 * max(loop.step, transfer, cycle / 16)
-    return Settings(math.ceil(cycle / pace), math.ceil((cycle + loop.step) / pace) - 1)
+    return Settings(max(1, math.ceil(cycle / pace)), math.ceil((cycle + loop.step) / pace) - 1)
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "tune_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "tune_test", "locked": true, "points": 14, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("tune", "fast, with little memory", hidden="other loops"):
 
     def tunes(name, loop, slowest, least):
@@ -1273,7 +1334,7 @@ with check("tune", "fast, with little memory", hidden="other loops"):
         )
         return round(own / 1e6, 1)
 
-    model = {"A": 7.0, "B": 7.0, "C": 401.8, "D": 45.0, "E": 80.0, "F": 336.0}  # MB of the model answer
+    model = {"A": 7.0, "B": 7.0, "C": 401.8, "D": 45.0, "E": 80.0, "F": 336.0, "G": 2.0}  # MB of the model answer
     limits = {  # seconds per sample, and the bytes that are needed for them
         "A": (0.011, 7_000_000),
         "B": (0.0132, 7_000_000),
@@ -1281,6 +1342,7 @@ with check("tune", "fast, with little memory", hidden="other loops"):
         "D": (0.22, 45_000_000),
         "E": (0.0132, 80_000_000),
         "F": (0.02756875, 295_000_000),
+        "G": (0.011, 2_000_000),
     }
     for name, loop in LOOPS.items():
         check.note(f"loop {name}, memory", tunes(name, loop, *limits[name]), model[name], "MB")
@@ -1312,82 +1374,34 @@ with check("tune", "fast, with little memory", hidden="other loops"):
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.data.loading.prefetch import Prefetcher
-from threeloops.data.loading.workers import SimulatedWorker
-from threeloops.data.storage.slow_store import VirtualStore
-from threeloops.simulation.clock import VirtualClock
-
 hint(
     "tune",
-    "First the pace: no setting makes a sample faster than a step, than its bytes on the link, or than a sixteenth of what one worker needs for it.",
-    "A worker needs latency + transfer + decode per sample. Divide by the pace and round up: that many workers keep up.",
-    "The same law counts the samples alive: each stays for latency + transfer + decode + step. Trying settings with `seconds_per_sample`, from small to large, is just as good.",
+    "First the pace: something bounds the time of a sample from below, whatever the settings. It is one thing in A, another in B, and a third in F.",
+    "Little's law twice: once for the workers, and once for the samples that are alive. How long does each of them stay?",
+    "Trying settings with `seconds_per_sample`, from small to large, is just as good.",
 )
-BATCHES = MemoryStore({str(n): bytes(SAMPLE_BYTES) for n in range(64)})
-CREWS = list(range(1, 11))
-
-
-def utilisation(workers, ahead, bandwidth=200e6, step=0.010):
-    """Of the library's prefetcher on a virtual clock; the first sample does not count."""
-    clock = VirtualClock()
-    store = VirtualStore(BATCHES, SharedLink(latency=0.030, bandwidth=bandwidth), clock)
-    fetched = Prefetcher(list(BATCHES.objects), lambda n: SimulatedWorker(store, 0.004, str(n)), workers, ahead)
-    began = None
-    for _ in fetched:
-        began = clock.now() if began is None else began
-        clock.sleep_until(clock.now() + step)
-    return len(BATCHES.objects) * step / (clock.now() - began)
-
-
-def draw_pipeline(latency_ms, megabytes_per_second, fetchers, decode_ms, decoders, ahead, train_ms):
-    stages = [
-        pipeline.Stage("request", latency=latency_ms / 1e3, workers=fetchers, queue=0),
-        pipeline.Stage("transfer", bandwidth=megabytes_per_second * 1e6),
-        pipeline.Stage("decode", latency=decode_ms / 1e3, workers=decoders),
-        pipeline.Stage("train", latency=train_ms / 1e3),
-    ]
-    trace = pipeline.simulate(stages, [SAMPLE_BYTES] * 160, ahead)
-    verdict = diagnosis.diagnose(trace)
-    advice = f"halving its cost gives up to {verdict.gain[verdict.limit]:.2f}×"
-    busiest = max(sum(each.seconds for each in trace.by_stage[name]) / workers for name, workers in trace.stages) / 160
-    if train_ms / 1e3 / trace.utilisation > 1.05 * busiest:
-        advice = "the loop is slower than that: ask further ahead"
-    rows = fetchers + decoders + 2
-    fig, axes = figure(width=11.5, height=1.6 + min(0.27 * rows, 3.6))
-    axes.tick_params(axis="y", labelsize=min(11, 190 / rows))
-    gantt.draw(trace, axes, until=7 * max(latency_ms, train_ms, 10) / 1e3)
-    axes.set_title(
-        f"training {100 * trace.utilisation:.0f}% of the time; largest cost: {verdict.limit}; {advice}"
-        f"\nsamples of 0.6 MB, at most {ahead + 1} alive: {(ahead + 1) * SAMPLE_BYTES / 1e6:.1f} MB",
-        fontsize=11,
-    )
-    return fig
-
-
 predict(
     "narrow_link",
     "Loop B has a link of 50 MB/s and samples of 0.6 MB; its step takes 10 ms. With ten workers and twenty samples ahead, how busy is the trainer?",
     unit="%",
 )
+CREWS = range(1, 11)
 CURVES = {
-    "200 MB/s, two per worker in advance": [utilisation(w, 2 * w) for w in CREWS],
-    "50 MB/s, two per worker in advance": [utilisation(w, 2 * w, bandwidth=50e6) for w in CREWS],
-    "200 MB/s, one in advance": [utilisation(w, 1) for w in CREWS],
+    "200 MB/s, two per worker in advance": [feeding.utilisation(w, 2 * w) for w in CREWS],
+    "50 MB/s, two per worker in advance": [feeding.utilisation(w, 2 * w, bandwidth=50e6) for w in CREWS],
+    "200 MB/s, one in advance": [feeding.utilisation(w, 1) for w in CREWS],
 }
 narrow = CURVES["50 MB/s, two per worker in advance"][-1]
 show.against_prediction(
     "narrow_link", round(100 * narrow), unit="%", source="the library's prefetcher on a virtual clock"
 )
 with reveal("narrow_link"):
-    fig, axes = figure(width=9.5, height=3.4)
-    for (label, values), style in zip(CURVES.items(), ("o-", "s-", "^-"), strict=True):
-        axes.plot(CREWS, [100 * v for v in values], style, ms=5)
-        axes.text(10.2, 100 * values[-1], label, va="center", fontsize=9)
-    axes.set(xlabel="workers", ylabel="% of the time training", xlim=(0.5, 14.5), ylim=(0, 106), xticks=CREWS)
-    axes.set_title("Workers overlap latencies; they do not widen the link")
-    show.figure(fig, "utilisation by number of workers, for a wide link, a narrow one, and one sample in advance")
+    show.figure(
+        feeding.draw_crews(CURVES),
+        "utilisation by number of workers, for a wide link, a narrow one, and one sample in advance",
+    )
 explore(
-    draw_pipeline,
+    feeding.draw_pipeline,
     labels={"megabytes_per_second": "link (MB/s)", "ahead": "samples ahead"},
     latency_ms=(0, 100, 5, 30),
     megabytes_per_second=(20, 500, 20, 200),
@@ -1409,125 +1423,11 @@ debrief(
 )
 
 # %% [markdown]
-# ## 6 · What a request costs
+# ## 6 · Read a shard
 #
 # A data set usually arrives as a folder of small files: a million images of 100 kB, a million labels of one byte. In an object
-# store each of them is a request, which costs its latency whether it brings a byte or a gigabyte.
-#
-# *Worked example.* Four objects of 100 kB, 30 ms and 100 MB/s, two readers. Both ask at 0. The first answer arrives at 31 ms.
-# The second has to wait for the link and arrives at 32 ms. Reader 1 asks again at 31 ms, and its answer comes at 62 ms; reader 2
-# asks at 32 ms and has it at 63 ms.
-#
-# ### Exercise 6 (9 points)
-#
-# `epoch_seconds(objects: list[int], store: Store, readers: int) -> float`: the seconds until the last object has arrived.
-# `objects` are their sizes in bytes. A `Store` has `latency` and `bandwidth`.
-#
-# - One or more readers take the objects in order, and whoever is free first takes the next one.
-# - Latencies overlap, and the link carries one answer after another: an object that is asked for at *t* arrives at max(*t* +
-#   latency, when the one asked for before it arrived) + bytes / bandwidth.
-# - No objects take 0 s.
-
-
-# %% nbgrader={"grade": false, "grade_id": "epoch_seconds", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def epoch_seconds(objects: list, store: Store, readers: int) -> float:
-    """Seconds of fetching objects of so many bytes."""
-    ### BEGIN SOLUTION
-    free, link = [0.0] * readers, 0.0
-    for size in objects:
-        reader = free.index(min(free))
-        link = max(free[reader] + store.latency, link) + size / store.bandwidth
-        free[reader] = link
-    return link
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "epoch_seconds_test", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("epoch_seconds", "when the last object arrives", hidden="other stores, sizes and readers"):
-
-    def fetched(expected, objects, store, readers, why=""):
-        case = f"{len(objects)} objects, {store.latency:g} s and {store.bandwidth:g} bytes/s, readers = {readers}"
-        check.close(epoch_seconds(objects, store, readers), expected, unit="s", what=f"time of {case}", hint=why)
-
-    far = Store(latency=0.030, bandwidth=1e8)
-    fetched(4 * 0.031, [100_000] * 4, far, 1, "30 ms until the first byte, 1 ms for the rest, four times")
-    link = "the requests at 0 s overlap, but the second answer has to wait 1 ms for the link, and its reader asks that much later for its next object"
-    fetched(0.063, [100_000] * 4, far, 2, link)
-    fetched(0.034, [100_000] * 4, far, 9, "all ask at 0 s; the link carries one answer after another")
-    fetched(0.0, [], far, 2, "no objects")
-    first = "whoever is free first takes the next object: at 31 ms reader 1, at 41 ms reader 2"
-    fetched(0.031 + 0.010 + 0.030 + 0.001, [100_000, 1_000_000, 100_000, 100_000], far, 2, first)
-    ### BEGIN HIDDEN TESTS
-    import heapq
-
-    for seed in range(12):
-        rng = check.rng(200 + seed)
-        objects = [int(n) for n in 10 ** rng.uniform(1, 6, int(rng.integers(0, 40)))]
-        store, readers = Store(float(rng.uniform(0, 0.1)), float(10 ** rng.uniform(6, 9))), int(rng.integers(1, 12))
-        waiting, arrived = [0.0] * readers, 0.0
-        for size in objects:
-            arrived = max(heapq.heappop(waiting) + store.latency, arrived) + size / store.bandwidth
-            heapq.heappush(waiting, arrived)
-        fetched(arrived, objects, store, readers)
-    ### END HIDDEN TESTS
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "epoch_seconds",
-    "Keep a list with the time at which each reader is free, and one number for the link: when its last answer arrived.",
-    "The reader that is free first is `free.index(min(free))`, or the top of a heap.",
-)
-predict(
-    "shard_gain",
-    "10,000 images of 100 kB, each with a label of 2 bytes, in a store of 30 ms and 200 MB/s; 16 readers. How many times faster is an epoch if they lie in shards of 100?",
-    unit="×",
-)
-IMAGES, IMAGE, LABEL = 10_000, 100_000, 2
-MEMBERS = (512 + IMAGE + -IMAGE % 512) + (512 + LABEL + -LABEL % 512)  # bytes of a sample in a tar file
-
-
-def seconds_of(objects, readers=16):
-    """The library's link, asked by readers that each wait for their last object."""
-    link, free = SharedLink(0.030, 200e6), [0.0] * readers
-    for number, size in enumerate(objects):
-        free[number % readers] = link.reserve(free[number % readers], size)
-    return max(free)
-
-
-small_seconds = seconds_of([IMAGE, LABEL] * IMAGES)
-sizes = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]
-sharded = [seconds_of([n * MEMBERS + 1024] * (IMAGES // n)) for n in sizes]
-show.against_prediction(
-    "shard_gain", round(small_seconds / sharded[sizes.index(100)], 1), unit="×", source="model: two numbers"
-)
-with reveal("shard_gain"):
-    fig, axes = figure(width=8.5, height=3.2)
-    axes.plot(sizes, sharded, "o-", color=palette.blue)
-    axes.text(sizes[3], sharded[3] * 1.12, "tar shards", color=palette.blue)
-    axes.axhline(small_seconds, color=palette.vermillion)
-    axes.text(1, small_seconds * 0.83, "small files", color=palette.vermillion)
-    floor = IMAGES * (IMAGE + LABEL) / 200e6
-    axes.axhline(floor, color=palette.grey, ls=":", lw=1.2)
-    axes.text(1, floor * 0.86, "the bytes alone", fontsize=9)
-    axes.set(xscale="log", yscale="log", xlabel="samples per shard", ylabel="seconds per epoch", ylim=(3.8, 50))
-    axes.set_yticks([5, 10, 20, 40], ["5", "10", "20", "40"])
-    axes.minorticks_off()
-    axes.set_title("16 readers, 30 ms, 200 MB/s (model)")
-    show.figure(fig, "seconds per epoch fall to what the bytes take with five samples per shard")
-debrief(
-    "epoch_seconds",
-    """Little's law once more: to keep 200 MB/s busy at 30 ms, 6 MB have to be under way. Half of the sixteen readers wait for
-    labels, so eight images, 0.8 MB, are. With five images per shard they have 8 MB. The label of two bytes costs as much as
-    the image, because a request is a request.
-
-    Why then shards of a thousand samples? The model leaves out the rest: fewer objects to list and to bill, and longer reads
-    for disks that seek. The price is that what is read in one piece is shuffled in one piece: mix shards, and draw from a
-    buffer of samples. Fewer shards than readers leave readers idle.""",
-    parts=("",),
-)
-
-# %% [markdown]
-# ## 7 · Read a shard
+# store each of them is a request, which costs its latency whether it brings a byte or a gigabyte. So samples are packed into
+# **shards**, which are read from front to back.
 #
 # One of the oldest archive formats is still used for this. A **tar** file is a chain: a header of 512 bytes, the contents,
 # zeros up to the next multiple of 512, the next header. Two blocks of zeros end it. In the **WebDataset** layout, files that
@@ -1536,24 +1436,26 @@ debrief(
 #
 # | bytes of a header | contents |
 # |---|---|
-# | 0–99 | name in UTF-8, filled up with zeros |
-# | 124–135 | size of the contents, in octal digits |
-# | 148–155 | checksum in octal digits: the sum of all 512 bytes, with these eight taken as spaces |
+# | 0–99 | name in UTF-8, which ends at the first zero byte |
+# | 124–135 | size of the contents: `number(header[124:136])` |
+# | 148–155 | checksum: `number(header[148:156])` must be `checksum(header)` |
 # | 156 | type: `0` or a zero byte for a regular file |
+#
+# Both functions are given. `number(field)` reads octal digits, and returns `None` if the field holds anything else.
 #
 # *Worked example.* `v1.2/000.seg.png` with 3 bytes: key `v1.2/000`, extension `seg.png`, size field `00000000003` and a zero
 # byte. The next header is 1,024 bytes behind this one. `write_shard(samples)` is given.
 #
-# ### Exercise 7 (13 points)
+# ### Exercise 6 (14 points)
 #
 # `read_shard(shard: str, data: bytes) -> list[Sample]` reads a *subset* of tar: regular files whose names have a dot behind the
-# last slash. Digits of a number may follow spaces and end at a zero byte or a space; an empty field is 0. Reading ends at the
-# first block of zeros. `CorruptShard` is raised for anything else, with a message that begins like `s.tar, byte 1024:`, the
-# shard and the offset of the header at which reading stopped:
+# last slash. Reading ends at the first block of zeros. `CorruptShard` is raised for anything else, with a message that begins
+# like `s.tar, byte 1024:`, the shard and the offset of the header at which reading stopped:
 #
-# - a wrong checksum, a number that is not octal, another type;
+# - a field that holds no number, a wrong checksum, another type;
 # - a name without that dot, or not in UTF-8; an extension that its sample already has;
-# - contents that end early, and data that end where a header was expected.
+# - contents that end early, or the zeros that fill their last block;
+# - data that end where a header was expected.
 
 
 # %% nbgrader={"grade": false, "grade_id": "read_shard", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1562,23 +1464,23 @@ def read_shard(shard: str, data: bytes) -> list:
     ### BEGIN SOLUTION
     samples, offset = [], 0
     while True:
-        head, place = data[offset : offset + 512], f"{shard}, byte {offset}"
-        if len(head) < 512:
-            raise CorruptShard(f"{place}: {len(head)} bytes where a header or the end was expected")
-        if not any(head):
+        header, place = data[offset : offset + 512], f"{shard}, byte {offset}"
+        if len(header) < 512:
+            raise CorruptShard(f"{place}: {len(header)} bytes where a header or the end was expected")
+        if not any(header):
             return samples
-        size, stored = octal(head[124:136], place), octal(head[148:156], place)
-        if stored != sum(head) - sum(head[148:156]) + 8 * 32:
-            raise CorruptShard(f"{place}: the checksum of this header is wrong")
+        size = number(header[124:136])
+        if size is None or number(header[148:156]) != checksum(header):
+            raise CorruptShard(f"{place}: this is not the header of a tar file")
         try:
-            name = head[:100].rstrip(b"\0").decode()
+            name = header[:100].partition(b"\0")[0].decode()
         except UnicodeDecodeError:
             raise CorruptShard(f"{place}: the name is not UTF-8") from None
-        if head[156:157] not in (b"0", b"\0"):
+        if header[156:157] not in (b"0", b"\0"):
             raise CorruptShard(f"{place}: {name} is no regular file")
-        contents = data[offset + 512 : offset + 512 + size]
-        if len(contents) < size:
-            raise CorruptShard(f"{place}: {name} has {len(contents)} of {size} bytes")
+        begin, offset = offset + 512, offset + 512 + size + -size % 512
+        if len(data) < offset:
+            raise CorruptShard(f"{place}: {name} has {size} bytes, and the shard ends early")
         folder, slash, file = name.rpartition("/")
         stem, dot, extension = file.partition(".")
         if not dot:
@@ -1588,15 +1490,7 @@ def read_shard(shard: str, data: bytes) -> list:
             samples.append(Sample(key, {}))
         if extension in samples[-1].parts:
             raise CorruptShard(f"{place}: sample {key} already has a part {extension}")
-        samples[-1].parts[extension] = contents
-        offset += 512 + size + -size % 512
-
-
-def octal(field: bytes, place: str) -> int:
-    text = field.lstrip(b" ").replace(b"\0", b" ").partition(b" ")[0]
-    if text.strip(b"01234567"):  # int() would also take a sign, an underscore and "0o"
-        raise CorruptShard(f"{place}: the numbers of this header are not octal")
-    return int(text or b"0", 8)
+        samples[-1].parts[extension] = data[begin : begin + size]
     ### END SOLUTION
 
 
@@ -1604,7 +1498,8 @@ def octal(field: bytes, place: str) -> int:
 with check("read_shard", "the samples of a shard", part="samples", hidden="other shards, also by Python's tarfile"):
 
     def reads(samples, data, case, why=""):
-        check.equal(read_shard("s.tar", data), samples, what=f"read_shard of {case}", hint=why)
+        check.accepts(read_shard, f"{case}.tar", data)
+        check.equal(read_shard(f"{case}.tar", data), samples, what=f"read_shard of {case}", hint=why)
 
     def one(parts, key="a"):
         return [Sample(key, parts)]
@@ -1639,6 +1534,10 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
         "an empty size",
         "an empty field is 0, and an empty part is a part",
     )
+    tail = member("a.x", b"abc", size=b"3\x00777777777\0")
+    reads(abc, tail + end, "a size with other digits behind a zero byte", "the digits end at the first zero byte")
+    named = member("a.x", b"abc", also=[(3, b"\0old.jpg")])
+    reads(abc, named + end, "a name with other bytes behind a zero byte", "the name ends at its first zero byte")
     reads(abc, member("a.x", b"abc", kind=b"\0") + end, "a type that is a zero byte")
     other = member("a.x", b"abc", also=[(100, b"0000600"), (136, b"14524600000 "), (257, b"ustar  "), (345, b"folder")])
     reads(abc, other + end, "a header with other fields filled in", "look at name, size, checksum and type only")
@@ -1659,13 +1558,14 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
                         info.size, info.mtime, info.uname, info.mode = len(contents), 1_700_000_000, "root", 0o600
                         tar.addfile(info, io.BytesIO(contents))
             reads(found, buffer.getvalue(), "a shard that tarfile wrote")
-    reads(abc, member("a.x", b"abc", size=b"3\x00777777777\0") + end, "a size with other bytes behind its end")
+    reads(abc, member("a.x", b"abc", size=b"  3 777\0\0\xff  ") + end, "a size with other bytes behind its end")
+    reads(abc, member("a.x", b"abc", also=[(4, b"\xff\xfe.")]) + end, "a name with no UTF-8 behind its end")
     reads(one({"x": b"abc"}, "ü"), member("ü.x", b"abc") + end, "a name that is not ASCII")
     reads(one({"x": b"abc"}, " a"), member(" a.x", b"abc") + end, "a name that begins with a space")
     reads(one({"jpg": b"abc"}, "k" * 96), member("k" * 96 + ".jpg", b"abc") + end, "a name of 100 bytes")
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "read_shard_test_damage", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "read_shard_test_damage", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("read_shard", "where a damaged shard stops", part="damage", hidden="other damage"):
 
     def stops(data, offset, case):  # the shard's name says what is wrong with it
@@ -1680,6 +1580,7 @@ with check("read_shard", "where a damaged shard stops", part="damage", hidden="o
     stops(good[:1535], 1024, "cut within a header")
     stops(good[:1536], 1024, "cut behind a header")
     stops(good, 2048, "neither a header nor an end")
+    stops(good[:1024] + member("a.cls", b"7")[:600], 1024, "cut within the zeros behind the contents")
     stops(flipped(good + end, 1024 + 3), 1024, "a changed name")
     stops(flipped(good + end, 1024 + 400), 1024, "a change where nobody reads")
     stops(good[:1024] + bytes(100) + good[1124:] + end, 1024, "a name of zeros in a header")
@@ -1693,6 +1594,9 @@ with check("read_shard", "where a damaged shard stops", part="damage", hidden="o
     ### BEGIN HIDDEN TESTS
     for cut in (1, 511, 512, 1023):
         stops(good[:cut], 0, "cut")
+    for cut in (1537, 2047):
+        stops(good[:cut], 1024, "cut")
+    stops(member("a.x", b"abc", size=b"77777777777\0") + end, 0, "a size of eight gigabytes")
     stops(good[:1025], 1024, "cut")
     stops(good + bytes(511), 2048, "cut")
     for place in (0, 124, 130, 148, 156):
@@ -1709,13 +1613,35 @@ with check("read_shard", "where a damaged shard stops", part="damage", hidden="o
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "read_shard",
-    "Keep one number, the offset of the present header. `-size % 512` is how many zeros follow `size` bytes.",
-    "`int(text, 8)` reads octal, but it also takes a sign, an underscore and `0o`: look at the digits first.",
-    '`name.rpartition("/")` splits off the folder, and then `partition(".")` splits the file\'s own name.',
+    "Keep one number, the offset of the present header. Contents of 0, 512 and 1,024 bytes have no zeros behind them.",
+    "Split off the folder first, and then the file's own name: `str.partition` splits at the first place, `str.rpartition` at the last.",
 )
+predict(
+    "shard_gain",
+    "10,000 images of 100 kB, each with a label of 2 bytes, in a store of 30 ms and 200 MB/s; 16 readers, each of which waits for its object. How many times faster is an epoch if they lie in shards of 100?",
+    unit="×",
+)
+IMAGES, IMAGE, LABEL = 10_000, 100_000, 2
+IN_A_SHARD = sum(512 + size + -size % 512 for size in (IMAGE, LABEL))  # bytes of a sample in a tar file
+SMALL = feeding.epoch_seconds([IMAGE, LABEL] * IMAGES)
+SHARDED = {
+    n: feeding.epoch_seconds([n * IN_A_SHARD + 1024] * (IMAGES // n)) for n in (1, 2, 5, 10, 20, 50, 100, 500, 2000)
+}
+show.against_prediction("shard_gain", round(SMALL / SHARDED[100], 1), unit="×", source="model: two numbers")
+with reveal("shard_gain"):
+    floor = IMAGES * (IMAGE + LABEL) / 200e6
+    show.figure(
+        feeding.draw_objects(SHARDED, SMALL, floor),
+        "seconds per epoch fall to what the bytes take with five samples per shard",
+    )
 debrief(
     "read_shard",
-    """A header protects itself with a sum of its bytes. The contents have nothing: a flipped bit in an image is read as it is (the
+    """Why shards at all? It is Little's law once more: to keep 200 MB/s busy at 30 ms, 6 MB have to be under way. Half of the
+    sixteen readers wait for labels, so eight images, 0.8 MB, are. With five images per shard they have 8 MB. Larger shards
+    mean fewer objects to list and to bill, and longer reads for disks that seek. The price is that what is read in one piece
+    is shuffled in one piece: mix shards, and draw from a buffer of samples. Fewer shards than readers leave readers idle.
+
+    A header protects itself with a sum of its bytes. The contents have nothing: a flipped bit in an image is read as it is (the
     dives compare this with the checksums of TFRecord).
 
     This is a subset. `tar cf x.tar folder` also writes a member for the folder, which WebDataset and the library skip, and
@@ -1725,7 +1651,7 @@ debrief(
 )
 
 # %% [markdown]
-# ## 8 · Go on exactly there
+# ## 7 · Go on exactly there
 #
 # A run dies in the middle of an epoch. Its checkpoint has the weights; what about the data? Start the epoch again, and half of the
 # samples are seen twice. Draw a new order, and some are never seen. Neither raises an error.
@@ -1733,11 +1659,11 @@ debrief(
 # If the order of an epoch is a **function** of a seed and of the epoch's number, the position is one integer. But *whose* position?
 # With prefetching, workers are samples ahead of what the model has seen.
 #
-# *Worked example.* 10 samples, batches of 3, two workers: batches 0 and 2 go to worker 0, batch 1 and the last one, of a single
-# sample, to worker 1. Three batches are handed out and one was trained on: the state is position 3. A run that goes on from
-# there with batches of 4 gets the samples 3 to 6 of the order, and then 7 to 9.
+# *Worked example.* `epoch_order(10, 7, 2)` is 1 5 3 4 6 9 0 8 2 7. With batches of 3 and two workers, worker 0 gets 1 5 3 and then
+# 0 8 2; worker 1 gets 4 6 9, and then the last batch, 7. Three batches are handed out and one was trained on: the state is
+# position 3. A run that goes on from there with batches of 4 gets 4 6 9 0, and then 8 2 7.
 #
-# ### Exercise 8 (13 points)
+# ### Exercise 7 (15 points)
 #
 # `class Sampler(samples, batch, workers, state)` hands out the rest of one epoch. `state` is a `State(seed, epoch, position)`;
 # the order is `epoch_order(samples, seed, epoch)`, which is given and returns a NumPy array. What is left from `position` is cut into
@@ -1745,14 +1671,14 @@ debrief(
 #
 # | method | meaning |
 # |---|---|
-# | `batch_for(worker)` | this worker's next batch, a list of Python's own `int`, or `None` after its last. Workers may ask in any order and run ahead |
+# | `batch_for(worker)` | this worker's next batch, a list of Python's own `int`, or `None` after its last. Workers may ask in any order and run ahead. The list is theirs: the sampler does not change it, and does not mind if they do |
 # | `trained()` | the next batch *in order* has been trained on. `RuntimeError` if it was not handed out, or there is none |
 # | `state()` | where to go on: counts what was **trained on**. After the last batch, the next epoch at position 0 |
 #
 # `ValueError` names `position` if it is not one of 0 … `samples` − 1, and `worker` if there is no such worker.
 
 
-# %% nbgrader={"grade": false, "grade_id": "resume", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "Sampler", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Sampler:
     """Hands out the rest of an epoch, and remembers what was trained on."""
 
@@ -1778,7 +1704,7 @@ class Sampler:
         if number >= len(self.batches):
             return None
         self.handed_out[worker] += 1
-        return self.batches[number]
+        return list(self.batches[number])
         ### END SOLUTION
 
     def trained(self) -> None:
@@ -1800,8 +1726,8 @@ class Sampler:
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_batches", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "who gets which samples", part="batches", hidden="other sizes, workers and positions"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_batches", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "who gets which samples", part="batches", hidden="other sizes, workers and positions"):
 
     def hands(sampler, worker, expected, what, why=""):
         got = sampler.batch_for(worker)
@@ -1812,33 +1738,35 @@ with check("resume", "who gets which samples", part="batches", hidden="other siz
                 f"{what}: it has {sample!r} of type {type(sample).__name__}: expected Python's own int",
             )
 
-    order = [int(n) for n in epoch_order(10, 7, 2)]
     sampler = Sampler(10, 3, 2, State(7, 2, 0))
-    hands(sampler, 0, order[0:3], "the first batch of worker 0, 10 samples, batches of 3, two workers")
-    hands(sampler, 0, order[6:9], "the second batch of worker 0", "batch 2 of the epoch: workers take turns")
-    hands(sampler, 1, order[3:6], "the first batch of worker 1")
-    hands(sampler, 1, order[9:10], "the last batch, of one sample")
+    hands(sampler, 0, [1, 5, 3], "the first batch of worker 0, 10 samples, batches of 3, two workers")
+    hands(sampler, 0, [0, 8, 2], "the second batch of worker 0", "batch 2 of the epoch: workers take turns")
+    hands(sampler, 1, [4, 6, 9], "the first batch of worker 1")
+    hands(sampler, 1, [7], "the last batch, of one sample")
     hands(sampler, 1, None, "what comes after the last batch of worker 1")
     hands(sampler, 0, None, "what comes after the last batch of worker 0")
     alone = Sampler(10, 3, 1, State(7, 2, 6))
-    hands(alone, 0, order[6:9], "the first batch from position 6, one worker")
-    hands(alone, 0, order[9:10], "the second batch from position 6, one worker")
+    hands(alone, 0, [0, 8, 2], "the first batch from position 6, one worker")
+    hands(alone, 0, [7], "the second batch from position 6, one worker")
     moved = Sampler(10, 4, 2, State(7, 2, 3))
     hands(
         moved,
         0,
-        order[3:7],
+        [4, 6, 9, 0],
         "the first batch of four, from position 3",
         "what is left is cut into batches from the position on",
     )
     hands(
         Sampler(10, 4, 0, State(7, 2, 0)),
         0,
-        order[:4],
+        [1, 5, 3, 4],
         "the first batch with workers = 0",
         "the main process loads, as worker 0",
     )
     hands(Sampler(1, 5, 3, State(0, 0, 0)), 0, [0], "the only batch of one sample")
+    taken = there(use_up, Sampler(10, 3, 1, State(7, 2, 0)), [0, 0, 0])
+    own = "each call returns a list of its own, which the next call does not change"
+    check.equal(taken, [[1, 5, 3], [4, 6, 9], [0, 8, 2]], what="three batches, looked at after the third", hint=own)
     ### BEGIN HIDDEN TESTS
     for seed in range(4):
         rng = check.rng(seed)
@@ -1852,8 +1780,8 @@ with check("resume", "who gets which samples", part="batches", hidden="other siz
                 hands(sampler, worker, expected, f"a batch of worker {worker} of {workers}, {samples} samples, {state}")
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_state", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "where to go on", part="state", hidden="runs that are killed again and again"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_state", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "where to go on", part="state", hidden="runs that are killed again and again"):
 
     def stands(sampler, expected, what, why=""):
         check.equal(sampler.state(), expected, what=f"the state {what}", hint=why)
@@ -1882,6 +1810,13 @@ with check("resume", "where to go on", part="state", hidden="runs that are kille
     moved.trained()
     began = "the position in the epoch: where this sampler began, and the samples trained on since"
     stands(moved, State(7, 2, 7), "after a step on four samples, from position 3", began)
+    emptied = Sampler(10, 3, 2, State(7, 2, 0))
+    there(use_up, emptied, [0, 1])
+    emptied.trained()
+    emptied.trained()
+    own = "the list is the worker's: what it does with it must not change the state"
+    stands(emptied, State(7, 2, 6), "after two steps, whose workers took all samples out of their lists", own)
+    check.equal(early.state(), State(7, 2, 0), what="the state of another sampler", hint="each has its own counters")
     single = Sampler(1, 5, 3, State(0, 0, 0))
     single.batch_for(0)
     single.trained()
@@ -1914,12 +1849,14 @@ with check("resume", "where to go on", part="state", hidden="runs that are kille
             )
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "resume_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("resume", "positions and workers that do not exist", part="errors", hidden="others"):
+# %% nbgrader={"grade": true, "grade_id": "Sampler_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("Sampler", "positions and workers that do not exist", part="errors", hidden="others"):
     check.raises(ValueError, Sampler, 10, 3, 1, State(0, 0, 10), names="position")
     check.raises(ValueError, Sampler, 10, 3, 1, State(0, 0, -1), names="position")
     check.raises(ValueError, Sampler(10, 4, 3, State(7, 2, 0)).batch_for, 3, names="worker")
-    check.raises(ValueError, Sampler(10, 4, 3, State(7, 2, 0)).batch_for, -1, names="worker")
+    refused = Sampler(10, 5, 2, State(7, 2, 0))
+    check.raises(ValueError, refused.batch_for, -1, names="worker")
+    check.equal(refused.batch_for(1), [9, 0, 8, 2, 7], what="the batch of worker 1 after worker -1 was refused")
     check.accepts(Sampler(10, 4, 3, State(7, 2, 9)).batch_for, 2)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, Sampler, 1, 3, 0, State(0, 0, 1), names="position")
@@ -1928,12 +1865,10 @@ with check("resume", "positions and workers that do not exist", part="errors", h
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from collections import Counter
-
 from threeloops.data.loading.sampler import SamplerState, advanced, remaining
 
 hint(
-    "resume",
+    "Sampler",
     "Cut what is left into a list of batches once, in `__init__`; `.tolist()` makes Python's own numbers. Then two kinds of counters are enough: how many batches each worker was handed, and how many batches were trained on.",
     "The n-th batch of worker w is batch w + n · workers. Batch b can only have been trained on if worker b mod workers was handed more than b // workers batches.",
     "The position is where the sampler began plus the lengths of the batches that were trained on.",
@@ -1953,16 +1888,15 @@ WAYS = {
     + list(remaining(advanced(SamplerState(seed=0), TOTAL, STOP + UNDER_WAY), TOTAL)),
     "go on behind what was trained on": began + list(remaining(advanced(SamplerState(seed=0), TOTAL, STOP), TOTAL)),
 }
-rows = []
-for name, seen in WAYS.items():
-    counts = Counter(int(n) for n in seen)
-    never, once = sum(counts[n] == 0 for n in range(TOTAL)), sum(counts[n] == 1 for n in range(TOTAL))
-    rows.append([name, once, TOTAL - never - once, never])
-show.against_prediction("lost_samples", rows[2][3], unit="samples", source="counted")
+lost = TOTAL - len({int(n) for n in WAYS["go on behind what was fetched"]})
+show.against_prediction("lost_samples", lost, unit="samples", source="counted")
 with reveal("lost_samples"):
-    show.table(rows, ["way to resume", "seen once", "seen twice", "never seen"])
+    show.figure(
+        feeding.draw_ways(WAYS, remaining(SamplerState(seed=0), TOTAL)),
+        "each sample of an epoch, at its place in the order: seen once, twice or never, for four ways to resume after 400",
+    )
 debrief(
-    "resume",
+    "Sampler",
     """The third row is what a loader does that saves the position of its own iterator: it loses exactly what was under way. Nobody
     notices sixteen samples of a thousand, but after forty interruptions of a long run they are nearly two thirds of an epoch.
 
@@ -1977,6 +1911,145 @@ debrief(
     `drop_last`. It has no position from which to go on.""",
     parts=("batches", "state", "errors"),
 )
+
+# %% [markdown]
+# ## 8 · Your loop
+#
+# Now your functions work together. 512 samples lie in 64 shards, in a store of 30 ms and 4 MB/s, and a small regression trains on
+# one shard per step. `waits` and `forecast` read the trace of a loop without prefetching, and `tune` chooses settings. With
+# these the epoch begins again, until Ctrl+C before step 24. A crew of another size goes on from your sampler's state.
+
+
+# %% tags=["demo"]
+def train(parts, model, state, settings, store, stop=None):
+    """Train from `state` to the end of the epoch, or to Ctrl+C before step `stop`. Returns where to go on."""
+    sampler = parts.Sampler(len(store.objects), 1, settings.workers, state)
+    keys = []
+    while batch := sampler.batch_for(len(keys) % settings.workers):
+        keys += [f"{number:02}.tar" for number in batch]
+
+    def step(data):
+        if len(store.trained) == stop:
+            raise KeyboardInterrupt
+        model.learn(parts.read_shard(keys[len(store.trained)], data))
+        store.train(data)
+        sampler.trained()
+
+    with suppress(KeyboardInterrupt):
+        parts.feed(keys, settings.ahead, store.request, store.receive, store.cancel, step)
+    return sampler.state()
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from collections import Counter
+from types import SimpleNamespace
+
+
+class CrewStore(FarStore):
+    """A FarStore with workers, each of which fetches a shard and decodes it before the next. It keeps a trace."""
+
+    def __init__(self, loop, workers, first=0, now=0.0):
+        super().__init__(SHARDS, loop.latency, loop.bandwidth, loop.step)
+        self.decode, self.free, self.first, self.now, self.intervals = loop.decode, [now] * workers, first, now, []
+
+    def request(self, key):
+        now, worker = self.now, len(self.requested) % len(self.free)
+        self.now = asked = max(now, self.free[worker])
+        ticket = super().request(key)
+        self.now, fetched = now, self.link_free
+        self.free[worker] = fetched + self.decode
+        self.tickets[ticket] = (key, asked, self.free[worker])
+        for stage, start, end in (("fetch", asked, fetched), ("decode", fetched, self.free[worker])):
+            self.intervals.append(Interval(stage, worker, self.first + ticket, start, end))
+        return ticket
+
+    def train(self, data):
+        start = self.now
+        super().train(data)
+        self.intervals.append(Interval("train", 0, self.first + len(self.trained) - 1, start, self.now))
+
+    def trace(self, title):
+        crew = len(self.free)
+        return Trace(title, [Stage("fetch", crew), Stage("decode", crew), Stage("train", 1)], self.intervals)
+
+
+class Regression:
+    """Least squares by SGD, a step per shard."""
+
+    def __init__(self):
+        self.weights, self.seen = np.zeros(16), []
+
+    def learn(self, samples):
+        x, y = (np.stack([np.frombuffer(sample.parts[part]) for sample in samples]) for part in ("x", "y"))
+        self.weights = self.weights + 0.05 * x.T @ (y[:, 0] - x @ self.weights) / len(samples)
+        self.seen += [sample.key for sample in samples]
+
+
+rng = np.random.default_rng(0)
+INPUTS = rng.standard_normal((512, 16))
+TARGETS = INPUTS @ rng.standard_normal(16)
+SHARDS = {
+    f"{n:02}.tar": write_shard(
+        [Sample(f"{i:03}", {"x": INPUTS[i].tobytes(), "y": TARGETS[i].tobytes()}) for i in range(8 * n, 8 * n + 8)]
+    )
+    for n in range(64)
+}
+LOOP = Loop(0.030, 4e6, len(SHARDS["00.tar"]), 0.004, 0.006, 1e6)
+
+
+def diagnosed(trace):
+    return diagnose(feeding.as_trace(trace))
+
+
+REFERENCE = {  # the library's own pieces
+    "waits": diagnosed,
+    "forecast": diagnosed,
+    "feed": feeding.feed,
+    "tune": lambda loop: Settings(7, 7),
+    "read_shard": feeding.read_shard,
+    "Sampler": feeding.Sampler,
+}
+
+
+def life(parts):
+    """A loop alone, its diagnosis, and a loop with the chosen settings that is killed and resumed."""
+    alone, start = CrewStore(LOOP, 1), State(3, 0, 0)
+    train(parts, Regression(), start, Settings(1, 0), alone)
+    trace, settings = alone.trace("one shard at a time"), parts.tune(LOOP)
+    seen, advice, model = parts.waits(trace), parts.forecast(trace), Regression()
+    killed = CrewStore(LOOP, settings.workers)
+    state = train(parts, model, start, settings, killed, stop=24)
+    resumed = CrewStore(LOOP, settings.workers + 1, first=24, now=killed.now + 0.05)
+    end = train(parts, model, state, Settings(settings.workers + 1, settings.ahead), resumed)
+    whole = Regression()
+    train(parts, whole, start, settings, CrewStore(LOOP, settings.workers))
+    errors = [np.square(TARGETS - INPUTS @ trained.weights).mean() for trained in (model, whole)]
+    counts, after = Counter(model.seen), parts.waits(killed.trace("with settings"))
+    rows = [
+        ("training, one shard at a time", f"{100 * seen.utilisation:.0f}% of the time"),
+        ("to blame for the waiting", ", ".join(f"{stage} {s:.2f} s" for stage, s in seen.blame.items())),
+        ("limit, and the gain from halving it", f"{advice.limit}, {advice.gain[advice.limit]:.2f}×"),
+        ("settings", f"{settings.workers} workers, {settings.ahead} ahead"),
+        ("training, with these", f"{100 * after.utilisation:.0f}% of the time"),
+        ("requests open after Ctrl+C", f"{len(killed.tickets)}, of {len(killed.requested) - 24} under way"),
+        ("resumed at, and ended at", ", ".join(f"epoch {s.epoch} position {s.position}" for s in (state, end))),
+        ("samples seen once, of 512", sum(counts[f"{i:03}"] == 1 for i in range(512))),
+        ("error after the epoch, and if never killed", ", ".join(f"{error:.9f}" for error in errors)),
+    ]
+    lost = range(24, len(killed.requested))
+    return rows, [feeding.as_trace(store.trace("")) for store in (alone, killed, resumed)], lost
+
+
+if parts := together(*REFERENCE, library=REFERENCE):
+    rows, (alone, killed, resumed), lost = life(parts)
+    model_rows, *_ = life(SimpleNamespace(**REFERENCE))
+    show.table(
+        [(what, own, reference) for (what, own), (_, reference) in zip(rows, model_rows, strict=True)],
+        ["512 samples in 64 shards", "your pieces", "the library's"],
+    )
+    show.figure(
+        feeding.draw_life(alone, killed, lost, resumed), "the loop alone, and with these settings, killed and resumed"
+    )
 
 # %% [markdown]
 # ## In practice

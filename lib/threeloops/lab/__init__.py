@@ -10,8 +10,9 @@ from threeloops import import_on_demand
 
 if TYPE_CHECKING:
     from threeloops.lab import show
+    from threeloops.lab.answers.debrief import debrief
+    from threeloops.lab.answers.together import together
     from threeloops.lab.checking.check import check
-    from threeloops.lab.checking.debrief import debrief
     from threeloops.lab.checking.failure import CheckFailed
     from threeloops.lab.checking.replay import replay
     from threeloops.lab.checking.wall import by_value, inout, student_side
@@ -33,5 +34,5 @@ else:
 __all__ = [
     "CheckFailed", "animate", "audit", "by_value", "calibration", "check", "claims", "course_map", "debrief",
     "explore", "figure", "hint", "inout", "labs", "myth", "palette", "predict", "progress", "replay", "reveal",
-    "show", "student_side", "term",
+    "show", "student_side", "term", "together",
 ]  # fmt: skip

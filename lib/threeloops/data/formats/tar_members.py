@@ -126,8 +126,8 @@ def _parse(block: bytes, shard: str, place: str) -> tuple[str, int, str]:
         raise CorruptData(shard, place, "this is not a tar header: its numbers are not octal") from None
     if (total := sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")) != stored:
         raise CorruptData(shard, place, f"the header's checksum is {total}, stored is {stored}")
-    name = _text(block[_NAME].rstrip(b"\0"))
-    if block[_MAGIC] == _USTAR and (prefix := block[_PREFIX].rstrip(b"\0")):
+    name = _text(block[_NAME].partition(b"\0")[0])
+    if block[_MAGIC] == _USTAR and (prefix := block[_PREFIX].partition(b"\0")[0]):
         name = f"{_text(prefix)}/{name}"
     return name, size, chr(block[_TYPE])
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from threeloops.lab.checking import debrief, wall
+from threeloops.lab.answers import debrief
+from threeloops.lab.checking import wall
 from threeloops.lab.checking.compare import Mismatch, Tolerance, compare
 from threeloops.lab.checking.failure import CheckFailed, exception_line, is_unwritten, own_frames, said
 from threeloops.lab.text.plain import is_array, is_tensor
@@ -253,16 +254,18 @@ class _Check:
         if self.open:
             self.open[-1].refused += 1
 
-    def accepts(self, fn: Callable, *args: object, **kwargs: object) -> None:
-        """Check that `fn(*args, **kwargs)` raises nothing. Its result is not looked at."""
+    def accepts(self, fn: Callable, *args: object, **kwargs: object) -> Any:
+        """Check that `fn(*args, **kwargs)` raises nothing, and return its result. A failure shows the call."""
         try:
-            fn(*args, **kwargs)
+            result = fn(*_copies(args), **kwargs)
         except Exception as error:
             if is_unwritten(error):
                 raise
+            frames = own_frames(error)[1:] if wall.connection is None else []
             got = f"value      {_call(fn, args, kwargs)} raised {type(error).__name__}: {error}"
-            self._fail([got, "expected   a result: these arguments are allowed"], error)
+            self._fail([got, *frames, "expected   a result: these arguments are allowed"], error)
         self._count()
+        return result
 
     def rng(self, seed: int):
         """A numpy Generator: the same numbers on both sides of the wall."""

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from threeloops.inner.codegen.generated_code import Code
     from threeloops.inner.launches import Launch
     from threeloops.inner.meter import L2, Finding, Metered
+    from threeloops.inner.replay.inputs import Inputs
     from threeloops.inner.replay.messages import Answer
+    from threeloops.inner.replay.recordings.steps import Recording
 
 _SECONDS = 60.0
 """The time limit of one replay if no wall sets another."""
@@ -166,6 +168,18 @@ class _Replayer:
         """
         return _judge(launcher, args, kwargs, self._l2)
 
+    def grids(self, launcher: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[tuple[int, int, int]]:
+        """Return the grid of each launch of `launcher(*args, **kwargs)`, in order. No kernel is executed, so the inputs
+        may be longer than an interpreter could work through.
+
+        Raises CheckFailed if the launcher cannot be replayed, or what it raises.
+        """
+        from threeloops.inner.replay.inputs import inputs_of
+        from threeloops.inner.replay.recordings.steps import LaunchStep
+
+        recording = _recording(launcher, inputs_of(args, kwargs)[0])
+        return [step.grid for step in recording.steps if isinstance(step, LaunchStep)]
+
 
 replay = _Replayer()
 
@@ -188,20 +202,11 @@ def _record(launcher: Callable[..., Any], inputs: dict[str, Any]) -> dict[str, A
 
 def _judge(launcher: Callable[..., Any], args: Any, kwargs: Any, l2: L2 | str | None) -> _Replay:
     """Record a launcher and have its kernels executed. The outputs are on the device of the inputs."""
-    import msgspec
-
     from threeloops.inner.replay.inputs import inputs_of
     from threeloops.inner.replay.messages import answer_from, perform_compiled, question
-    from threeloops.inner.replay.recordings.steps import RecordingRefused, decode
 
     inputs, storages = inputs_of(args, kwargs)
-    recorded = _record(launcher, msgspec.to_builtins(inputs))
-    if type(recorded) is dict and "refused" in recorded:
-        raise _failure(launcher, str(recorded["refused"])[:1000])
-    try:
-        recording = decode(recorded)
-    except RecordingRefused as error:
-        raise _failure(launcher, str(error)) from None
+    recording = _recording(launcher, inputs)
     asked = question(_cell(launcher), recording, inputs, storages, l2)
     answer = answer_from(*_ask(launcher, *asked))
     if answer.refused:
@@ -210,6 +215,21 @@ def _judge(launcher: Callable[..., Any], args: Any, kwargs: Any, l2: L2 | str | 
     if wall.connection is None and inputs.device != "cpu":
         outputs = perform_compiled(asked[0], storages)
     return _Replay(outputs, answer, wall.name_of(launcher))
+
+
+def _recording(launcher: Callable[..., Any], inputs: Inputs) -> Recording:
+    """Record a launcher where it lives, and decode what comes back, which is not trusted."""
+    import msgspec
+
+    from threeloops.inner.replay.recordings.steps import RecordingRefused, decode
+
+    recorded = _record(launcher, msgspec.to_builtins(inputs))
+    if type(recorded) is dict and "refused" in recorded:
+        raise _failure(launcher, str(recorded["refused"])[:1000])
+    try:
+        return decode(recorded)
+    except RecordingRefused as error:
+        raise _failure(launcher, str(error)) from None
 
 
 def _ask(launcher: Callable[..., Any], tree: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:

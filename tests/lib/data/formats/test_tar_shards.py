@@ -88,6 +88,17 @@ def test_a_header_is_what_tarfile_reads_in_it(size, name):
     assert (info.name, info.size, info.isreg()) == (name.rstrip("/"), size, True) or name.endswith("/")
 
 
+def test_a_name_ends_at_its_first_zero_byte_as_in_tarfile():
+    block = bytearray(header("a.cls", 1))
+    block[6:13] = b"old.jpg"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    shard = bytes(block) + b"7".ljust(BLOCK, b"\0") + bytes(2 * BLOCK)
+    with tarfile.open(fileobj=io.BytesIO(shard)) as tar:
+        assert tar.getnames() == ["a.cls"]
+    assert read(shard) == [Sample("a", {"cls": b"7"})]
+
+
 @pytest.mark.parametrize("size", [8**11 - 1, 8**11, 20 << 30, (1 << 63) - 1])
 def test_a_size_of_8_gib_or_more_is_binary_as_in_gnu_tar(size):
     info = tarfile.TarInfo("a.bin")

@@ -228,6 +228,13 @@ def test_what_comes_from_the_students_side_may_be_anything(cell, monkeypatch):
             replay(cell.doubled, torch.ones(1))
 
 
+def test_grids_are_those_of_the_launcher_however_long_its_inputs(cell):
+    assert replay.grids(cell.doubled_twice, torch.zeros(65)) == [(2, 1, 1), (2, 1, 1)]
+    assert replay.grids(cell.doubled, torch.zeros(1 << 24), block=128) == [(1 << 17, 1, 1)]
+    with pytest.raises(CheckFailed, match="launches no kernel|torch"):
+        replay.grids(cell.by_torch, torch.zeros(65))
+
+
 def test_an_l2_model_is_the_tests_choice(cell):
     x = torch.ones(4096)
     assert replay(cell.doubled, x).require(2 * x).traffic.total.dram_bytes is None

@@ -2,35 +2,44 @@
 
 import ast
 import linecache
-import os
 import re
 import sys
 from html import escape
-from pathlib import Path
 from typing import Any
 
+from threeloops.lab.answers.model import model_answer
 from threeloops.lab.course import journal
 from threeloops.lab.predictions import gate
 from threeloops.lab.text.wording import number, with_unit
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import html_widget, live, preformatted, publish
 
-__all__ = ["debrief", "failed", "note", "passed"]
+__all__ = ["debrief", "failed", "note", "passed", "solved"]
 
 _facts: dict[str, dict[str, tuple[float, float, str]]] = {}
 """The reader's number, the model answer's number and the unit, by exercise and quantity."""
+_parts: dict[str, dict[str, bool]] = {}
+"""Whether each part of an exercise passed when this notebook last ran its check."""
 
 
 def passed(exercise: str, part: str) -> None:
     """A check of an exercise held in full."""
     journal.record(exercise, part)
+    _parts.setdefault(exercise, {})[part] = True
     gate.happens(_event(exercise, part))
 
 
 def failed(exercise: str, part: str) -> None:
     """Note that a check failed: its points are lost, and its debrief waits until the check passes again."""
     journal.forget(exercise, part)
+    _parts.setdefault(exercise, {})[part] = False
     gate.forget(_event(exercise, part))
+
+
+def solved(exercise: str) -> bool:
+    """Return whether this notebook has checked the exercise, and every part that it checked passed."""
+    parts = _parts.get(exercise, {})
+    return bool(parts) and all(parts.values())
 
 
 def note(exercise: str, what: str, own: float, model: float, unit: str) -> None:
@@ -87,7 +96,7 @@ def _html(exercise: str, why: str) -> str:
             for what, own, model in rows
         )
         body += f"<table><tr><th></th><th>yours</th><th>model answer</th></tr>{cells}</table>"
-    if model := _model_answer(exercise):
+    if model := model_answer(exercise):
         fold = '<summary style="cursor:pointer;font-weight:bold">A model answer</summary>'
         body += f"<details>{fold}{preformatted(model)}</details>"
     return cards.frame("passed", body)
@@ -101,7 +110,7 @@ def _comparison(exercise: str) -> list[tuple[str, str, str]]:
         for what, (own, model, unit) in _facts.get(exercise, {}).items()
     ]
     own = _own_answer(exercise)
-    model = _model_answer(exercise)
+    model = model_answer(exercise)
     return [*rows, ("lines of code", str(_lines(own)), str(_lines(model)))] if own and model else rows
 
 
@@ -121,33 +130,10 @@ def _lines(source: str) -> int:
 
 def _own_answer(exercise: str) -> str:
     """The text of the reader's cell: of the first function that the model answer and the notebook both define."""
-    names = [node.name for node in ast.parse(_model_answer(exercise)).body if isinstance(node, ast.FunctionDef)]
+    names = [node.name for node in ast.parse(model_answer(exercise)).body if isinstance(node, ast.FunctionDef)]
     for name in names:
         function = vars(sys.modules["__main__"]).get(name)
         code = getattr(getattr(function, "fn", function), "__code__", None)  # of a triton.jit function, its `fn`
         if code is not None and (text := "".join(linecache.getlines(code.co_filename))):
             return text
     return ""
-
-
-def _model_answer(exercise: str) -> str:
-    """Return the solution cell of the lab's source without the markers around the answer, or "" if there is no
-    source."""
-    source = _source()
-    if source is None:
-        return ""
-    head = re.compile(rf'^# %% .*"grade_id": "{re.escape(exercise)}",.*"solution": true.*\n((?:(?!# %%).*\n)*)', re.M)
-    match = head.search(source.read_text(encoding="utf-8") + "\n")
-    lines = (
-        [line for line in match[1].splitlines() if not re.match(r"\s*### (BEGIN|END) SOLUTION", line)] if match else []
-    )
-    return "\n".join(lines).strip()
-
-
-def _source() -> Path | None:
-    lab = journal.current_lab()
-    if lab is None:
-        return None
-    folders = [Path(named)] if (named := os.environ.get("THREELOOPS_SOLUTIONS")) else []
-    folders += [parent / "solutions" for parent in Path.cwd().parents]
-    return next((path for folder in folders if (path := folder / lab / f"{lab}.py").is_file()), None)
