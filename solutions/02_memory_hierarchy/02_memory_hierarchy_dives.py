@@ -74,9 +74,9 @@ for axes, which, scale, unit in ((left, 0, 2**20, "MiB"), (right, 1, 1e12, "TB/s
     axes.set(xscale="log", yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
     axes.set_xlim(min(v for _, v in values) / 3, max(v for _, v in values) * 12)
 left.set(title="How much fits", xlabel="capacity, all SMs together, MiB")
-right.set(title="How much it delivers, if a data sheet says so", xlabel="bandwidth, TB/s", yticklabels=[])
+right.set(title="How much it delivers", xlabel="bandwidth, TB/s", yticklabels=[])
 with reveal("mem-9"):
-    show.figure(fig)
+    show.figure(fig, "capacity and bandwidth by level; no dot: no data sheet has a number")
 audit(
     "mem-1",
     h100.multiprocessors * h100.fp32_lanes,
