@@ -144,27 +144,30 @@ def drifting(queries: int, keys: int) -> "tuple[torch.Tensor, torch.Tensor, torc
 
 
 def draw_shards(shares: Sequence[Any]) -> "Figure":
-    """How much of each query's softmax lies in each shard of the keys: `shares[shard][query]`, which add up to 1."""
+    """How much of each query's softmax lies in each shard of the keys: `shares[shard][query]`.
+
+    They add up to 1, unless the reader's results are wrong.
+    """
     values = np.array([[float(value) for value in share] for share in shares])
-    if values.ndim != 2 or not np.allclose(values.sum(0), 1, atol=1e-3):
-        raise ValueError(f"shares have the sums {values.sum(0).round(3)}: expected 1 for each query")
+    if values.ndim != 2:
+        raise ValueError(f"shares have the shape {values.shape}: expected a row per shard, with a share per query")
     fig, axes = figure(width=9.0, height=3.0)
     colours = (palette.sky, palette.orange, palette.green, palette.purple, palette.yellow, palette.blue)
     queries = np.arange(values.shape[1])
     base = np.zeros(len(queries))
     for number, share in enumerate(values):
-        axes.bar(queries, share, 1.0, bottom=base, color=colours[number % len(colours)])
+        axes.fill_between(queries, base, base + share, step="mid", color=colours[number % len(colours)], linewidth=0)
         at = int(share.argmax())
         name = f"shard {number}"
         place = min(max(at, 3), len(queries) - 4)
         axes.text(place, base[at] + share[at] / 2, name, ha="center", va="center", color=ON_LIGHT, weight="bold")
         base = base + share
     axes.set(
-        xlim=(-0.5, len(queries) - 0.5),
+        xlim=(0, len(queries) - 1),
         ylim=(0, 1),
         xlabel="query",
         ylabel="share of the softmax",
-        title="The merge is a mean: the weight of each shard of keys, exp(its lse − the total lse)",
+        title="The merge is a mean, weighted by exp(lse of the shard − total lse)",
     )
     axes.grid(visible=False)
     return fig
