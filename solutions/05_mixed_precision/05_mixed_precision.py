@@ -20,9 +20,9 @@
 #
 # ![The bits of five number formats, from 32 down to 8: sign, exponent and mantissa](attachment:opening.png)
 #
-# With half the bits, a number takes half the time to move through memory, caches and links, and tensor cores multiply at
-# twice the rate: NVIDIA's Hopper white paper (v1.04, 2023) gives an H100 SXM 495 TFLOP/s for TF32, 989 for bfloat16 and 1,979 for
-# FP8, without sparsity. What goes wrong when you train with fewer bits, and what does it take to keep the training right?
+# With half the bits, a number takes half the time to move through memory and links, and tensor cores multiply at twice the
+# rate: NVIDIA's Hopper white paper (v1.04, 2023) gives an H100 SXM 495 TFLOP/s for TF32, 989 for bfloat16 and 1,979 for FP8,
+# without sparsity. What goes wrong when you train with fewer bits, and what keeps the training right?
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -39,17 +39,17 @@ from threeloops.lab import (
     check,
     debrief,
     explore,
-    figure,
     hint,
     inout,
     myth,
-    palette,
     predict,
     reveal,
     show,
     term,
 )
 from threeloops.lab.checking.wall import arguments_after
+from threeloops.lab.drawings.inner import formats
+from threeloops.lab.drawings.inner.formats import RECIPES, stored
 
 torch.set_num_threads(1)  # the tensors are small: a second thread would spend its time waiting
 
@@ -108,38 +108,6 @@ class Delayed:
 
 LARGEST_SCALE = float(np.finfo(np.float32).max)
 
-# Cheapest first: the bits per element, with their share of the scales.
-RECIPES = {"nvfp4": 4.5, "delayed": 8, "current": 8, "mxfp8": 8.25, "bfloat16": 16, "float32": 32}
-
-
-def in_e4m3(x, scale):
-    """x · scale, limited to ±448 and rounded to float8_e4m3fn, and divided by the scale again."""
-    return (x * scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() / scale
-
-
-def in_e2m1(x):
-    """x rounded to the nearest of ±0, 0.5, 1, 1.5, 2, 3, 4 and 6, ties to even."""
-    size = x.abs().clamp(max=6)
-    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
-    return torch.copysign(torch.round(size / step) * step, x)
-
-
-def stored(x, recipe, history=()):
-    """x of shape (rows, k) as a recipe stores it, in float32 again. `history` are amaxes of earlier tensors."""
-    amax = max(x.abs().max().item(), 1e-30)
-    if recipe in ("delayed", "current"):
-        return in_e4m3(x, 448 / (max(history) if history and recipe == "delayed" else amax))
-    if recipe == "mxfp8":  # a power of two per 32 neighbours, rounded up so that nothing is clipped (arXiv:2506.08027)
-        blocks = x.unflatten(-1, (-1, 32))
-        top = blocks.abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
-        return in_e4m3(blocks, 2.0 ** -torch.ceil(torch.log2(top / 448))).flatten(-2)
-    if recipe == "nvfp4":  # an e4m3 scale per 16 neighbours, and a float32 scale for the tensor (arXiv:2509.25149)
-        blocks = x.unflatten(-1, (-1, 16))
-        whole = 6 * 448 / amax
-        scale = (blocks.abs().amax(-1, keepdim=True) / 6 * whole).to(torch.float8_e4m3fn).float() / whole
-        return torch.where(scale > 0, in_e2m1(blocks / scale) * scale, 0.0).flatten(-2)
-    return x.bfloat16().float() if recipe == "bfloat16" else x
-
 
 def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -162,30 +130,10 @@ def first_cause(got, slips):
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
-def draw_formats():
-    fig, axes = figure(width=9.5, height=2.9)
-    for row, format in enumerate((FLOAT32, FLOAT16, BFLOAT16, E4M3FN, E5M2)):
-        colours = [palette.ink] + [palette.orange] * format.exponent_bits + [palette.sky] * format.mantissa_bits
-        for bit, colour in enumerate(colours):
-            axes.barh(row, 0.86, left=bit, height=0.66, color=colour, alpha=0.85)
-        if row:
-            axes.text(format.bits + 0.4, row, "can this train a network?", va="center", fontsize=11)
-    for x, label, colour in (
-        (17.5, "sign", palette.ink),
-        (20.0, "exponent", palette.orange),
-        (24.0, "mantissa", palette.sky),
-    ):
-        axes.barh(4.0, 0.6, left=x + 2.2, height=0.4, color=colour, alpha=0.85)
-        axes.text(x + 3.0, 4.0, label, va="center", fontsize=10)
-    axes.set_yticks(range(5), ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
-    axes.set(xlim=(-0.3, 32), ylim=(4.6, -0.6), xticks=[])
-    axes.grid(visible=False)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    return fig
-
-
-show.figure(draw_formats(), "the bits of float32, float16, bfloat16 and two 8-bit formats")
+show.figure(
+    formats.draw_bits((FLOAT32, FLOAT16, BFLOAT16, E4M3FN, E5M2), "Can these train a network?"),
+    "the bits of float32, float16, bfloat16 and two 8-bit formats",
+)
 
 # %% [markdown]
 # ## 1 · What a code means
@@ -330,9 +278,9 @@ with check("decode", "codes that do not exist", part="errors", hidden="other for
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "decode",
-    "Convert the codes to int64, and take the three fields out with shifts and masks: `codes & (2**m - 1)` is M.",
-    "Count in units of the last mantissa bit: the value is an integer, M or 2^m + M, times 2^(max(E, 1) − b − m). `np.ldexp(integer, exponent)` multiplies by a power of two.",
-    "`np.where` puts infinities and NaN in their places, and the sign comes last: `np.where(negative, -values, values)` gives −0.0 too.",
+    "Convert the codes to int64, and take the three fields out with shifts (`>>`) and masks (`&`). A mask of m ones keeps M.",
+    "Both rows of the table are an integer times a power of two, and they share one exponent if E = 0 counts as 1. `np.ldexp(integer, exponent)` is exact.",
+    "`np.where` puts infinities and NaN in their places. Let the sign come last, and negate: 0 minus a zero is not −0.0.",
 )
 debrief(
     "decode",
@@ -354,26 +302,7 @@ BF16, FP16, FP32 = (FLOAT_FORMATS[name] for name in ("bfloat16", "float16", "flo
 
 def draw_number_line(format, power_of_two, fraction):
     """The numbers of a format around fraction · 2^power_of_two, and where rounding takes that number."""
-    shape, value = FLOAT_FORMATS[format], fraction * 2.0**power_of_two
-    fig, axes = figure(width=11, height=2.9)
-    here = int(shape.encode(min(value, shape.largest), "toward-zero"))
-    codes = np.arange(max(0, here - 9), min(shape.largest_code, here + 9) + 1)
-    numbers = shape.decode(codes)
-    origin, spacing = float(shape.decode(here)), float(shape.spacing(min(value, shape.largest)))
-    place = (numbers - origin) / spacing
-    colours = np.where(numbers < shape.smallest_normal, palette.sky, palette.orange)
-    axes.vlines(place, 0, np.where(codes % 2 == 0, 1.0, 0.6), colors=colours, lw=2)
-    nearest, at = float(shape.rounded(value)), min((value - origin) / spacing, place[-1] + 1)
-    axes.plot(at, 1.5, "D", color=palette.ink, ms=8)
-    if math.isfinite(nearest):
-        arrow = {"arrowstyle": "->", "color": palette.blue, "lw": 1.8}
-        axes.annotate("", ((nearest - origin) / spacing, 1.03), (at, 1.42), arrowprops=arrow)
-    error = f"relative error {abs(nearest - value) / value:.2g}" if math.isfinite(nearest) else "too large"
-    axes.set_title(f"{format}: {value:.9g} becomes {nearest:.9g}, {error}", fontsize=11)
-    axes.set(xlim=(place[0] - 1, place[-1] + 1.5), ylim=(0, 1.9), yticks=[])
-    axes.set_xlabel(f"distance from {origin:.9g}, in units of {spacing:.3g}; tall: even codes, blue: subnormal")
-    axes.grid(visible=False)
-    return fig
+    return formats.draw_number_line(FLOAT_FORMATS[format], fraction * 2.0**power_of_two)
 
 
 explore(
@@ -604,7 +533,7 @@ hint(
     "encode",
     "Ask how far apart the format's numbers lie around |x|: 2^(k − m), where k is the exponent of x. `np.frexp(x)[1] - 1` is k, but it must not be below 1 − b.",
     "For x = 0, `np.frexp` gives 0, hence k = −1, which is too large: use 1 − b there. Then divide |x| by the spacing and round: `np.rint` rounds ties to even.",
-    "Codes count the numbers. At the smallest exponent, k = 1 − b, the integer is the code itself, and each exponent above adds 2^m: code = (k − (1 − b)) · 2^m + integer. A carry into the next power of two needs no special case.",
+    "Codes count the numbers. At the smallest exponent, k = 1 − b, the integer is the code itself. How many codes does each exponent above it add? Then a carry into the next power of two needs no special case.",
 )
 debrief(
     "encode",
@@ -673,17 +602,16 @@ for epoch in range(EPOCHS):
         optimizer.step()
 LATE = gradients_of(network)
 E4, E5 = FLOAT_FORMATS["float8_e4m3fn"], FLOAT_FORMATS["float8_e5m2"]
-fig, axes = figure(width=11, height=3.4)
-for values, colour, name in ((EARLY, palette.orange, "before training"), (LATE, palette.blue, "after 12 epochs")):
-    axes.hist(np.log10(values), np.linspace(-11.5, 0.5, 91), color=colour, alpha=0.55, label=f"{name}: {len(values):,}")
-axes.set(xlabel="|gradient|, powers of ten", ylabel="elements", title="Gradients that are not zero in float32")
-axes.legend(loc="upper left")
-show.figure(fig)
+show.figure(
+    formats.draw_gradients(
+        {"before training": EARLY, f"after {EPOCHS} epochs": LATE},
+        {"float16's\nsmallest number\n6.0·10⁻⁸": FP16.smallest_subnormal},
+    )
+)
 predict("fp16_zero", "What percentage of the gradients after training (blue) becomes zero in float16?", unit="%")
 myth("prec-2")
+myth("prec-8")
 myth("prec-3")
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
 SCALES = np.arange(-8, 41)
 
 
@@ -699,25 +627,16 @@ SHARES = {f.name: np.array([lost_at(f, p) for p in SCALES]) for f in (FP16, BF16
 unscaled = int(np.flatnonzero(SCALES == 0)[0])
 fp16_zero, bf16_zero = (SHARES[name][unscaled, 0] for name in ("float16", "bfloat16"))
 show.against_prediction("fp16_zero", round(fp16_zero, 2), unit="%", source="measured here, emulated")
+usable = {name: (shares[:, 0] <= 1) & (shares[:, 1] == 0) for name, shares in SHARES.items()}
 with reveal("fp16_zero"):
-    fig, axes = figure(width=10, height=3.4)
-    for (name, shares), colour in zip(SHARES.items(), palette[:4], strict=True):
-        zero, beyond = shares.T
-        axes.plot(SCALES, zero, color=colour, label=name)
-        axes.plot(SCALES, beyond, color=colour, ls=(2.5 if name == "float8_e5m2" else 0, (1.5, 3.5)), lw=2.2)
-    axes.set(xlabel="loss scale, power of two", ylabel="% of the gradients", ylim=(-2, 102))
-    axes.set_title("Solid: rounded to zero. Dotted: too large")
-    axes.legend(loc="center", bbox_to_anchor=(0.56, 0.7))
-    show.figure(fig)
+    show.figure(formats.draw_windows(SCALES, SHARES, usable))
 
-    def window(shares):
-        fits = SCALES[(shares[:, 0] <= 1) & (shares[:, 1] == 0)]
+    def window(name):
+        fits = SCALES[usable[name]]
         tried = "all that were tried, " if len(fits) == len(SCALES) else ""
         return f"{tried}2^{fits[0]} to 2^{fits[-1]}" if len(fits) else "none"
 
-    show.table(
-        [[name, window(s)] for name, s in SHARES.items()], ["format", "scales with at most 1% zero and no overflow"]
-    )
+    show.table([[name, window(name)] for name in SHARES], ["format", "scales with at most 1% zero and no overflow"])
 halves = FP16.rounded(np.array([1e-5, FP16.smallest_subnormal / 2]))
 audit(
     "prec-2",
@@ -725,7 +644,15 @@ audit(
     "and below become zero",
     "CPU",
     "corrected",
-    how=f"1e-5 is stored as {halves[0]:.4g}, a subnormal number: full precision ends at {FP16.smallest_normal:.3g}, and the smallest number is {FP16.smallest_subnormal:.3g}. Underflow gives zero and never NaN. Overflow leads to NaN, by infinity − infinity or 0 · infinity. Of this network's gradients {fp16_zero:.2g}% vanish",
+    how=f"1e-5 is stored as {halves[0]:.4g}, a subnormal number: full precision ends at {FP16.smallest_normal:.3g}, and the smallest number is {FP16.smallest_subnormal:.3g}. Of this network's gradients {fp16_zero:.2g}% vanish",
+)
+audit(
+    "prec-8",
+    int(np.isnan(FP16.rounded(LATE)).sum()),
+    f"NaN among {len(LATE):,} gradients in float16, {int((FP16.rounded(LATE) == 0).sum()):,} of them zero",
+    "CPU",
+    "corrected",
+    how="underflow gives zero. Overflow gives infinity, and that leads to NaN, by infinity − infinity or 0 · infinity",
 )
 errors = np.abs(BF16.rounded(LATE) / LATE - 1)
 audit(
@@ -734,7 +661,7 @@ audit(
     "% of gradients vanish in bfloat16, unscaled",
     "CPU",
     "holds",
-    how=f"on the gradients of a small network. A scaler with bfloat16, as in one of the samples, can do no more than skip a step whose gradient is not finite. The price of bfloat16 is precision: the mean relative error of these gradients is {100 * errors.mean():.2g}%. It matters more in the weights (section 4)",
+    how=f"on the gradients of a small network. With bfloat16 a scaler can do no more than skip a step whose gradient is not finite. The price of bfloat16 is precision: the mean relative error of these gradients is {100 * errors.mean():.2g}%. It matters more in the weights (section 4)",
 )
 
 # %% [markdown]
@@ -961,9 +888,9 @@ with check("scaled_step", "the scale that follows", part="scale", hidden="500 st
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "scaled_step",
-    "Decide once for all tensors: `all(bool(torch.isfinite(g).all()) for g in gradients)`. A sum can overflow although all of its terms are finite.",
+    "Decide once for all tensors, with `torch.isfinite` on every element. A sum can overflow although all of its terms are finite, and an empty tensor has no largest element.",
     "`float(np.float32(x))` rounds to float32. Cast a float16 gradient to float32 *before* you multiply it by the inverse.",
-    "`replace(scaler, scale=…, clean=…)` makes the next scaler, with one `return` per row of the table. Does the step that makes `clean` reach `interval` grow, or the one after it? Try interval = 1.",
+    "`replace(scaler, scale=…, clean=…)` makes the next scaler; write one `return` per row of the table. Does the step that makes `clean` reach `interval` grow, or the one after it? Try interval = 1.",
 )
 debrief(
     "scaled_step",
@@ -976,7 +903,7 @@ debrief(
 )
 predict(
     "skipped",
-    "Your scaler starts at 2³⁰ with an interval of 20 steps. What percentage of 120 steps does it skip?",
+    "Your scaler starts at 2³⁰ with an interval of 20 steps. The largest gradient of a batch is between 0.05 and 0.11, and float16 ends at 65,504. What percentage of 120 steps does it skip?",
     unit="%",
 )
 
@@ -988,7 +915,7 @@ def watch_own_scaler(steps=120):
         network.zero_grad()
         at = 64 * (step % 22)
         (loss_of(network, TRAINING[at : at + 64]) * scaler.scale).backward()
-        scales.append(math.log2(scaler.scale))
+        scales.append(scaler.scale)
         weights = list(network.parameters())
         scaler, new, skipped = scaled_step(
             scaler, [p.detach() for p in weights], [p.grad.half() for p in weights], 2.0**-4
@@ -1007,14 +934,7 @@ except NotImplementedError:
 else:
     show.against_prediction("skipped", round(100 * len(thrown) / len(scales), 1), unit="%", source="measured here")
     with reveal("skipped"):
-        fig, axes = figure(width=10, height=2.9)
-        axes.step(range(len(scales)), scales, where="post", color=palette.blue)
-        axes.plot(thrown, [scales[s] for s in thrown], "o", color=palette.vermillion, ms=5, label="skipped")
-        axes.set(
-            xlabel="step", ylabel="scale, power of two", title="The scaler finds its level, and tries again and again"
-        )
-        axes.legend(loc="upper right")
-        show.figure(fig)
+        show.figure(formats.draw_scale(scales, thrown))
 
 # %% [markdown]
 # ## 4 · Updates that are too small
@@ -1125,7 +1045,7 @@ with check("lost", "shapes that differ", part="shapes", hidden="other shapes"):
 hint(
     "lost",
     "Do not think about thresholds: half a spacing is another number below a weight than above it, and a tie may go either way. Do the sum, round it, and compare.",
-    "`weights.float() + updates` is the sum, and `.to(weights.dtype)` rounds it. Shapes that differ may still broadcast, so compare them first.",
+    "Add in float32: an update rounded to 16 bits first can land on the other side of half-way. `.to(dtype)` rounds to nearest, ties to even. Shapes that differ may still broadcast, so compare them first.",
 )
 debrief(
     "lost",
@@ -1146,28 +1066,9 @@ show.against_prediction("stuck", weight.item())
 show.against_prediction("stuck_masters", master.bfloat16().item())
 
 
-def draw_step(step):
-    """A weight of 1 after some updates of 1/4096, with and without a float32 master."""
-    fig, axes = figure(width=10, height=2.6)
-    at, spacing = step / 4096, 1 / 128
-    for row, name in enumerate(("bfloat16 alone", "float32 master", "bfloat16 of the master")):
-        numbers = np.arange(0, 3) * spacing
-        if row != 1:
-            axes.vlines(numbers, row - 0.3, row + 0.3, color=palette.grey, lw=2)
-        place = (0.0, at, round(at / spacing) * spacing)[row]
-        axes.plot(
-            place, row, "D" if row == 1 else "o", ms=11, color=(palette.vermillion, palette.ink, palette.blue)[row]
-        )
-        axes.text(-0.0012, row, name, ha="right", va="center", fontsize=11)
-    axes.set_xticks(np.arange(0, 3) * spacing, ["1", "1 + 1/128", "1 + 2/128"])
-    axes.set(xlim=(-0.0075, 0.0175), ylim=(2.6, -0.6), yticks=[], title=f"after {step} updates of 1/4096")
-    axes.grid(visible=False)
-    return fig
-
-
 with reveal("stuck_masters"):
     animate(
-        draw_step,
+        formats.draw_master,
         range(0, 65, 8),
         seconds=0.9,
         caption="Each update is lost next to a bfloat16 weight of 1. A float32 master moves with each, and the weight follows it.",
@@ -1349,9 +1250,9 @@ term("master weights")
 #
 # float8_e4m3fn reaches from 0.002 to 448, so each *tensor* gets a scale of its own, which takes its largest magnitude, the
 # **amax**, to 448. To know the amax you must read the tensor before you can cast it. **Delayed scaling** saves that pass: it
-# uses the amaxes of earlier steps and records the new one on the way. Elements that are larger than expected are clipped. This
-# was the recipe of NVIDIA's Transformer Engine on Hopper in 2022, with float8_e5m2 for gradients. It is dated, as section 7
-# shows, but in 2026 it is still that library's default on Hopper.
+# uses the amaxes of earlier steps and records the new one on the way. Elements that are larger than expected are clipped.
+# NVIDIA's Transformer Engine began with this recipe in 2022, with float8_e5m2 for gradients. It is dated, as section 7 shows,
+# but in 2026 it is still that library's default on Hopper.
 #
 # *Worked example.* For float8_e4m3fn and a window of 2, the amaxes 2, 8, 1, 1 arrive. After each of them, the scale for the
 # next tensor is 448/2 = 224, 448/8 = 56, 56 again (the 8 is still in the window) and 448/1 = 448.
@@ -1472,9 +1373,9 @@ with check("next_delayed", "zeros, tiny numbers, infinities", part="limits", hid
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "next_delayed",
-    "The history is a tuple: `(*state.history, new)[-window:]`. Take the maximum after the new amax is in it.",
-    'Divide in float32: `np.float32(a) / np.float32(b)`, with `np.errstate(over="ignore")` around it to silence the warning.',
-    "Round the amax first. Return early if it is not finite, and for a maximum of zero. `min(scale, LARGEST_SCALE)` takes care of an infinite quotient.",
+    "The history is a tuple: `(*a, b)` appends, and a slice keeps the newest. Take the maximum after the new amax is in it.",
+    'Two `np.float32` numbers divide in float32. `np.errstate(over="ignore")` silences the warning of an infinite quotient.',
+    "Round the amax first. Return early if it is not finite, and for a maximum of zero. What is the smaller of infinity and `LARGEST_SCALE`?",
 )
 debrief(
     "next_delayed",
@@ -1482,6 +1383,21 @@ debrief(
     costs little, since floating point keeps its relative precision until the small elements become subnormal. A scale that is
     too large clips the largest elements, which contribute most to the product.""",
     parts=("values", "limits"),
+)
+
+
+def draw_row(large, small):
+    """64 normally distributed numbers, one of them large and the second half small, under three kinds of scales."""
+    x = drawn(64, seed=5) * torch.where(torch.arange(64) < 32, 1.0, 10.0**small)
+    x[5] = large
+    return formats.draw_row(x)
+
+
+explore(
+    draw_row,
+    labels={"large": "number 5", "small": "size of the second half, power of ten"},
+    large=(1, 301, 10, 31),
+    small=(-6, 0, 1, -4),
 )
 
 # %% [markdown]
@@ -1498,8 +1414,7 @@ debrief(
 # | `mxfp8` | 8.25 | a power of two per 32 neighbours |
 # | `bfloat16`, `float32` | 16, 32 | none |
 #
-# Emulation gives the stored numbers exactly, but not the products: Hopper's tensor cores keep about 14 bits of a running FP8
-# sum ([DeepSeek-V3](https://arxiv.org/abs/2412.19437), section 3.3.2), while this lab sums in float64.
+# The explorer above stores one row of numbers in three of them. What does one large number cost its neighbours?
 #
 # *Worked example* (the errors are invented). The errors of the worst token are 60%, 80%, 9%, 8%, 1% and 0, in the order of the
 # table, and 10% is allowed. The first that is good enough is `current`.
@@ -1644,8 +1559,8 @@ with check("choose_recipe", "the cheapest recipe that is good enough", hidden="o
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "choose_recipe",
-    "`for recipe in RECIPES:` goes through the names, cheapest first. Both x and weight are stored in the recipe; only x has a history.",
-    "`.double()` before each `@`. `(product - right).norm(dim=1)` has one norm per token; divide, and take the maximum.",
+    "A loop over `RECIPES` goes through the names, cheapest first. Both x and weight are stored in the recipe; only x has a history.",
+    "Convert to float64 before each product. `.norm(dim=1)` has one norm per token. Divide token by token, and only then take the maximum.",
 )
 debrief(
     "choose_recipe",
@@ -1663,7 +1578,6 @@ predict(
     unit="%",
 )
 
-# %% tags=["demo"] jupyter={"source_hidden": true}
 normal, projection = drawn(64, 256, seed=3), 0.02 * drawn(64, 256, seed=4)
 CASES = {
     "plain tokens": normal,
@@ -1689,6 +1603,145 @@ with reveal("fp8_error"):
 myth("prec-6")
 
 # %% [markdown]
+# ## 8 · Train with your functions
+#
+# The next cell trains a small network with all that you have written. `choose_recipe` picks a recipe for its images,
+# `next_delayed` scales them, and `encode` and `decode` round them to float8_e4m3fn, gradients of activations to float8_e5m2,
+# and gradients of weights to float16. `scaled_step` removes the loss scale, `master_step` moves float32 masters, and `lost`
+# counts what would be lost without them. PyTorch's casts, `GradScaler` and `SGD` do the same beside it, and replace what you
+# have not written. The cell takes seconds, and stops after 20.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.inner.precision.fp8 import Recipe, ScaleState, after_tensor
+
+RATE, MOMENTUM, START, PER_EPOCH = 2.0**-7, 0.875, 2.0**24, 22
+FORMATS, PIXELS, one = {f.name: f for f in (FLOAT16, E4M3FN, E5M2)}, IMAGES.flatten(1), torch.ones(1, 32)
+order = torch.cat(
+    [TRAINING[torch.randperm(1437, generator=torch.Generator().manual_seed(e))[:1408]] for e in range(27)]
+)
+BATCHES = [(PIXELS[batch], LABELS[batch]) for batch in order.split(64)]
+WEIGHTS = [drawn(32, 64, seed=6) / 14, drawn(10, 32, seed=7) / 10]
+
+
+class PyTorchSteps:
+    """PyTorch's SGD on float32 parameters and its loss scaler. The weights for the products are bfloat16 copies."""
+
+    def __init__(self, low=True, masters=True):
+        self.low, self.masters = low, masters  # False: float32 throughout, and weights that are stored in bfloat16
+        self.parameters = [nn.Parameter(weight.clone()) for weight in WEIGHTS]
+        self.optimizer = torch.optim.SGD(self.parameters, lr=RATE, momentum=MOMENTUM)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=START, growth_interval=100, enabled=low)
+        self.scaler.scale(torch.zeros(()))  # lets it make its scale
+
+    @property
+    def scale(self):
+        return self.scaler.get_scale()
+
+    @property
+    def weights(self):
+        return [p.detach().bfloat16() if self.low else p.detach() for p in self.parameters]
+
+    def step(self, gradients):
+        before = self.scale
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient.float()
+        self.scaler.unscale_(self.optimizer)
+        for parameter in self.parameters if self.low else ():
+            parameter.grad = parameter.grad.bfloat16().float()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        for parameter in () if self.masters else self.parameters:
+            parameter.data = parameter.data.bfloat16().float()
+        return self.scale < before
+
+
+class YourSteps:
+    """Your loss scaler, your masters, and your count of the updates that bfloat16 weights alone would lose."""
+
+    def __init__(self):
+        self.scaler, self.masters = Scaler(START, interval=100), [Masters(w, torch.zeros_like(w)) for w in WEIGHTS]
+        self.weights, self.lost = [w.bfloat16() for w in WEIGHTS], []
+
+    @property
+    def scale(self):
+        return self.scaler.scale
+
+    def step(self, gradients):
+        zeros = [torch.zeros(g.shape) for g in gradients]
+        self.scaler, down, skipped = scaled_step(self.scaler, zeros, gradients, 1.0)  # from 0: minus the gradients
+        if not skipped:
+            pairs = zip(self.masters, down, strict=True)
+            both = [master_step(m, -g.bfloat16(), RATE, MOMENTUM, torch.bfloat16) for m, g in pairs]
+            self.masters = [masters for masters, _ in both]
+            if have["lost"]:
+                pairs = zip(self.weights, self.masters, strict=True)
+                self.lost.append([lost(w, -RATE * m.momentum).float().mean().item() for w, m in pairs])
+            self.weights = [weights for _, weights in both]
+        return skipped
+
+
+def round_by_you(x, name):
+    return torch.from_numpy(decode(encode(x.double().numpy(), FORMATS[name]), FORMATS[name])).float()
+
+
+def rescale_by_you(state, amax):
+    return next_delayed(state or Delayed(), amax, 448.0, 0, 16)
+
+
+def rescale(state, amax):
+    return after_tensor(state or ScaleState(), amax, E4, Recipe(history_length=16))
+
+
+def written(call):
+    try:
+        call()
+    except NotImplementedError:
+        return False
+    except Exception:  # the training below says so
+        return True
+    return True
+
+
+have = {
+    "decode and encode": written(lambda: round_by_you(one, "float16")),
+    "scaled_step": written(lambda: scaled_step(Scaler(1.0), [one], [one], 1.0)),
+    "master_step": written(lambda: master_step(Masters(one, one), one.half(), 1.0, 0.0, torch.float16)),
+    "lost": written(lambda: lost(one.half(), one)),
+    "next_delayed": written(lambda: rescale_by_you(None, 1.0)),
+    "choose_recipe": written(lambda: choose_recipe(one, one, (), 1.0)),
+}
+both_steps = have["scaled_step"] and have["master_step"]  # one is not used without the other
+missing = [name for name, there in have.items() if not there or (name.endswith("_step") and not both_steps)]
+runs = {
+    "float32": formats.train(BATCHES, PyTorchSteps(low=False), rescale, recipe="float32"),
+    "PyTorch's pieces": formats.train(BATCHES, PyTorchSteps(), rescale),
+}
+try:
+    steps = YourSteps() if both_steps else PyTorchSteps()
+    recipe = choose_recipe(BATCHES[0][0], WEIGHTS[0], (), 0.1) if have["choose_recipe"] else "delayed"
+    rescaled = rescale_by_you if have["next_delayed"] else rescale
+    rounded = round_by_you if have["decode and encode"] else formats.cast
+    runs["your pieces"] = formats.train(BATCHES, steps, rescaled, rounded, recipe)
+except Exception as error:
+    print(f"Your pieces stopped with {type(error).__name__}: {error}. Look at the tests that fail.")
+runs["no masters"] = formats.train(BATCHES, PyTorchSteps(masters=False), rescale)
+show.figure(formats.draw_training(runs, [*runs][-2], PER_EPOCH))
+if missing:
+    print(f"PyTorch stands in for {', '.join(missing)}. Run this cell again when you have written more.")
+if len(missing) < len(have) and "your pieces" in runs:
+    pairs = enumerate(zip(runs["your pieces"].losses, runs["PyTorch's pieces"].losses, strict=False))
+    apart = next(
+        (f"first differs from PyTorch's in step {n}, {a:.7g} and {b:.7g}" for n, (a, b) in pairs if a != b), ""
+    )
+    print(
+        f"Your loss {apart or 'equals PyTorch’s in every step, to the last bit'}; the recipe of the images is {recipe}."
+    )
+    if gone := getattr(steps, "lost", []):
+        print(
+            f"In the last epoch, {100 * np.mean(gone[-PER_EPOCH:]):.0f}% of the updates would be lost without masters."
+        )
+
+# %% [markdown]
 # ## In practice
 #
 # In PyTorch, `torch.autocast` with bfloat16 keeps the parameters in float32, so they are their own masters; with float16,
@@ -1697,12 +1750,13 @@ myth("prec-6")
 # | | how it is chosen |
 # |---|---|
 # | [Transformer Engine](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/common.html) | recipes `DelayedScaling`, `Float8CurrentScaling`, `Float8BlockScaling`, `MXFP8BlockScaling`, `NVFP4BlockScaling`; by default (2026) MXFP8 where the GPU has it, else current scaling from compute capability 12.0 on, else delayed scaling |
-# | [torchao](https://github.com/pytorch/ao/issues/1680) | `convert_to_float8_training`, with current scales per tensor or row; delayed scaling was removed in 2025 for want of users |
+# | [torchao](https://github.com/pytorch/ao/issues/1680) | `convert_to_float8_training`, with current scales per tensor or row; delayed scaling was removed in 2025 |
 # | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/transformer_config.py) | `--fp8-format e4m3 --fp8-recipe blockwise`, or `delayed` (by default), `tensorwise` (current scaling), `mxfp8` |
 #
-# DeepSeek-V3 (2024) was trained with float8_e4m3fn for all three products of a linear layer (output, gradient of the input,
-# gradient of the weight), with current scales per 1 × 128 tile and 128 × 128 block. In 2025 NVIDIA described pretraining in
-# MXFP8 ([2506.08027](https://arxiv.org/abs/2506.08027)) and NVFP4 ([2509.25149](https://arxiv.org/abs/2509.25149)).
+# DeepSeek-V3 (2024) was trained with float8_e4m3fn for all three products of a linear layer, with current scales per 1 × 128
+# tile and 128 × 128 block. In 2025 NVIDIA described pretraining in MXFP8 ([2506.08027](https://arxiv.org/abs/2506.08027)) and
+# NVFP4 ([2509.25149](https://arxiv.org/abs/2509.25149)). Scales alone are not enough for NVFP4: it also took random Hadamard
+# transforms, stochastic rounding of gradients, one weight scale per 16 × 16 block, and some layers in higher precision.
 #
 # ## What to remember
 #
@@ -1710,9 +1764,9 @@ myth("prec-6")
 # - Round once. Codes count magnitudes, so a carry into the exponent gives the right code.
 # - Underflow gives zero, silently. Overflow gives infinity, which a loss scaler detects.
 # - Updates below half a spacing are lost, so keep float32 masters.
-# - FP8 needs scales. Take them from the tensor itself, or from small blocks of it where magnitudes vary.
+# - FP8 needs scales: from the tensor itself, or from small blocks of it if magnitudes vary.
 #
-# The deep dives (`05_mixed_precision_dives.ipynb`) train in five precisions, count memory, and show what autocast casts.
+# The deep dives (`05_mixed_precision_dives.ipynb`) count memory, and show what autocast casts.
 #
 # ## Reflection
 #
@@ -1721,13 +1775,12 @@ myth("prec-6")
 # and which would have happened in bfloat16 as well?
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
-# First, NaN or infinity in a batch or in a weight: then no scale helps. I would look for the first tensor that is not finite, in
-# the data, the parameters, the optimizer's state and the activations. bfloat16 would have NaN as well, without a scaler to skip
-# the step. Second, the activations of the forward pass overflow float16: the loss itself is infinite, and its scale has no
-# influence. I would record the amax per layer; bfloat16 has the range and would go on. Third, the training diverges, after
-# a learning rate that is too high or a bad batch, and gradients really grow: the log of the unscaled norm shows it some steps
-# before. bfloat16 would have diverged too. For all three I would stop at a smallest scale instead of skipping on, and go back
-# to the last checkpoint.
+# First, NaN or infinity in a batch or in a weight: then no scale helps. I would look for the first tensor that is not finite.
+# bfloat16 would have NaN as well, without a scaler to skip the step. Second, the activations of the forward pass overflow
+# float16: the loss itself is infinite, whatever its scale. I would record the amax per layer; bfloat16 has the range and would
+# go on. Third, the training diverges, after a bad batch or too high a learning rate, and gradients really grow: the log of the
+# unscaled norm shows it some steps before. bfloat16 would have diverged too. For all three I would stop at a smallest scale
+# instead of skipping on, and go back to the last checkpoint.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 layer, images = nn.Linear(64, 10), IMAGES[:64].flatten(1)

@@ -34,6 +34,7 @@ from threeloops.inner.precision.formats import FLOAT_FORMATS
 from threeloops.inner.precision.fp8 import Fp8Linear, Recipe, ScaleState, after_tensor
 from threeloops.inner.precision.fp8 import quantise as to_fp8
 from threeloops.lab import animate, audit, calibration, figure, myth, palette, predict, progress, reveal, show
+from threeloops.lab.drawings.inner import formats
 from torch import nn
 from torch.nn import functional
 
@@ -63,7 +64,7 @@ def accuracy(network):
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "lost_share",
-    "With weights in bfloat16 and no masters, what percentage of all weight updates has no effect in the last epoch?",
+    "With weights in bfloat16 and no masters, what percentage of all weight updates has no effect in the last epoch? Adam moves a weight by about the rate, 5·10⁻⁵ by then, and most weights are between −0.04 and 0.04.",
     unit="%",
 )
 
@@ -148,40 +149,10 @@ STUDY = {}
 for name in progress(RUNS, "trainings"):
     STUDY[name] = trained(epochs=EPOCHS, rate=5e-4, **RUNS[name])
 steps_an_epoch = len(STUDY["float32"][1]) // EPOCHS
-styles = dict(
-    zip(
-        RUNS,
-        [
-            ("-", palette.ink),
-            ("-", palette.blue),
-            (":", palette.green),
-            ("-", palette.vermillion),
-            ("--", palette.purple),
-        ],
-        strict=True,
-    )
-)
 last = slice(-steps_an_epoch, None)
 with reveal("lost_share"):
-    fig, axes = figure(width=11, height=3.6)
-    for name, (_, losses, _) in STUDY.items():
-        smooth = np.convolve(losses, np.ones(steps_an_epoch) / steps_an_epoch, mode="valid")
-        broad = {"lw": 5, "alpha": 0.3} if name == "float32" else {}  # the others lie on it
-        axes.plot(
-            np.arange(len(smooth)) / steps_an_epoch + 1,
-            smooth,
-            ls=styles[name][0],
-            color=styles[name][1],
-            label=name,
-            **broad,
-        )
-    axes.set(
-        xlabel="epoch",
-        ylabel="training loss",
-        title="The format of the products hardly matters; where the weights are kept does",
-    )
-    axes.legend(loc="lower left")
-    show.figure(fig)
+    title = "The format of the products hardly matters; where the weights are kept does"
+    show.figure(formats.draw_losses({name: losses for name, (_, losses, _) in STUDY.items()}, steps_an_epoch, title))
     show.table(
         [
             [
@@ -207,7 +178,7 @@ assert without > with_masters
 
 # %% [markdown]
 # float32, bfloat16 and scaled float16 lie on top of each other: the format of the products makes no visible difference to
-# this network. The red line does differ, because there the *weights* are stored in bfloat16. The rate falls, the updates
+# this network. The loss without masters does differ, because there the *weights* are stored in bfloat16. The rate falls, the updates
 # shrink with it, and more and more weights stop changing. No warning is given, and the accuracy on 360 held-out images hardly
 # shows it. Without the line of float32 for comparison, nobody would notice.
 #
@@ -293,6 +264,7 @@ predict(
     "saved", "Six transformer blocks: what percentage of float32's saved activations is left under autocast?", unit="%"
 )
 myth("prec-4")
+myth("prec-10")
 myth("prec-7")
 
 
@@ -376,7 +348,16 @@ audit(
     "of the saved activations in float32",
     "CPU",
     "corrected",
-    how=f"counted in six pre-norm transformer blocks under the GPU policy, emulated: per token and width float32 saves 64 bytes and autocast 36, because the two inputs of the layer norms stay float32. In blocks of linear, layer norm and GELU the share left is {left['linear, layer norm, GELU'][0]:.2f}. The 16 bytes per parameter of weights, gradients and Adam stay, and autocast adds 16-bit copies of the weights. The factor of two in speed needs a GPU and is not measured here",
+    how=f"counted in six pre-norm transformer blocks under the GPU policy, emulated: per token and width float32 saves 64 bytes and autocast 36, because the two inputs of the layer norms stay float32. In blocks of linear, layer norm and GELU the share left is {left['linear, layer norm, GELU'][0]:.2f}. The 16 bytes per parameter of weights, gradients and Adam stay, and autocast adds 16-bit copies of the weights",
+)
+h100 = accelerator("H100 SXM")
+audit(
+    "prec-10",
+    round(h100.rates["bf16"] / h100.rates["tf32"], 2),
+    "× TF32's rate on the tensor cores of an H100",
+    "published",
+    "needs a GPU",
+    how="NVIDIA, “NVIDIA H100 Tensor Core GPU Architecture” (v1.04, 2023), without sparsity: matrix products run at twice the rate, on GPUs whose float32 products already use TF32. Casts, norms and optimizers gain less or nothing. The cell under “Five trainings” measures images/s if there is a GPU",
 )
 audit(
     "prec-7",
@@ -414,19 +395,19 @@ assert torch.ones(70_000, dtype=torch.float16).sum().isinf()
 fig, (left, right) = figure(1, 2, width=12.5, height=3.4)
 for name, count in (("float16", 3000), ("bfloat16", 3000), ("float8_e5m2", 3000)):
     path = sum_of_ones(FLOAT_FORMATS[name], count)
-    left.plot(range(1, count + 1), path, color=COLOURS[name], label=f"{name}: stops at {path[-1]:,.0f}")
+    left.plot(range(1, count + 1), path, color=COLOURS[name])
+    left.text(count, 1.4 * path[-1], f"{name} stops at {path[-1]:,.0f}", color=COLOURS[name], ha="right")
     assert path[-1] == 2 ** (FLOAT_FORMATS[name].mantissa_bits + 1)
-left.set(xlabel="ones added", ylabel="sum", title="A running sum of ones", xscale="log", yscale="log")
-left.legend(loc="upper left")
+left.set(xlabel="ones added", ylabel="sum", title="A running sum of ones", xscale="log", yscale="log", ylim=(0.8, 1e4))
 grid = np.linspace(-14, 14, 400)
 for name in ("float16", "bfloat16"):
     exponentials = FLOAT_FORMATS[name].rounded(np.exp(FLOAT_FORMATS[name].rounded(grid)))
     shown = np.where(np.isfinite(exponentials) & (exponentials > 0), exponentials / np.exp(grid) - 1, np.nan)
-    right.plot(grid, 100 * shown, color=COLOURS[name], label=name, lw=1.2)
+    right.plot(grid, 100 * shown, color=COLOURS[name], lw=1.2)
+    right.text(-4, {"float16": -5, "bfloat16": 5}[name], name, color=COLOURS[name], weight="bold")
 right.axvspan(np.log(FP16.largest), 14, color=palette.vermillion, alpha=0.15, lw=0)
 right.text(np.log(FP16.largest) - 0.3, 5.2, "float16: infinite", ha="right", fontsize=10, color=palette.vermillion)
 right.set(xlabel="x", ylabel="error of exp(x), %", title="An exponential of a rounded number", ylim=(-6, 6))
-right.legend(loc="upper center")
 show.figure(fig)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -507,16 +488,19 @@ axes.fill_between(
     color=palette.sky,
     alpha=0.35,
     lw=0,
-    label="two standard deviations",
 )
+axes.text(4150, 2.12, "± 2 standard deviations", color=palette.sky, va="center")
 for walk in range(5):
-    axes.plot(
-        steps, history[:, walk], color=palette.purple, lw=0.8, label="rounded stochastically" if walk == 0 else None
-    )
-axes.plot(steps, 1 + UPDATE * steps, color=palette.ink, lw=1.5, label="exact")
-axes.plot(steps, np.ones(STEPS), color=palette.orange, label="rounded to nearest")
-axes.set(xlabel="step", ylabel="weight", title="The same 4,096 updates, in bfloat16 without masters")
-axes.legend(loc="upper left")
+    axes.plot(steps, history[:, walk], color=palette.purple, lw=0.8)
+axes.plot(steps, 1 + UPDATE * steps, color=palette.ink, lw=1.5)
+axes.plot(steps, np.ones(STEPS), color=palette.orange)
+for place, name, colour in (
+    (2.0, "exact", palette.ink),
+    (1.86, "rounded stochastically", palette.purple),
+    (1.0, "rounded to nearest", palette.orange),
+):
+    axes.text(4150, place, name, color=colour, va="center")
+axes.set(xlabel="step", ylabel="weight", title="The same 4,096 updates, in bfloat16 without masters", xlim=(0, 5300))
 show.figure(fig)
 final = history[-1]
 print(
@@ -527,7 +511,7 @@ assert 0.8 < final.std() / deviation < 1.2
 
 # %% [markdown]
 # The result is unbiased and noisy. Its standard deviation grows with the square root of the number of steps, while the error
-# of rounding to nearest grows with the number itself. In the five trainings above, the dashed line is rounded this way. It
+# of rounding to nearest grows with the number itself. In the five trainings above, the dotted line is rounded this way. It
 # costs one random number per weight and step.
 #
 # ## A bet on yesterday's amax
@@ -542,6 +526,7 @@ assert 0.8 < final.std() / deviation < 1.2
 predict("clipped_16", "Of 60 tensors, how many are clipped with a history of 16?")
 predict("clipped_1", "And with a history of 1?")
 myth("prec-5")
+myth("prec-9")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 random_walk = np.random.default_rng(3)
@@ -562,10 +547,16 @@ for length in (16, 1):
 def draw_bets(until):
     fig, axes = figure(width=11, height=3.2)
     for (length, ceiling), colour in zip(CEILINGS.items(), (palette.blue, palette.orange), strict=True):
-        axes.step(range(until), ceiling[:until], where="mid", color=colour, label=f"ceiling, history of {length}")
+        axes.step(range(until), ceiling[:until], where="mid", color=colour)
         over = np.flatnonzero(amaxes[:until] > ceiling[:until] * 1.0001)
         axes.plot(over, amaxes[over], "x", color=colour, ms=7 if length == 1 else 11)
-    axes.plot(range(until), amaxes[:until], "o", color=palette.ink, ms=4, label="amax of the tensor")
+    axes.plot(range(until), amaxes[:until], "o", color=palette.ink, ms=4)
+    for x, y, name, colour in (
+        (1, 6.2, "ceiling, history of 16", palette.blue),
+        (26, 9, "ceiling, history of 1: back at once", palette.orange),
+        (1, 2.75, "amax of the tensor", palette.ink),
+    ):
+        axes.text(x, y, name, color=colour, fontsize=10)
     axes.set(
         yscale="log",
         xlim=(-1, 60),
@@ -575,7 +566,6 @@ def draw_bets(until):
     )
     axes.set_yticks([3, 5, 10, 20, 30], ["3", "5", "10", "20", "30"])
     axes.minorticks_off()
-    axes.legend(loc="upper left")
     return fig
 
 
@@ -636,10 +626,17 @@ ERRORS = {
 }
 fig, axes = figure(width=9.5, height=3.2)
 bars = axes.barh(
-    list(ERRORS), list(ERRORS.values()), color=[palette.ink] + [palette.blue] + [palette.orange] * 4 + [palette.sky]
+    list(ERRORS),
+    list(ERRORS.values()),
+    color=[palette.grey] + [palette.blue] * 2 + [palette.vermillion] * 2 + [palette.blue] * 2,
 )
 axes.bar_label(bars, [f" {e:.2g}%" for e in ERRORS.values()])
-axes.set(xscale="log", xlim=(0.1, 300), xlabel="relative error of the product, %", title="What a scale is worth")
+axes.set(
+    xscale="log",
+    xlim=(0.1, 300),
+    xlabel="relative error of the product, %",
+    title="What a scale is worth: red clips or loses small elements",
+)
 axes.invert_yaxis()
 axes.grid(axis="y", visible=False)
 show.figure(fig)
@@ -694,14 +691,21 @@ show.table(
     ],
     ["linear layers", "loss, last epoch", "held-out accuracy"],
 )
-h100 = accelerator("H100 SXM")
 audit(
     "prec-5",
-    1.5,
-    "× end to end, at most",
+    1.75,
+    "× end to end, the most that we found reported",
     "published",
     "corrected",
-    how=f"The matmul rate doubles ({h100.rates['fp8'] / 1e12:.0f} against {h100.rates['bf16'] / 1e12:.0f} TFLOP/s on an H100), the step does not: torchao reports up to 1.25 × at 8 billion parameters on 8 GPUs and up to 1.5 × at 405 billion on 512 (pytorch/ao, torchao/float8/README.md, 2025). Llama 3.1 was not trained in FP8: its paper (arXiv:2407.21783, section 6) uses FP8 for inference. DeepSeek-V3 (arXiv:2412.19437, section 3.3) was, and reports a loss within 0.25% of bfloat16's, with a scale for each tile of 1 × 128 or block of 128 × 128 instead of one for each tensor. Losses on this MLP: {in_fp8[0]:.3f} in emulated FP8, {in_single[0]:.3f} in float32",
+    how=f"The matmul rate doubles ({h100.rates['fp8'] / 1e12:.0f} against {h100.rates['bf16'] / 1e12:.0f} TFLOP/s: NVIDIA, “NVIDIA H100 Tensor Core GPU Architecture”, v1.04, 2023), and a step gains less. torchao reports up to 1.25 × at 8 billion parameters on 8 GPUs and up to 1.5 × at 405 billion on 512 (pytorch/ao, torchao/float8/README.md, 2025). Peng et al., “FP8-LM: Training FP8 Large Language Models” (2023, arXiv:2310.18318) also keep gradients and optimizer states in 8 bits and send 8-bit gradients: 1.64 × at 175 billion in the first version, 1.75 × in the second",
+)
+audit(
+    "prec-9",
+    0.25,
+    "% from bfloat16's loss at most, for DeepSeek-V3",
+    "published",
+    "corrected",
+    how=f"Llama 3.1 was not trained in FP8: Llama Team, “The Llama 3 Herd of Models” (2024, arXiv:2407.21783), section 6, uses FP8 for inference. DeepSeek-AI, “DeepSeek-V3 Technical Report” (2024, arXiv:2412.19437), section 3.3, trained in FP8, with a scale for each tile of 1 × 128 or block of 128 × 128 instead of one for each tensor. Losses on this MLP: {in_fp8[0]:.3f} in emulated FP8, {in_single[0]:.3f} in float32",
 )
 
 # %% [markdown]

@@ -382,7 +382,7 @@ AT_ONCE = Trace(
 
 def later(trace, seconds):
     """The same trace by another clock, which shows so many seconds more."""
-    moved = [replace(each, start=each.start + seconds, end=each.end + seconds) for each in trace.intervals]
+    moved = [replace(i, start=i.start + seconds, end=i.end + seconds) for i in trace.intervals]
     return Trace(f"{trace.title}, all times {seconds:+,.0f} s", trace.stages, moved)
 
 
@@ -1117,13 +1117,13 @@ BEFORE, AFTER = live_loop(0, 0), live_loop(6, 12)
 show.against_prediction("live_gain", round(AFTER / BEFORE, 1), unit="×", source="measured here")
 audit(
     "feed-2",
-    round(100 * AFTER),
-    "% of the time training, after",
+    round(100 * ONE_AHEAD.utilisation),
+    "% of the time training, with one worker ahead",
     "CPU",
-    "holds",
-    how=f"for workers and prefetching: {100 * BEFORE:.0f}% before, here, with real waiting; the recorded loops went from "
-    f"{100 * SERIAL_RUN.utilisation:.0f}% to {100 * FOUR_AHEAD.utilisation:.0f}%. Two conditions: enough requests under way (one worker ahead left "
-    f"{100 * ONE_AHEAD.utilisation:.0f}%), and a link that is wide enough. Pinning needs a GPU: the dives measure it where there is one",
+    "corrected",
+    how=f"it depends on how many requests are under way: the recorded loop went from {100 * SERIAL_RUN.utilisation:.0f}% with none in advance to "
+    f"{100 * ONE_AHEAD.utilisation:.0f}% with one worker and {100 * FOUR_AHEAD.utilisation:.0f}% with four, and this one, here, from {100 * BEFORE:.0f}% to "
+    f"{100 * AFTER:.0f}% with six. It also depends on the link, as section 5 shows",
 )
 debrief(
     "feed",
@@ -1980,9 +1980,9 @@ class Regression:
         self.weights, self.seen = np.zeros(16), []
 
     def learn(self, samples):
-        x, y = (np.stack([np.frombuffer(each.parts[part]) for each in samples]) for part in ("x", "y"))
+        x, y = (np.stack([np.frombuffer(sample.parts[part]) for sample in samples]) for part in ("x", "y"))
         self.weights = self.weights + 0.05 * x.T @ (y[:, 0] - x @ self.weights) / len(samples)
-        self.seen += [each.key for each in samples]
+        self.seen += [sample.key for sample in samples]
 
 
 rng = np.random.default_rng(0)
@@ -2023,7 +2023,7 @@ def life(parts):
     end = train(parts, model, state, Settings(settings.workers + 1, settings.ahead), resumed)
     whole = Regression()
     train(parts, whole, start, settings, CrewStore(LOOP, settings.workers))
-    errors = [np.square(TARGETS - INPUTS @ each.weights).mean() for each in (model, whole)]
+    errors = [np.square(TARGETS - INPUTS @ trained.weights).mean() for trained in (model, whole)]
     counts, after = Counter(model.seen), parts.waits(killed.trace("with settings"))
     rows = [
         ("training, one shard at a time", f"{100 * seen.utilisation:.0f}% of the time"),

@@ -68,12 +68,12 @@ POINTS = {
         "choose_recipe": 12,
     },
     "06_memory_budget": {
-        "account": 18,
-        "tracker": 16,
+        "mlp": 6,
+        "account": 16,
+        "tracker": 18,
         "recompute": 12,
-        "accumulate": 16,
-        "offload": 16,
-        "overlap": 10,
+        "accumulate": 18,
+        "offload": 18,
         "choose": 12,
     },
     "07_feeding_the_gpu": {

@@ -38,9 +38,9 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None) -> None:
         row = rows.index((interval.stage, interval.worker))
         colour = colours[interval.stage]
         edge = "white" if width > 0.006 * end else colour  # a white edge would hide a thin bar
-        shade = (1.0, 0.72)[drawn[row] % 2]
+        shade = (colour, _lighter(colour))[drawn[row] % 2]
         drawn[row] += 1
-        axes.barh(row, width, left=start, height=0.84, color=colour, ec=edge, alpha=shade, lw=0.8)
+        axes.barh(row, width, left=start, height=0.84, color=shade, ec=edge, lw=0.8)
         visible = min(start + width, end) - start
         if numbered and visible > 0.018 * end:
             ink = ON_DARK if colour == palette.blue else ON_LIGHT
@@ -50,3 +50,9 @@ def draw(trace: Trace, axes: "Axes", until: float | None = None) -> None:
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, end)
     axes.set_xlabel("ms")
+
+
+def _lighter(colour: str) -> str:
+    """Mix a colour with white, not with the page, so that the number on a bar can be read on a dark page too."""
+    channels = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(0.72 * channel + 0.28 * 255):02x}" for channel in channels)

@@ -36,12 +36,12 @@ def labs() -> tuple[Lab, ...]:
 
 _LABS = (
     Lab(0, "start_here", "Start here", "Can this machine teach me?", "start", checks=12),
-    Lab(1, "roofline", "The roofline", "Is the GPU doing useful math?", "inner", checks=15),
+    Lab(1, "roofline", "The roofline", "Is the GPU doing useful math?", "inner", checks=16),
     Lab(2, "memory_hierarchy", "The memory hierarchy", "Why do kernels stall?", "inner", checks=14),
     Lab(3, "triton_fusion", "Fusion in Triton", "Why do fewer, fatter kernels win?", "inner", checks=14),
-    Lab(4, "flash_attention", "FlashAttention", "Can an algorithm move less memory?", "inner", checks=15),
+    Lab(4, "flash_attention", "FlashAttention", "Can an algorithm move less memory?", "inner", checks=14),
     Lab(5, "mixed_precision", "Mixed precision", "How few bits can you train with?", "inner", checks=15),
-    Lab(6, "memory_budget", "The memory budget", "Will it fit?", "inner", checks=15),
+    Lab(6, "memory_budget", "The memory budget", "Will it fit?", "inner", checks=13),
     Lab(7, "feeding_the_gpu", "Feeding the GPU", "Is the GPU hungry?", "inner", checks=14),
     Lab(8, "collectives", "Collectives", "How do many GPUs sum their gradients?", "training", checks=12),
     Lab(9, "data_parallel", "Data parallelism", "When is N times the GPUs N times the speed?", "training", checks=13),

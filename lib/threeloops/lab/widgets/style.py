@@ -11,7 +11,7 @@ import re
 import sys
 from html import escape
 
-from threeloops.figures import GRID, figure, palette
+from threeloops.figures import GRID, ON_DARK, ON_LIGHT, figure, palette
 
 __all__ = ["WIDTH", "figure", "html", "png", "svg", "with_still", "words"]
 
@@ -101,7 +101,8 @@ def svg(fig, alt: str = "", salt: str = "") -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
     for colour, themed in _THEMED.items():
         text = text.replace(colour, themed)
-    text = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", rf"\1{_COLOURED_TEXT}", text)
+    on_bars = f"{ON_LIGHT}|{ON_DARK}"  # text on a bar, which has the same colour on every page
+    text = re.sub(rf"(<text[^>]*fill: )(?!{on_bars})(#[0-9a-f]{{6}})", rf"\1{_COLOURED_TEXT}", text)
     text = re.sub(r"font-family: [^;\"]*", "font-family: sans-serif", text)
     text = re.sub(r'<style type="text/css">.*?</style>| id="\w+_\d+"', "", text, flags=re.S)  # both are the page's
     text = re.sub(r"(<text[^>]*>)([^<]*)", lambda match: match[1] + _kept_spaces(match[2]), _compact(text))

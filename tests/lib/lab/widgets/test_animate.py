@@ -5,6 +5,7 @@ import re
 
 import pytest
 from matplotlib.patches import Rectangle
+from threeloops.figures import ON_DARK, ON_LIGHT
 from threeloops.lab import animate, figure, palette
 from threeloops.lab.widgets import animate as animate_module
 from threeloops.lab.widgets import style
@@ -91,6 +92,14 @@ def test_a_coloured_text_moves_towards_the_ink_of_the_page_and_a_bar_keeps_its_c
     drawn = style.svg(fig).lower()
     assert f"fill: color-mix(in srgb, {style.palette.blue} 70%, currentcolor)".lower() in drawn
     assert re.search(rf"<path [^>]*fill: {style.palette.blue}".lower(), drawn)
+
+
+@pytest.mark.parametrize("ink", [ON_LIGHT, ON_DARK])
+def test_a_name_on_a_bar_keeps_its_colour_as_the_bar_does(ink):
+    """Bars are the same on a light page and on a dark one, and dark ink mixed with white is grey on every bar."""
+    fig, axes = style.figure(width=4)
+    axes.text(0, 0.5, "on a bar", color=ink)
+    assert f"fill: {ink}" in style.svg(fig)
 
 
 def test_a_figure_shrinks_only_as_far_as_its_labels_stay_readable():

@@ -142,7 +142,7 @@ def draw_pipeline(
     trace = pipeline.simulate(stages, [_SAMPLE_BYTES] * 160, ahead)
     verdict = diagnose(trace)
     advice = f"halving its cost gives up to {verdict.gain[verdict.limit]:.2f}×"
-    busiest = max(sum(each.seconds for each in trace.by_stage[name]) / workers for name, workers in trace.stages) / 160
+    busiest = max(sum(i.seconds for i in trace.by_stage[name]) / workers for name, workers in trace.stages) / 160
     if train_ms / 1e3 / trace.utilisation > 1.05 * busiest:
         advice = "the loop is slower than that: ask further ahead"
     rows = fetchers + decoders + 2
@@ -271,7 +271,8 @@ class _Tickets(Worker):
 
 def feed(keys: Sequence, ahead: int, request: Callable, receive: Callable, cancel: Callable, train: Callable) -> int:
     """Train on the data of every key, through the library's prefetcher. Returns the number of steps."""
-    with Prefetcher(keys, lambda _: _Tickets(request, receive, cancel), 1, ahead) as loaded:
+    loaded: Prefetcher[Any] = Prefetcher(keys, lambda _: _Tickets(request, receive, cancel), 1, ahead)
+    with loaded:
         for data in loaded:
             train(data)
     return len(keys)

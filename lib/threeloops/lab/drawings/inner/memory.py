@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Curve", "Tiled", "draw_banks", "draw_groups", "draw_order", "draw_question", "draw_staircase", "draw_tiles",
-    "draw_turned_tile", "draw_warp", "turned_sectors",
+    "draw_turned_tile", "draw_warp",
 ]  # fmt: skip
 
 _LOADED = palette.blue
@@ -39,7 +39,7 @@ class Curve(NamedTuple):
 
 
 class Tiled(NamedTuple):
-    """What products with one tile size move, in bytes: asked for as predicted and as counted, and loaded from DRAM."""
+    """The bytes that products with one tile size move: predicted, counted by the meter, and loaded from DRAM."""
 
     tile: int
     predicted: int
@@ -129,7 +129,7 @@ def _name_curve(axes: "Axes", curve: Curve, point: int, offset: tuple[int, int],
     axes.annotate(curve.name, place, xytext=offset, textcoords="offset points", color=shade)
 
 
-def turned_sectors(height: int, width: int) -> tuple[int, int]:
+def _turned_sectors(height: int, width: int) -> tuple[int, int]:
     """Count the sectors that are read and written if a tile of `height` × 32 elements of `width` bytes is transposed.
 
     Matrices have 32 rows and 32 columns. Each row of the tile is one request, and each row of its transpose is another.
@@ -145,7 +145,9 @@ def draw_turned_tile(height: int, width: int) -> "Figure":
     per_sector = _SECTOR_BYTES // width
     for pair, rows in ((panels[:2], 1), (panels[2:], height)):
         wanted = rows * _MATRIX * width
-        for axes, side, count in zip(pair, ("read from x", "written to out"), turned_sectors(rows, width), strict=True):
+        for axes, side, count in zip(
+            pair, ("read from x", "written to out"), _turned_sectors(rows, width), strict=True
+        ):
             high, wide = (rows, _MATRIX) if axes is pair[0] else (_MATRIX, rows)
             full = -(-wide // per_sector) * per_sector
             axes.add_patch(_rectangle(full, high, _FETCHED, 0.45))
@@ -217,8 +219,8 @@ def draw_groups(asked: int, from_dram: Mapping[int, int], title: str) -> "Figure
     at = np.arange(len(from_dram))
     without = from_dram[1] / 1024
     values = [size / 1024 for size in from_dram.values()]
-    shades = [palette.grey if group == 1 else palette.vermillion if value > without else palette.blue
-              for group, value in zip(from_dram, values, strict=True)]  # fmt: skip
+    shades = [palette.vermillion if value > without else palette.blue for value in values]
+    shades[list(from_dram).index(1)] = palette.grey
     axes.bar_label(axes.bar(at, values, 0.6, color=shades), fmt="%.0f", fontsize=10)
     for height, text in ((asked / 1024, "asked for, whatever the order"), (without, "")):
         axes.axhline(height, color=palette.grey, lw=1, ls="--")
@@ -232,23 +234,17 @@ def draw_groups(asked: int, from_dram: Mapping[int, int], title: str) -> "Figure
 
 
 def draw_tiles(rows: Sequence[Tiled], once: int) -> "Figure":
-    """What products with several tile sizes ask for and load from DRAM, above the bytes of all matrices, read once."""
+    """Bytes that products with several tile sizes ask for and load from DRAM, and those of all matrices, moved once."""
     fig, axes = figure(width=9.5, height=4.2)
     at = np.arange(len(rows))
     predicted = [row.predicted / 1024 for row in rows]
     axes.plot(at, predicted, color=palette.blue, lw=1.5)
     axes.plot(at, [row.asked / 1024 for row in rows], "o", color=palette.blue, ms=7)
-    axes.annotate(
-        "asked for: line predicted, dots metered", (at[0], predicted[0]), xytext=(10, 2), textcoords="offset points",
-        color=palette.blue, va="center",
-    )  # fmt: skip
+    _name_point(axes, "asked for: line predicted, dots metered", predicted[0], palette.blue, (10, -4))
     for name, shade, below in zip(rows[0].from_dram, (palette.vermillion, palette.green), (False, True), strict=False):
         loaded = [row.from_dram[name] / 1024 for row in rows]
         axes.plot(at, loaded, "o-", color=shade, ms=5, lw=1.5)
-        axes.annotate(
-            f"from DRAM, {name}", (at[0], loaded[0]), xytext=(-8, -40 if below else 8), textcoords="offset points",
-            color=shade, va="top" if below else "bottom",
-        )  # fmt: skip
+        _name_point(axes, f"from DRAM, {name}", loaded[0], shade, (-8, -50 if below else 8))
     axes.axhline(once / 1024, color=palette.grey, lw=1, ls="--")
     axes.text(-0.28, once / 1024, "each matrix once", va="bottom", fontsize=10)
     axes.set(xlim=(-0.3, at[-1] + 0.3), ylim=(0, None), ylabel="KiB", xticks=at)
@@ -256,6 +252,10 @@ def draw_tiles(rows: Sequence[Tiled], once: int) -> "Figure":
     axes.set_xlabel("tile of C")
     axes.set_title("Larger tiles ask for less; a better order brings less of it from DRAM")
     return fig
+
+
+def _name_point(axes: "Axes", text: str, height: float, shade: str, offset: tuple[int, int]) -> None:
+    axes.annotate(text, (0, height), xytext=offset, textcoords="offset points", color=shade)
 
 
 def _sectors(count: int) -> str:

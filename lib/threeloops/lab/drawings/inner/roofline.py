@@ -215,8 +215,14 @@ def draw_rows(rows: int) -> "Figure":
         axes.plot([rows], [levels[at]], "o", color=colour, ms=9 if name == longer else 6)
         axes.text(_ROWS[-1] * 1.25, levels[-1], name, color=colour, weight="bold", va="center")
         note = {"ha": "center", "va": "bottom" if name == longer else "top"}
-        axes.annotate(f"{levels[at]:.3g} µs", (rows, levels[at]), (0, 9 if name == longer else -9), **note,
-                      textcoords="offset points", color=colour)  # fmt: skip
+        axes.annotate(
+            f"{levels[at]:.3g} µs",
+            (rows, levels[at]),
+            (0, 9 if name == longer else -9),
+            **note,
+            textcoords="offset points",
+            color=colour,
+        )
     axes.set(xscale="log", yscale="log", xlim=(0.7, 12000), ylim=(0.01, 600))
     axes.set_xticks([1, 4, 16, 64, 256, 1024, 4096], ["1", "4", "16", "64", "256", "1,024", "4,096"])
     axes.minorticks_off()
@@ -242,8 +248,13 @@ def draw_roofline(machine: str, dtype: str, operation: str, log2_tokens: int) ->
     axes.text(roof.ridge_point * 1.1, 0.12, f"ridge {roof.ridge_point:.0f} FLOP per byte")
     axes.text(9e4, roof.peak_flops / 1e12 * 1.15, machine, ha="right", va="bottom", weight="bold")
     sizes = [OPERATIONS[operation](2**power, BYTES[dtype]) for power in range(15)]
-    axes.plot([work.intensity for work in sizes], [roof.attainable(work) / 1e12 for work in sizes], ".",
-              color=palette.sky, ms=6)  # fmt: skip
+    axes.plot(
+        [work.intensity for work in sizes],
+        [roof.attainable(work) / 1e12 for work in sizes],
+        ".",
+        color=palette.sky,
+        ms=6,
+    )
     tokens = 2**log2_tokens
     work = OPERATIONS[operation](tokens, BYTES[dtype])
     bound = roof.bound(work)
@@ -269,19 +280,30 @@ def draw_measured(roof: Roofline, points: dict[str, tuple[Work, float]]) -> "Fig
     """Draw operations below the roof of this machine, each at the rate that it reached. `points` has work and
     seconds."""
     fig, axes = figure(width=8.6, height=4.2)
-    ends = (0.2, max(3 * work.intensity for work, _ in points.values()))
+    intensities = [work.intensity for work, _ in points.values()]
+    ends = (min(intensities) / 8, max(intensities) * 4)
     _draw_roof(axes, roof, ends, 1e9, color=palette.ink)
     for name, (work, seconds) in points.items():
         reached = work.flops / seconds / 1e9
+        share = 100 * roof.time_floor(work) / seconds
         colour = _COLOURS[roof.bound(work)]
         axes.plot([work.intensity] * 2, [reached, roof.attainable(work) / 1e9], ":", color=colour, lw=1.2)
         axes.plot(work.intensity, reached, "o", color=colour, ms=9)
-        share = 100 * roof.time_floor(work) / seconds
-        beside = {"ha": "left", "va": "center"} if share < 60 else {"ha": "center", "va": "top"}
-        away = (9, 0) if share < 60 else (0, -9)
-        text = f"{name}: {share:.0f}%"
-        axes.annotate(text, (work.intensity, reached), away, textcoords="offset points", size=10, **beside)
-    axes.text(roof.ridge_point, roof.peak_flops / 1e9 * 1.15, f"ridge {roof.ridge_point:.3g} FLOP per byte", ha="right")
+        crowded = any(work.intensity < other < 2 * work.intensity for other in intensities)
+        away, beside = ((-9, 0), "right") if crowded else ((9, 0), "left")
+        level = "center"
+        if share > 60:
+            away, beside, level = ((0, 9), "center", "bottom") if share > 100 else ((0, -9), "center", "top")
+        axes.annotate(
+            f"{name}: {share:.0f}%",
+            (work.intensity, reached),
+            away,
+            textcoords="offset points",
+            size=10,
+            ha=beside,
+            va=level,
+        )
+    axes.text(roof.ridge_point, roof.peak_flops / 1e9 * 1.15, f"ridge {roof.ridge_point:.3g} FLOP per byte")
     lowest = min(work.flops / seconds / 1e9 for work, seconds in points.values())
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=(lowest / 2, roof.peak_flops / 1e9 * 2.5))
     axes.set(xlabel="FLOP per byte", ylabel="GFLOP/s", title="Measured here: how much of the time the roof explains")
@@ -295,9 +317,13 @@ def draw_judged(passes: dict[str, Sequence[Judged]]) -> "Figure":
     """
     counts = [len(rows) for rows in passes.values()]
     fig, panels = figure(
-        len(passes), 1, width=8.6, height=0.6 + sum(0.36 * count + 0.62 for count in counts), squeeze=False,
+        len(passes),
+        1,
+        width=8.6,
+        height=0.6 + sum(0.36 * count + 0.62 for count in counts),
+        squeeze=False,
         gridspec_kw={"height_ratios": counts},
-    )  # fmt: skip
+    )
     for axes, (title, rows) in zip(panels[:, 0], passes.items(), strict=True):
         longest = max(row.span.wall_us for row in rows)
         scale, unit = (1e3, "ms") if longest >= 1e3 else (1.0, "µs")
@@ -344,15 +370,19 @@ def draw_held(passes: dict[str, tuple[str, Any]]) -> "Figure":
 def draw_repairs(
     programs: dict[str, tuple[Sequence[Round], Sequence[Round]]], marks: dict[str, tuple[str, float]] | None = None
 ) -> "Figure":
-    """Draw the wall time after each round of repairs, and the reference's as a black line.
+    """Draw the wall time after each round of repairs, and the reference's as an upright stroke.
 
     `programs` has one's own rounds and the reference's per title, and `marks` another time to compare with per title.
     """
     rows = [max(len(own), len(reference)) for own, reference in programs.values()]
     fig, panels = figure(
-        len(rows), 1, width=8.6, height=0.9 + sum(0.42 * count + 0.75 for count in rows), squeeze=False,
+        len(rows),
+        1,
+        width=8.6,
+        height=0.9 + sum(0.42 * count + 0.75 for count in rows),
+        squeeze=False,
         gridspec_kw={"height_ratios": rows},
-    )  # fmt: skip
+    )
     for axes, (title, (own, reference)) in zip(panels[:, 0], programs.items(), strict=True):
         longest = max(one.wall_us for one in (*own, *reference)) / 1e3
         for place, one in enumerate(own):
@@ -372,5 +402,5 @@ def draw_repairs(
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         axes.set(xlim=(0, 1.5 * longest), ylim=(count - 0.4, -1.05 if marks and title in marks else -0.6), title=title)
-    panels[-1, 0].set_xlabel("ms of wall time; black lines: the reference")
+    panels[-1, 0].set_xlabel("ms of wall time; upright strokes: the reference")
     return fig

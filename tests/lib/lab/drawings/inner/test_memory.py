@@ -20,7 +20,8 @@ TILED = [memory.Tiled(16, 4096, 4096, {"row by row": 3072, "in groups": 2048}),
 )
 def test_a_run_that_fills_a_sector_wastes_nothing_on_either_side(height, width, expected):
     """By hand: 32 float32 fill 4 sectors, and a run of 1 to 8 float32 takes one."""
-    assert memory.turned_sectors(height, width) == expected
+    titles = [axes.get_title("left") for axes in memory.draw_turned_tile(height, width).axes[2:]]
+    assert [int(title.split("\n")[1].split()[0]) for title in titles] == list(expected)
 
 
 def test_the_turned_tile_is_compared_with_one_row_per_program():
