@@ -148,7 +148,7 @@ def draw_shards(shares: Sequence[Any]) -> "Figure":
 
     They add up to 1, unless the reader's results are wrong.
     """
-    values = np.array([[float(value) for value in share] for share in shares])
+    values = np.array([np.asarray(share, dtype=float) for share in shares])
     if values.ndim != 2:
         raise ValueError(f"shares have the shape {values.shape}: expected a row per shard, with a share per query")
     fig, axes = figure(width=9.0, height=3.0)
