@@ -204,7 +204,7 @@ axes.set(
     xlabel="window",
     ylabel="computed / visible pairs",
     title="4,096 tokens: small windows pay for the edges of their tiles",
-    xlim=(40, 4800),
+    xlim=(30, 4800),
     ylim=(0.9, None),
 )
 axes.set_xticks(WINDOWS, [f"{window:,}" for window in WINDOWS])

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "draw_question", "draw_shards", "draw_traffic", "draw_walk", "drifting", "library_finish", "library_head",
-    "library_merge", "walk",
+    "library_merge",
 ]  # fmt: skip
 
-BLOCKS = (16, 32, 64, 128, 256, 512)
+_BLOCKS = (16, 32, 64, 128, 256, 512)
 """Queries per program."""
-NAIVE = (898, 514, 322, 226, 178, 154)
+_NAIVE = (898, 514, 322, 226, 178, 154)
 """MiB that the programs of naive attention ask for, by the side of their tiles: 4,096 tokens, head_dim 128, BF16."""
-FUSED = (514, 258, 130, 66, 34, 18)
+_FUSED = (514, 258, 130, 66, 34, 18)
 """MiB that the programs of fused attention ask for, by their block of queries."""
-NAIVE_ONCE = 132
-FUSED_ONCE = 4
+_NAIVE_ONCE = 132
+_FUSED_ONCE = 4
 """MiB if each byte crosses once per kernel that reads or writes it."""
 _KEYS = 160
 _TILE = 32
@@ -57,17 +57,17 @@ def draw_question() -> "Figure":
 
 
 def draw_traffic() -> "Figure":
-    """What the programs of both kernels ask for, by the block of queries, beside what each byte once would be."""
+    """The bytes that the programs of both kernels ask for, by the block of queries, and those that cross at least."""
     fig, axes = figure(width=9.0, height=3.8)
     for asked, once, colour, name in (
-        (NAIVE, NAIVE_ONCE, palette.vermillion, "naive"),
-        (FUSED, FUSED_ONCE, palette.blue, "fused"),
+        (_NAIVE, _NAIVE_ONCE, palette.vermillion, "naive"),
+        (_FUSED, _FUSED_ONCE, palette.blue, "fused"),
     ):
-        axes.plot(BLOCKS, asked, "o-", color=colour)
-        axes.plot(BLOCKS, [once] * len(BLOCKS), ":", color=colour)
-        axes.text(BLOCKS[-1] * 1.07, asked[-1], f"{name}, asked for", color=colour, va="bottom")
+        axes.plot(_BLOCKS, asked, "o-", color=colour)
+        axes.plot(_BLOCKS, [once] * len(_BLOCKS), ":", color=colour)
+        axes.text(_BLOCKS[-1] * 1.07, asked[-1], f"{name}, asked for", color=colour, va="bottom")
         axes.text(
-            BLOCKS[-1] * 1.07, once, f"{name}, each byte once", color=colour, va="top" if once > 100 else "center"
+            _BLOCKS[-1] * 1.07, once, f"{name}, each byte once", color=colour, va="top" if once > 100 else "center"
         )
     axes.set(
         xscale="log",
@@ -78,13 +78,13 @@ def draw_traffic() -> "Figure":
         xlim=(14, 1500),
         ylim=(3, 1200),
     )
-    axes.set_xticks(BLOCKS, [str(block) for block in BLOCKS])
+    axes.set_xticks(_BLOCKS, [str(block) for block in _BLOCKS])
     axes.set_yticks([4, 18, 66, 132, 258, 514], ["4", "18", "66", "132", "258", "514"])
     axes.minorticks_off()
     return fig
 
 
-def walk(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+def _walk(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """One query's scores for 160 keys, the weights after the tile `step` and before it was merged, and the maximum.
 
     Keys of later tiles have the weight 0.
@@ -93,7 +93,8 @@ def walk(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
         raise ValueError(f"step = {step}: expected 0 to {_KEYS // _TILE - 1}, one per tile of {_TILE} keys")
     keys = np.arange(_KEYS)
     scores = 2.2 * np.sin(keys / 19.0 - 1) + keys / 80
-    done, before = _TILE * (step + 1), _TILE * step
+    before = _TILE * step
+    done = before + _TILE
     high = float(scores[:done].max())
     weights = np.where(keys < done, np.exp(scores - high), 0.0)
     old = np.where(keys < before, np.exp(scores - scores[: max(before, 1)].max()), 0.0)
@@ -102,8 +103,10 @@ def walk(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
 
 def draw_walk(step: int) -> "Figure":
     """The scores that a query has seen after a tile, its running maximum m, and the weights that make up its sum s."""
-    scores, weights, old, high = walk(step)
-    keys, begin, end = np.arange(_KEYS), _TILE * step, _TILE * (step + 1)
+    scores, weights, old, high = _walk(step)
+    keys = np.arange(_KEYS)
+    begin = _TILE * step
+    end = begin + _TILE
     fig, (top, bottom) = figure(2, 1, width=9.0, height=4.4, sharex=True)
     top.plot(keys[:end], scores[:end], color=palette.blue)
     top.plot(keys[begin:end], scores[begin:end], color=palette.orange, lw=3)
@@ -144,27 +147,30 @@ def drifting(queries: int, keys: int) -> "tuple[torch.Tensor, torch.Tensor, torc
 
 
 def draw_shards(shares: Sequence[Any]) -> "Figure":
-    """How much of each query's softmax lies in each shard of the keys: `shares[shard][query]`, which add up to 1."""
-    values = np.array([[float(value) for value in share] for share in shares])
-    if values.ndim != 2 or not np.allclose(values.sum(0), 1, atol=1e-3):
-        raise ValueError(f"shares have the sums {values.sum(0).round(3)}: expected 1 for each query")
+    """How much of each query's softmax lies in each shard of the keys: `shares[shard][query]`.
+
+    They add up to 1, unless the reader's results are wrong.
+    """
+    values = np.array([np.asarray(share, dtype=float) for share in shares])
+    if values.ndim != 2:
+        raise ValueError(f"shares have the shape {values.shape}: expected a row per shard, with a share per query")
     fig, axes = figure(width=9.0, height=3.0)
     colours = (palette.sky, palette.orange, palette.green, palette.purple, palette.yellow, palette.blue)
     queries = np.arange(values.shape[1])
     base = np.zeros(len(queries))
     for number, share in enumerate(values):
-        axes.bar(queries, share, 1.0, bottom=base, color=colours[number % len(colours)])
+        axes.fill_between(queries, base, base + share, step="mid", color=colours[number % len(colours)], linewidth=0)
         at = int(share.argmax())
         name = f"shard {number}"
         place = min(max(at, 3), len(queries) - 4)
         axes.text(place, base[at] + share[at] / 2, name, ha="center", va="center", color=ON_LIGHT, weight="bold")
         base = base + share
     axes.set(
-        xlim=(-0.5, len(queries) - 0.5),
+        xlim=(0, len(queries) - 1),
         ylim=(0, 1),
         xlabel="query",
         ylabel="share of the softmax",
-        title="The merge is a mean: the weight of each shard of keys, exp(its lse − the total lse)",
+        title="The merge is a mean, weighted by exp(lse of the shard − total lse)",
     )
     axes.grid(visible=False)
     return fig

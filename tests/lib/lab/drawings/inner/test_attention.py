@@ -24,27 +24,40 @@ def words(fig):
     return "\n".join(text.get_text() for text in fig.findobj(Text))
 
 
+def traffic():
+    """The MiB of naive attention, asked for and each byte once, and those of fused attention."""
+    return [line.get_ydata().tolist() for line in attention.draw_traffic().axes[0].lines]
+
+
 def test_the_traffic_of_each_byte_once_is_the_librarys_cost():
-    for once, fused in ((attention.NAIVE_ONCE, False), (attention.FUSED_ONCE, True)):
-        assert once == cost(1, 1, 4096, 4096, 128, fused=fused).bytes / 2**20
+    _, naive, _, fused = traffic()
+    assert set(naive) == {cost(1, 1, 4096, 4096, 128).bytes / 2**20}
+    assert set(fused) == {cost(1, 1, 4096, 4096, 128, fused=True).bytes / 2**20}
 
 
 def test_twice_the_block_halves_what_a_fused_kernel_asks_of_k_and_v():
-    of_keys = [asked - attention.FUSED_ONCE / 2 for asked in attention.FUSED]  # Q and the output are half of the least
+    naive, _, fused, once = traffic()
+    of_keys = [asked - once[0] / 2 for asked in fused]  # Q and the output are half of the least
     assert [first / second for first, second in zip(of_keys, of_keys[1:], strict=False)] == [2.0] * 5
-    assert all(naive > fused for naive, fused in zip(attention.NAIVE, attention.FUSED, strict=True))
+    assert all(more > less for more, less in zip(naive, fused, strict=True))
     assert "fused, each byte once" in words(attention.draw_traffic())
 
 
+def walk(step):
+    """The scores so far and the weights that the drawing of a step shows."""
+    top, bottom = attention.draw_walk(step).axes
+    return top.lines[0].get_ydata(), np.array([bar.get_height() for bar in bottom.patches])
+
+
 def test_the_walk_ends_with_the_softmax_of_all_keys():
-    scores, weights, _, high = attention.walk(4)
-    expected = torch.tensor(scores).softmax(0).numpy()
-    assert np.allclose(weights / weights.sum(), expected) and high == scores.max()
+    scores, weights = walk(4)
+    assert len(scores) == len(weights) == 160
+    assert np.allclose(weights / weights.sum(), torch.tensor(scores).softmax(0).numpy())
 
 
 def test_the_walk_shrinks_earlier_weights_when_the_maximum_rises():
-    _, weights, old, _ = attention.walk(4)
-    factors = weights[:128] / old[:128]
+    before, after = walk(3)[1], walk(4)[1][:128]
+    factors = after / before
     assert np.allclose(factors, factors[0]) and factors[0] < 0.5
     assert "before this tile" in words(attention.draw_walk(4))
     assert "before this tile" not in words(attention.draw_walk(2))
@@ -52,7 +65,7 @@ def test_the_walk_shrinks_earlier_weights_when_the_maximum_rises():
 
 def test_a_step_beyond_the_last_tile_is_refused():
     with pytest.raises(ValueError, match="step = 5: expected 0 to 4"):
-        attention.walk(5)
+        attention.draw_walk(5)
 
 
 def test_the_librarys_pieces_on_four_shards_agree_with_float64():
@@ -70,9 +83,9 @@ def test_the_librarys_pieces_on_four_shards_agree_with_float64():
     assert int(shares[0].argmax()) < 16 < 48 < int(shares[3].argmax())
 
 
-def test_shares_that_do_not_add_up_are_refused():
-    with pytest.raises(ValueError, match="expected 1 for each query"):
-        attention.draw_shards([[0.5, 0.5], [0.5, 0.6]])
+def test_shares_of_one_shard_alone_are_refused():
+    with pytest.raises(ValueError, match="a row per shard"):
+        attention.draw_shards([0.5, 0.5])
 
 
 def test_the_opening_gives_no_size_away():
