@@ -25,6 +25,7 @@ BENCHMARKS = {
     "kernels": "traffic, generated code, errors and times of every kernel beside torch and Liger (ten minutes)",
     "meter": "what metering costs, beside triton-viz (two minutes)",
     "liger": "kernels --peers: Liger's operations in the meter, their values, bytes and cost (a minute)",
+    "silicon": "predicted times of kernels against those that NVIDIA published, on shapes left out (a minute)",
     "attention_backward": "on a GPU: attention's backward pass alone, beside FlashAttention-2 and cuDNN (a minute)",
     "sustained": "a matrix product for a minute: what is left of the burst rate at the power limit (three minutes)",
     "precision": "encoding, loss scaler, masters and FP8 against torch's own; on a GPU FP8 against bf16 (a minute)",
@@ -45,7 +46,7 @@ BENCHMARKS = {
 }
 ON_CPU = {
     "checkpoint", "cluster", "data", "elastic", "engines", "first_hour", "fleet", "grading", "liger", "meter",
-    "parallel", "replay", "service", "serving",
+    "parallel", "replay", "service", "serving", "silicon",
 }  # fmt: skip
 """These use the CPU even if there is a GPU: ranks, submissions, interpreted kernels and shards live there."""
 REPORT = "report"

@@ -1,10 +1,10 @@
-"""Locate a user's files, and list all files of a folder or fail."""
+"""Locate a user's files, list all files of a folder or fail, and name files of source text in messages."""
 
 import os
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["RECORD", "base_folder", "below", "record_folder"]
+__all__ = ["RECORD", "base_folder", "below", "is_cell", "record_folder", "source_name"]
 
 RECORD = "progress.json"
 """The file in `record_folder` that holds a learner's passed checks and predictions."""
@@ -46,3 +46,16 @@ def below(folder: Path) -> list[Path]:
 
     levels = os.walk(folder, onerror=fail) if folder.exists() else ()
     return sorted(Path(parent, name) for parent, folders, files in levels for name in (*folders, *files))
+
+
+def is_cell(file: str) -> bool:
+    """Return whether a file of source text is a cell of a notebook, or another text whose name no reader knows.
+
+    Jupyter compiles a cell under the name of a temporary file that need not exist.
+    """
+    return file.startswith("<") or "ipykernel" in file
+
+
+def source_name(file: str) -> str:
+    """Return the name of a file of source text for a message, without its folder: `train.py`, or `cell`."""
+    return "cell" if is_cell(file) else file.replace("\\", "/").rsplit("/", 1)[-1]

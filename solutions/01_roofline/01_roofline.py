@@ -575,6 +575,11 @@ def read_row(row: DatasheetRow) -> Roof:
 # %% nbgrader={"grade": true, "grade_id": "read_row_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("read_row", "what a row of a data sheet promises", part="values", hidden="other rows"):
 
+    def promises(own, expected, unit, what, slips):
+        """`slips` has the cause for a number that is so many times too large."""
+        ratio = own / expected if isinstance(own, (int, float)) else None
+        check.close(own, expected, unit=unit, what=what, hint=slip(ratio, slips))
+
     def reads(row, peak, moved):
         got, printed = read_row(row), f"{row.rate:g} {row.rate_unit}{' with sparsity' * row.sparse}"
         check.true(hasattr(got, "peak_flops") and hasattr(got, "bandwidth"), f"{got!r}: expected a Roof")
@@ -582,17 +587,11 @@ with check("read_row", "what a row of a data sheet promises", part="values", hid
         prefix = {0.001: "1 PFLOP/s is 10**15"} if row.rate_unit == "PFLOP/s" else {1000.0: "1 TFLOP/s is 10**12"}
         binary = {1.073741824: "1 GB/s is 10**9 bytes/s", 1.099511627776: "1 TB/s is 10**12 bytes/s"}
         halved = {0.5: "sparsity does not change the bandwidth"} if row.sparse else {}
-        for own, right, unit, what, slips in (
-            (got.peak_flops, peak, "FLOP/s", f"peak_flops of {row.product}, {row.dtype}, {printed}", doubled | prefix),
-            (
-                got.bandwidth,
-                moved,
-                "bytes/s",
-                f"bandwidth of {row.product}, {row.bandwidth:g} {row.bandwidth_unit}",
-                binary | halved,
-            ),
-        ):
-            check.close(own, right, unit=unit, what=what, hint=slip(own / right, slips))
+        promises(
+            got.peak_flops, peak, "FLOP/s", f"peak_flops of {row.product}, {row.dtype}, {printed}", doubled | prefix
+        )
+        what = f"bandwidth of {row.product}, {row.bandwidth:g} {row.bandwidth_unit}"
+        promises(got.bandwidth, moved, "bytes/s", what, binary | halved)
 
     by_hand = [  # FLOP/s and bytes/s of the rows of `data/datasheets.json`
         (125e12, 900e9),
@@ -662,7 +661,7 @@ debrief(
     "read_row",
     """Sparsity, the format of the elements and the accumulator (the format in which products are summed) can each be worth a
     factor of two, so always ask which peak a percentage refers to. A model at 40% of the dense peak is at 20% of the number
-    in large print. The dives judge eleven claims about hardware, several of them of this kind.""",
+    in large print. The dives judge sixteen claims about hardware, several of them of this kind.""",
     parts=("values", "errors"),
 )
 
@@ -1114,7 +1113,7 @@ with check("costliest", "ties, short profiles, and the recorded pass", part="ord
         check.true(all(hasattr(cost, "name") for cost in costs), f"{costs!r}: expected a list of Cost")
         own = [cost.name for cost in costs]
         events = ", ".join(f"{e.name} {e.cpu_us:g} µs" for e in profile.events[:6])
-        swapped = why if sorted(own) == sorted(names) else ""
+        swapped = why if set(own) == set(names) else ""
         check.equal(own, list(names), what=f"names, costliest first, of {events} …", hint=swapped)
 
     tie = "on a tie the names are in the order in which Python sorts them"
@@ -1613,7 +1612,7 @@ show.figure(
 # - Compare wall time with busy time first, and then busy time with its floors. "Unexplained" is an answer, too.
 # - Count self time, and rank operators by their total over all calls.
 #
-# The deep dives (`01_roofline_dives.ipynb`) judge eleven claims, and cover gaps in a trace, a systolic array, the
+# The deep dives (`01_roofline_dives.ipynb`) judge sixteen claims, and cover gaps in a trace, a systolic array, the
 # statistics of a benchmark and a live profile. Next: `02_memory_hierarchy`.
 #
 # ## Reflection

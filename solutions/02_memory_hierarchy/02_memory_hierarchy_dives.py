@@ -67,13 +67,14 @@ fig, (left, right) = figure(1, 2, width=12.5, height=3.9)
 names = list(STEPS)
 for axes, which, scale, unit in ((left, 0, 2**20, "MiB"), (right, 1, 1e12, "TB/s")):
     values = [(i, STEPS[name][which] / scale) for i, name in enumerate(names) if STEPS[name][which]]
-    bars = axes.barh([i for i, _ in values], [v for _, v in values], color=palette.blue)
-    axes.bar_label(bars, [f" {v:,.0f} {unit}" if v > 100 else f" {v:.3g} {unit}" for _, v in values])
+    axes.plot([v for _, v in values], [i for i, _ in values], "o", color=palette.blue, ms=8)
+    for i, value in values:
+        text = f"{value:,.0f} {unit}" if value > 100 else f"{value:.3g} {unit}"
+        axes.annotate(text, (value, i), xytext=(10, 0), textcoords="offset points", va="center")
     axes.set(xscale="log", yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
     axes.set_xlim(min(v for _, v in values) / 3, max(v for _, v in values) * 12)
-    axes.grid(axis="y", visible=False)
 left.set(title="How much fits", xlabel="capacity, all SMs together, MiB")
-right.set(title="How much it delivers", xlabel="bandwidth, TB/s", yticklabels=[])
+right.set(title="How much it delivers, if a data sheet says so", xlabel="bandwidth, TB/s", yticklabels=[])
 with reveal("mem-9"):
     show.figure(fig)
 audit(
@@ -240,6 +241,10 @@ try:
         title="The same number of lines, in more pages",
     )
     axes.set_xlim(right=LINES[-1] * 6)
+    axes.set_xticks(LINES[::2], [f"{lines:,}" for lines in LINES[::2]])
+    axes.set_yticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
+    axes.set_ylim(min(map(min, curves.values())) / 1.3, max(map(max, curves.values())) * 1.3)
+    axes.minorticks_off()
     with reveal("one_line_per_page"):
         show.figure(fig)
         show.busy_notice()

@@ -36,7 +36,7 @@ import triton.language as tl
 from threeloops.hardware import device
 from threeloops.inner import interpreter
 from threeloops.inner.meter import meter
-from threeloops.lab import animate, calibration, check, debrief, figure, hint, palette, predict, replay, show, term
+from threeloops.lab import animate, calibration, check, debrief, hint, predict, replay, show, term
 from threeloops.lab.checking.kernels import (
     alike,
     name_of,
@@ -123,51 +123,24 @@ def require_blocks(run, columns, block, case):
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
-def draw_trips():
-    fig, axes = figure(width=9.5, height=3.2)
-    for level, kernels in ((2.1, ("add", "gelu", "dropout")), (0.5, ("add, gelu, dropout",))):
-        for i, name in enumerate(kernels):
-            at, width = (3.2 * i, 2.0) if len(kernels) > 1 else (3.2, 2.0)
-            axes.barh([level], [width], left=at + 1.2, height=0.5, color="none", edgecolor=palette.ink)
-            axes.text(at + 2.2, level, name, ha="center", va="center")
-            for start, end, color in (
-                ((at + 0.75, level - 0.65), (at + 1.35, level - 0.26), palette.sky),
-                ((at + 3.05, level - 0.26), (at + 3.65, level - 0.65), palette.orange),
-            ):
-                axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 3})
-            axes.text(at + 1.3, level - 0.45, "reads", ha="left", va="center", fontsize="small")
-            axes.text(at + 3.1, level - 0.45, "writes", ha="right", va="center", fontsize="small")
-        axes.barh([level - 0.75], [10.6], left=0.4, height=0.2, color=palette.grey)
-        axes.text(11.15, level - 0.75, "memory", va="center")
-        axes.text(11.15, level, f"{len(kernels)} kernel{'s' * (len(kernels) > 1)}", va="center")
-    axes.set(
-        xlim=(0.2, 12.6),
-        ylim=(-0.6, 2.6),
-        xticks=[],
-        yticks=[],
-        title="dropout(gelu(x + bias)): what do the trips cost?",
-    )
-    axes.grid(visible=False)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    return fig
+from threeloops.lab.drawings.inner import fusion
 
-
-show.figure(draw_trips(), "three kernels with a trip to memory between each two of them, or one kernel")
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-predict(
-    "chain",
-    "dropout(gelu(x + bias)) on 4,096 × 16,384 BF16 values: how many times the bytes of one fused kernel do PyTorch's three kernels move?",
-    unit="×",
+show.figure(
+    fusion.draw_trips("dropout(gelu(x + bias)): what do the trips cost?"),
+    "three kernels with a trip to memory between each two of them, or one kernel",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.hardware import accelerator
 from threeloops.inner.profiling.eager_traffic import eager_traffic
 from threeloops.lab import reveal
+from threeloops.lab.drawings.inner import fusion
 
-h100 = accelerator("H100 SXM")
+predict(
+    "chain",
+    "dropout(gelu(x + bias)) on 4,096 × 16,384 BF16 values: how many times the bytes of one fused kernel do PyTorch's three kernels move?",
+    unit="×",
+)
 TOKENS, WIDTH = 4096, 16384  # the hidden layer of an MLP of width 4,096
 hidden_x = torch.empty(TOKENS, WIDTH, dtype=torch.bfloat16, device="meta")  # shapes are enough to count bytes
 hidden_bias = torch.empty(WIDTH, dtype=torch.bfloat16, device="meta")
@@ -176,46 +149,14 @@ with eager_traffic() as eager:
     torch.native_dropout(torch.nn.functional.gelu(hidden_x + hidden_bias), 0.1, True)
 fused_bytes = 2 * hidden_x.nbytes + hidden_bias.nbytes
 show.against_prediction("chain", round(sum(o.bytes for o in eager) / fused_bytes, 2), unit="×", source="model: counted")
-TRIPS = [  # what each moment reads or writes: lane, name, bytes
-    *[
-        ("eager", f"{o.name.removeprefix('aten.')} {way}", amount)
-        for o in eager
-        for way, amount in (("reads", o.read), ("writes", o.written))
-    ],
-    ("fused", "one kernel reads", fused_bytes - hidden_x.nbytes),
-    ("fused", "one kernel writes", hidden_x.nbytes),
-]
-
-
-def draw_moments(count):
-    fig, axes = figure(width=9.5, height=2.4)
-    ends = {"eager": 0.0, "fused": 0.0}
-    for i, (lane, name, amount) in enumerate(TRIPS[:count]):
-        length = amount / h100.memory_bandwidth * 1e6
-        shade = palette.sky if "reads" in name else palette.orange
-        axes.barh([lane], [length], left=ends[lane], height=0.5, color=shade)
-        ends[lane] += length
-        if i == count - 1:
-            axes.set_title(f"{name}: {amount / 2**20:.0f} MiB")
-    for lane, end in ends.items():
-        axes.text(end + 3, lane, f"{end:.0f} µs", va="center")
-    axes.set(
-        xlim=(0, 260),
-        ylim=(-0.6, 1.6),
-        yticks=[0, 1],
-        yticklabels=["eager", "fused"],
-        xlabel="µs at an H100's 3.35 TB/s (model)",
-    )
-    axes.grid(axis="y", visible=False)
-    return fig
-
-
+trips = [("eager", o.name.removeprefix("aten.native_").removeprefix("aten."), o.read, o.written) for o in eager]
+trips.append(("fused", "one kernel", fused_bytes - hidden_x.nbytes, hidden_x.nbytes))
 with reveal("chain"):
     animate(
-        draw_moments,
-        range(1, len(TRIPS) + 1),
-        seconds=1.0,
-        caption="Each kernel reads (blue) and writes (orange); the fused kernel does both once.",
+        lambda shown: fusion.draw_moments(trips, shown, accelerator("H100 SXM").memory_bandwidth),
+        range(1, len(trips) + 1),
+        seconds=1.5,
+        caption="Eager kernels run one after the other; the fused kernel reads and writes once.",
     )
     print(
         "Three kernels move 4 + 4 + 5 bytes per element: each reads 2 and writes 2, and dropout also writes a mask of 1.\n"
@@ -930,8 +871,8 @@ debrief(
 # launcher of `rmsnorm_dx`. `rows_per_program(rows: int) -> int` is your decision: at least 1, and from 1,848 rows on
 # neither cost may exceed 10%.
 #
-# - `x`, `dy` are (rows, columns), contiguous, float32 or float16, `w` is (columns,) of that dtype, `r` is (rows,) float32,
-#   with any ε; columns ≤ 4,096. dx has the dtype of x, dw is **float32**. Compute in float32.
+# - `x`, `dy` are (rows, columns), contiguous, float32 or float16, `w` (columns,) of that dtype, `r` (rows,) float32, with
+#   any ε; columns ≤ 4,096. dx has the dtype of x, dw is **float32**. Compute in float32.
 # - The first kernel has ⌈rows / each⌉ programs. Nothing may spill; with one row at a time and `num_warps=8` nothing does.
 # - Each program writes one row of `columns` partial sums. The launcher returns `partials.sum(0)` or launches a second
 #   kernel. No atomics, and PyTorch moves nothing else.
@@ -966,6 +907,37 @@ if INTERPRETED:
     x = torch.tensor([[3.0, 4.0]]).repeat(30, 1)
     r = x.square().mean(1).rsqrt()
     print(rmsnorm_dx(torch.ones_like(x), x, torch.tensor([1.0, 2.0]), r, each=14)[:2])  # programs of 14, 14 and 2 rows
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from functools import partial
+
+from threeloops.inner.codegen import inspect
+
+predict(
+    "spill",
+    "At 4,096 columns rmsnorm_dx keeps three rows of float32 in registers: w, x and g. A warp has 32 threads, and a thread has at most 255 registers. With how few warps does nothing spill?",
+    options=("1", "2", "4", "8"),
+)
+wide, column, single = (torch.empty(*s, dtype=d, device="meta") for s, d in (
+    ((1024, 4096), torch.float16), ((4096,), torch.float16), ((1024,), torch.float32),
+))  # fmt: skip
+codes = {}
+for warps in (1, 2, 4, 8, 16):
+    launch = partial(rmsnorm_dx_kernel[(128,)], wide, wide, column, single, wide, 1024, 4096, 8)
+    (codes[warps],) = inspect(partial(launch, BLOCK=4096, num_warps=warps), "sm_90")
+show.against_prediction(
+    "spill", str(min(w for w in codes if not codes[w].spilled_bytes)), source="compiled for an H100"
+)
+with reveal("spill"):
+    rows_held = {"3 rows alone: w, x, g": 3, "4 rows: also the partial sums of dw": 4}
+    fig = fusion.draw_registers(codes, 4096, rows_held, title="rmsnorm_dx at 4,096 columns, compiled for an H100")
+    show.figure(fig, "registers and spilled values per thread, for 1 to 16 warps")
+    print(
+        f"On 32 threads three rows take 3 · 4,096 / 32 = 384 registers per thread. {codes[1].spilled_bytes // 4} values per thread spill: they are written\n"
+        "to memory and read again for every row. Your kernel keeps a fourth row, and 4 · 4,096 / 64 = 256 is one register\n"
+        "too many for two warps. With eight, most registers of an SM stay free for other programs."
+    )
 
 
 # %% nbgrader={"grade": false, "grade_id": "rmsnorm_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1419,12 +1391,165 @@ debrief(
 )
 
 # %% [markdown]
+# ## Your kernels train a model
+#
+# PyTorch calls a kernel through an `autograd.Function`, whose `forward` and `backward` launch it. The next cell wraps your
+# five and trains a model of 10,000 parameters, with eager PyTorch and with your kernels, on the same batches and masks (10 seconds).
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.lab import progress, together
+
+F = torch.nn.functional
+DROPPED, LENGTH, FEATURES = 0.1, 16, 32
+SENTENCE = "the quick brown fox jumps over the lazy dog. " * 4
+LETTERS = sorted(set(SENTENCE))
+CORPUS = torch.tensor([LETTERS.index(letter) for letter in SENTENCE])
+parts = together("bias_gelu", "dropout_backward", "softmax", "rmsnorm_backward", "cross_entropy")
+
+
+class GeluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias, seed):
+        ctx.save_for_backward(x, bias)
+        ctx.seed = seed
+        activated, out = parts.bias_gelu(x, bias), torch.empty_like(x)
+        dropout_kernel[(triton.cdiv(x.numel(), 1024),)](activated, out, x.numel(), DROPPED, seed, BLOCK=1024)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        dx = parts.dropout_backward(grad.contiguous(), *ctx.saved_tensors, DROPPED, ctx.seed)
+        return dx, dx.sum(0), None
+
+
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = parts.softmax(x, LENGTH)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype)
+
+
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        r = (x.square().mean(-1) + 1e-6).rsqrt()
+        ctx.save_for_backward(x, w, r)
+        return x * r[:, None] * w
+
+    @staticmethod
+    def backward(ctx, grad):
+        return parts.rmsnorm_backward(grad.contiguous(), *ctx.saved_tensors, 8)
+
+
+class Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, targets):
+        losses, gradient = parts.cross_entropy(logits, targets, -100, 1 / len(targets), LENGTH)
+        ctx.save_for_backward(gradient)
+        return losses.mean()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.saved_tensors[0] * grad, None
+
+
+def eager_dropout(x, bias, seed):
+    """The same mask, drawn on the host."""
+    kept = uniform(seed, range(x.numel())).reshape(x.shape).to(x.device) >= DROPPED
+    return F.gelu(x + bias) * kept / (1 - DROPPED)
+
+
+EAGER = (eager_dropout, lambda x: x.softmax(-1), lambda x, w: F.rms_norm(x, w.shape, w, 1e-6), F.cross_entropy)
+OWN = (GeluDropout.apply, Softmax.apply, Norm.apply, Loss.apply)
+
+
+def fresh_weights():
+    generator = torch.Generator().manual_seed(0)
+    wide, letters = 2 * FEATURES, len(LETTERS)
+    shapes = {
+        "letters": (letters, FEATURES),
+        "places": (LENGTH, FEATURES),
+        "qkv": (FEATURES, 3 * FEATURES),
+        "mix": (FEATURES, FEATURES),
+        "up": (FEATURES, wide),
+        "down": (wide, FEATURES),
+    }
+    weights = {name: 0.2 * torch.randn(*shape, generator=generator) for name, shape in shapes.items()}
+    weights |= {"bias": torch.zeros(wide), **{f"norm {i}": torch.ones(FEATURES) for i in range(3)}}
+    return {name: value.to(device()).requires_grad_() for name, value in weights.items()}
+
+
+def batch_loss(weights, operators, step):
+    """The loss of a model with one layer of attention and one MLP, on two pieces of the sentence."""
+    gelu_dropout, softmax_of, norm, loss_of = operators
+    starts = torch.randint(len(CORPUS) - LENGTH - 1, (2,), generator=torch.Generator().manual_seed(step))
+    pieces = torch.stack([CORPUS[start : start + LENGTH + 1] for start in starts]).to(device())
+    x = (weights["letters"][pieces[:, :-1]] + weights["places"]).reshape(-1, FEATURES)
+    q, k, v = (norm(x, weights["norm 0"]) @ weights["qkv"]).reshape(2, LENGTH, -1).split(FEATURES, -1)
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device()).triu(1)
+    scores = (q @ k.transpose(1, 2) / FEATURES**0.5).masked_fill(later, -math.inf)
+    seen = softmax_of(scores.reshape(-1, LENGTH)).reshape(2, LENGTH, LENGTH) @ v
+    x = x + seen.reshape(-1, FEATURES) @ weights["mix"]
+    x = x + gelu_dropout(norm(x, weights["norm 1"]) @ weights["up"], weights["bias"], step) @ weights["down"]
+    return loss_of(norm(x, weights["norm 2"]) @ weights["letters"].T, pieces[:, 1:].flatten())
+
+
+def train(operators, steps):
+    weights, losses = fresh_weights(), []
+    optimizer = torch.optim.Adam(weights.values(), lr=0.02)
+    for step in steps:
+        loss = batch_loss(weights, operators, step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def bytes_of_a_step(operators):
+    """Bytes by kind. The meter sees kernels; what Triton's interpreter does inside of PyTorch is left out."""
+    weights = fresh_weights()
+    with meter() as kernels, eager_traffic() as ran:
+        batch_loss(weights, operators, 0).backward()
+    amounts = {"matmuls": 0, "PyTorch's other operators": 0, "your kernels": kernels.total.unique_bytes}
+    for operator in ran:
+        name = operator.name.removeprefix("aten.")
+        if name not in ("set_", "copy_", "erf"):
+            amounts["matmuls" if name in ("mm", "bmm") else "PyTorch's other operators"] += operator.bytes
+    return amounts
+
+
+if parts:
+    losses = {"eager PyTorch": train(EAGER, range(24)), "your kernels": train(OWN, progress(range(24), "training"))}
+    apart = max(abs(own - eager) for own, eager in zip(losses["your kernels"], losses["eager PyTorch"], strict=True))
+    print(
+        f"The two losses are at most {apart:.1e} apart, and fall from {losses['your kernels'][0]:.2f} to {losses['your kernels'][-1]:.2f}."
+    )
+    if INTERPRETED:
+        counted = (lambda x, bias, seed: torch.native_dropout(F.gelu(x + bias), DROPPED, True)[0], *EAGER[1:])
+        moved = {"eager PyTorch": bytes_of_a_step(counted), "your kernels": bytes_of_a_step(OWN)}
+        show.figure(fusion.draw_training(losses, moved), "equal loss curves, and the bytes of one step by kind")
+
+# %% [markdown]
 # ## In practice: what torch.compile fuses for you
 #
 # You need not write all of this yourself. `torch.compile` fuses element-wise chains and reductions, into Triton on a GPU
-# and into C++ on a CPU. The next cells compile three functions with the C++ backend, in about 20 seconds.
+# and into C++ on a CPU. The next cell compiles three functions with the C++ backend, in about 20 seconds.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
+import re
+import warnings
+
+from torch._dynamo.utils import counters
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.utils import run_and_get_code
+
 predict(
     "compiled",
     "softmax(q kᵀ / √d) v, written out with two matmuls and a softmax: what does torch.compile (2.13) make of it?",
@@ -1434,17 +1559,6 @@ predict(
         "a call of a fused attention kernel",
     ),
 )
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-import re
-import warnings
-
-from threeloops.lab import progress
-from torch._dynamo.utils import counters
-from torch._inductor.cpp_builder import get_cpp_compiler
-from torch._inductor.utils import run_and_get_code
-
-F = torch.nn.functional
 heads = [torch.randn(2, 4, 64, 32) for _ in range(3)]
 QUESTIONS = {
     "gelu(layer_norm(x))": (
@@ -1496,8 +1610,7 @@ with reveal("compiled"):
         )
 
 # %% [markdown]
-# Besides fusing, the compiler applies rewrites from a list of patterns. An expression that matches none stays as it is, and
-# then you write the kernel.
+# The compiler also applies rewrites from a list of patterns. An expression that matches none stays as it is.
 #
 # ## What to remember
 #
@@ -1506,8 +1619,7 @@ with reveal("compiled"):
 # - A running maximum with a corrected sum makes softmax a summary that can be merged.
 # - A gradient over all rows needs partial sums per program and a small second reduction, without atomics.
 #
-# The deep dives beside this notebook hold three claims to judge, autotuning, the fused QKV projection and a whole model.
-# Next: `04_flash_attention`.
+# The deep dives hold three claims to judge, autotuning and a whole model. Next: `04_flash_attention`.
 #
 # ## In your own words
 #

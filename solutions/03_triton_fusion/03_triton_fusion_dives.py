@@ -190,19 +190,31 @@ predict(
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-ROWS_PER_PROGRAM = [1, 2, 4, 8, 16, 32, 64]
-least = 3 * 4096 * 4096 * 2
-extra = [100 * 2 * (4096 // rows) * 4096 * 4 / least for rows in ROWS_PER_PROGRAM]
+ROWS, SMS, MOST = 4096, 132, 64
+least = 3 * ROWS * 4096 * 2
+programs = [-(-ROWS // k) for k in range(1, MOST + 1)]
+extra = [100 * 2 * count * 4096 * 4 / least for count in programs]
+busiest = [100 * (-(-count // SMS) * k * SMS / ROWS - 1) for k, count in enumerate(programs, 1)]
 show.against_prediction("partials", round(extra[0], 1), unit="%", source="model: counted")
-fig, axes = figure(width=8, height=2.9)
-bars = axes.bar(
-    [str(r) for r in ROWS_PER_PROGRAM], extra, color=[palette.vermillion if e > 10 else palette.blue for e in extra]
-)
-axes.bar_label(bars, fmt="%.3g%%")
-axes.set(xlabel="rows per program", ylabel="% of traffic added", ylim=(0, 160), title="Partial sums of dw")
-axes.grid(axis="x", visible=False)
+fig, axes = figure(width=9.5, height=3.4)
+places = range(1, MOST + 1)
+for k, added, waiting in zip(places, extra, busiest, strict=True):
+    if max(added, waiting) <= 10:
+        axes.axvspan(k - 0.5, k + 0.5, color=palette.green, alpha=0.25, lw=0)
+axes.plot(places, extra, "o-", ms=3, color=palette.orange)
+axes.plot(places, busiest, "o-", ms=3, color=palette.blue)
+axes.axhline(10, color=palette.grey, ls="--", lw=1.2)
+axes.text(3.2, 60, "bytes of the partial sums", color=palette.orange)
+axes.text(46, 62, "rows of the busiest SM", color=palette.blue, ha="right")
+axes.text(MOST, 11, "10%", color=palette.grey, ha="right", va="bottom")
+axes.set(xlim=(0.5, MOST + 0.5), ylim=(0, 140), xlabel="rows per program", ylabel="% above the least")
+axes.set_title(f"{ROWS:,} rows on {SMS} SMs: below 10% where green")
 with reveal("partials"):
-    show.figure(fig, f"traffic added: {', '.join(f'{e:.3g}%' for e in extra)} for {ROWS_PER_PROGRAM} rows per program")
+    show.figure(fig, "bytes that the partial sums add, and rows of the busiest SM, for 1 to 64 rows per program")
+    print(
+        "The bytes fall with every row more. The busiest SM has whole programs, so its share jumps: it is small just after\n"
+        "the programs fit into one round fewer, at 16 rows (256 programs, two per SM) and at 32 (128 programs, one per SM)."
+    )
     term("partial sum")
 
 # %% [markdown]
@@ -234,11 +246,15 @@ fig, axes = figure(width=9.5, height=2.8)
 for level, (reads, writes) in enumerate(passes.values()):
     axes.barh([level], [reads], color=palette.sky)
     axes.barh([level], [writes], left=[reads], color=palette.orange)
-    axes.text(
-        reads + writes + 0.05, level, f"{reads:.2g} read (blue), {writes:.2g} written (orange)", va="center", fontsize=9
-    )
+    way = " and ".join(f"{n:.0f} {verb}" for n, verb in ((reads, "read"), (writes, "written")) if n > 0.01)
+    axes.text(reads + writes + 0.05, level, way or "next to nothing", va="center", fontsize=10)
 axes.invert_yaxis()
-axes.set(xlim=(0, 4.6), xlabel="passes over the logits", yticks=range(len(passes)), yticklabels=list(passes))
+axes.set(
+    xlim=(0, 4.6),
+    xlabel="passes over the logits: read (blue), written (orange)",
+    yticks=range(len(passes)),
+    yticklabels=list(passes),
+)
 axes.grid(axis="y", visible=False)
 with reveal("loss"):
     show.figure(fig, "passes over the logits of each eager operator, and of the fused kernel")

@@ -670,7 +670,7 @@ with check("blocks", "blocks that fit and are fast", part="choice", hidden="othe
         (128, 128, 49_152, 0.2936, [(0, 1), (0, 2), (1, 3), (2, 4)]),
     ]  # fmt: skip
     choice_check(Problem(512, 512, 64, window=32), "window 32", fast, stripe)
-    wide = [
+    doubled = [
         (64, 16, 24_576, 0.4194, [(0, 4), (0, 8), (0, 12), (0, 16)]),
         (64, 32, 32_768, 0.2097, [(0, 2), (0, 4), (0, 6), (0, 8)]),
         (64, 64, 49_152, None, [(0, 1), (0, 2), (0, 3), (0, 4)]),
@@ -678,7 +678,7 @@ with check("blocks", "blocks that fit and are fast", part="choice", hidden="othe
         (128, 32, 49_152, None, [(0, 4), (0, 8)]),
     ]  # fmt: skip
     little = Chip(room=40_000, flops=1e14, bandwidth=3e12)
-    choice_check(Problem(256, 256, 64, causal=True, bytes_per_element=4), "causal, float32", little, wide)
+    choice_check(Problem(256, 256, 64, causal=True, bytes_per_element=4), "causal, float32", little, doubled)
     square = [
         (16, 64, 18_432, 1.115, [(0, 4)] * 16),
         (32, 64, 20_480, 0.5908, [(0, 4)] * 8),
@@ -961,7 +961,6 @@ animate(
     attention.draw_walk,
     range(5),
     seconds=1.6,
-    still=3,
     caption="One query walks along 160 keys in tiles of 32 (made-up scores). When the maximum rises, all earlier weights shrink by one factor",
 )
 debrief(

@@ -357,7 +357,7 @@ audit(
     "× TF32's rate on the tensor cores of an H100",
     "published",
     "needs a GPU",
-    how="matrix products run at twice the rate, on GPUs whose float32 products already use TF32. Casts, norms and optimizers gain less or nothing. The cell under “Five trainings” measures images/s if there is a GPU",
+    how="NVIDIA, “NVIDIA H100 Tensor Core GPU Architecture” (v1.04, 2023), without sparsity: matrix products run at twice the rate, on GPUs whose float32 products already use TF32. Casts, norms and optimizers gain less or nothing. The cell under “Five trainings” measures images/s if there is a GPU",
 )
 audit(
     "prec-7",
@@ -697,7 +697,7 @@ audit(
     "× end to end, the most that we found reported",
     "published",
     "corrected",
-    how=f"The matmul rate doubles ({h100.rates['fp8'] / 1e12:.0f} against {h100.rates['bf16'] / 1e12:.0f} TFLOP/s on an H100), and a step gains less. torchao reports up to 1.25 × at 8 billion parameters on 8 GPUs and up to 1.5 × at 405 billion on 512 (pytorch/ao, torchao/float8/README.md, 2025). Peng et al., “FP8-LM: Training FP8 Large Language Models” (2023, arXiv:2310.18318) also keep gradients and optimizer states in 8 bits and send 8-bit gradients: 1.64 × at 175 billion in the first version, 1.75 × in the second",
+    how=f"The matmul rate doubles ({h100.rates['fp8'] / 1e12:.0f} against {h100.rates['bf16'] / 1e12:.0f} TFLOP/s: NVIDIA, “NVIDIA H100 Tensor Core GPU Architecture”, v1.04, 2023), and a step gains less. torchao reports up to 1.25 × at 8 billion parameters on 8 GPUs and up to 1.5 × at 405 billion on 512 (pytorch/ao, torchao/float8/README.md, 2025). Peng et al., “FP8-LM: Training FP8 Large Language Models” (2023, arXiv:2310.18318) also keep gradients and optimizer states in 8 bits and send 8-bit gradients: 1.64 × at 175 billion in the first version, 1.75 × in the second",
 )
 audit(
     "prec-9",

@@ -11,7 +11,7 @@
 #   threeloops:
 #     title: Will it fit?
 #     minutes: 180
-#     withholds: [threeloops.inner.memory, threeloops.lab.drawings.inner.budget]
+#     withholds: [threeloops.inner.memory]
 #     edition: 2
 # ---
 
@@ -47,6 +47,7 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.lab.checking.wall import there
@@ -1806,89 +1807,51 @@ debrief(
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import tempfile
-from contextlib import contextmanager
 
-CONFIG, BATCH, LENGTH, BUDGET = GPTConfig.tiny(layers=8, max_sequence=128), 8, 128, 8e6
-TRAINING, missing = budget.Training(CONFIG, BATCH, LENGTH), []
+CONFIG, BATCH, LENGTH, BUDGET = GPTConfig.tiny(layers=8), 8, 128, 8e6
+TRAINING = budget.Training(CONFIG, BATCH, LENGTH)
+if parts := together("account", "tracker", "recompute", "accumulate", "offload", "choose"):
+    one, all_at_once = parts.account(CONFIG, 1, LENGTH, 2), parts.account(CONFIG, BATCH, LENGTH, 2)
+    weights, b = one.parameters + one.gradients, 4 * LENGTH * CONFIG.width
+    head = one.peak - one.parameters - one.states - CONFIG.layers * one.layer  # what is alive at the loss besides
+    job = Job("tiny", CONFIG.layers, b, one.layer, head, weights, one.states, BATCH, 0.02, 0.002, 1e8, BUDGET)
+    plan = parts.choose_plan(job, 0.1)
 
+    def from_files(folder, parameter, gradient, step):
+        return parts.adamw_from_files(folder, parameter, gradient, step, 4096, AdamW())
 
-def yours(name, attempt, reference):
-    """What the reader's function gives, or the reference, which is noted."""
-    try:
-        return attempt()
-    except Exception:  # whatever an unfinished answer raises
-        missing.append(name)
-        return reference()
+    def planned():
+        with tempfile.TemporaryDirectory() as folder:
+            TRAINING.within(
+                plan.micro,
+                plan.k,
+                folder if plan.offload else None,
+                schedule=parts.schedule,
+                accumulated=parts.accumulated,
+                update=from_files,
+            )
 
-
-@contextmanager
-def loss_of(model):
-    """`accumulated` calls `mean_loss`: here it is the model's."""
-    global mean_loss
-    before, mean_loss = mean_loss, model
-    try:
-        yield
-    finally:
-        mean_loss = before
-
-
-def in_parts(loss, *arguments):
-    with loss_of(loss):
-        return accumulated(*arguments)
-
-
-def from_files(folder, parameter, gradient, step):
-    return adamw_from_files(folder, parameter, gradient, step, 4096, AdamW())
-
-
-def counted_by_account():
-    found, all_at_once = account(CONFIG, 1, LENGTH, 2), account(CONFIG, BATCH, LENGTH, 2)
-    return found.layer + 0, found.peak + 0, all_at_once.peak + 0
-
-
-with tempfile.TemporaryDirectory() as folder:
-    pieces = {
-        "schedule": yours("schedule", lambda: execute(schedule(4, 2), 4) and schedule, lambda: None),
-        "accumulated": yours("accumulated", lambda: accumulated(*a_batch(0, 2, 5), 1) and in_parts, lambda: None),
-        "update": yours(
-            "adamw_from_files",
-            lambda: len(from_files(folder, torch.ones(4), torch.ones(4), 1)) and from_files,
-            lambda: None,
-        ),
-    }
-layer, at_loss_of_one, at_loss_of_all = yours(
-    "account", counted_by_account, lambda: budget.counted(CONFIG, BATCH, LENGTH)
-)
-weights, states, b = 8 * CONFIG.parameters_count(), 8 * CONFIG.parameters_count(), 4 * LENGTH * CONFIG.width
-head = at_loss_of_one - weights // 2 - states - CONFIG.layers * layer
-job = Job("tiny", CONFIG.layers, b, layer, head, weights, states, BATCH, 0.02, 0.002, 1e8, BUDGET)
-plan = yours("choose_plan", lambda: choose_plan(job, 0.1), lambda: Plan(2, 1, True))
-
-
-def planned():
-    with tempfile.TemporaryDirectory() as folder:
-        TRAINING.within(plan.micro, plan.k, folder if plan.offload else None, **pieces)
-
-
-lines, peaks, trained = [], [], []
-for run in (TRAINING.plain, planned):
-    lines.append(budget.tracked(run))
-    peaks.append(yours("live_bytes", lambda run=run: live_bytes(run).peak + 0, lambda: lines[-1].peak_bytes))
-    trained.append(TRAINING.parameters)
-far = float(np.linalg.norm(trained[1] - trained[0]) / np.linalg.norm(trained[0]))
-rows = zip(("all at once", str(plan)), (at_loss_of_all, needs(job, plan)), peaks, lines, strict=True)
-show.table(
-    [[name, *(f"{size / 1e6:.2f}" for size in (counted, peak, line.peak_bytes))] for name, counted, peak, line in rows],
-    ["two steps", "MB, counted", "MB, by your tracker", "MB, by the library's"],
-)
-show.figure(
-    budget.draw_within(*lines, BUDGET, peaks, ("All at once", "Your plan, on a larger scale")),
-    "the same two steps, all at once and within the budget",
-)
-print(
-    f"Parameters afterwards: {far:.0e} of their size apart, so it is the same training, in {peaks[1] / peaks[0]:.0%} of the memory.\n"
-    + (f"Replaced by the reference: {', '.join(dict.fromkeys(missing))}." if missing else "Every piece is yours.")
-)
+    lines, peaks, trained = [], [], []
+    for run in (TRAINING.plain, planned):
+        lines.append(budget.tracked(run))
+        peaks.append(parts.live_bytes(run).peak)
+        trained.append(TRAINING.parameters)
+    sizes = zip(("all at once", str(plan)), (all_at_once.peak, needs(job, plan)), peaks, lines, strict=True)
+    show.table(
+        [
+            [name, *(f"{size / 1e6:.2f}" for size in (counted, peak, line.peak_bytes))]
+            for name, counted, peak, line in sizes
+        ],
+        ["two steps", "MB, counted", "MB, by your tracker", "MB, by the library's"],
+    )
+    show.figure(
+        budget.draw_within(*lines, BUDGET, peaks, ("All at once", "Your plan, on a larger scale")),
+        "the same two steps, all at once and within the budget",
+    )
+    far = float(np.linalg.norm(trained[1] - trained[0]) / np.linalg.norm(trained[0]))
+    print(
+        f"The parameters of the two runs are {far:.0e} of their size apart: the same training, in {peaks[1] / peaks[0]:.0%} of the memory."
+    )
 
 # %% [markdown]
 # ## In practice

@@ -17,7 +17,7 @@
 # # Will it fit? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order. They compare the count with the tracker, explore
-# budgets, read an out-of-memory error, time recomputation and offloading, and judge eight claims and a sample program.
+# budgets, read an out-of-memory error, time recomputation and offloading, and judge twelve claims and a sample program.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -280,7 +280,8 @@ with reveal("recompute_time"):
 #
 # Not all operators are alike. A matrix product is expensive to compute, and its result is one tensor; norms, rotations, SiLU and
 # elementwise products are cheap, and hold more than half of a layer's bytes. So keep the results of matrix products and of
-# attention, and compute the rest again ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)). PyTorch's
+# attention, and compute the rest again (V. Korthikanti et al., [Reducing
+# Activation Recomputation in Large Transformer Models](https://arxiv.org/abs/2205.05198), 2022). PyTorch's
 # `create_selective_checkpoint_contexts` asks a policy, operator by operator.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -363,6 +364,7 @@ show.figure(fig)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("budg-5")
+myth("budg-12")
 torch.manual_seed(0)
 x, y = torch.randn(8, 5, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
 distance = {}
@@ -386,7 +388,16 @@ audit(
     "relative distance of the gradients with batch-norm",
     "CPU",
     "corrected",
-    how=f"with layer-norm {distance['layer-norm']:.0e} off, which is rounding, if parts are weighted by their counted targets (the core notebook shows what averaging does); gradients must be held all the time ({readable_bytes(IN_PARTS[4].by('kind').get('gradient', 0))} at the peak of four parts, {readable_bytes(IN_PARTS[1].by('kind').get('gradient', 0))} at that of one); with batch-norm the accumulated gradient is {distance['batch-norm']:.0%} off",
+    how=f"with layer-norm {distance['layer-norm']:.0e} off, which is rounding, if parts are weighted by their counted targets (the core notebook shows what averaging does); with batch-norm the accumulated gradient is {distance['batch-norm']:.0%} off",
+)
+gradients_held = {parts: IN_PARTS[parts].by("kind").get("gradient", 0) for parts in (1, 4)}
+audit(
+    "budg-12",
+    round((gradients_held[4] - gradients_held[1]) / 2**20, 2),
+    "MiB more of gradients at the peak, in four parts",
+    "CPU",
+    "corrected",
+    how=f"from the second part on all gradients are alive at the loss: {readable_bytes(gradients_held[4])} at the peak of four parts, {readable_bytes(gradients_held[1])} at that of one. The activations that it saves are usually far more",
 )
 
 # %% [markdown]
@@ -457,6 +468,8 @@ show.table(rows, ["buffers", "predicted, ms", "measured, ms", "difference"])
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("budg-1")
+myth("budg-9")
+myth("budg-10")
 myth("budg-2")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -472,13 +485,30 @@ show.table(
     ["format and optimizer", "bytes per parameter, gradients included"],
 )
 with_gradients = by_format["FP32, Adam"].per_parameter
+in_mixed = by_format["BF16 with FP32 masters, Adam"].per_parameter
 audit(
     "budg-1",
     with_gradients,
     "bytes per parameter",
     "model",
     "corrected",
-    how=f"FP32 weights and two moments are 12 (D: without gradients), with gradients 16, and BF16 with FP32 masters comes to {by_format['BF16 with FP32 masters, Adam'].per_parameter:.0f} as well (E). A checkpoint needs no gradients: 12 × 7 billion = 84 GB; 56 GB is 8 bytes per parameter: FP32 weights and one number more, where Adam has two",
+    how="FP32 weights and two moments are 12, and the gradients are 4 more",
+)
+audit(
+    "budg-9",
+    in_mixed,
+    "bytes per parameter",
+    "model",
+    "holds",
+    how=f"in FP32 with gradients {with_gradients:.0f}, and in BF16 with FP32 masters {in_mixed:.0f} as well; in BF16 alone {by_format['BF16 alone, Adam'].per_parameter:.0f}",
+)
+audit(
+    "budg-10",
+    12 * 7,
+    "GB for 7 billion parameters",
+    "model",
+    "corrected",
+    how="a checkpoint needs no gradients: FP32 weights and two moments are 12 bytes per parameter. 56 GB is 8 bytes per parameter: the weights and one number more, where Adam has two",
 )
 audit(
     "budg-2",
@@ -494,6 +524,7 @@ audit(
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("budg-3")
+myth("budg-11")
 myth("budg-8")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -540,13 +571,22 @@ assert abs(each_layer[0] / segment_peak(LAYERS, 1, b, c) - 1) < 0.05
 reduction = without[0] / each_layer[0]
 layer = library_account(SEVEN, 1, 2048, **MIXED).layer
 bf16_ratio = sum(layer.values()) / layer["input"]
+rooted = [k for k in range(1, LAYERS + 1) if LAYERS % k == 0 and k * k >= LAYERS][0]
 audit(
     "budg-3",
+    round(segment_peak(LAYERS, rooted, b, c) / segment_peak(LAYERS, 1, b, c), 1),
+    f"times as many activations in segments of {rooted} as with every layer recomputed ({LAYERS} layers)",
+    "model",
+    "corrected",
+    how=f"every layer recomputed holds L·b + c: linear in L, not √L. √L is segments of √L layers, and these hold more until L = (c/b)² = {(c / b) ** 2:.0f} in this stack, {bf16_ratio**2:.0f} in the 7B model of the core notebook. The tracked peaks agree with (L/k)·b + k·c within 5%",
+)
+audit(
+    "budg-11",
     round(reduction, 1),
-    f"times less activations ({LAYERS} layers)",
+    f"times less memory for activations ({LAYERS} layers)",
     "CPU",
     "corrected",
-    how=f"every layer recomputed holds L·b + c: linear in L, not √L. √L is segments of √L layers, and these hold more until L = (c/b)² = {(c / b) ** 2:.0f} in this stack, {bf16_ratio**2:.0f} in the 7B model of the core notebook. The tracked peaks agree with (L/k)·b + k·c within 5%. What is kept are the inputs at the boundaries; what is discarded lies between them. The 20–30% of compute are timed in the section on recomputation above",
+    how=f"tracked; it depends on the depth, and in the 7B model of the core notebook it is {32 * bf16_ratio / (32 + bf16_ratio):.1f} times for 32 layers. What it costs in time is measured in the section on recomputation above",
 )
 audit(
     "budg-8",
@@ -619,8 +659,8 @@ audit(
 #
 # ## Myth or fact? The list of a layer's activations
 #
-# The list is that of [Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198) for a layer of GPT-2's kind (layer-norm, GELU,
-# dropout, scores in memory): 34·s·b·h + 5·a·s²·b bytes in 16 bits, with s tokens, a batch of b, width h and a heads. The next
+# The list is that of Korthikanti et al. (2022, above) for a layer of GPT-2's kind (layer-norm, GELU, dropout, scores in
+# memory): 34·s·b·h + 5·a·s²·b bytes in 16 bits, with s tokens, a batch of b, width h and a heads. The next
 # cell builds that layer in BF16, and counts what autograd keeps for it.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -6,7 +6,8 @@ read from the notebook. This module does not import torch: the processes of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,12 @@ from nbformat.v4 import new_notebook, new_output
 
 from threeloops_grader.authoring.labs import Lab, LabLimits
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest, manifest, split_test_id
-from threeloops_grader.authoring.regions import first_line
+from threeloops_grader.authoring.regions import first_line, without
 from threeloops_grader.grading.output_limits import Allowance
 from threeloops_grader.grading.records import Test
-from threeloops_grader.grading.redaction import Redactor
+from threeloops_grader.grading.redaction import Redactor, reaches
 from threeloops_grader.grading.session import Session
+from threeloops_grader.machine.faults import MachineFault
 from threeloops_grader.sandbox.pool import choose, pool
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.wall.outcome import Outcome
@@ -31,6 +33,8 @@ __all__ = ["OnTest", "Report", "outputs", "prepare", "run"]
 
 _RESULT = "application/vnd.threeloops.result+json"
 _MAX_VERDICT = 8000
+_NOTED = (Kind.SOLUTION, *SETUPS)
+"""Kinds of cells whose failures become notes."""
 OnTest = Callable[[Test], None]
 
 
@@ -66,46 +70,110 @@ def run(
     watcher: NotebookExecutionManager | None = None,
 ) -> None:
     """Execute the rebuilt notebook of `report` through the wall; outputs go into its cells, verdicts and notes into
-    `report`. `watcher` is papermill's manager of the same notebook, which notes when each cell ran."""
+    `report`. `watcher` is papermill's manager of the same notebook, which notes when each cell ran.
+
+    Once a hidden test has run, messages of the student's code are redacted. If a test then fails in its visible part,
+    the notebook runs again without hidden tests, in fresh processes, and what it says there is shown in full.
+    """
     chosen = choose(sandbox)
-    redactor = Redactor.of(trusted)
+    processes = pool(trusted.lab, chosen, withhold=not trusted.visible)
     allowance = Allowance()
-    failed: dict[str, Outcome] = {}  # answers whose cells failed
-    with Session(trusted, pool(trusted.lab, chosen, withhold=not trusted.visible), limits, jobs) as session:
-        for at, cell in _select(report.notebook.cells, trusted, only):
-            kind = trusted.kind(cell)
-            is_test = kind is Kind.TEST
+    cells = _select(report.notebook.cells, trusted, only)
+    with Session(trusted, processes, limits, jobs) as session:
+        first = _Pass(session, Redactor.of(trusted))
+        for at, cell in cells:
             if watcher:
                 watcher.cell_start(cell, at)
-            hidden_from = first_line(cell.source, "HIDDEN TESTS") if is_test else None
-            outcome = redactor.redact(session.run(cell), hidden_from, of_lab=kind is not Kind.FREE)
-            if is_test:
-                outcome = _explained(outcome, failed.get(split_test_id(cell.id)[0]))
-            outcome = allowance.spend(outcome)
-            maximum = float(cell.metadata.nbgrader.points) if is_test else 0.0
-            cell.outputs = outputs(outcome, maximum, at + 1, is_test=is_test)
+            outcome = allowance.spend(first.run(cell))
             cell.execution_count = at + 1
-            if is_test:
-                text = outcome.printed.strip() if outcome.ok else outcome.reason
-                late = not outcome.ok and hidden_from is not None and (outcome.line or 0) > hidden_from
-                report.tests.append(Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT], late))
-                if on_test:
-                    on_test(report.tests[-1])
-            elif not outcome.ok and kind in (Kind.SOLUTION, *SETUPS):
-                report.notes.append(f"{cell.id}: {outcome.reason}")
-                failed[cell.id] = outcome
+            _note(report, cell, trusted.kind(cell), outcome)
+            if on_test and trusted.kind(cell) is Kind.TEST:
+                on_test(report.tests[-1])
             if watcher:
                 if not outcome.ok:
                     watcher.cell_exception(cell, at)
                 watcher.cell_complete(cell, at)
+    if (
+        first.withheld and chosen != "none"
+    ):  # without a sandbox, files could tell the second run what the first has seen
+        with Session(trusted, processes, limits, jobs) as again:
+            again.deadline = session.deadline
+            for cell, outcome in _visible_failures(again, [cell for _, cell in cells], first.withheld):
+                _note(report, cell, trusted.kind(cell), allowance.spend(outcome))
     report.notes += allowance.notes
+
+
+class _Pass:
+    """One execution of the cells. `withheld` are the ids of cells whose messages were cut because of hidden tests that
+    ran before, although they failed for a reason that the student may know."""
+
+    def __init__(self, session: Session, redactor: Redactor) -> None:
+        self.session = session
+        self.redactor = redactor
+        self.withheld: set[str] = set()
+        self._failed: dict[str, Outcome] = {}
+        """Answers whose cells failed."""
+
+    def run(self, cell: NotebookNode) -> Outcome:
+        """Execute one cell. Return its outcome as its student may read it."""
+        kind = self.session.manifest.kind(cell)
+        hidden_from = first_line(cell.source, "HIDDEN TESTS") if kind is Kind.TEST else None
+        outcome = self.session.run(cell)
+        shown = self.redactor.redact(outcome, hidden_from, of_lab=kind is not Kind.FREE)
+        answer = split_test_id(cell.id)[0]
+        is_visible = not shown.ok and (hidden_from is None or not reaches(outcome, hidden_from))
+        if is_visible and kind is not Kind.FREE and not outcome.dead and shown.reason != outcome.reason:
+            self.withheld.add(cell.id)
+        if kind is Kind.TEST:
+            if answer in self.withheld:
+                self.withheld.add(cell.id)
+            return _explained(shown, self._failed.get(answer))
+        if not shown.ok and kind in _NOTED:
+            self._failed[cell.id] = shown
+        return shown
+
+
+def _visible_failures(
+    session: Session, cells: list[NotebookNode], withheld: set[str]
+) -> Iterator[tuple[NotebookNode, Outcome]]:
+    """Run the notebook without hidden tests, and of the tests only those that were withheld. Yield the withheld cells
+    that fail again."""
+    run = _Pass(session, Redactor())
+    last = max(at for at, cell in enumerate(cells) if cell.id in withheld)
+    with suppress(MachineFault):  # the points are known already
+        for cell in cells[: last + 1]:
+            is_test = session.manifest.kind(cell) is Kind.TEST
+            if is_test and cell.id not in withheld:
+                continue
+            visible = without(cell.source, "HIDDEN TESTS") if is_test else cell.source
+            outcome = run.run(NotebookNode({**cell, "source": visible}))
+            if outcome.dead:
+                return
+            if cell.id in withheld and not outcome.ok:
+                yield cell, outcome
+
+
+def _note(report: Report, cell: NotebookNode, kind: Kind, outcome: Outcome) -> None:
+    """Write the outcome of a cell into its outputs and into the report. It replaces that of an earlier run."""
+    maximum = float(cell.metadata.nbgrader.points) if kind is Kind.TEST else 0.0
+    cell.outputs = outputs(outcome, maximum, cell.execution_count, is_test=kind is Kind.TEST)
+    if kind is Kind.TEST:
+        text = outcome.printed.strip() if outcome.ok else outcome.reason
+        hidden_from = first_line(cell.source, "HIDDEN TESTS")
+        late = not outcome.ok and hidden_from is not None and (outcome.line or 0) > hidden_from
+        test = Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT], late)
+        report.tests[:] = [*(earlier for earlier in report.tests if earlier.name != cell.id), test]
+    elif not outcome.ok and kind in _NOTED:
+        earlier = [note for note in report.notes if note.startswith(f"{cell.id}: ")]
+        report.notes[:] = [*(note for note in report.notes if note not in earlier), f"{cell.id}: {outcome.reason}"]
 
 
 def _explained(outcome: Outcome, answer: Outcome | None) -> Outcome:
     """Return the outcome of a test. If a name is missing because the answer's cell failed, say how the cell failed."""
     if answer is None or outcome.ok or outcome.quoted is not None or "is not defined" not in outcome.message:
         return outcome
-    return replace(outcome, error="NoAnswer", message=f"the cell of the answer failed: {answer.reason}", where="")
+    message = f"the cell of the answer failed: {answer.reason}"
+    return replace(outcome, error="NoAnswer", message=message, title="", lines=[], where="")
 
 
 def _select(cells: list[NotebookNode], trusted: Manifest, only: str | None = None) -> list[tuple[int, NotebookNode]]:
@@ -137,9 +205,9 @@ def outputs(outcome: Outcome, maximum: float, count: int, *, is_test: bool) -> l
     if not is_test:
         shown += [new_output("display_data", data=data) for data in outcome.shown if data]
     if not outcome.ok:
-        error = outcome.error or "Error"
-        traceback = [f"{error}: {outcome.reason}"]
-        shown.append(new_output("error", ename=error, evalue=outcome.message, traceback=traceback))
+        shown.append(
+            new_output("error", ename=outcome.error or "Error", evalue=outcome.message, traceback=[outcome.reason])
+        )
     elif is_test:
         points = _points(outcome, maximum)
         data = {"text/plain": repr(points), _RESULT: {"score": points, "max_score": maximum}}

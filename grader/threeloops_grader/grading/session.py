@@ -137,7 +137,6 @@ class Session:
         late = f"it did not answer within {seconds:g} s" if "in time" in outcome.dead else outcome.dead
         outcome.ok = False
         outcome.error = "NoAnswer"
-        outcome.where = ""
         outcome.message = f"the submission's process was lost: {why or late}"
 
     def _restart(self) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import io
 import json
+import linecache
 import math
 import os
 import resource
@@ -30,6 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from threeloops.forking import prepare_to_fork
 from threeloops.lab.checking import wall
+from threeloops.lab.checking.failure import Frame, frames_of
+from threeloops.lab.course.lab_cells import OF_LAB
 
 from threeloops_grader.authoring.names import used
 from threeloops_grader.authoring.regions import NOT_SHOWN
@@ -38,6 +41,7 @@ from threeloops_grader.sandbox.confine import limit_memory
 from threeloops_grader.sandbox.warmup import REPLAY, IdleSteps, compare_once, execute_once, import_all
 from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.transport.tensors import torch_if_imported
+from threeloops_grader.wall.messages import error_reply
 from threeloops_grader.wall.outcome import Outcome
 from threeloops_grader.wall.student import install_main_twin
 from threeloops_grader.wall.wall import Wall
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = []
 
+_TEST = "<test>"
 _MAX_TEXT = 100_000
 _MAX_MESSAGE = 4000
 _MAX_PICTURE = 2 << 20
@@ -74,6 +79,7 @@ class _GraderHalf:
     ) -> None:
         self.engine = engine
         self.oracles: set[str] = set()
+        self.setups = 0
         self.main = types.ModuleType("__main__")
         install_main_twin()
         sys.modules["__main__"] = self.main
@@ -157,9 +163,10 @@ class _GraderHalf:
         error = answer["error"] if type(answer) is dict else {}
         result.ok = error is None
         if error is not None:
-            result.error = _line(str(error["classes"][0]).rpartition(".")[2][:80])
-            result.message = _line(str(error["message"]))
-            result.where = _line(str(error["where"])[:200])
+            reply = error_reply(error)
+            result.error = _line("".join(reply.classes[:1]).rpartition(".")[2][:80])
+            result.message = _line(reply.message)
+            result.where = _line(_place(reply.further_frames))
             result.quoted = result.message
             result.unquoted = NOT_SHOWN
         result.full = answer.get("full") is True
@@ -167,7 +174,10 @@ class _GraderHalf:
 
     def _setup(self, source: str, *, shared: bool) -> None:
         """Run a setup cell. If it is `shared`, the student's side runs it too, so its names mean the same there."""
-        exec(compile(source, "<setup>", "exec"), self.main.__dict__)
+        self.setups += 1
+        file = f"{OF_LAB}{self.setups}>"
+        _let_messages_quote(file, source)
+        exec(compile(source, file, "exec"), self.main.__dict__)
         defined = {n for n, o in self.main.__dict__.items() if getattr(o, "__module__", None) == "__main__"}
         if shared:
             self.wall.setup_names |= defined - self.oracles
@@ -182,14 +192,15 @@ class _GraderHalf:
                 namespace[name] = self.wall.request({"op": "get", "name": name})
         tree = ast.parse(source)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, "<test>", "exec"), namespace)
+        _let_messages_quote(_TEST, source)
+        exec(compile(tree, _TEST, "exec"), namespace)
         if not isinstance(last, ast.Expr):
             return None
-        value: Any = eval(compile(ast.Expression(last.value), "<test>", "eval"), namespace)
+        value: Any = eval(compile(ast.Expression(last.value), _TEST, "eval"), namespace)
         return float(value) if type(value) in (int, float) else None
 
     def _fail(self, result: Outcome, error: BaseException) -> None:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ("<test>", "<setup>")]
+        frames = frames_of(error.__traceback__, _TEST, top_level=True)
         result.ok = False
         result.value = None
         result.error = type(error).__name__
@@ -199,17 +210,29 @@ class _GraderHalf:
         quoted = [text for text in self.wall.words if text not in words and text in str(error)]
         result.quoted = _line([*words, *quoted][0]) if words or quoted else None
         result.unquoted = _line(_without(str(error), [*words, *quoted]))
-        lines = [f.lineno for e in chain for f in traceback.extract_tb(e.__traceback__) if f.filename == "<test>"]
+        lines = [f.lineno for e in chain for f in traceback.extract_tb(e.__traceback__) if f.filename == _TEST]
         result.line = max((line for line in lines if line), default=None)
         if isinstance(error, LinkDead):
             result.error = "NoAnswer"
             result.message = f"the submission gave no answer: {error}"
-        at = getattr(error, "__student_where__", None)
-        is_of_the_student = at is not None or quoted or getattr(error, "__student_words__", None) is not None
+        title, lines = getattr(error, "__case__", ("", []))
+        result.title = _line(title)
+        result.lines = [_line(line) for line in lines]
+        further = getattr(error, "further_frames", None)
+        is_of_the_student = further is not None or quoted or getattr(error, "__student_words__", None) is not None
         if not is_of_the_student and is_machines(error):
             result.fault = _line(f"{type(error).__name__}: {error}")
-        here = f"{frames[-1].filename.strip('<>')} cell, line {frames[-1].lineno}" if frames else ""
-        result.where = _line(at or "") or here
+        result.where = _line(_place(further or frames))
+
+
+def _place(frames: Sequence[Frame]) -> str:
+    """Return the innermost of these lines."""
+    return f"{frames[-1].place}, line {frames[-1].line}" if frames else ""
+
+
+def _let_messages_quote(file: str, source: str) -> None:
+    """Let messages quote the lines of a cell."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

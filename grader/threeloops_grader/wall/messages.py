@@ -11,12 +11,14 @@ import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
 from threeloops.frames import Buffer
+from threeloops.lab.checking.failure import Frame
 
+from threeloops_grader.transport.link import WallError
 from threeloops_grader.transport.tensors import is_module, is_tensor
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ __all__ = [
     "Reply",
     "StudentError",
     "Tracked",
+    "error_reply",
     "from_loaded",
     "make_exception",
     "plain",
@@ -36,6 +39,9 @@ __all__ = [
     "restore",
     "walk",
 ]
+
+_MOST_FRAMES = 4
+_MOST_OF_LINE = 300
 
 
 class Asks(Protocol):
@@ -71,12 +77,39 @@ class Tracked:
     index: int | None
 
 
+class _FrameReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of a cell that an exception has passed through, as `threeloops.lab.checking.failure.Frame`."""
+
+    place: str
+    line: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    text: str
+    call: str = ""
+
+
 class ErrorReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An exception: the names of its classes, its message and the line that raised it."""
+    """An exception: the names of its classes, its message and the lines that it has passed through, outermost first."""
 
     classes: list[str]
     message: str
-    where: str = ""
+    frames: list[_FrameReply] = []
+
+    @property
+    def further_frames(self) -> list[Frame]:
+        """The frames, each on one line that fits on a card."""
+        frames = self.frames[:1] + self.frames[1:][1 - _MOST_FRAMES :]
+        return [Frame(_short(f.place), f.line, _short(f.text), _short(f.call)) for f in frames]
+
+
+def error_reply(plain: Any) -> ErrorReply:
+    """Return an exception from the plain data of the student's side. Raises WallError if it is malformed."""
+    try:
+        return msgspec.convert(plain, ErrorReply)
+    except ValueError as error:
+        raise quoting(str(error), WallError(f"a malformed answer came back ({error})")) from None
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:_MOST_OF_LINE]
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +125,9 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StudentError(Exception):
-    """An exception type that exists only on the student's side."""
+    """An exception type that exists only on the student's side. Its message begins with the name of that type."""
+
+    further_frames: Sequence[Frame] = ()
 
 
 def from_loaded(module: Any, name: Any) -> Any:

@@ -24,7 +24,13 @@ class Outcome:
     """The `message` with a mark in place of each quotation."""
     line: int | None = None
     """The last line of the test cell that had begun when the test failed."""
+    title: str = ""
+    """The title of the check that an exception has ended."""
+    lines: list[str] = field(default_factory=list)
+    """The call that failed, with its arguments, and the lines of the test and of the student's cells that were
+    running. They may tell hidden inputs."""
     where: str = ""
+    """The last of these lines if it is known and `lines` are not."""
     printed: str = ""
     student_printed: str = ""
     shown: list[dict[str, str]] = field(default_factory=list)
@@ -35,6 +41,11 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """Why it failed, for a person."""
-        text = self.message if self.error in ("CheckFailed", "NoAnswer") else f"{self.error}: {self.message}"
-        return text + (f"  [{self.where}]" if self.where and self.error != "CheckFailed" else "")
+        """Why it failed, for a person: the card that the student's notebook would show."""
+        named = self.error in ("CheckFailed", "NoAnswer", "StudentError")
+        text = self.message if named else f"{self.error}: {self.message}".rstrip(": ")
+        if self.title and self.error != "NoAnswer":
+            text = f"{self.title}\n  raised     {text}"
+        if self.lines:
+            return "\n".join([text, *(f"  {line}" for line in self.lines)])
+        return f"{text} ({self.where})" if self.where and not named else text

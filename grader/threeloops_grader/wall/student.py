@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from threeloops.frames import Buffer
 from threeloops.lab.checking import wall
+from threeloops.lab.course.lab_cells import OF_LAB
 
 from threeloops_grader.sandbox import confine
 from threeloops_grader.transport.errors import described
@@ -158,6 +159,7 @@ class Server:
         self.handles: dict[int, Any] = {}
         self.tapes: dict[int, _Tape] = {}
         self.next_id = 0
+        self.cells = 0
         self.tape: _Tape | None = None
         self.leaves: list[torch.Tensor] = []
         self.in_place: list[Any] = []
@@ -215,6 +217,9 @@ class Server:
         self.tape = None
         self.shell.display_pub.outputs.clear()
         before = dict(self.shell.user_ns) if tree.get("setup") else {}
+        self.cells += 1
+        name = f"{OF_LAB if tree.get('setup') else '<cell '}{self.cells}>"
+        self.shell.compile.get_code_name = lambda *_: name
         result = self.shell.run_cell(tree["source"], store_history=False)
         if tree.get("setup"):
             self.setup_names.add(before, self.shell.user_ns)

@@ -50,7 +50,6 @@ _FREE_BATCH = 256
 _FREE_AT_ONCE = 100_000
 _MAX_CLASSES = 16
 _MAX_MESSAGE = 4000
-_MAX_WHERE = 200
 _MAX_PRINTED = 200_000
 _MAX_TAPE = 4096
 
@@ -93,9 +92,14 @@ class Wall:
     def call_library(self, name: tuple[str, str], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return self.call({"library": list(name)}, args, kwargs)
 
-    def is_of_setup(self, function: Callable[..., Any]) -> bool:
-        """Return whether a setup cell defines it, so that it exists on the student's side as well."""
-        return function.__name__ in self.setup_names
+    def is_of_setup(self, name: str) -> bool:
+        """Return whether a setup cell defines this name, so that it exists on the student's side as well."""
+        return name in self.setup_names
+
+    def note_case(self, error: BaseException, title: str, lines: list[str]) -> None:
+        """Note the title of the check that an error ended, and where: the calls and lines of the test and of the
+        student's cells."""
+        error.__case__ = title, lines  # type: ignore[attr-defined]
 
     def offer(self, function: Callable[..., Any], *, waits: bool) -> Function:
         """Let any thread of the student's code call a function of the test, until the function is withdrawn."""
@@ -245,9 +249,11 @@ class Wall:
             if kind is not None:
                 made = make_exception(kind, message)
                 if made is not None:
-                    made.__student_where__ = error.where[:_MAX_WHERE]  # type: ignore[attr-defined]
+                    made.further_frames = error.further_frames  # type: ignore[attr-defined]
                     return made
-        return StudentError(f"{names[0].rpartition('.')[2][:80] if names else 'error'}: {message}")
+        unknown = StudentError(f"{names[0].rpartition('.')[2][:80] if names else 'error'}: {message}")
+        unknown.further_frames = error.further_frames
+        return unknown
 
     def _exception_class(self, module: str, name: str) -> type[Exception] | None:
         if module == "builtins":

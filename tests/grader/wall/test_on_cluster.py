@@ -655,3 +655,46 @@ def test_a_question_that_is_none_is_answered_with_an_error(lab, question, words)
     with sides(lab, SANDBOXES[0], SETUP + ASKING) as walled:
         done = walled(answer, test)
         assert done.ok, done
+
+
+WAITS = """
+def waits_for_the_next(function, x):
+    if dist.get_rank() == 0:
+        dist.recv(x, 1)
+    function(x)
+"""
+
+
+@pytest.mark.parametrize("where", ("direct", *SANDBOXES))
+def test_a_line_of_a_rank_is_the_labs_or_the_students(lab, where, monkeypatch):
+    """Direct, the file names of the cells decide, as in a notebook."""
+    if where == "direct":
+        monkeypatch.setattr("threeloops.lab.checking.wall.is_of_lab", lambda name: name == "waits_for_the_next")
+    with sides(lab, where, (SETUP + WAITS).strip()) as run:
+        deadlock = run("def f(x):\n    pass", "on_cluster(Cluster(2), waits_for_the_next, f, torch.ones(3))")
+        own = run("def f(x):\n    dist.recv(x, 0)", "on_cluster(Cluster(2), waits_for_the_next, f, torch.ones(3))")
+        failure = run(
+            "def f(x):\n    return x.no_such_thing", "on_cluster(Cluster(2), waits_for_the_next, f, torch.ones(3))"
+        )
+    line = (SETUP + WAITS).strip().split("\n").index("        dist.recv(x, 1)") + 1
+    assert f"rank 0 waits (the lab's waits_for_the_next, line {line})" in deadlock.message, deadlock
+    assert "rank 1 waits (your cell, line 2) for a message from rank 0" in own.message, own
+    expected = "rank 1 failed: AttributeError: 'Tensor' object has no attribute 'no_such_thing'"
+    assert failure.message == expected, failure
+
+
+def test_a_card_shows_the_frames_of_a_failed_rank_and_no_file(lab):
+    with sides(lab, "bwrap", (SETUP + WAITS).strip()) as run:
+        done = run(
+            "def f(x):\n    return x.no_such_thing",
+            """
+            with check("f", "a title"):
+                on_cluster(Cluster(1), each, f, [torch.ones(3)])
+            """,
+        )
+    assert done.reason.split("\n") == [
+        "a title",
+        "  raised     RankFailed: rank 0 failed: AttributeError: 'Tensor' object has no attribute 'no_such_thing'",
+        "  at         the lab's each, line 9: return function(values[dist.get_rank()])",
+        "  at         your cell, line 2: return x.no_such_thing",
+    ]

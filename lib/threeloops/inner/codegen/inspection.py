@@ -15,6 +15,7 @@ from threeloops.inner.codegen.kernel_source import KernelName, portable
 from threeloops.inner.codegen.occupancy import Target, compilation_target
 from threeloops.inner.launches import Configurations, DescriptorArgument, Launch, TensorArgument, record
 from threeloops.module_process import ProcessLost
+from threeloops.places import source_name
 
 __all__ = ["CompileError", "compile_launches", "inspect"]
 
@@ -27,7 +28,7 @@ class CompileError(RuntimeError):
     known."""
 
     def __init__(self, kernel: str, target: str, reason: str, file: str | None = None, line: int | None = None) -> None:
-        place = f" ({file}, line {line})" if file is not None and line is not None else ""
+        place = f" ({source_name(file)}, line {line})" if file is not None and line is not None else ""
         super().__init__(f"{kernel} does not compile for {target}{place}: {reason}")
         self.kernel = kernel
         self.target = target

@@ -14,6 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from threeloops.inner.launches.launch import FunctionName
+from threeloops.places import source_name
 
 __all__ = ["KernelName", "KernelText", "UnsupportedValue", "from_source", "portable"]
 
@@ -153,7 +154,7 @@ def _definition(function: FunctionType) -> tuple[str, int]:
     try:
         lines, first = inspect.getsourcelines(function)
     except OSError as error:
-        place = f"{function.__code__.co_filename}, line {function.__code__.co_firstlineno}"
+        place = f"{source_name(function.__code__.co_filename)}, line {function.__code__.co_firstlineno}"
         raise OSError(f"the source of {function.__name__} is not found at {place}: write it to a file") from error
     text = textwrap.dedent("".join(lines))
     skipped = ast.parse(text).body[0].lineno - 1

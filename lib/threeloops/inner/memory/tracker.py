@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from threeloops.inner.memory.timeline import MemoryBudgetExceeded, Storage, Timeline
+from threeloops.places import source_name
 
 __all__ = ["LiveStorage"]
 
@@ -224,4 +225,4 @@ def _caller() -> str:
         frame = frame.f_back
     if frame is None:
         return ""
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
+    return f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"

@@ -17,8 +17,9 @@ import numpy as np
 
 from threeloops.inner.meter.accesses import Pattern, apart
 from threeloops.inner.meter.counting import DENSE_UNITS, READS, Table, Window, distinct, ordinals_by_storage
-from threeloops.inner.meter.findings import FindingKind, Incident, base_name, program_coordinates
+from threeloops.inner.meter.findings import FindingKind, Incident, program_coordinates
 from threeloops.inner.meter.recording import ATOMIC, LOAD, STORE, VERBS, Recording, elements_named
+from threeloops.places import source_name
 
 __all__ = ["find_faults"]
 
@@ -211,7 +212,7 @@ class _StorageRaces:
             name = self.recorded.spaces.by_ordinal[race.tile.argument].name
             verb = VERBS[race.tile.kind]
             other = program_coordinates(race.other.program, self.recorded.grid)
-            first = f"{verb} of {name} meets bytes that program {other} stores at {base_name(file)}:{line}"
+            first = f"{verb} of {name} meets bytes that program {other} stores at {source_name(file)}:{line}"
             if kind == "write-race" and verb == "store":
                 first += ", with the same values" if race.same_values else ", with different values"
             self.recorded.incidents.add(

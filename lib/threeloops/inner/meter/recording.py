@@ -20,9 +20,9 @@ from threeloops.inner.meter.findings import (
     UndefinedLanes,
     Unwritten,
     Watch,
-    base_name,
 )
 from threeloops.inner.meter.traffic import Flops
+from threeloops.places import source_name
 
 __all__ = [
     "ATOMIC",
@@ -324,7 +324,7 @@ class Recording:
     def _report_undefined(self, use: str, argument: str, lanes: int, load: int) -> None:
         file, line = list(self.sites)[load]
         first = (
-            f"{use} depends on masked lanes of the load at {base_name(file)}:{line}, which has no `other`, so that "
+            f"{use} depends on masked lanes of the load at {source_name(file)}:{line}, which has no `other`, so that "
             "they are undefined"
         )
         self.report("undefined-lane", argument, self.site(), first, _UNDEFINED_ADVICE, "lane", lanes)

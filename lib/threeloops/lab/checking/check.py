@@ -7,6 +7,7 @@ data, and nothing here catches a BaseException, which the wall uses to refuse.
 
 import copy
 import re
+import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from threeloops.lab.answers import debrief
 from threeloops.lab.checking import wall
 from threeloops.lab.checking.compare import Mismatch, Tolerance, compare
-from threeloops.lab.checking.failure import CheckFailed, is_unwritten, own_frames, said
+from threeloops.lab.checking.failure import CheckFailed, exception_line, is_unwritten, own_frames, said
 from threeloops.lab.text.plain import is_array, is_tensor
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import cards
@@ -35,9 +36,11 @@ class _Block:
         self.part = part
         self.hidden = hidden
         self.held = self.refused = 0
+        self.file = ""
 
     def __enter__(self) -> None:
         self.held = self.refused = 0
+        self.file = sys._getframe(1).f_code.co_filename
         self.owner.open.append(self)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
@@ -79,22 +82,21 @@ class _Block:
             return failure
         if isinstance(error, CheckFailed):
             return error
-        raised = f"{type(error).__name__}: {error}".rstrip(": ")
-        return CheckFailed(f"{self.title}\n  raised     {raised}").with_traceback(error.__traceback__)
+        return CheckFailed(f"{self.title}\n  {exception_line(error)}").with_traceback(error.__traceback__)
 
     def _explain(self, error: BaseException) -> None:
         """Say which check an answer's own exception interrupted, and with which input. Behind the wall the exception
-        continues."""
+        continues, and the grader's side writes the same card if the student may read it."""
         if is_unwritten(error):
             raise CheckFailed(f"{self.title}\n  {self._unwritten}") from error
-        if not issubclass(type(error), Exception) or issubclass(type(error), CheckFailed):
+        if issubclass(type(error), CheckFailed):
             return
-        if wall.connection is None and (lines := own_frames(error)):
-            raised = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise CheckFailed(
-                "\n".join([self.title, f"  raised     {raised}", *(f"  {line}" for line in lines)])
-            ) from error
-        error.add_note(f"raised while checking {self.title}")
+        if wall.connection is not None:
+            wall.connection.note_case(error, self.title, own_frames(error, self.file))
+        elif issubclass(type(error), Exception) and (lines := own_frames(error, self.file)):
+            raise CheckFailed(_card(self.title, exception_line(error), *lines)) from error
+        if issubclass(type(error), Exception):
+            error.add_note(f"raised while checking {self.title}")
 
 
 class _Check:
@@ -163,8 +165,7 @@ class _Check:
         except Exception as error:
             if is_unwritten(error):
                 raise
-            frames = own_frames(error)[1:] if wall.connection is None else []
-            self._fail([f"value      {call} raised {type(error).__name__}: {error}", *frames], error)
+            self._fail([f"value      {call} raised {type(error).__name__}: {error}"], error)
         self.close(actual, expected, rtol=rtol, atol=atol, unit=unit, what=call, hint=hint)
 
     def note(self, what: str, own: float, model: float, unit: str = "") -> None:
@@ -293,7 +294,17 @@ class _Check:
 
     def _fail(self, lines: list[str], cause: Exception | None = None) -> None:
         title = self.open[-1].title if self.open else "check"
-        raise CheckFailed("\n".join([title, *(f"  {line}" for line in lines)])) from cause
+        frames = own_frames(cause, self.open[-1].file if self.open else "") if cause is not None else []
+        frames = [frame for frame in frames if not frame.startswith("in ")]  # the first of the lines shows the call
+        if wall.connection is None:
+            raise CheckFailed(_card(title, *lines, *frames)) from cause
+        failure = CheckFailed(_card(title, *lines))
+        wall.connection.note_case(failure, "", frames)
+        raise failure from cause
+
+
+def _card(title: str, *lines: str) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
 def _is_shaped(value: object) -> bool:

@@ -3,12 +3,17 @@
 import inspect
 import itertools
 import linecache
-import sys
+from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 
-from threeloops.lab.text.wording import describe
+from threeloops.lab.course.lab_cells import is_of_lab
+from threeloops.lab.text.plain import class_name
+from threeloops.lab.text.wording import article, describe
 
-__all__ = ["CheckFailed", "is_unwritten", "own_frames", "said"]
+__all__ = ["CheckFailed", "Frame", "exception_line", "frames_of", "is_unwritten", "of_lab", "own_frames", "said"]
+
+_SHOWN = 3
+"""The number of innermost lines that a card shows."""
 
 
 class CheckFailed(AssertionError):
@@ -47,20 +52,78 @@ def _statement(code: CodeType, instruction: int, number: int) -> str:
     return " ".join(filter(None, lines)).replace("( ", "(").replace(", )", ")")
 
 
-def own_frames(error: BaseException) -> list[str]:
-    """Return where the reader's own functions were when an exception left them: the outermost call with its arguments,
-    then the line of each, innermost last. It is empty if no function of a notebook's cell was running."""
-    frames = [(frame, line) for frame, line in _frames(error.__traceback__) if frame.f_code.co_name != "<module>"]
-    own = [(frame, line) for frame, line in frames if frame.f_globals.get("__name__") == "__main__"]
-    if not own:
+@dataclass(frozen=True)
+class Frame:
+    """A line of a notebook's cell at which a function stood when an exception left it.
+
+    `place` names the cell, and `call` is the function with its arguments, or "" if it is not known.
+    """
+
+    place: str
+    line: int
+    text: str
+    call: str = ""
+
+
+def exception_line(error: BaseException) -> str:
+    """Return the line of a card that says which exception was raised."""
+    return f"raised     {type(error).__name__}: {error}".rstrip(": ")
+
+
+def own_frames(error: BaseException, test: str = "") -> list[str]:
+    """Return where the functions of a notebook's cells were when an exception left them: the outermost call with its
+    arguments, then the line of each, innermost last. It is empty if no function of a cell was running.
+
+    `test` is the file of the cell that checks. The exception may also have passed through functions of another process,
+    the student's or that of a rank. Then its attribute `further_frames` has them.
+    """
+    frames = [*frames_of(error.__traceback__, test), *getattr(error, "further_frames", ())]
+    if not frames:
         return []
-    first = own[0][0]
-    arguments = ", ".join(f"{name}={describe(first.f_locals.get(name), 45)}" for name in _parameters(first.f_code))
-    lines = [f"in         {first.f_code.co_name}({arguments})"]
-    for frame, number in own[-3:]:
-        text = linecache.getline(frame.f_code.co_filename, number).strip()
-        lines.append(f"at         {_cell(frame.f_code.co_filename)}line {number}: {text}")
+    call = next((frame.call for frame in frames if frame.call), "")
+    lines = [f"in         {call}"] if call else []
+    lines += [f"at         {frame.place}, line {frame.line}: {frame.text}".rstrip(": ") for frame in frames[-_SHOWN:]]
     return list(dict.fromkeys(lines))  # a comprehension's frame has the line of the one around it
+
+
+def frames_of(trace: TracebackType | None, test: str = "", *, top_level: bool = False) -> list[Frame]:
+    """Return the frames of a traceback that belong to functions of a notebook's cells, and the `top_level` of cells if
+    it is wanted."""
+    frames = [(frame, line) for frame, line in _frames(trace) if frame.f_globals.get("__name__") == "__main__"]
+    frames = [pair for pair in frames if top_level or not _is_top_level(pair[0].f_code)]
+    shown = frames[:1] + frames[1:][-_SHOWN:]  # a recursion without end has a thousand
+    return [_frame(frame, line, test) for frame, line in shown]
+
+
+def _frame(frame: FrameType, line: int, test: str) -> Frame:
+    code = frame.f_code
+    text = linecache.getline(code.co_filename, line).strip()
+    if _is_top_level(code):
+        return Frame(_place(code, test), line, text)
+    arguments = ", ".join(f"{name}={_argument(frame.f_locals.get(name))}" for name in _parameters(code))
+    return Frame(_place(code, test), line, text, f"{code.co_name}({arguments})")
+
+
+def _argument(value: object) -> str:
+    try:
+        return describe(value, 45)
+    except Exception:  # an integer of too many digits, a list that is nested too deeply, no memory for the text
+        return article(class_name(value))
+
+
+def _place(code: CodeType, test: str) -> str:
+    if code.co_filename == test:
+        return "the test"
+    return of_lab(code.co_qualname) if is_of_lab(code.co_filename) else "your cell"
+
+
+def of_lab(name: str) -> str:
+    """Return how messages call code of the lab: by the function of a setup cell that it belongs to."""
+    return "a cell of the lab" if name.startswith("<") else f"the lab's {name.split('.')[0]}"
+
+
+def _is_top_level(code: CodeType) -> bool:
+    return code.co_name == "<module>" or code.co_name.startswith("<cell line")  # IPython 8's name of it
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
@@ -75,13 +138,6 @@ def _parameters(code: CodeType) -> tuple[str, ...]:
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[:count]
-
-
-def _cell(filename: str) -> str:
-    """`cell [7], ` for the code of a notebook's cell, by its number in the notebook."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
-    return f"cell [{number}], " if number is not None else ""
 
 
 def is_unwritten(error: BaseException) -> bool:

@@ -4,16 +4,24 @@
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
 from threeloops.lab.checking import wall
+from threeloops.lab.checking.failure import Frame, of_lab
 from threeloops.training.cluster import Cluster, ClusterError, RankFailed, Run
 
 __all__ = ["on_cluster"]
 
 _MEASUREMENTS = 3
+_FRAME = re.compile(r"^  in (\S+), line (\d{1,9}): (.{0,300}).*\n", re.M)
+"""A line of a cell in the traceback of a rank: see `threeloops.training.cluster.programs.child`."""
+_UNWRITTEN = re.compile(r"rank \d+ failed: NotImplementedError( \(\d+ other ranks? failed too\))?")
+_OTHERS = re.compile(r"\n(\(\d+ other ranks? failed too\))$")
+_LINE = re.compile(r"\(([^\s(),]+), line (\d+)")
+"""A line of a cell in the description of what a rank does: see `calling_line`."""
 _TO_BYTES = ("threeloops.training.cluster.processes.pickled", "to_bytes")
 
 
@@ -55,7 +63,7 @@ def on_cluster(
                 break
         return run
     except RankFailed as failure:
-        if "NotImplementedError" in str(failure).splitlines():
+        if _UNWRITTEN.fullmatch(str(failure)):
             raise NotImplementedError from None
         raise
 
@@ -68,28 +76,57 @@ def _run(
     memory: bool,
     served: Mapping[str, Callable[..., Any]] | None,
 ) -> Run:
-    if wall.connection is None:
-        try:
+    try:
+        if wall.connection is None:
             run = cluster.run(program, *arguments, seconds=seconds, memory=memory, served=served)
-        except ClusterError as error:
-            for note in getattr(error, "__notes__", ()):
-                print(note)
-            raise
-        if run.printed:
-            print(run.printed)
-        return run
+            if run.printed:
+                print(run.printed)
+            return run
+        return _run_behind_wall(cluster, program, arguments, seconds, memory, served)
+    except ClusterError as error:
+        for note in getattr(error, "__notes__", ()):
+            print(note)
+        _name_cells(error)
+        if wall.connection is not None:
+            wall.connection.note_words(error)  # ranks may say in it what hidden tests hold
+        raise
+
+
+def _run_behind_wall(
+    cluster: Cluster,
+    program: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    seconds: float,
+    memory: bool,
+    served: Mapping[str, Callable[..., Any]] | None,
+) -> Run:
     for value in (program, *arguments):
-        if type(value) is FunctionType and value.__module__ == "__main__" and not wall.connection.is_of_setup(value):
+        if type(value) is FunctionType and value.__module__ == "__main__" and not wall.is_of_lab(value.__name__):
             raise TypeError(
                 f"{value.__name__} is a function of a test cell: define it in a setup cell to run it on ranks"
             )
     program_bytes = _pickled(program, arguments, cluster.label(memory))
-    try:
-        with wall.connection.ranks(cluster.topology.ranks, program_bytes, seconds) as ranks:
-            return cluster.conduct(ranks, lambda _, data: wall.connection.result(data), ranks.printed, memory, served)
-    except ClusterError as error:
-        wall.connection.note_words(error)  # ranks may say in it what hidden tests hold
-        raise
+    with wall.connection.ranks(cluster.topology.ranks, program_bytes, seconds) as ranks:
+        return cluster.conduct(ranks, lambda _, data: wall.connection.result(data), ranks.printed, memory, served)
+
+
+def _name_cells(error: ClusterError) -> None:
+    """Say of each line that the error names whether it stands in the reader's cell or belongs to the lab.
+
+    The frames of a failed rank become `further_frames`, so that a card shows them below those of the test.
+    """
+    message = str(error)
+    if isinstance(error, RankFailed):
+        error.further_frames = [  # type: ignore[attr-defined]
+            Frame(_place(name), int(line), text) for name, line, text in _FRAME.findall(message)
+        ]
+        message = _OTHERS.sub(r" \1", _FRAME.sub("", message).replace(" failed:\n", " failed: ", 1))
+    error.args = (_LINE.sub(lambda line: f"({_place(line[1])}, line {line[2]}", message),)
+
+
+def _place(name: str) -> str:
+    """Return the cell of a line on a rank, by the name of its function."""
+    return of_lab(name) if wall.is_of_lab(name.split(".")[0]) else "your cell"
 
 
 def _pickled(*arguments: Any) -> bytes:

@@ -6,14 +6,17 @@ live in another process. These functions handle this difference. In JupyterLab t
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
+from threeloops.lab.course import lab_cells
+
 __all__ = [
-    "ByValue", "CalledBack", "InOut", "arguments_after", "by_value", "connection", "inout", "name_of", "offered",
-    "resolve", "student_side", "there",
+    "ByValue", "CalledBack", "InOut", "arguments_after", "by_value", "connection", "inout", "is_of_lab", "name_of",
+    "offered", "resolve", "student_side", "there",
 ]  # fmt: skip
 
 connection: Any = None
@@ -109,6 +112,15 @@ def name_of(function: Callable[..., Any]) -> str:
     if type(function) is FunctionType:
         return function.__name__
     return "the call" if connection is None else connection.name_of(function)
+
+
+def is_of_lab(name: str) -> bool:
+    """Return whether a setup cell of the lab defines the function or class of this name."""
+    if connection is not None:
+        return bool(connection.is_of_setup(name))
+    value = vars(sys.modules["__main__"]).get(name)
+    functions = vars(value).values() if isinstance(value, type) else [value]
+    return any(lab_cells.is_of_lab(f.__code__.co_filename) for f in functions if type(f) is FunctionType)
 
 
 def resolve(module: str, qualname: str) -> Callable[..., Any]:

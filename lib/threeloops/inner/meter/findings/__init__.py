@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         Incident,
         Incidents,
         amount,
-        base_name,
         program_coordinates,
     )
     from threeloops.inner.meter.findings.undefined import UndefinedLanes
@@ -22,5 +21,5 @@ else:
 
 __all__ = [
     "Compiled", "Finding", "FindingKind", "Incident", "Incidents", "NAN_BYTE", "UndefinedLanes", "Unwritten", "Watch",
-    "amount", "base_name", "program_coordinates",
+    "amount", "program_coordinates",
 ]  # fmt: skip

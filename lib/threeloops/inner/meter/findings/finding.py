@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "FindingKind", "Incident", "Incidents", "amount", "base_name", "program_coordinates"]
+from threeloops.places import source_name
+
+__all__ = ["Finding", "FindingKind", "Incident", "Incidents", "amount", "program_coordinates"]
 
 FindingKind = Literal[
     "out-of-bounds", "outside-view", "uninitialised-read", "undefined-lane", "failed-assert", "store-conflict",
@@ -29,7 +31,7 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        place = f"{base_name(self.file)}:{self.line}" if self.file else "source unknown"
+        place = f"{source_name(self.file)}:{self.line}" if self.file else "source unknown"
         return f"{self.kind} in {self.launch}, program {self.program}, {place}: {self.message}"
 
 
@@ -83,10 +85,6 @@ class Incidents:
 def amount(number: int, unit: str) -> str:
     """Format an amount: (1, "lane") → "1 lane"; (24, "lane") → "24 lanes"."""
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
-
-
-def base_name(file: str) -> str:
-    return file.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def program_coordinates(program: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -52,7 +52,7 @@ def there(function: Callable[..., Any], *args: Any) -> Any:
     loop = events._get_running_loop()
     if not isinstance(loop, LeadingLoop):
         return function(*args)
-    if not wall.connection.is_of_setup(function):
+    if not wall.connection.is_of_setup(function.__name__):
         raise TypeError(f"{function.__name__} is not of a setup cell: only functions of setup cells are on both sides")
     ask = loop.operate if inspect.iscoroutinefunction(function) else loop.call
     return ask(function, "", args, {})

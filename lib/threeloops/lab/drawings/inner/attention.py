@@ -4,11 +4,11 @@ The numbers in the pictures are data. How they are counted is the lab's second e
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threeloops.figures import figure, palette
+from threeloops.figures import ON_LIGHT, figure, palette
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +19,6 @@ __all__ = [
     "draw_question", "draw_shards", "draw_traffic", "draw_walk", "drifting", "library_finish", "library_head",
     "library_merge", "walk",
 ]  # fmt: skip
-
-Summary = TypeVar("Summary")
 
 BLOCKS = (16, 32, 64, 128, 256, 512)
 """Queries per program."""
@@ -151,7 +149,7 @@ def draw_shards(shares: Sequence[Any]) -> "Figure":
     if values.ndim != 2 or not np.allclose(values.sum(0), 1, atol=1e-3):
         raise ValueError(f"shares have the sums {values.sum(0).round(3)}: expected 1 for each query")
     fig, axes = figure(width=9.0, height=3.0)
-    colours = (palette.blue, palette.sky, palette.orange, palette.vermillion, palette.green, palette.purple)
+    colours = (palette.sky, palette.orange, palette.green, palette.purple, palette.yellow, palette.blue)
     queries = np.arange(values.shape[1])
     base = np.zeros(len(queries))
     for number, share in enumerate(values):
@@ -159,7 +157,7 @@ def draw_shards(shares: Sequence[Any]) -> "Figure":
         at = int(share.argmax())
         name = f"shard {number}"
         place = min(max(at, 3), len(queries) - 4)
-        axes.text(place, base[at] + share[at] / 2, name, ha="center", va="center", color="#1a1a1a", weight="bold")
+        axes.text(place, base[at] + share[at] / 2, name, ha="center", va="center", color=ON_LIGHT, weight="bold")
         base = base + share
     axes.set(
         xlim=(-0.5, len(queries) - 0.5),
@@ -184,13 +182,12 @@ def library_head(
     return result[0][0, 0], result[1][0, 0]
 
 
-def library_merge(left: Summary, right: Summary) -> Summary:
+def library_merge(left: Any, right: Any) -> Any:
     """Merge two summaries with s = 1 by the library's ring attention: their m is an lse, and their a an output."""
     from threeloops.training.context_parallel.blocks import merge
 
-    first, second = vars(left), vars(right)
-    out, lse = merge(first["a"], first["m"], second["a"], second["m"])
-    return type(left)(m=lse, s=first["s"], a=out)
+    out, lse = merge(left.a, left.m, right.a, right.m)
+    return type(left)(m=lse, s=left.s, a=out)
 
 
 def library_finish(summary: Any) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -1,10 +1,10 @@
-"""Drawings of a step's memory (lab 06), and a small GPT that trains within a budget.
+"""Drawings of a step's memory (lab 06), and a small GPT that trains within a budget with functions of the caller.
 
-The GPT carries out a schedule of recomputation, takes its batch in parts and keeps its moments in files, with functions
-that the caller gives or with those of this module.
+The GPT carries out a schedule of recomputation, takes its batch in parts, and keeps its moments in files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from threeloops.figures import ON_LIGHT, figure, palette
-from threeloops.inner.memory import LiveStorage, account, draw_bars, draw_timeline
-from threeloops.inner.memory.offload import FileStore, OffloadedAdamW
-from threeloops.inner.memory.recompute import Segments, segment_peak
+from threeloops.inner.memory import LiveStorage, draw_bars, draw_timeline
+from threeloops.inner.memory.recompute import segment_peak
 from threeloops.inner.memory.timeline import Timeline
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "Training", "counted", "draw_budgets", "draw_held", "draw_journey", "draw_kinds", "draw_segments",
-    "draw_timelines", "draw_within", "in_parts", "tracked",
+    "Training", "draw_budgets", "draw_held", "draw_journey", "draw_kinds", "draw_segments",
+    "draw_timelines", "draw_within", "tracked",
 ]  # fmt: skip
 
 _KINDS = (
@@ -325,72 +324,54 @@ class Training:
         k: int,
         folder: str | None,
         *,
-        schedule: Callable[[int, int], list[tuple[str, int]]] | None,
-        accumulated: Callable[..., tuple[Tensor, list[Tensor]]] | None,
-        update: Callable[[str, Tensor, Tensor, int], Tensor] | None,
+        schedule: Callable[[int, int], list[tuple[str, int]]],
+        accumulated: Callable[..., tuple[Tensor, list[Tensor]]],
+        update: Callable[[str, Tensor, Tensor, int], Tensor],
     ) -> None:
         """Train on `micro` sequences at a time, in segments of `k` layers, with moments in `folder`.
 
         Args:
             k: 0 if nothing is recomputed.
             folder: None if the moments stay in memory.
-            schedule: `schedule(layers, k)`. None for the library's segments.
-            accumulated: `accumulated(loss, weights, tokens, targets, micro)`, with `loss(weights, tokens, targets)`.
-                None for `in_parts`.
-            update: `update(folder, parameter, gradient, step)` returns the new parameter. None for the library's
-                offloaded optimizer.
+            schedule: `schedule(layers, k)` returns the actions of a step.
+            accumulated: `accumulated(weights, tokens, targets, micro)` returns a loss and its gradients. It calls
+                `mean_loss(weights, tokens, targets)` of its module, which is the GPT's meanwhile.
+            update: `update(folder, parameter, gradient, step)` returns the new parameter.
         """
         model = self._model()
         weights = list(model.parameters())
+        optimizer = torch.optim.AdamW(weights, lr=self.lr, foreach=False) if folder is None else None
         if k:
-            made = Segments(model.blocks, k) if schedule is None else None
-            model.blocks = made or nn.ModuleList([_Scheduled(model.blocks, schedule(self.config.layers, k))])  # type: ignore[misc]
-        optimizer = self._optimizer(weights, folder) if folder is None or update is None else None
+            model.blocks = nn.ModuleList([_Scheduled(model.blocks, schedule(self.config.layers, k))])
         for step in range(1, self.steps + 1):
-            arguments = lambda _, tokens, targets: model(tokens, targets), weights, self.tokens, self.targets, micro
-            _, gradients = (accumulated or in_parts)(*arguments)
-            for number, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+            with _replaced(accumulated, "mean_loss", lambda _, tokens, targets: model(tokens, targets)):
+                _, gradients = accumulated(weights, self.tokens, self.targets, micro)
+            for number, weight in enumerate(weights):
                 if optimizer is not None:
-                    weight.grad = gradient
-                else:
-                    with torch.no_grad():
-                        weight.copy_(update(f"{folder}/{number}", weight.detach(), gradient, step))  # type: ignore[misc]
+                    weight.grad = gradients[number]
+                    continue
+                with torch.no_grad():
+                    weight.copy_(update(f"{folder}/{number}", weight.detach(), gradients[number], step))
             del gradients
             if optimizer is not None:
                 optimizer.step()
-                for weight in weights:
-                    weight.grad = None
+                optimizer.zero_grad(set_to_none=True)
         self._note(model)
-
-    def _optimizer(self, weights: list[nn.Parameter], folder: str | None) -> Any:
-        if folder is None:
-            return torch.optim.AdamW(weights, lr=self.lr, foreach=False)
-        return OffloadedAdamW(weights, lr=self.lr, store=FileStore(folder), chunk_elements=1 << 12)
 
     def _note(self, model: GPT) -> None:
         self.parameters = np.concatenate([weight.detach().numpy().ravel() for weight in model.parameters()])
 
 
-def in_parts(
-    loss: Callable[..., Tensor], weights: list[nn.Parameter], tokens: Tensor, targets: Tensor, micro: int
-) -> tuple[Tensor, list[Tensor]]:
-    """Return the mean loss of a batch over its targets that count, and its gradients, `micro` sequences at a time."""
-    valid = (targets != -100).sum(1)
-    total = torch.zeros(())
-    gradients = [torch.zeros_like(weight) for weight in weights]
-    for some, wanted, counts in zip(tokens.split(micro), targets.split(micro), valid.split(micro), strict=True):
-        if counts.sum() > 0:
-            part = loss(weights, some, wanted) * (counts.sum() / valid.sum())
-            for gradient, more in zip(gradients, torch.autograd.grad(part, weights), strict=True):
-                gradient += more
-            total += part.detach()
-    return total, gradients
-
-
-def counted(config: GPTConfig, batch: int, length: int) -> tuple[int, int, int]:
-    """Return the bytes that a layer keeps for one sequence, and the peaks of a step on one and on `batch` of them."""
-    one = account(config, 1, length)
-    return sum(one.layer.values()), one.peak_bytes, account(config, batch, length).peak_bytes
+@contextmanager
+def _replaced(function: Callable[..., object], name: str, value: object) -> Iterator[None]:
+    """Give a name in the module of `function` another value for a while."""
+    names = function.__globals__  # type: ignore[attr-defined]
+    before = names[name]
+    names[name] = value
+    try:
+        yield
+    finally:
+        names[name] = before
 
 
 def tracked(run: Callable[[], object]) -> Timeline:

@@ -280,19 +280,30 @@ def draw_measured(roof: Roofline, points: dict[str, tuple[Work, float]]) -> "Fig
     """Draw operations below the roof of this machine, each at the rate that it reached. `points` has work and
     seconds."""
     fig, axes = figure(width=8.6, height=4.2)
-    ends = (0.2, max(3 * work.intensity for work, _ in points.values()))
+    intensities = [work.intensity for work, _ in points.values()]
+    ends = (min(intensities) / 8, max(intensities) * 4)
     _draw_roof(axes, roof, ends, 1e9, color=palette.ink)
     for name, (work, seconds) in points.items():
         reached = work.flops / seconds / 1e9
+        share = 100 * roof.time_floor(work) / seconds
         colour = _COLOURS[roof.bound(work)]
         axes.plot([work.intensity] * 2, [reached, roof.attainable(work) / 1e9], ":", color=colour, lw=1.2)
         axes.plot(work.intensity, reached, "o", color=colour, ms=9)
-        share = 100 * roof.time_floor(work) / seconds
-        beside = {"ha": "left", "va": "center"} if share < 60 else {"ha": "center", "va": "top"}
-        away = (9, 0) if share < 60 else (0, -9)
-        text = f"{name}: {share:.0f}%"
-        axes.annotate(text, (work.intensity, reached), away, textcoords="offset points", size=10, **beside)
-    axes.text(roof.ridge_point, roof.peak_flops / 1e9 * 1.15, f"ridge {roof.ridge_point:.3g} FLOP per byte", ha="right")
+        crowded = any(work.intensity < other < 2 * work.intensity for other in intensities)
+        away, beside = ((-9, 0), "right") if crowded else ((9, 0), "left")
+        level = "center"
+        if share > 60:
+            away, beside, level = ((0, 9), "center", "bottom") if share > 100 else ((0, -9), "center", "top")
+        axes.annotate(
+            f"{name}: {share:.0f}%",
+            (work.intensity, reached),
+            away,
+            textcoords="offset points",
+            size=10,
+            ha=beside,
+            va=level,
+        )
+    axes.text(roof.ridge_point, roof.peak_flops / 1e9 * 1.15, f"ridge {roof.ridge_point:.3g} FLOP per byte")
     lowest = min(work.flops / seconds / 1e9 for work, seconds in points.values())
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=(lowest / 2, roof.peak_flops / 1e9 * 2.5))
     axes.set(xlabel="FLOP per byte", ylabel="GFLOP/s", title="Measured here: how much of the time the roof explains")

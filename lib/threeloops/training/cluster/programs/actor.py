@@ -28,6 +28,7 @@ import msgspec
 import torch
 
 from threeloops.frames import Channel
+from threeloops.places import is_cell, source_name
 from threeloops.training.cluster.machine.calls import (
     MOST_SAID,
     Ask,
@@ -43,7 +44,7 @@ from threeloops.training.cluster.machine.calls import (
 from threeloops.training.cluster.machine.errors import RankLost
 from threeloops.training.cluster.machine.faults import SlowRank
 
-__all__ = ["ANSWER", "HEAD", "ActorSocket", "calling_line", "is_library", "line_in_stack"]
+__all__ = ["ANSWER", "HEAD", "ActorSocket", "calling_line", "is_library", "line_in_stack", "name_of"]
 
 HEAD, ANSWER = struct.Struct("<IQ"), struct.Struct("<dIQ")
 _SMALL = 1 << 16
@@ -248,7 +249,10 @@ def line_in_stack(stack: str) -> str:
     """The line outside of libraries at which a stack of `faulthandler` stands, for a message."""
     frames = re.findall(r'File "(.+)", line (\d+) in (\S+)', stack)
     own = [frame for frame in frames if not is_library(frame[0])]
-    return f", in {own[0][2]} ({os.path.basename(own[0][0])}:{own[0][1]})" if own else ""
+    if not own:
+        return ""
+    file, line, name = own[0]
+    return f" ({name}, line {line})" if is_cell(file) else f", in {name} ({source_name(file)}:{line})"
 
 
 def calling_line() -> str:
@@ -270,4 +274,9 @@ def _named(code: CodeType) -> str | None:
     name = code.co_filename
     if is_library(name):
         return None
-    return f"{code.co_name}, line " if name.startswith("<") or "ipykernel" in name else f"{os.path.basename(name)}:"
+    return f"{name_of(code)}, line " if is_cell(name) else f"{source_name(name)}:"
+
+
+def name_of(code: CodeType) -> str:
+    """The name of a function for a message: of a method with its class, of an inner function with the outer one."""
+    return code.co_qualname.replace("<locals>.", "")

@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import linecache
 import multiprocessing.util
 import os
 import pickle
@@ -12,13 +13,15 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 import cloudpickle
 
+from threeloops.places import is_cell
 from threeloops.resident import settle
 from threeloops.training.cluster.machine.faults import SlowRank
-from threeloops.training.cluster.programs.actor import ActorSocket, is_library
+from threeloops.training.cluster.programs.actor import ActorSocket, is_library, name_of
 from threeloops.training.cluster.programs.group import register
 from threeloops.training.cluster.programs.handles import Rank
 from threeloops.training.cluster.programs.printed import bounded_text
@@ -160,11 +163,19 @@ _kept: list[bytes] = []
 
 
 def _said(error: BaseException) -> str:
-    """Format the exception with the frames of the program, but without those of libraries, which say little."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if not is_library(frame.filename)]
-    lines = traceback.format_list(own or frames) + traceback.format_exception_only(error)
-    return "".join(lines).rstrip()
+    """Format the exception with the frames of the program, but without those of libraries, which say little. Frames of
+    a notebook's cells are lines such as `  in train, line 3: loss.backward()`."""
+    pairs = list(traceback.walk_tb(error.__traceback__))[1:]
+    own = [pair for pair in pairs if not is_library(pair[0].f_code.co_filename)]
+    lines = [_frame(frame.f_code, line) for frame, line in own or pairs]
+    return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+
+
+def _frame(code: CodeType, line: int) -> str:
+    text = linecache.getline(code.co_filename, line).strip()
+    if is_cell(code.co_filename):
+        return f"  in {name_of(code)}, line {line}: {text}\n"
+    return f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' + f"    {text}\n" * bool(text)
 
 
 def die_with_parent() -> None:

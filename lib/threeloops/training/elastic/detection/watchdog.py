@@ -36,6 +36,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from threeloops.places import source_name
 from threeloops.training.cluster.programs.actor import is_library
 
 __all__ = ["Called", "FlightRecorder", "Watchdog", "diagnose", "first_alarm"]
@@ -170,7 +171,7 @@ def _caller() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
-    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return "" if frame is None else f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def first_alarm(records: Mapping[int, Sequence[Called]], timeout: float) -> float | None:

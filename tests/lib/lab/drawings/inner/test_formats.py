@@ -120,6 +120,21 @@ def test_a_training_in_eight_bits_backs_off_until_nothing_overflows():
     assert run.losses[-1] < 0.5 * run.losses[0]
 
 
+def test_inputs_gradients_of_activations_and_gradients_of_weights_have_formats_of_their_own():
+    calls, steps = [], Steps(1.0)
+    before = [parameter.detach().clone() for parameter in steps.parameters]
+
+    def rounded(x, name):
+        calls.append((name, tuple(x.shape)))
+        return 0 * x if name == "float8_e5m2" else formats.cast(x, name)
+
+    formats.train(batches(1), steps, unscaled, rounded)
+    forward = [("float8_e4m3fn", (8, 16)), ("float8_e4m3fn", (8, 12))]
+    backward = [("float8_e5m2", (8, 4)), ("float16", (4, 12)), ("float8_e5m2", (8, 12)), ("float16", (12, 16))]
+    assert calls == forward + backward
+    assert all(torch.equal(new, old) for new, old in zip(steps.parameters, before, strict=True)), "errors were zero"
+
+
 def test_a_training_stops_when_its_time_is_over():
     run = formats.train(batches(5), Steps(1.0), unscaled, seconds=0.0)
     assert len(run.losses) == 1
