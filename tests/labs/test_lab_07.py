@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import tarfile
 from itertools import product, starmap
 
 import pytest
@@ -104,3 +105,30 @@ def test_more_samples_ahead_never_make_a_loop_slower(given):
         for workers in (1, 4, 8, 16):
             took = [given["seconds_per_sample"](loop, given["Settings"](workers, ahead)) for ahead in range(0, 49, 3)]
             assert all(later <= before * (1 + 1e-9) for before, later in zip(took, took[1:], strict=False))
+
+
+def test_the_worked_example_of_the_sampler_shows_the_order_that_is_given(given):
+    order = given["epoch_order"](10, 7, 2).tolist()
+    assert order == [1, 5, 3, 4, 6, 9, 0, 8, 2, 7]
+    assert (
+        f"`epoch_order(10, 7, 2)` is {' '.join(map(str, order))}." in (LAB.folder / f"{LAB.folder.name}.py").read_text()
+    )
+
+
+def test_the_reference_settings_of_the_last_section_are_those_of_the_model_answer(given):
+    """512 samples of 16 numbers and a target, eight to a shard, from 30 ms and 4 MB/s."""
+    samples = [given["Sample"](f"{i:03}", {"x": bytes(128), "y": bytes(8)}) for i in range(8)]
+    loop = given["Loop"](0.030, 4e6, len(given["write_shard"](samples)), 0.004, 0.006, 1e6)
+    assert given["tune"](loop) == given["Settings"](7, 7)
+    text = (LAB.folder / f"{LAB.folder.name}.py").read_text()
+    assert "Settings(7, 7)" in text and 'LOOP = Loop(0.030, 4e6, len(SHARDS["00.tar"]), 0.004, 0.006, 1e6)' in text
+
+
+def test_a_name_and_the_digits_of_a_number_end_at_the_first_zero_byte_as_in_tarfile(given):
+    """What `number` and `checksum` make of a header is what Python's tarfile makes of it."""
+    for size in (b"00000000003\0", b"         3  ", b"3\x00777777777\0", bytes(12)):
+        header = given["member"]("a.x", b"abc", size=size)[:512]
+        info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+        assert given["number"](header[124:136]) == info.size
+        assert given["number"](header[148:156]) == given["checksum"](header) == info.chksum
+    assert given["number"](b"0o000000003\0") is None and given["number"](b"-0000000003\0") is None
