@@ -210,7 +210,7 @@ size = 200 << 20
 
 def forged(self, tree, buffers):
     if tree["op"] == "call" and tree["value"][0] == [[]]:
-        text = json.dumps({"error": {"classes": ["builtins.ValueError"], "message": "values", "where": ""}}).encode()
+        text = json.dumps({"error": {"classes": ["builtins.ValueError"], "message": "values"}}).encode()
         raw.sendall(struct.pack("<IIQQ", len(text), 1, size, size) + text)
         for _ in range(200):
             raw.sendall(bytes(1 << 20))

@@ -129,7 +129,11 @@ REPLIES = [
     {"value": {"T": ["float32", [1, 2], 0, 0, [2, 1]]}, "tape": 1, "printed": "a"},
     {"value": None, "in_place": [], "leaf_grads": [], "printed": ""},
     {
-        "error": {"classes": ["builtins.ValueError", "builtins.Exception"], "message": "m", "where": "x:1"},
+        "error": {
+            "classes": ["builtins.ValueError", "builtins.Exception"],
+            "message": "m",
+            "frames": [{"place": "your cell", "line": 1, "text": "x", "call": "f()"}],
+        },
         "printed": "",
     },
     {"callback": 0, "value": {"t": [[], {"d": []}]}},

@@ -56,7 +56,7 @@ def test_without_a_readable_notebook_all_cells_are_the_readers(notebook, broken)
 
 
 def test_a_function_is_the_labs_if_its_cell_is(notebook, monkeypatch):
-    main = {}
+    main: dict[str, object] = {}
     for name in ("setup", "answer"):
         exec(compile(CELLS[name][0], cell(name, CELLS[name][0]), "exec"), main)
     monkeypatch.setattr("sys.modules", {**__import__("sys").modules, "__main__": type("Main", (), main)})
