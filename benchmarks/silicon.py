@@ -21,7 +21,7 @@ from threeloops.hardware import accelerator
 from threeloops.hardware.measured import MEASURED_BY, Table, measured
 from threeloops.inner import costs
 from threeloops.inner.predict import predict
-from threeloops.inner.silicon import (
+from threeloops.inner.predict.silicon import (
     CustomAllReduce,
     Decode,
     Gemm,
@@ -39,14 +39,14 @@ from threeloops.inner.silicon import (
     sheet,
     unidentified,
 )  # fmt: skip
-from threeloops.inner.silicon.collectives import OPERATIONS
+from threeloops.inner.predict.silicon.collectives import OPERATIONS
 from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Result, Series, Unmeasured
 
 __all__ = ["Case", "cases", "errors", "fit", "judged", "measure", "write"]
 
-CONSTANTS = Path(__file__).parent.parent / "lib/threeloops/inner/silicon/constants.json"
+CONSTANTS = Path(__file__).parent.parent / "lib/threeloops/inner/predict/silicon/constants.json"
 _FITTED_ROWS = 1000
 """A fit sees at most so many rows; more change no constant in its third digit."""
 _ROBUST = 0.1

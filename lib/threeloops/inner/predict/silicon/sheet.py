@@ -1,4 +1,4 @@
-"""What a data sheet says about a device, as the predictions need it, and how two activities overlap."""
+"""The numbers of a data sheet that the predictions need, and how two activities overlap."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from threeloops.hardware.accelerators import Accelerator, accelerator
 
-__all__ = ["Sheet", "overlapped", "sheet", "share_left"]
+__all__ = ["L2_SPEED", "Sheet", "overlapped", "share_left", "sheet"]
 
 L2_SPEED = 2.5
 """The bandwidth of an L2 relative to its DRAM. Published microbenchmarks have 1.6 to 3. It is not fitted."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threeloops.inner.silicon.constants import constant
-from threeloops.inner.silicon.sheet import L2_SPEED, Sheet, overlapped, share_left
+from threeloops.inner.predict.silicon.constants import constant
+from threeloops.inner.predict.silicon.sheet import L2_SPEED, Sheet, overlapped, share_left
 
 __all__ = ["Gemm", "QuantizingGemm", "gemm_seconds"]
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from threeloops import import_on_demand
 
 if TYPE_CHECKING:
-    from threeloops.inner.silicon.attention import Decode, Prefill, decode_seconds, prefill_seconds
-    from threeloops.inner.silicon.collectives import (
+    from threeloops.inner.predict.silicon.attention import Decode, Prefill, decode_seconds, prefill_seconds
+    from threeloops.inner.predict.silicon.collectives import (
         CustomAllReduce,
         Ring,
         SwitchedRing,
         collective_seconds,
         custom_all_reduce_seconds,
     )
-    from threeloops.inner.silicon.constants import bounds, fitted, unidentified
-    from threeloops.inner.silicon.gemm import Gemm, QuantizingGemm, gemm_seconds
-    from threeloops.inner.silicon.sheet import Sheet, sheet
+    from threeloops.inner.predict.silicon.constants import bounds, fitted, unidentified
+    from threeloops.inner.predict.silicon.gemm import Gemm, QuantizingGemm, gemm_seconds
+    from threeloops.inner.predict.silicon.sheet import Sheet, sheet
 else:
     import_on_demand(__name__)
 

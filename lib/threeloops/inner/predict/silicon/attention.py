@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threeloops.inner.silicon.constants import constant
-from threeloops.inner.silicon.sheet import Sheet, overlapped, share_left
+from threeloops.inner.predict.silicon.constants import constant
+from threeloops.inner.predict.silicon.sheet import Sheet, overlapped, share_left
 
 __all__ = ["Decode", "Prefill", "decode_seconds", "prefill_seconds"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from threeloops.inner.silicon import (
+from threeloops.inner.predict.silicon import (
     CustomAllReduce,
     Decode,
     Gemm,

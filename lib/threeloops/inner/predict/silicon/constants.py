@@ -35,7 +35,7 @@ def fitted(kind: type[_Constants], device: str, variant: str) -> _Constants:
 
     Raises LookupError with the devices or variants that were measured.
     """
-    table = json.loads((files("threeloops.inner.silicon") / "constants.json").read_text(encoding="utf-8"))
+    table = json.loads((files("threeloops.inner.predict.silicon") / "constants.json").read_text(encoding="utf-8"))
     devices = table[kind.__name__]
     if device not in devices:
         raise LookupError(f"{kind.__name__}: {device!r} was not measured; there are {', '.join(devices)}")

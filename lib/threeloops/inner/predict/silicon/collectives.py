@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threeloops.inner.silicon.constants import constant
-from threeloops.inner.silicon.sheet import Sheet
+from threeloops.inner.predict.silicon.constants import constant
+from threeloops.inner.predict.silicon.sheet import Sheet
 
 __all__ = ["OPERATIONS", "CustomAllReduce", "Ring", "SwitchedRing", "collective_seconds", "custom_all_reduce_seconds"]
 
