@@ -42,6 +42,7 @@ from threeloops.lab.checking.kernels import (
     name_of,
     require_compiled,
     require_nothing,
+    require_separate,
     require_sound,
     seeded,
     slip_of,
@@ -94,6 +95,7 @@ def dropped_gradient(grad, x, bias, kept, p):
 def require_passes(run, x, bias, passes, case):
     """`passes` over tensors of the size of x, and the bias in any number of requests: it comes from a cache."""
     total = run.traffic.total
+    require_separate(run, case)
     of_bias = sum(
         a.requested_loaded for a in total.arguments.values() if a.unique_loaded == bias.nbytes and not a.unique_stored
     )
@@ -108,6 +110,7 @@ def require_passes(run, x, bias, passes, case):
 def require_blocks(run, columns, block, case):
     """Tiles of at most `block` elements and of at least a quarter of it, and not too many of them at a time."""
     total, least = run.traffic.total, block // 4 if columns > block else 1
+    require_separate(run, case)
     check.true(
         total.largest_tile <= block,
         f"{case}: the largest tile has {total.largest_tile:,} elements, expected at most {block:,}, the block",
@@ -169,7 +172,7 @@ term("fusion")
 # Tests compare the values that a kernel returns with float64 results. Once they are right, the bytes that it moves count. A
 # **meter** runs the kernel in Triton's interpreter and sees every address. *Requested* bytes are those that programs ask
 # for. *Unique* bytes count each byte once per launch: even a perfect cache leaves these to memory. "PyTorch moves nothing"
-# means that the launcher allocates and launches, but does not fill, copy or convert.
+# means that the launcher allocates and launches, but does not fill, copy or convert. Inputs always keep their values.
 #
 # A kernel stands in the same cell as its launcher, with all functions and constants that it uses. Write a constant as a
 # number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`.
@@ -178,7 +181,7 @@ term("fusion")
 #
 # The next cell holds a complete kernel and its launcher. With `n = 1000` and `block = 256` there are ⌈1000 / 256⌉ = 4
 # programs. Program 3 owns the offsets 768 to 1,023, and the mask switches off its last 24 **lanes** (a lane is one
-# element of a program's block). Run it: the meter reports 4,000 bytes loaded and 4,000 stored.
+# element of a program's block). Run it: the meter reports 4,000 bytes loaded and stored.
 #
 # For the exercise, take x of 3 columns. Its element 7 is in row 2 and column 7 mod 3 = 1, so its bias is `bias[1]`. With
 # x = 0.5 and bias 0.5 the result is gelu(1) = (1 + 0.6827) / 2 = 0.8413.
@@ -1059,6 +1062,7 @@ with check("rmsnorm_backward", "what rmsnorm_backward moves, spills included", p
         run, x, w, r = norm_run(rows, columns, each, dtype)
         case = f"{rows} × {columns} {name_of(dtype)}, each = {each}"
         total, programs = run.traffic.total, -(-rows // each)
+        require_separate(run, case)
         check.equal(total.atomics, 0, what=f"atomic operations for {case}", hint="write partial sums")
         check.equal(math.prod(run.launches[0].grid), programs, what=f"programs for {case}", hint="⌈rows / each⌉")
         partial, sums = programs * 4 * columns, f"the partial sums ({programs} rows of {columns} float32)"
@@ -1157,7 +1161,7 @@ debrief(
 # Eager PyTorch writes all log-probabilities, picks one per row, fills a second tensor of that size, and reads both for the
 # gradient. With a vocabulary of 128,256 and 16,384 tokens one such tensor takes 8.4 GB in float32. The next cell computes
 # the loss alone, for rows that fit into a tile. Extend it in two steps: first rows by blocks, with the first pass of
-# your softmax kernel, then the gradient in the same kernel. It need not wait for a backward pass, because logits and
+# your softmax kernel, then the gradient in the same one. It need not wait for a backward pass, because logits and
 # target determine the gradient of a mean of losses up to one factor: `scale`, for example 1 / rows. (Offsets beyond 2³¹
 # need `row.to(tl.int64)`.)
 #
@@ -1610,14 +1614,14 @@ with reveal("compiled"):
         )
 
 # %% [markdown]
-# The compiler also applies rewrites from a list of patterns. An expression that matches none stays as it is.
+# The compiler also applies rewrites from a list of patterns. What matches none stays as it is.
 #
 # ## What to remember
 #
 # - An eager operator is a round trip through memory. Fusion removes the trips, not the arithmetic.
 # - Recompute what is cheaper to compute than to fetch, such as dropout's mask.
 # - A running maximum with a corrected sum makes softmax a summary that can be merged.
-# - A gradient over all rows needs partial sums per program and a small second reduction, without atomics.
+# - A gradient over all rows needs partial sums per program and a small second reduction.
 #
 # The deep dives hold three claims to judge, autotuning and a whole model. Next: `04_flash_attention`.
 #

@@ -23,10 +23,9 @@ def divide_kernel(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, values / values, mask=at < n)
 
 
-def divide(x, programs=2, launches=1):
-    out = torch.empty_like(x)
-    for _ in range(launches):
-        divide_kernel[(programs,)](x, out, x.numel(), BLOCK=16)
+def divide(x, programs=2, in_place=False):
+    out = x if in_place else torch.empty_like(x)
+    divide_kernel[(programs,)](x, out, x.numel(), BLOCK=16)
     return out
 
 
@@ -127,6 +126,15 @@ def test_reading_what_nobody_wrote_is_refused(cell):
     kernels.require_sound(replay(cell.add, x, "zeros"))
     with pytest.raises(CheckFailed, match="reads of memory that nothing has written, 10 ones"):
         kernels.require_sound(replay(cell.add, x, "empty"), "10 ones")
+
+
+def test_an_input_that_a_launch_overwrites_is_named(cell):
+    x = torch.ones(20)
+    kernels.require_separate(replay(cell.divide, x).require(x))
+    with pytest.raises(CheckFailed, match=r"that the launch reads, 20 ones(.|\n)*out of divide_kernel"):
+        kernels.require_separate(replay(cell.divide, x, in_place=True).require(x), "20 ones")
+    with pytest.raises(RuntimeError, match="counts only for right values"):
+        kernels.require_separate(replay(cell.divide, x))
 
 
 def test_a_call_on_no_elements_returns_their_shape_and_touches_nothing(cell):
