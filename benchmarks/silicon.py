@@ -61,6 +61,17 @@ _ENGINES = (
 )
 """Inference engines, and how the table calls them and their kernel inside a CUDA graph."""
 
+_TITLES = {
+    Gemm: "product",
+    QuantizingGemm: "product",
+    Prefill: "attention of prompts",
+    Decode: "attention while decoding",
+    Ring: "NCCL",
+    SwitchedRing: "NCCL",
+    CustomAllReduce: "all-reduce of",
+}
+"""How a case is called."""
+
 Predict = Callable[[Any, Table], np.ndarray]
 """Constants and rows; the seconds of each."""
 
@@ -80,7 +91,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.kind.__name__} {self.variant}, {self.device}"
+        return f"{_TITLES[self.kind]} {self.variant}, {self.device}"
 
     @property
     def held_out(self) -> np.ndarray:

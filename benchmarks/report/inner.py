@@ -8,7 +8,20 @@ from typing import Any
 
 from benchmarks.kernel_part import LIGER, OURS
 from benchmarks.report.evidence import Evidence
-from benchmarks.report.rows import FASTER, GAIN, HIGHER, LOSS, NEARLY, SAME, Row, beside, fact, verdict, within
+from benchmarks.report.rows import (
+    FASTER,
+    GAIN,
+    HIGHER,
+    LOSS,
+    NEARLY,
+    PUBLISHED,
+    SAME,
+    Row,
+    beside,
+    fact,
+    verdict,
+    within,
+)
 from benchmarks.result import readable
 from benchmarks.tables import span
 
@@ -127,3 +140,22 @@ def roofline(evidence: Evidence) -> Iterator[Row]:
     """The machine's rates as the library measures them, beside torch's own stopwatch."""
     for what in evidence.quantities(""):
         yield from beside(evidence, what, "threeloops.hardware", say=f"{what}, measured by the library", words=HIGHER)
+
+
+def silicon(evidence: Evidence) -> Iterator[Row]:
+    """The errors of predicted kernels on shapes left out of the fit, a row per kind of kernel."""
+    errors = evidence.facts["errors"]
+    for kind in dict.fromkeys(case.partition(", ")[0] for case in errors):
+        cases = {case.partition(", ")[2]: table for case, table in errors.items() if case.startswith(f"{kind}, ")}
+        ours = ", ".join(f"{device} {table['held out']['mean']:.1%}" for device, table in cases.items())
+        against = []
+        for peer in ("nearest shape", "data sheet"):
+            means = [table[peer]["mean"] for table in cases.values() if peer in table]
+            if means:
+                worse = [table["held out"]["mean"] >= table[peer]["mean"] for table in cases.values()]
+                outcome = (
+                    f"{LOSS} not smaller on {sum(worse)} of {len(worse)}" if any(worse) else f"{GAIN} smaller on all"
+                )
+                against.append((f"{peer}: {span(means, '{:.1%}'.format)}", outcome))
+        say = f"mean error of predicted times on shapes left out of the fit: {kind}"
+        yield fact(evidence, say, ours, *against, level=PUBLISHED)

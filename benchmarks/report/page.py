@@ -26,6 +26,7 @@ TOPICS: dict[str, dict[str, Summariser]] = {
         "replay": inner.replay,
         "roofline": inner.roofline,
     },
+    "Kernels beside NVIDIA's own measurements": {"silicon": inner.silicon},
     "Precision, memory, data": {
         "precision": training.precision,
         "memory": training.memory,

@@ -29,12 +29,12 @@ from benchmarks.silicon import cases, fit, judged
 H100 = sheet("H100 SXM")
 CASES = {case.name: case for case in cases()}
 DEMANDED = {  # the mean error on held-out shapes, and the 90th percentile if one is demanded
-    "Gemm bf16, H100 SXM": (0.08, 0.20),
-    "Gemm bf16, H200 SXM": (0.08, 0.20),
-    "Gemm bf16, A100 SXM 80GB": (0.08, None),
-    "Gemm bf16, B200": (0.10, None),
-    "Prefill bf16, H100 SXM": (0.09, None),
-    "Decode bf16, H100 SXM": (0.07, None),
+    "product bf16, H100 SXM": (0.08, 0.20),
+    "product bf16, H200 SXM": (0.08, 0.20),
+    "product bf16, A100 SXM 80GB": (0.08, None),
+    "product bf16, B200": (0.10, None),
+    "attention of prompts bf16, H100 SXM": (0.09, None),
+    "attention while decoding bf16, H100 SXM": (0.07, None),
 }
 
 
@@ -57,7 +57,7 @@ def test_collectives_are_predicted_within_a_tenth_on_average(device):
 
 
 @pytest.mark.parametrize(
-    "name", ["Gemm bf16, H100 SXM", "Prefill bf16, A100 SXM 80GB", "SwitchedRing all_reduce, H100 SXM"]
+    "name", ["product bf16, H100 SXM", "attention of prompts bf16, A100 SXM 80GB", "NCCL all_reduce, H100 SXM"]
 )
 def test_a_new_fit_gives_the_constants_of_the_library(name):
     pytest.importorskip("scipy")
@@ -68,7 +68,7 @@ def test_a_new_fit_gives_the_constants_of_the_library(name):
 
 def test_a_fit_on_wrong_times_does_not_pass_for_one():
     """The demanded errors can fail: with other constants, or with times of another device."""
-    case = CASES["Gemm bf16, H100 SXM"]
+    case = CASES["product bf16, H100 SXM"]
     constants = fitted(Gemm, "H100 SXM", "bf16")
     assert judged(case, replace(constants, stream=0.5))["held out"]["mean"] > 0.08
     assert judged(case, fitted(Gemm, "A100 SXM 80GB", "bf16"))["held out"]["mean"] > 0.08
