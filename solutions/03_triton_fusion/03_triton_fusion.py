@@ -1062,8 +1062,8 @@ with check("rmsnorm_backward", "what rmsnorm_backward moves, spills included", p
         run, x, w, r = norm_run(rows, columns, each, dtype)
         case = f"{rows} × {columns} {name_of(dtype)}, each = {each}"
         total, programs = run.traffic.total, -(-rows // each)
-        require_separate(run, case)
         check.equal(total.atomics, 0, what=f"atomic operations for {case}", hint="write partial sums")
+        require_separate(run, case)
         check.equal(math.prod(run.launches[0].grid), programs, what=f"programs for {case}", hint="⌈rows / each⌉")
         partial, sums = programs * 4 * columns, f"the partial sums ({programs} rows of {columns} float32)"
         check.true(
