@@ -18,7 +18,7 @@
 # %% [markdown]
 # # Why do fewer, fatter kernels win?
 #
-# ![Three kernels with trips to memory between them, above one kernel without](attachment:opening.png)
+# ![Three kernels with trips to memory between them, above one fused kernel](attachment:opening.png)
 #
 # `dropout(gelu(x + bias))` is one line of Python, but PyTorch runs it as three kernels. Each of them reads its input from
 # memory and writes its output back, and the next one fetches that output again. How much of the time goes into these
@@ -67,7 +67,7 @@ def uniform(seed, offsets):
 
 
 def loss_and_gradient(logits, targets, ignore_index, scale):
-    """What PyTorch gives in float64. An ignored row has neither a loss nor a gradient, whatever it holds."""
+    """Loss and gradient by PyTorch in float64. An ignored row has loss 0 and gradient 0, whatever it holds."""
     ignored = torch.tensor(targets) == ignore_index
     z = logits.double().masked_fill(ignored[:, None], 0.0).requires_grad_()
     losses = torch.nn.functional.cross_entropy(z, torch.tensor(targets), ignore_index=ignore_index, reduction="none")
@@ -76,7 +76,7 @@ def loss_and_gradient(logits, targets, ignore_index, scale):
 
 
 def norm_inputs(rows, columns, dtype=torch.float32, spread=1.0, epsilon=1e-6):
-    """dy, x, w and r of an RMSNorm, and the gradients that PyTorch's autograd gives in float64."""
+    """dy, x, w and r of an RMSNorm, and the gradients by PyTorch's autograd in float64."""
     x, dy = spread * seeded(rows, columns, seed=rows), seeded(rows, columns, seed=rows + 1)
     x, dy, w = x.to(dtype), dy.to(dtype), seeded(columns, seed=rows + 2, dtype=dtype)
     wide, scale = x.double().requires_grad_(), w.double().requires_grad_()
@@ -86,14 +86,14 @@ def norm_inputs(rows, columns, dtype=torch.float32, spread=1.0, epsilon=1e-6):
 
 
 def dropped_gradient(grad, x, bias, kept, p):
-    """The gradient that PyTorch's autograd gives in float64, where an element is kept, and elsewhere 0."""
+    """The gradient by PyTorch's autograd in float64: 0 for each dropped element."""
     z = (x.double() + bias.double()).requires_grad_()
     torch.nn.functional.gelu(z).backward(grad.double() / (1 - p))
     return torch.where(kept, z.grad, 0.0)
 
 
 def require_passes(run, x, bias, passes, case):
-    """`passes` over tensors of the size of x, and the bias in any number of requests: it comes from a cache."""
+    """Allow `passes` over tensors of the size of x, and any number of requests for the bias, because it is cached."""
     total = run.traffic.total
     require_separate(run, case)
     of_bias = sum(
@@ -108,7 +108,7 @@ def require_passes(run, x, bias, passes, case):
 
 
 def require_blocks(run, columns, block, case):
-    """Tiles of at most `block` elements and of at least a quarter of it, and not too many of them at a time."""
+    """Check that tiles have `block` elements at most and a quarter of that at least, and that few are held at once."""
     total, least = run.traffic.total, block // 4 if columns > block else 1
     require_separate(run, case)
     check.true(
@@ -117,11 +117,11 @@ def require_blocks(run, columns, block, case):
     )
     check.true(
         total.largest_tile >= least,
-        f"{case}: the largest tile has {total.largest_tile:,} elements, expected at least {least:,}: tiles follow `block`",
+        f"{case}: the largest tile has {total.largest_tile:,} elements, expected at least {least:,}: let `block` set the size of the tiles",
     )
     check.true(
         total.most_held <= 32 * block,
-        f"{case}: a program holds {total.most_held:,} elements at one time in all its tiles, expected at most 32 · {block} = {32 * block:,}, however long the row is",
+        f"{case}: a program holds {total.most_held:,} elements at once in all its tiles, expected at most 32 · {block} = {32 * block:,}, however long the row is",
     )
 
 
@@ -141,7 +141,7 @@ from threeloops.lab.drawings.inner import fusion
 
 predict(
     "chain",
-    "dropout(gelu(x + bias)) on 4,096 × 16,384 BF16 values: how many times the bytes of one fused kernel do PyTorch's three kernels move?",
+    "dropout(gelu(x + bias)) on 4,096 × 16,384 BF16 values: how many times as many bytes do PyTorch's three kernels move as one fused kernel?",
     unit="×",
 )
 TOKENS, WIDTH = 4096, 16384  # the hidden layer of an MLP of width 4,096
@@ -171,17 +171,17 @@ term("fusion")
 # %% [markdown]
 # Tests compare the values that a kernel returns with float64 results. Once they are right, the bytes that it moves count. A
 # **meter** runs the kernel in Triton's interpreter and sees every address. *Requested* bytes are those that programs ask
-# for. *Unique* bytes count each byte once per launch: even a perfect cache leaves these to memory. "PyTorch moves nothing"
-# means that the launcher allocates and launches, but does not fill, copy or convert. Inputs always keep their values.
+# for. *Unique* bytes count each byte once per launch: even a perfect cache cannot save these. "PyTorch moves nothing"
+# means that the launcher allocates and launches, but does not fill, copy or convert. Never change the inputs.
 #
-# A kernel stands in the same cell as its launcher, with all functions and constants that it uses. Write a constant as a
+# Put a kernel in its launcher's cell, with all functions and constants that it uses. Write a constant as a
 # number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`.
 #
 # ## 1 · Your first fused kernel
 #
 # The next cell holds a complete kernel and its launcher. With `n = 1000` and `block = 256` there are ⌈1000 / 256⌉ = 4
 # programs. Program 3 owns the offsets 768 to 1,023, and the mask switches off its last 24 **lanes** (a lane is one
-# element of a program's block). Run it: the meter reports 4,000 bytes loaded and stored.
+# element of a program's block). Run it: the meter reports 4,000 bytes loaded and 4,000 stored.
 #
 # For the exercise, take x of 3 columns. Its element 7 is in row 2 and column 7 mod 3 = 1, so its bias is `bias[1]`. With
 # x = 0.5 and bias 0.5 the result is gelu(1) = (1 + 0.6827) / 2 = 0.8413.
@@ -365,12 +365,12 @@ debrief(
 # dropout(gelu(x + bias)).
 #
 # - `x`, `bias` and dtypes are as in exercise 1, and `grad` is like `x`. Compute in float32, round once.
-# - Element *i* = row · columns + column is kept where `tl.rand(seed, i) >= p`, for every seed from 0 up to 2⁶³. There the
-#   result is grad · gelu′(z) / (1 − p), elsewhere 0, even where `grad` is infinite or NaN.
+# - Element *i* = row · columns + column is kept if `tl.rand(seed, i) >= p`, for every seed from 0 up to 2⁶³. Its result
+#   is grad · gelu′(z) / (1 − p). A dropped element gets 0, even if its `grad` is infinite or NaN.
 # - `0 <= p < 1`. Any other `p`, NaN included, raises a `ValueError` that contains `p = ` and the value, even if `x` has
 #   no rows.
-# - One launch. Elements of `grad` and `x` are read at most once, and those of the result are written once. Nothing else
-#   is read or written: no mask, no zeros.
+# - One launch. Elements of `grad` and `x` are read at most once, and those of the result are written once. Besides
+#   these, only the bias is read: no mask, no zeros.
 
 
 # %% tags=["demo"]
@@ -395,7 +395,7 @@ if INTERPRETED:
 # %% nbgrader={"grade": false, "grade_id": "dropout_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
 def dropout_backward_kernel(grad, x, bias, out, n, columns, p, seed, BLOCK: tl.constexpr):
-    """The gradient of x, with the mask of the forward pass made anew."""
+    """The gradient of x, with the forward mask recomputed."""
     ### BEGIN SOLUTION
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -421,11 +421,11 @@ def dropout_backward(grad: torch.Tensor, x: torch.Tensor, bias: torch.Tensor, p:
 
 # %% nbgrader={"grade": true, "grade_id": "dropout_backward_test_values", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check(
-    "dropout_backward", "the gradient, and its mask", part="values", hidden="other sizes, seeds and p, in both dtypes"
+    "dropout_backward", "the gradient and its mask", part="values", hidden="other sizes, seeds and p, in both dtypes"
 ):
 
     def mask_cause(got, kept):
-        """What an answer's own mask shows: nothing dropped, all dropped, the opposite mask, or one that repeats."""
+        """The fault that the result's mask shows: nothing dropped, all dropped, the opposite mask, or one that repeats."""
         if got.isnan().any():
             return ""
         mask, columns = (got != 0).flatten(), got.shape[1]
@@ -438,8 +438,8 @@ with check(
         for period in (columns, 64, 128, 256, 512, 1024, 2048):
             if period < len(mask) and bool((mask[period:] == mask[:-period]).all()):
                 whose = "row" if period == columns else f"block of {period}"
-                return f"the mask repeats every {period} elements, as if it were counted from the start of each {whose}"
-        return "element i is kept where tl.rand(seed, i) >= p"
+                return f"the mask repeats every {period} elements, as if elements were counted from the start of each {whose}"
+        return "element i is kept if tl.rand(seed, i) >= p"
 
     def backward_check(grad, x, bias, p, seed, kept, expected, case, slips=None):
         run, fine = replay(dropout_backward, grad, x, bias, p, seed), x.dtype == torch.float32
@@ -532,7 +532,9 @@ with check("dropout_backward", "what dropout_backward moves", part="traffic", hi
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "dropout_backward_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("dropout_backward", "p, seeds, no rows, infinite gradients", part="edges", hidden="them at other places"):
+with check(
+    "dropout_backward", "p, seeds, no rows, infinite gradients", part="edges", hidden="other p, seeds and infinities"
+):
 
     def unkept_check(value, seed):
         """Dropped elements whose gradient is infinite or NaN, and kept ones whose gradient is 1, all at z = 0."""
@@ -575,8 +577,8 @@ debrief(
     not matter, and forward and backward agree without exchanging a byte. PyTorch's mask has one byte per element: here it
     would be written once and read once, for nothing.
 
-    The rule is more general: recompute what is cheaper to compute than to fetch. Philox takes ten rounds of 4
-    multiplications, 4 exclusive ors and 2 additions of integers, and a kernel that waits for memory has time for them.""",
+    The rule is more general: recompute what is cheaper to compute than to fetch. Philox takes ten rounds, each of
+    4 integer multiplications, 4 exclusive ors and 2 additions. A kernel that waits for memory has time for them.""",
     parts=("values", "traffic", "edges"),
 )
 
@@ -584,15 +586,15 @@ debrief(
 # ## 3 · Softmax in two passes instead of three
 #
 # softmax(x)ᵢ = exp(xᵢ − m) / Σ exp(xⱼ − m), where m is the largest value of the row, subtracted so that nothing
-# overflows. If a row fits into one **tile**, the values that a program loads at once, the program reads it once, as in the
-# next cell. Masked lanes load −inf, which neither raises the maximum nor adds to the sum. Without `other`, what they hold
-# is undefined.
+# overflows. A **tile** is the block of values that a program loads at once. A row that fits into one tile is read once, as
+# in the next cell. Masked lanes load −inf, which neither raises the maximum nor adds to the sum. Without `other`, their values
+# are undefined.
 #
 # A vocabulary of 128,000 does not fit. Read literally, the formula then takes three passes over the row: find the maximum,
 # sum the exponentials, write the quotients. The **online softmax** ([Milakov and Gimelshein
 # 2018](https://arxiv.org/abs/1805.02867)) merges the first two. It walks along the row in blocks, with a running maximum
-# *m* and a running sum *s* of exp(xⱼ − m). When a block brings a larger maximum m′, the old sum was measured against the
-# wrong reference, and one factor corrects it:
+# *m* and a running sum *s* of exp(xⱼ − m). When a block brings a larger maximum m′, the old sum still refers to m, and
+# one factor corrects it:
 #
 # > s ← s · exp(m − m′) + Σ exp(xⱼ − m′)
 #
@@ -607,7 +609,7 @@ debrief(
 # Do the exercise in steps: short rows, then long rows of ordinary values, then rows that begin with −inf. There the first
 # maximum is −inf, and −inf − (−inf) is NaN: as long as the maximum is −inf, subtract 0 instead.
 #
-# Every graded kernel is also compiled for an H100, and the compiler wants a variable to have one type before and after a
+# Every graded kernel is also compiled for an H100, and the compiler requires a variable to keep its type throughout a
 # loop. So begin a sum with `0.0`, not with `0`.
 #
 # ### Exercise 3 (24 points)
@@ -618,8 +620,8 @@ debrief(
 # - One program per row. Use `BLOCK=block` (a power of two, 16 or more), and keep one block at a time.
 # - `columns <= block`: each element is read **once**. Longer rows are read **twice**. Each element is written once, and
 #   PyTorch moves nothing.
-# - Entries and whole blocks may be −inf, but not a whole row. Values may be as large as ±10,000, and there too the result
-#   is right to 2 · 10⁻⁵: subtract m before you multiply by anything. A row that holds a NaN, even among −inf at its
+# - Entries and whole blocks may be −inf, but not a whole row. Values may reach ±10,000, and even there the result must be
+#   right to 2 · 10⁻⁵: subtract m before you multiply by anything. A row that holds a NaN, even among −inf at its
 #   start, becomes NaN throughout, and no other row does. `x` may have no rows.
 
 
@@ -766,13 +768,13 @@ with check("softmax", "how often a row is read, and in which tiles", part="block
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "softmax_test_edges", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("softmax", "−inf, NaN and large values", part="edges", hidden="them at other places"):
+with check("softmax", "−inf, NaN and large values", part="edges", hidden="such values at other places"):
     infinity = float("inf")
 
     def hard(x, what, cause):
         run = replay(softmax, x, 16)
         if not (torch.is_tensor(run.outputs) and run.outputs.isnan().any()):
-            cause = "subtract before anything else: x times a constant is rounded in float32, and x − m hardly is"
+            cause = "subtract before anything else: rounding x times a constant to float32 loses digits, and x − m loses almost none"
             cause = cause if x[x.isfinite()].abs().max() > 1000 else ""
         check.close(
             run.outputs, x.double().softmax(-1), rtol=2e-5, atol=1e-7, what=f"softmax of {what}, block 16", hint=cause
@@ -795,14 +797,14 @@ with check("softmax", "−inf, NaN and large values", part="edges", hidden="them
     spoilt = seeded(3, 40)
     spoilt[1, 20] = float("nan")
     run = replay(softmax, spoilt, 16)
-    check.equal(run.outputs[1].isnan().sum().item(), 40, what="NaN in a row of 40 that holds one NaN")
+    check.equal(run.outputs[1].isnan().sum().item(), 40, what="number of NaN in a row of 40 that holds one NaN")
     check.close(run.outputs[::2], spoilt[::2].double().softmax(-1), rtol=1e-5, what="the rows beside a row with NaN")
     early = torch.cat([blank, seeded(1, 8)], 1)
     early[0, 5] = float("nan")
     check.equal(
         replay(softmax, early, 16).outputs.isnan().sum().item(),
         40,
-        what="NaN in a row of 40 that begins with 32 × −inf, of which element 5 is NaN",
+        what="number of NaN in a row of 40 that begins with 32 × −inf, of which element 5 is NaN",
         hint="keep the sum while the maximum is −inf: it may be NaN, and setting it to 0 loses that",
     )
     nothing = torch.empty(0, 8, device=device())
@@ -821,13 +823,13 @@ hint(
     "softmax",
     "Start with `maximum = -float('inf')` and `total = 0.0`, and loop with `for first in range(0, columns, BLOCK):`.",
     "A short row is a special case: `if columns <= BLOCK:` is allowed in a kernel, and its body is the worked example.",
-    "What to subtract is `tl.where(raised == -float('inf'), 0.0, raised)`, from the values and from the old maximum.",
+    "Subtract `tl.where(raised == -float('inf'), 0.0, raised)` from the values and from the old maximum.",
 )
 debrief(
     "softmax",
-    """The pair (m, s) is a summary of the part of the row seen so far. Two summaries can be merged in any order, so the
-    maximum does not have to be known before the sum is begun, and three reads and a write become two reads and a write:
-    three quarters of the traffic.
+    """The pair (m, s) is a summary of the part of the row seen so far. Summaries can be merged in any order, so the sum
+    can begin before the maximum is known. Three reads and a write become two reads and a write, three quarters of the
+    traffic.
 
     Because summaries can be merged, parts of a row can be summarised by different programs, and even on different GPUs.
     FlashAttention, the next lab, adds a third number to the pair.""",
@@ -851,8 +853,8 @@ debrief(
 # adds (0.849, 1.131) to dw.
 #
 # A program can finish dx of its rows alone, one row at a time. But dw belongs to the columns, and every program has a part
-# of it. With **atomics** (additions that take turns at an address) they would queue, and the sum would depend on who came
-# first. Instead each program sums its part of dw in registers and writes one row of **partial sums**: `columns` float32
+# of it. With **atomics** (additions that take turns at an address) programs would queue, and the sum would depend on their
+# order. Instead each program sums its part of dw in registers and writes one row of **partial sums**: `columns` float32
 # values. A second, small reduction adds these rows up, in the same order every time.
 #
 # How many rows, k, should a program take? Two costs pull in opposite directions.
@@ -860,13 +862,13 @@ debrief(
 # - *Bytes.* For each column, k rows cost 6k bytes for x, dy and dx in 16 bits. The partial sums add 4 bytes written and
 #   4 read.
 # - *Idle SMs.* An H100 SXM has 132 **SMs** (the processors that run programs). If the programs are dealt out evenly, the
-#   busiest SM has ⌈programs / 132⌉ of them, and the kernel takes as long as it does.
+#   busiest SM has ⌈programs / 132⌉ of them, and the kernel takes as long as that SM.
 #
 # With 2,048 rows and k = 10, the partial sums add 8 / 60 = 13%. There are 205 programs, so some SMs have two of them, or 20
 # rows, and others have 10: the busiest SM has 29% more than its share of 2,048 / 132 = 15.5 rows.
 #
 # The next cell computes dx. Its `num_warps=8` gives each program 256 threads, whose registers hold a row of 4,096 columns.
-# With too few registers values **spill** to memory.
+# With too few registers, values **spill** to memory.
 #
 # ### Exercise 4 (20 points)
 #
@@ -919,7 +921,7 @@ from threeloops.inner.codegen import inspect
 
 predict(
     "spill",
-    "At 4,096 columns rmsnorm_dx keeps three rows of float32 in registers: w, x and g. A warp has 32 threads, and a thread has at most 255 registers. With how few warps does nothing spill?",
+    "At 4,096 columns rmsnorm_dx keeps three rows of float32 in registers: w, x and g. A warp has 32 threads, and a thread has at most 255 registers. What is the smallest number of warps with which nothing spills?",
     options=("1", "2", "4", "8"),
 )
 wide, column, single = (torch.empty(*s, dtype=d, device="meta") for s, d in (
@@ -1143,8 +1145,8 @@ debrief(
     order of every addition is fixed, so two runs agree bit for bit, which atomics cannot promise.
 
     The number of rows per program is a compromise between bytes and idle SMs. One program per SM, ⌈rows / 132⌉ rows each,
-    meets both bounds. Rounding down does not: at 2,048 rows it gives 15, hence 137 programs, and five SMs do the work of
-    two. Kernels in production choose the same way: Liger's RMSNorm launches one program per SM.""",
+    meets both bounds. Rounding down does not: at 2,048 rows it gives 15, hence 137 programs, so five SMs have two
+    programs each. Kernels in production choose the same way: Liger's RMSNorm launches one program per SM.""",
     parts=("values", "traffic", "rows"),
 )
 
@@ -1160,9 +1162,9 @@ debrief(
 #
 # Eager PyTorch writes all log-probabilities, picks one per row, fills a second tensor of that size, and reads both for the
 # gradient. With a vocabulary of 128,256 and 16,384 tokens one such tensor takes 8.4 GB in float32. The next cell computes
-# the loss alone, for rows that fit into a tile. Extend it in two steps: first rows by blocks, with the first pass of
-# your softmax kernel, then the gradient in the same one. It need not wait for a backward pass, because logits and
-# target determine the gradient of a mean of losses up to one factor: `scale`, for example 1 / rows. (Offsets beyond 2³¹
+# the loss alone, for rows that fit into a tile. Extend it in two steps: first long rows, with the first pass of your
+# softmax kernel, then the gradient, in the same kernel. The gradient need not wait for a backward pass, because logits and
+# target determine it up to one factor: `scale`, for example 1 / rows for a mean of losses. (Offsets beyond 2³¹
 # need `row.to(tl.int64)`.)
 #
 # ### Exercise 5 (24 points)
@@ -1173,12 +1175,12 @@ debrief(
 # - `logits` (rows, vocabulary), contiguous, float32 or float16; `targets` (rows,) int64, each a column or `ignore_index`.
 #   Compute in float32. losses (rows,) are float32 and **not** scaled. gradient = scale · (softmax(logits) −
 #   one_hot(targets)), in the shape and dtype of the logits.
-# - One program per row, with `BLOCK=block` and one block at a time. Logits are read at most twice, and one more element per
-#   row for the target. The gradient is written once, and PyTorch moves nothing.
+# - One program per row, with `BLOCK=block` and one block at a time. Logits are read at most twice, plus one element per row
+#   for the target. The gradient is written once, and PyTorch moves nothing.
 # - A row whose target is `ignore_index`, whatever number that is, has loss 0 and a gradient of zeros. Its logits may be NaN,
-#   and NaN · 0 is NaN, so it is easiest to decide about such a row before any logit is read.
-# - Other rows may hold −inf, in whole blocks too, but not at the target and not everywhere. Values may be as large as
-#   ±10,000, and there too the losses are right to 2 · 10⁻⁵ (or 10⁻⁶). `logits` may have no rows.
+#   and NaN · 0 is NaN, so it is easiest to check for such a row before reading any logit.
+# - Other rows may hold −inf, in whole blocks too, but not at the target and not everywhere. Values may reach ±10,000,
+#   and even there the losses must be right to 2 · 10⁻⁵ (relative) or 10⁻⁶ (absolute). `logits` may have no rows.
 
 
 # %% tags=["demo"]
@@ -1330,7 +1332,9 @@ with check("cross_entropy", "what cross_entropy moves, and in which tiles", part
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "cross_entropy_test_edges", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("cross_entropy", "ignored rows, NaN, −inf and large values", part="edges", hidden="them at other places"):
+with check(
+    "cross_entropy", "ignored rows, NaN, −inf and large values", part="edges", hidden="such values at other places"
+):
 
     def edge_check(logits, targets, ignore, block, what):
         run = replay(cross_entropy, logits, torch.tensor(targets), ignore, 1.0, block)
@@ -1346,7 +1350,11 @@ with check("cross_entropy", "ignored rows, NaN, −inf and large values", part="
                 cause = "subtract the maximum before tl.exp; before the first finite logit there is none, and −inf − (−inf) is NaN"
             else:
                 large = logits[row].isfinite().any() and logits[row][logits[row].isfinite()].abs().max() > 1000
-                cause = "two large numbers were rounded before they were subtracted: m and z[t] first" if large else ""
+                cause = (
+                    "two large numbers were rounded before they were subtracted: subtract z[t] from m first"
+                    if large
+                    else ""
+                )
             check.close(losses[row], exact[row], rtol=2e-5, atol=1e-6, what=f"loss of {place}", hint=cause)
             check.close(gradient[row], expected[row], rtol=1e-4, atol=1e-6, what=f"gradient of {place}", hint=cause)
 
@@ -1385,8 +1393,8 @@ hint(
 )
 debrief(
     "cross_entropy",
-    """A loss and its gradient share almost all of their work. Because the factor that will come from above is known (scale),
-    the kernel need not wait for a backward pass: the logits are read twice, the gradient is written once, and no
+    """A loss and its gradient share almost all of their work. The factor that the backward pass would bring
+    (scale) is known in advance, so the kernel need not wait for it: the logits are read twice, the gradient is written once, and no
     probability ever reaches memory. Kernels in production even write the gradient over the logits.
 
     Eager PyTorch makes 6 passes over tensors of this size and keeps the log-probabilities from forward to backward. The
@@ -1517,7 +1525,7 @@ def train(operators, steps):
 
 
 def bytes_of_a_step(operators):
-    """Bytes by kind. The meter sees kernels; what Triton's interpreter does inside of PyTorch is left out."""
+    """The bytes of a step, by kind. The meter counts kernels; PyTorch calls by Triton's interpreter are left out."""
     weights = fresh_weights()
     with meter() as kernels, eager_traffic() as ran:
         batch_loss(weights, operators, 0).backward()
@@ -1583,7 +1591,7 @@ def compiled(function, given):
     with warnings.catch_warnings(), torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
         warnings.filterwarnings(
             "ignore", "dynamo_pgo force disabled"
-        )  # so are all caches: a cached result counts nothing
+        )  # caches are off on purpose: a cached result leaves the counters at 0
         _, sources = run_and_get_code(torch.compile(function), *given)
     text = "\n".join(sources)
     return counters["inductor"]["fuse_attention"], len(KERNEL.findall(text)), SDPA in text
@@ -1614,23 +1622,23 @@ with reveal("compiled"):
         )
 
 # %% [markdown]
-# The compiler also applies rewrites from a list of patterns. What matches none stays as it is.
+# The compiler also applies rewrites from a list of patterns. Code that matches none stays as it is.
 #
 # ## What to remember
 #
 # - An eager operator is a round trip through memory. Fusion removes the trips, not the arithmetic.
 # - Recompute what is cheaper to compute than to fetch, such as dropout's mask.
-# - A running maximum with a corrected sum makes softmax a summary that can be merged.
+# - A running maximum and a corrected sum summarise a softmax, and summaries can be merged.
 # - A gradient over all rows needs partial sums per program and a small second reduction.
 #
-# The deep dives hold three claims to judge, autotuning and a whole model. Next: `04_flash_attention`.
+# The deep dives judge three claims, and cover autotuning and a whole model. Next: `04_flash_attention`.
 #
 # ## In your own words
 #
 # A colleague proposes to fuse the whole MLP, two matmuls with a GELU between them, into one kernel, "because fusion saves
 # memory traffic". With width 4,096, hidden width 16,384 and 8,192 tokens in BF16, input and output take 67 MB each, the
-# hidden layer 268 MB, and each of the two weight matrices 134 MB. What would be saved, what would have to stay on the chip
-# for it (an SM has 227 KiB of shared memory for a program), and what do you answer?
+# hidden layer 268 MB, and each of the two weight matrices 134 MB. What would this save, what would have to stay on the
+# chip (an SM has 227 KiB of shared memory for a program), and what do you answer?
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # *Your answer: the numbers, then the verdict.*

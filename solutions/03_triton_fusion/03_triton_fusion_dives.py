@@ -17,7 +17,7 @@
 # # Why do fewer, fatter kernels win? Deep dives
 #
 # These sections are complete and ungraded. They judge three claims about fusion, show what it saves for small and for
-# large tensors, and look into a compiled kernel. They can be read in any order.
+# large tensors, and examine compiled kernels. They can be read in any order.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -56,7 +56,7 @@ audit(
     "× the traffic",
     "model",
     "needs a GPU",
-    how="bytes are counted: four element-wise operators move 8 passes over the data, one kernel 2. Both are limited by memory, so 4× is also the most by which the time of a large tensor can shrink. How much it does shrink has to be measured on a GPU",
+    how="bytes are counted: four element-wise operators make 8 passes over the data, one kernel makes 2. Both are limited by memory, so a large tensor can be computed at most 4× faster. The actual factor has to be measured on a GPU",
 )
 
 # %% [markdown]
@@ -78,7 +78,7 @@ SHADES = [palette.sky, palette.orange, palette.green, palette.purple]
 
 
 def spans_of(kernels, card, tokens, launch):
-    """Launch, begin and length, in µs, of each kernel, and when the device is done."""
+    """The name, launch, begin and length of each kernel, and the time when the device is done, in µs."""
     host, free, spans = 0.0, 0.0, []
     for name, (reads, writes) in kernels.items():
         host += launch
@@ -207,13 +207,14 @@ axes.axhline(10, color=palette.grey, ls="--", lw=1.2)
 axes.text(3.2, 60, "bytes of the partial sums", color=palette.orange)
 axes.text(46, 62, "rows of the busiest SM", color=palette.blue, ha="right")
 axes.text(MOST, 11, "10%", color=palette.grey, ha="right", va="bottom")
-axes.set(xlim=(0.5, MOST + 0.5), ylim=(0, 140), xlabel="rows per program", ylabel="% above the least")
-axes.set_title(f"{ROWS:,} rows on {SMS} SMs: below 10% where green")
+axes.set(xlim=(0.5, MOST + 0.5), ylim=(0, 140), xlabel="rows per program", ylabel="% above the minimum")
+axes.set_title(f"{ROWS:,} rows on {SMS} SMs: green where both are at most 10%")
 with reveal("partials"):
     show.figure(fig, "bytes that the partial sums add, and rows of the busiest SM, for 1 to 64 rows per program")
     print(
-        "The bytes fall with every row more. The busiest SM has whole programs, so its share jumps: it is small just after\n"
-        "the programs fit into one round fewer, at 16 rows (256 programs, two per SM) and at 32 (128 programs, one per SM)."
+        "The bytes fall as each program takes more rows. The busiest SM has whole programs, so its share moves in jumps. It is\n"
+        "smallest where a round of programs just drops out: at 16 rows (256 programs, at most two per SM) and at 32 (128\n"
+        "programs, one per SM)."
     )
     term("partial sum")
 
@@ -262,8 +263,8 @@ with reveal("loss"):
 # %% [markdown]
 # The two operators of the loss itself touch little of their input: forward picks one log-probability per row, and
 # backward writes −1/tokens at the targets and zeros elsewhere. The eager operators are counted as if each tensor moved
-# once, the fused kernel with both of its readings. If its second reading came from the cache, it would make 2 passes, and
-# the factor would be 3.
+# once, the fused kernel with both of its reads of the logits. If the second read came from the cache, the kernel would
+# make 2 passes, and the factor would be 3.
 #
 # Memory is the other half of the gain, because eager PyTorch keeps the log-probabilities from forward to backward. The
 # library's `fused_linear_cross_entropy` goes one step further and never has all logits at once: it takes a chunk of
@@ -306,7 +307,7 @@ if INTERPRETED:
         norm_gelu_dropout_kernel[(rows,)](x, scale, shift, out, columns, 0.1, 3, BLOCK=1024)
     kept = out != 0
     torch.testing.assert_close(out[kept], (torch.nn.functional.gelu(normed) / 0.9)[kept], rtol=1e-4, atol=1e-5)
-    on_meta = [each.to("meta") for each in (x, scale, shift, out)]
+    on_meta = [tensor.to("meta") for tensor in (x, scale, shift, out)]
     (code,) = inspect(partial(norm_gelu_dropout_kernel[(rows,)], *on_meta, columns, 0.1, 3, BLOCK=1024), "sm_90")
     ratio = round(sum(o.bytes for o in operators) / traffic.total.unique_bytes, 2)
     with reveal("fuse-1"):
@@ -329,7 +330,7 @@ if INTERPRETED:
 #
 # Fusion is not only for element-wise chains. Three projections of the same input are three matmuls that read it three
 # times. With the weights stacked they are one matmul, which reads it once. The library's `qkv_projection` also stores each
-# head where attention wants it, as (batch, heads, sequence, head_dim), so that no transpose has to be copied.
+# head where attention wants it, as (batch, heads, sequence, head_dim), so that no transposed copy is needed.
 
 # %% tags=["demo"]
 import inspect as python_inspect
@@ -343,13 +344,13 @@ print(python_inspect.getdoc(python_inspect.getmodule(qkv_projection)))
 # ## Choosing the block
 #
 # `@triton.autotune` compiles a kernel in several configurations, times each on the first call with a new key, and keeps the
-# fastest. What it chooses between can be read without a GPU. Here a softmax over rows of 4,096 is compiled for an H100 with
-# different numbers of warps. A thread has at most 255 registers, and an SM has room for 64 warps.
+# fastest. Its candidates can be inspected without a GPU. Here a softmax over rows of 4,096 is compiled for an H100 with
+# different numbers of warps. A thread has at most 255 registers. An SM has 65,536 registers, and room for 64 warps.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "one_warp",
-    "A row of 4,096 BF16 values in a single warp, held in float32: what percentage of the 64 warps can be resident?",
+    "A row of 4,096 BF16 values in a single warp, held in float32: what percentage of an SM's 64 warps can be resident?",
     unit="%",
 )
 
@@ -393,13 +394,13 @@ with reveal("one_warp"):
 # %% [markdown]
 # One warp needs many registers per thread, so that only a few of 64 warps fit. But each thread then has 16 loads of 16
 # bytes in flight, and a reduction inside a warp needs no barrier. Sixteen warps have full occupancy, but each reduction
-# crosses warps through shared memory, and all of them wait there. The table says what is traded. Which setting is faster
+# crosses warps through shared memory, and all of them wait there. The table shows the trade-off. Which setting is faster
 # has to be measured on a GPU.
 #
 # ## Does the whole model notice?
 #
-# The last claim names a gain for a whole model. Before you judge it, count where the bytes of a training step of the course's GPT go,
-# operator by operator, with eager PyTorch.
+# The last claim names a gain for a whole model. Before you judge it, look at where the bytes of a training step of the
+# course's GPT go, operator by operator, with eager PyTorch.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -477,12 +478,12 @@ else:
         "% of the bytes",
         "CPU",
         "needs a GPU",
-        how="share of an eager step's traffic outside matmuls and attention, counted for a small GPT: that is what fusion can shrink. The time has to be measured on a GPU; there this cell measures it",
+        how="share of an eager step's traffic outside matmuls and attention, counted for a small GPT: fusion can shrink only this part. The time has to be measured, which this cell does on a GPU",
     )
 
 # %% [markdown]
 # Bytes are not time. The matmuls of a large model are limited by arithmetic, and their bytes move while they compute. The
-# rest has little arithmetic, so its bytes are what it waits for. The share of *time* that fusion can win therefore depends
+# rest has little arithmetic, so it waits for its bytes. The share of *time* that fusion can win therefore depends
 # on the width of the model: the matmuls grow with its square, the rest with the width itself. A small model gains much and
 # a large one little, so a percentage says little unless the width is given with it.
 

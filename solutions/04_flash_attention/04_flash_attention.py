@@ -120,7 +120,7 @@ def wide(values):
 
 
 def band(queries, keys, last=None, first=None):
-    """(queries, keys): True where first ≤ key − query ≤ last; None is no bound."""
+    """(queries, keys): True where first ≤ key − query ≤ last. None means no bound."""
     visible = torch.ones(queries, keys, dtype=torch.bool)
     visible = visible if last is None else visible.tril(last)
     return visible if first is None else visible.triu(first)
@@ -143,7 +143,7 @@ def by_scores(scores, values, queries, dtype=torch.float32):
 
 
 def odd(run, got, visible):
-    """What NaN or infinity in an output tells, without a look at the right values."""
+    """The fault that NaN or infinity in an output shows, without comparing it with the right values."""
     if not torch.is_tensor(got) or got.ndim < 2 or got.shape[-2] != len(visible):
         return ""
     if got.isinf().any() and got.dtype == torch.float16:
@@ -165,7 +165,12 @@ def require_values(run, q, k, v, visible, case, fine=(1e-4, 1e-5)):
     check.shape(lse, tuple(logs.shape), what=f"lse of {case}")
     blind = logs == -math.inf
     nothing = (lse == -math.inf).tolist()
-    check.equal(nothing, blind.tolist(), what=f"whether lse is −inf, {case}", hint="where nothing is seen")
+    check.equal(
+        nothing,
+        blind.tolist(),
+        what=f"whether lse is −inf, {case}",
+        hint="lse is −inf exactly for the queries that see nothing",
+    )
     got, logs = lse[~blind], logs[~blind]
     cause = "that is the logarithm to base two" if alike(got, logs / math.log(2)) else ""
     if alike(got, logs, 5e-3):
@@ -193,7 +198,7 @@ def require_work(run, q, k, v, visible, case, *, tiles, every, tile_flops, loade
         total.tf32_flops,
         0,
         what=f"FLOPs in TF32, {case}",
-        hint='without input_precision="ieee" a product of float32 is rounded to TF32',
+        hint='without input_precision="ieee", the float32 inputs of a product are rounded to TF32',
     )
     check.equal(
         total.requested_loaded,
@@ -204,9 +209,9 @@ def require_work(run, q, k, v, visible, case, *, tiles, every, tile_flops, loade
     check.equal(total.requested_stored, stored, what=f"bytes written, {case}", hint="out and lse, once each")
     check.true(
         total.most_held <= 32 * largest,
-        f"{case}: a program holds {total.most_held:,} elements at one time in all its tiles, expected at most 32 · {largest:,}; usually the scores of every tile are kept until the end",
+        f"{case}: a program holds {total.most_held:,} elements at once in all its tiles, expected at most 32 · {largest:,}; the usual cause is keeping the scores of every tile until the end",
     )
-    check.equal([f.message for f in run.traffic.findings], [], what=f"what the meter objects to, {case}")
+    check.equal([f.message for f in run.traffic.findings], [], what=f"faults that the meter found, {case}")
 
 
 def require_rounded(launcher, *args, lead=()):
@@ -236,16 +241,16 @@ show.figure(
 # %% [markdown]
 # FlashAttention ([Dao et al. 2022](https://arxiv.org/abs/2205.14135), [Dao 2023](https://arxiv.org/abs/2307.08691); for
 # Hopper [Shah et al. 2024](https://arxiv.org/abs/2407.08608)) never makes the table. You will count what it moves, find the
-# algebra behind it, write the kernel in four steps, and write a piece of its backward pass.
+# algebra behind it, write the kernel step by step, and write a piece of its backward pass.
 #
 # ## 1 · Which tiles are visited
 #
 # A program owns a block of `block_m` queries. It walks along the keys in **tiles** of `block_n`, and keeps its part of the
 # output in registers until the end.
 #
-# A **causal** mask hides later keys. If there are more keys than queries, as in decoding, the queries are the *last* ones:
-# query *i* sees key *j* where j ≤ i + (keys − queries). With a **sliding window** it sees only the last *w* of those keys,
-# where also j > i + (keys − queries) − w. A tile that no query of the block sees need not be loaded. A partly visible one
+# A **causal** mask hides later keys. If there are more keys than queries, as in decoding, the queries are at the *last*
+# positions: query *i* sees key *j* if j ≤ i + (keys − queries). With a **sliding window** it sees only the last *w* of those
+# keys: those with j > i + (keys − queries) − w. A tile that no query of the block sees need not be loaded. A partly visible one
 # is computed in full, and masked.
 #
 # *Worked example.* 6 causal queries and 8 keys, blocks of 4 queries and tiles of 2 keys. Query 0 sees keys 0 to 2, query 3
@@ -254,11 +259,11 @@ show.figure(
 #
 # ### Exercise 1 (10 points)
 #
-# `visible_tiles(p: Problem, block_m, block_n) -> list[tuple[int, int]]`: for each block of queries, from the first, the
-# pair (first, end) of tile numbers: tiles first … end − 1 are visited.
+# `visible_tiles(p: Problem, block_m, block_n) -> list[tuple[int, int]]`: for each block of queries, in order, the
+# pair (first, end) of tile numbers: tiles first to end − 1 are visited.
 #
 # - A tile is visited **if and only if** it holds a key that exists and that at least one existing query of the block sees.
-#   If there is none: (0, 0).
+#   If there is no such tile: (0, 0).
 # - `p.causal` and `p.window` (an int of at least 1, or None) are the rules above. A window implies the causal rule.
 
 
@@ -295,7 +300,7 @@ with check("tiles", "tiles without a mask and with a causal one", part="mask", h
     tiles_check(
         [(0, 3), (0, 4)],
         {
-            "these are the tiles of the first queries: the queries are the last of the keys": [(0, 2), (0, 3)],
+            "these are the tiles of the rule j ≤ i: the queries are at the last positions": [(0, 2), (0, 3)],
             "these are all tiles": [(0, 4), (0, 4)],
         },
         Problem(6, 8, 64, causal=True),
@@ -305,7 +310,7 @@ with check("tiles", "tiles without a mask and with a causal one", part="mask", h
     tiles_check(
         [(0, 3), (0, 4)],
         {
-            "these are the tiles of the first queries: the queries are the last of the keys": [(0, 2), (0, 3)],
+            "these are the tiles of the rule j ≤ i: the queries are at the last positions": [(0, 2), (0, 3)],
             "these are all tiles": [(0, 4), (0, 4)],
             "these are the tiles of j < i + (keys − queries): that key is seen too": [(0, 2), (0, 4)],
         },
@@ -318,7 +323,7 @@ with check("tiles", "tiles without a mask and with a causal one", part="mask", h
     )
     tiles_check(
         [(0, 2)],
-        {"these are the tiles of the first queries: the queries are the last of the keys": [(0, 1)]},
+        {"these are the tiles of the rule j ≤ i: the queries are at the last positions": [(0, 1)]},
         Problem(3, 100, 64, causal=True),
         16,
         64,
@@ -326,7 +331,7 @@ with check("tiles", "tiles without a mask and with a causal one", part="mask", h
     tiles_check(
         [(0, 0), (0, 0), (0, 1), (0, 2), (0, 3)],
         {
-            "these are the tiles of the first queries: the queries are the last of the keys": [(0, 1), (0, 2), (0, 3)],
+            "these are the tiles of the rule j ≤ i: the queries are at the last positions": [(0, 1), (0, 2), (0, 3)],
             "these are all tiles": [(0, 3), (0, 3), (0, 3), (0, 3), (0, 3)],
         },
         Problem(20, 12, 64, causal=True),
@@ -336,7 +341,7 @@ with check("tiles", "tiles without a mask and with a causal one", part="mask", h
     tiles_check(
         [(0, 0), (0, 2), (0, 4), (0, 4)],
         {
-            "these are the tiles of the first queries: the queries are the last of the keys": [(0, 2), (0, 4)],
+            "these are the tiles of the rule j ≤ i: the queries are at the last positions": [(0, 2), (0, 4)],
             "these are all tiles": [(0, 4), (0, 4), (0, 4), (0, 4)],
         },
         Problem(100, 60, 64, causal=True),
@@ -373,7 +378,7 @@ with check("tiles", "tiles of a sliding window", part="window", hidden="other si
         [(0, 3), (2, 4)],
         {
             "that is a window of 4, one key more than asked for": [(0, 3), (1, 4)],
-            "every block goes on to the last tile: a window implies the causal rule, with causal=False too": [
+            "every block goes on to the last tile: a window implies the causal rule, even with causal=False": [
                 (0, 4),
                 (2, 4),
             ],
@@ -443,13 +448,13 @@ with check("tiles", "tiles of a sliding window", part="window", hidden="other si
 term("causal mask")
 hint(
     "tiles",
-    "For one block, find the range of keys that at least one of its queries sees. The end comes from its last existing query, the beginning, with a window, from its first.",
+    "For one block, find the range of keys that at least one of its queries sees. The end comes from the block's last existing query. With a window, the beginning comes from its first query.",
     "Then turn the range of keys into a range of tiles. The first key is rounded down to a tile, the end is rounded up. The range of keys may be empty, for instance for early queries when there are more queries than keys.",
 )
 debrief(
     "tiles",
     """Two queries decide: the first of the block sees furthest back, the last sees furthest ahead. Everything between the two
-    ends is visited, because the windows of neighbouring queries overlap, so a loop with two bounds is enough.
+    ends is visited, because the windows of neighbouring queries leave no gap, so a loop with two bounds is enough.
 
     The lab asks for exactly the visible tiles because no test of values can see the difference: a tile that is visited and
     masked gives the same result as one that is skipped, and costs as much as any other.""",
@@ -470,16 +475,16 @@ predict(
 # fit on the chip.
 #
 # *Worked example.* 256 queries and keys of head_dim 64 in 2 bytes, no mask, blocks 128 × 64: two blocks of queries visit 4
-# tiles each, (0, 4) and (0, 4). Loaded are 256 rows of Q and twice 256 rows of K and of V, 1,280 rows of 128 bytes or
-# 163,840 bytes. Stored are 256 rows of 128 bytes and one float32 per query (its logsumexp, see section 3), 33,792 bytes. Each of the 8 tiles takes
-# two products, 4 · 128 · 64 · 64 FLOPs.
+# tiles each, (0, 4) and (0, 4). The kernel loads 256 rows of Q, and 256 rows of K and of V twice: 1,280 rows of 128 bytes, or
+# 163,840 bytes. It stores 256 rows of 128 bytes and one float32 per query (its logsumexp, see section 3): 33,792 bytes.
+# Each of the 8 tiles takes two products, 4 · 128 · 64 · 64 FLOPs.
 #
 # ### Exercise 2 (14 points)
 #
-# `fused_traffic(p, tiles, block_m, block_n) -> Traffic` of all batches and heads; `tiles` is what exercise 1 gives:
+# `fused_traffic(p, tiles, block_m, block_n) -> Traffic` counts all batches and heads; `tiles` comes from exercise 1:
 #
-# - `loaded`: every query row once, and for each visited tile its **existing** rows of K and of V; for every query head
-#   anew;
+# - `loaded`: every query row once, and for each visited tile its **existing** rows of K and of V; again for every
+#   query head;
 # - `stored`: the output, and one float32 per query row;
 # - `dot_flops`: 4 · block_m · block_n · head_dim per visited tile, masked or not.
 #
@@ -487,7 +492,7 @@ predict(
 #
 # `choose_blocks(p, options: list[Option], chip: Chip) -> tuple[int, int]`: the (block_m, block_n) of one of the options.
 # Its tiles of q, k and v, block_m + 2 · block_n rows, must fit into `chip.room` bytes, and `time_us(traffic, block_m, block_n, chip)`
-# must be at most 1.05 times that of the best option that fits. At least one does. An option's visited tiles are in `option.tiles`;
+# must be at most 1.05 times that of the best option that fits. At least one fits. An option's visited tiles are in `option.tiles`;
 # the mask need not be one of exercise 1's.
 
 
@@ -737,8 +742,8 @@ with check("blocks", "blocks that fit and are fast", part="choice", hidden="othe
 hint(
     "blocks",
     "Count two things over all blocks of queries: the visited tiles, for the FLOPs, and the existing rows in those tiles, for the bytes.",
-    "Only the last tile of the keys can stick out beyond the end, so only there a tile has fewer rows than block_n.",
-    "`time_us` wants a Traffic, and exercise 2's first half makes one. Compare only the options that fit.",
+    "Only the last tile of the keys can stick out beyond the end, so only that tile has fewer rows than block_n.",
+    "`time_us` needs a Traffic, and `fused_traffic` returns one. Compare only the options that fit.",
 )
 show.against_prediction("scores", 32, unit="MiB", source="4,096² scores of 2 bytes")
 show.against_prediction("kv_reads", 32, unit="times", source="4,096 / 128 blocks, each reads all of K")
@@ -746,11 +751,11 @@ with reveal("kv_reads"):
     show.figure(attention.draw_traffic(), "Naive and fused traffic of one head: each byte once, and as requested")
 debrief(
     "blocks",
-    """The dotted lines are what has to cross between memory and chip, each byte once; the points are what programs ask for. Fused
-    attention saves the table in both. But what its programs ask for, 2·N²·d / block_m elements of K and V, is still quadratic in N.
-    The block only divides it: the *memory* is linear, the traffic is not.
+    """The dotted lines show the bytes that must cross between memory and chip, each once. The points show the bytes that programs
+    ask for. Fused attention saves the table in both. But its programs still ask for 2·N²·d / block_m elements of K and V, which
+    is quadratic in N, and a larger block only divides it. The *memory* is linear, the traffic is not.
 
-    The choice has no rule of thumb. If bytes decide, a large block of queries wins as long as it fits. If arithmetic decides,
+    There is no rule of thumb for the choice. If bytes decide, a large block of queries wins as long as it fits. If arithmetic decides,
     small tiles waste less at the edge of the mask, until they are too small for the tensor cores.""",
     parts=("traffic", "choice"),
 )
@@ -758,7 +763,7 @@ debrief(
 # %% [markdown]
 # ## 3 · A summary that can be merged
 #
-# Softmax wants the whole row before it divides, and the row arrives in tiles. For each query, let a block of keys leave
+# Softmax needs the whole row before it divides, but the row arrives in tiles. For each query, let a block of keys leave
 # three things behind: *m*, the largest of its scaled scores, *s*, the sum of exp(score − m), and *a*, the sum of
 # exp(score − m) · value, a vector. Two summaries of different keys merge into one: take the larger maximum, multiply the sum
 # and the vector of each side by exp(its own m − the new m), and add. At the end the answer is a / s.
@@ -770,14 +775,14 @@ debrief(
 # ### Exercise 3 (16 points)
 #
 # `summarise(scores, values) -> Summary`: `scores` (queries, keys), some −inf, `values` (keys, head_dim), finite. If all scores
-# of a query are −inf: m = −inf, s = 0, a = 0. There may be no keys. m is the largest score also if all are below −10⁴.
+# of a query are −inf: m = −inf, s = 0, a = 0. There may be no keys. m is the largest score even if all are below −10⁴.
 #
 # `merge(left, right) -> Summary`. A side with m = −inf changes nothing.
 #
 # `finish(summary) -> tuple[Tensor, Tensor]`: the output (queries, head_dim) and the logsumexp (queries,). A query that saw
 # nothing gets zeros and −inf.
 #
-# No result holds a NaN. Everything is float32 or float64, and so are the results. Plain PyTorch; arguments are not changed.
+# No result holds a NaN. Arguments are float32 or float64, and results keep the dtype. Plain PyTorch; arguments are not changed.
 
 
 # %% nbgrader={"grade": false, "grade_id": "merging", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -874,7 +879,7 @@ with check("merging", "summaries of blocks, merged in any order", part="values",
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "merging_test_edges", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("merging", "−inf, no keys, and arguments that stay", part="edges", hidden="them in other places"):
+with check("merging", "−inf, no keys, unchanged arguments", part="edges", hidden="−inf at other places"):
 
     def summed(scores, values):
         return summarise(scores.clone(), values.clone())
@@ -922,7 +927,7 @@ with check("merging", "−inf, no keys, and arguments that stay", part="edges", 
     require_same(crossed, out, lse, "two blocks, each with some −inf")
 
     def unchanged(name, function, *args):
-        """In the student's process, on copies that travel there."""
+        """Check that a call in the student's process leaves its arguments, which are copies, as they are."""
         fresh = [value.clone() if torch.is_tensor(value) else copied(value) for value in args]
         for number, (now, then) in enumerate(zip(arguments_after(function, *fresh), args, strict=True), start=1):
             fields = [(now, then)] if torch.is_tensor(then) else [(now.m, then.m), (now.s, then.s), (now.a, then.a)]
@@ -965,9 +970,9 @@ animate(
 )
 debrief(
     "merging",
-    """m, s and a are measured against m, so a summary is worth exp(m) · s and exp(m) · a, whatever m is. Merging adds these two
-    numbers, and addition is associative and commutative: blocks can be summarised in any order, by anyone. A loop does it (the
-    next exercise), so do programs that split the keys between them (decoding) and GPUs in a ring (context parallelism).
+    """s and a are measured against m, so a summary stands for exp(m) · s and exp(m) · a, whatever m is. Merging adds these two,
+    and addition is associative and commutative: blocks can be summarised in any order, by anyone. A loop does it (the next
+    exercise), and so do programs that split the keys between them (decoding) and GPUs in a ring (context parallelism).
 
     Subtracting 0 where the maximum is −inf makes an empty side weigh exactly nothing. Careless code turns one masked tile
     into a row of NaN.""",
@@ -978,9 +983,9 @@ debrief(
 # ## 4 · One head
 #
 # The next cell holds a complete kernel for keys that fill exactly one tile. A program owns BLOCK_M queries. `tl.dot` is the
-# matrix product of two whole tiles, accumulated in float32, and `tl.trans` transposes. Without `input_precision="ieee"` a product
-# of float32 would be rounded to TF32 on the tensor cores. The probabilities are converted to the dtype of v, because
-# both sides of a `tl.dot` have one dtype.
+# matrix product of two whole tiles, accumulated in float32, and `tl.trans` transposes. Without `input_precision="ieee"`, float32
+# inputs would be rounded to TF32 on the tensor cores. The probabilities are converted to the dtype of v, because
+# both sides of a `tl.dot` must have the same dtype.
 #
 # *Worked example.* For 40 keys in tiles of 16 the loop takes three steps, at 0, 16 and 32. In the last one the columns are 32
 # to 47, and 40 to 47 do not exist: load them as zeros, and set their scores to −inf, because a score of 0 has a weight too.
@@ -989,18 +994,18 @@ debrief(
 #
 # `flash_head(q, k, v, block_m, block_n) -> tuple[Tensor, Tensor]` returns (out, lse) of one head without a mask.
 #
-# - `q` (queries, head_dim), `k` and `v` (keys, head_dim): contiguous, float32 or float16. Any number of queries and keys
-#   from 1 on; head_dim is 16, 32 or 64; blocks are powers of two, at least 16.
+# - `q` (queries, head_dim), `k` and `v` (keys, head_dim): contiguous, float32 or float16. At least one query and one key;
+#   head_dim is 16, 32 or 64; blocks are powers of two, at least 16.
 # - `out` = softmax(q kᵀ / √head_dim) v, like q. `lse` (queries,): the logsumexp of the scaled scores. Scores, m, s, a and
 #   `lse` are float32. The division comes last, once.
-# - A key that does not exist has the score −∞ *before* the maximum is taken. Those that exist may all lie below −10⁴.
+# - A key that does not exist has the score −∞ *before* the maximum is taken. Existing keys may all score below −10⁴.
 # - One launch, ⌈queries / block_m⌉ programs. Each loads its queries once and each tile of K and of V once. Nothing but `out`
 #   and `lse` is written, and PyTorch moves nothing.
 # - No tile has more elements than the largest of block_m · block_n, block_m · head_dim and block_n · head_dim; a program holds
 #   at most 32 times as many at one time.
 #
 # Write the kernel's body and its launch, in two steps: first keys that fill all tiles, then the ragged end. The bytes that a
-# kernel moves count only if the values of the run are right.
+# kernel moves are graded only once its values are right.
 
 
 # %% tags=["demo"]
@@ -1022,7 +1027,7 @@ if INTERPRETED:
     q, k, v = seeded(32, 16), seeded(16, 16, seed=1), seeded(16, 16, seed=2)
     out = torch.empty_like(q)
     one_tile_kernel[(2,)](q, k, v, out, 16**-0.5, HEAD_DIM=16, BLOCK_M=16, BLOCK_N=16)
-    print(f"largest difference: {(out - torch.softmax(q @ k.T / 4, -1) @ v).abs().max():.1e}")
+    print(f"largest difference from PyTorch: {(out - torch.softmax(q @ k.T / 4, -1) @ v).abs().max():.1e}")
 
 
 # %% nbgrader={"grade": false, "grade_id": "one_head", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1175,7 +1180,7 @@ term("FlashAttention")
 hint(
     "one_head",
     "Three blocks live through the loop: m and s with one number per query, a with one vector per query. They start as an empty summary, and the loop body is `summarise` and `merge` in one.",
-    "The new maximum is that of the old one and the tile's. The old sum and vector shrink by one factor per query; the tile's weights are measured against the new maximum.",
+    "The new maximum is the larger of the old one and the tile's. The old sum and vector shrink by one factor per query; the tile's weights are measured against the new maximum.",
     "K and V need a mask and `other` at the ragged end. That makes the scores of missing keys 0, so set those to −∞ with `tl.where`, before anything looks at them.",
 )
 debrief(
@@ -1184,8 +1189,8 @@ debrief(
     exists only tile by tile, in registers. The first tile always holds a key, so m is finite after it, and exp(−inf − m) = 0
     makes the empty summary vanish by itself.
 
-    Keys beyond the end must be −inf *before* the maximum. A score of 0 adds exp(−m) to the sum, which is small enough to
-    look like rounding when scores are large, and it is the maximum when all real scores are negative.""",
+    Keys beyond the end must be −inf *before* the maximum. A score of 0 adds exp(−m) to the sum. When scores are large,
+    that is small enough to look like rounding. When all real scores are negative, the 0 becomes the maximum.""",
     parts=("values", "traffic"),
 )
 predict(
@@ -1197,16 +1202,16 @@ predict(
 # %% [markdown]
 # ## 5 · Masks, and heads that share keys
 #
-# Start from your kernel. Three things change: the tiles that the loop visits, the mask, and where a head's data begin. The
-# checks below come in this order.
+# Start from your kernel. Three things change: the tiles that the loop visits, the mask, and where a head's data begin. Work
+# in the order of the checks: causal, window, heads.
 #
 # **Causal.** A mask alone saves nothing: the loop has to end after the last tile with a key that the block's last existing query
 # sees. And a query may have seen nothing yet, so that m is −inf after a tile, and −inf − (−inf) is NaN, as in exercise 3. *Example.*
 # 40 queries and 24 keys: query *i* sees j ≤ i − 16. In blocks of 16 queries, the first sees nothing and visits no tile. Queries 16 to
 # 31 see up to key 15. Queries 32 to 39 see up to key 23: two tiles of 16.
 #
-# **Sliding window**, as in Mistral 7B ([Jiang et al. 2023](https://arxiv.org/abs/2310.06825)). What is done falls from N²/2 to N·w
-# only if the loop also begins late. *Example.* 48 tokens, window 10, blocks of 16 × 16. The last block begins with query 32, which
+# **Sliding window**, as in Mistral 7B ([Jiang et al. 2023](https://arxiv.org/abs/2310.06825)). The work falls from N²/2 to N·w only if
+# the loop also begins late. *Example.* 48 tokens, window 10, blocks of 16 × 16. The last block begins with query 32, which
 # sees keys 23 to 32. Key 23 lies in tile 1. The loop takes two steps, at 16 and at 32. In the first one, query 41 and those after
 # it see nothing at all.
 #
@@ -1221,7 +1226,7 @@ predict(
 #
 # - `q` (batch, heads, queries, head_dim), `k` and `v` (batch, kv_heads, keys, head_dim), contiguous; `heads` is a multiple of
 #   `kv_heads`. `out` is like q, `lse` (batch, heads, queries).
-# - A query sees the keys that section 1's causal rule names, or only the last `window` of them. `window` is None or an int of at
+# - A query sees the keys that section 1's causal rule allows, or only the last `window` of them. `window` is None or an int of at
 #   least 1, which may exceed the number of keys.
 # - A query that sees nothing gets zeros and lse = −inf. A hidden key counts for nothing, however high its score.
 # - One program per block of queries of each head. It visits exactly the tiles of exercise 1. Nothing is copied or repeated.
@@ -1300,7 +1305,7 @@ def flash_attention(
 
 
 def keys_seen(out, lse, query):
-    """The first and last key that a query of head 0 saw. All scores are 0 and key j has value j: s counts, out is the mean."""
+    """The first and last key that a query of head 0 saw. All scores are 0 and key j has value j, so out is their mean."""
     count, mean = float(lse[0, 0, query].double().exp()), float(out[0, 0, query, 0])
     if count == 0:
         return "no key" if mean == 0 else f"no key, but its out is {mean:g}"
@@ -1312,7 +1317,7 @@ def keys_seen(out, lse, query):
 
 
 def require_seen(launcher, queries, keys, window, expected, slips, block_m=16, block_n=16):
-    """Which keys some queries see; `slips` maps (query, keys) to what that comes from."""
+    """Check which keys some queries see. `slips` maps (query, keys) to the mistake that leads to them."""
     q, k, v = (tensor[None, None] for tensor in by_scores([0.0] * keys, [float(j) for j in range(keys)], queries))
     run = replay(launcher, q, k, v, window, block_m, block_n)
     out, lse = run.outputs
@@ -1327,7 +1332,7 @@ def require_seen(launcher, queries, keys, window, expected, slips, block_m=16, b
 
 
 def require_masked(launcher, queries, keys, window, visible, block_m=16, block_n=16, **inputs):
-    """Values against float64: of random inputs, or of scores per key. `visible` is given by the case."""
+    """Compare values with float64, for random inputs or for given scores per key. The case gives `visible`."""
     width, dtype, spread = inputs.get("width", 16), inputs.get("dtype", torch.float32), inputs.get("spread", 1.0)
     case = f"{queries} queries, {keys} keys, window {window}, blocks {block_m} × {block_n}, {name_of(dtype)}"
     if "scores" in inputs:
@@ -1356,12 +1361,12 @@ with check("masked", "the causal rule", part="causal", hidden="other sizes and b
     require_seen(
         flash_attention, 20, 37, None,
         {0: "keys 0 to 17", 19: "keys 0 to 36"},
-        {(0, "keys 0 to 0"): "that is j ≤ i: the queries are the last of the keys"},
+        {(0, "keys 0 to 0"): "that is the rule j ≤ i: the queries are at the last positions"},
     )  # fmt: skip
     require_seen(
         flash_attention, 40, 24, None,
         {0: "no key", 15: "no key", 16: "keys 0 to 0", 39: "keys 0 to 23"},
-        {(0, "keys 0 to 0"): "that is j ≤ i: the queries are the last of the keys"},
+        {(0, "keys 0 to 0"): "that is the rule j ≤ i: the queries are at the last positions"},
     )  # fmt: skip
     rising = [10.0 * j for j in range(40)]
     require_masked(flash_attention, 40, 40, None, band(40, 40, last=0), scores=rising, named="key j scores 10 · j")
@@ -1545,25 +1550,26 @@ hint(
     "masked",
     "For the loop: which query of the block sees furthest back, and which furthest ahead? Round the beginning down to a tile. The end may be negative, and then the loop has no steps.",
     "Where the maximum is still −∞ after a tile, measure the weights against a finite number instead. At the end, s is 0 for a query that saw nothing, so divide by something else there.",
-    "For the heads: only the beginnings of q, k, v, out and lse move. Those of k and v depend on the number of the key head.",
+    "For the heads: only the start addresses of q, k, v, out and lse change. Those of k and v depend on the number of the key head.",
 )
 show.against_prediction("window_share", 14.9, unit="%", source="310 of 2,080 tiles, counted")
 debrief(
     "masked",
-    """Nearly half of the tiles of a square causal problem are skipped. With a window of 256 each block of 64 queries visits 5 tiles
-    instead of 32.5 on average: four tiles hold 256 keys, but a window rarely begins at the edge of a tile. Kernels in production split
+    """Nearly half of the tiles of a square causal problem are skipped. With a window of 256 most blocks of 64 queries visit 5
+    tiles; a causal block visits 32.5 on average. Four tiles hold 256 keys, but a window rarely begins at the edge of a tile. Kernels in production split
     the loop in two, whole tiles without any mask first, because the comparison costs time in every tile.
 
     Aligning the mask at the end makes decoding a special case: one query at the end of a long cache sees all of it. The
     flash-attn package changed to this rule in version 2.1 (its README, "Changelog"); before, the mask was aligned at the first query.
 
-    A head is an offset, and flat numbers make one division enough, because no group crosses a batch. Sharing saves memory, above all
-    in the KV cache of decoding (lab 15). It does not save what these programs ask for, because each query head loads its keys anew.""",
+    A head is only an offset. One division of the flat head number is enough, because no group crosses a batch. Sharing saves memory,
+    above all in the KV cache of decoding (lab 15). These programs still ask for as many bytes, because each query head loads its keys
+    again.""",
     parts=("causal", "window", "heads", "tiles"),
 )
 
 # %% [markdown]
-# ## 6 · A piece of the way back
+# ## 6 · A piece of the backward pass
 #
 # The backward pass needs the probabilities, which nobody stored. It computes them again, tile by tile: P = exp(score − lse). With
 # dO, the gradient of the output, and dP = dO vᵀ, the gradient of the scores is dS = P ∘ (dP − Σⱼ Pᵢⱼ dPᵢⱼ). The sum runs over **all** keys,
@@ -1583,7 +1589,7 @@ debrief(
 # - A query that sees nothing has lse = −inf: it adds zeros.
 # - An infinity in `grad` must not be hidden: dv of the keys that its query sees is not finite either. Loss scaling (lab 05)
 #   looks for it.
-# - float32 or float64, and the results likewise. Summed over all tiles, they are the gradients.
+# - float32 or float64, and the results keep the dtype. Summed over all tiles, they are the gradients.
 
 
 # %% nbgrader={"grade": false, "grade_id": "backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1648,7 +1654,7 @@ with check("backward", "what a tile adds to the gradients", part="values", hidde
             if name != "dv" and tile[0].shape[1] == 4 and alike(results[name], 2 * right):
                 cause = "without 1 / √head_dim: the scores are q kᵀ / √head_dim, so their gradient passes through it"
             elif name != "dv" and torch.equal(results[name], no_delta[name]):
-                cause = "these are the values without delta: delta makes no difference"
+                cause = "delta makes no difference to these values"
             check.close(results[name], right, rtol=fine, atol=fine, what=f"{name} of {case}", hint=cause)
 
     one = torch.ones(1, 1).double()
@@ -1710,7 +1716,10 @@ with check("backward", "what a tile adds to the gradients", part="values", hidde
 
 # %% nbgrader={"grade": true, "grade_id": "backward_test_edges", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check(
-    "backward", "hidden pairs, queries that see nothing, and infinities", part="edges", hidden="them in other places"
+    "backward",
+    "hidden pairs, queries that see nothing, and infinities",
+    part="edges",
+    hidden="the same at other places",
 ):
 
     def edge_check(expected, case, hint, tile):
@@ -1784,11 +1793,11 @@ hint(
 )
 debrief(
     "backward",
-    """Five products instead of two: q kᵀ again, and four for dP, dv, dq and dk. Still no table. `delta` replaces a sum over the whole
+    """Five products instead of two: q kᵀ again, and four for dP, dv, dq and dk. There is still no table. `delta` replaces a sum over the whole
     row by one number per query, so that tiles are independent, just as lse does for the softmax.
 
     dq sums over keys, dk and dv over queries. A kernel that owns queries can keep dq in registers, but has to add dk and dv with
-    atomics, or leave them to a second kernel that owns keys and computes scores and dP again, seven products in all. The library
+    atomics, or leave them to a second kernel that owns keys and computes scores and dP again, which makes seven products in all. The library
     does the second; the deep dives run it.""",
     parts=("values", "edges"),
 )
@@ -1800,7 +1809,7 @@ predict("flex", "512 tokens, a window of 100, tiles of 64 × 64: how many tiles 
 # At work you call `torch.nn.functional.scaled_dot_product_attention`, which picks a fused kernel. For other masks,
 # **FlexAttention** takes the mask as a Python function of indices, and generates a kernel. `create_block_mask` finds out once
 # which tiles hold a visible pair; the kernel visits only those, and masks only the partly visible ones. It is exercise 1,
-# done for any mask. The next cell asks it for a window.
+# done for any mask. The next cell does it for a window.
 #
 # On Blackwell the tensor cores are 2.25 times as fast as on Hopper, but exponentials are not. So FlashAttention-4 ([Zadouri et
 # al. 2026](https://arxiv.org/abs/2603.05451)) computes a part of them as polynomials, on other units, and corrects the old sums only
@@ -1840,8 +1849,8 @@ with reveal("flex"):
 # %% [markdown]
 # ## Your pieces at work
 #
-# A prompt's keys may lie on four GPUs (ring attention), or a short query may be split over four programs (split-K, lab 15). Both
-# are your `flash_head` on each shard, and your `merge` and `finish`: an (out, lse) is a summary with m = lse, s = 1 and a = out.
+# A prompt's keys may lie on four GPUs (ring attention), or a few queries' keys may be split over four programs (split-K, lab 15).
+# Both run your `flash_head` on each shard, then your `merge` and `finish`: an (out, lse) is a summary with m = lse, s = 1 and a = out.
 
 # %% tags=["demo"]
 q, k, v = attention.drifting(64, 512)  # each query prefers the keys at its own place
@@ -1867,7 +1876,7 @@ for other in others:
 out, lse = or_library(finish, attention.library_finish, total)
 
 whole, logs = attention.library_head(q, k, v, 32, 32)
-print("the library's instead of yours:", ", ".join(sorted(set(swapped))) or "nothing")
+print("taken from the library:", ", ".join(sorted(set(swapped))) or "nothing")
 print(f"largest difference from the library's kernel on all 512 keys: {(out - whole).abs().max():.1e}")
 show.figure(
     attention.draw_shards([(part - logs).exp() for _, part in shards]),
@@ -1878,7 +1887,7 @@ calibration()
 # %% [markdown]
 # ## What to remember
 #
-# - The table of scores is the problem, so do not make it. The arithmetic stays; what limits it is no longer the memory.
+# - The table of scores is the problem, so do not make it. The arithmetic stays, but memory no longer limits it.
 # - (m, s, a) is a mergeable summary of any set of keys: loops, split keys and rings of GPUs share one algebra.
 # - Traffic stays quadratic, 2·N²·d / block_m elements. *Memory* becomes linear. Say which of the two you mean.
 # - A tile that is skipped is saved, a tile that is masked is not. Values cannot show the difference.
@@ -1891,7 +1900,7 @@ calibration()
 # ## In your own words
 #
 # A colleague reads that FlashAttention has "linear memory" and plans to serve prompts of a million tokens with it on one GPU. What
-# does stay linear, what does not, and which of exercise 2's numbers would you show them? Do the sums for one head of 128, and for
+# stays linear, what does not, and which of exercise 2's numbers would you show them? Do the sums for one head of head_dim 128, and for
 # a model with 32 layers and 8 key heads in BF16.
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}

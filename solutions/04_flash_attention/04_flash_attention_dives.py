@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Can an algorithm move less memory? Deep dives
 #
-# These sections are complete and ungraded. They judge seven claims about attention, show what tiles cost at the edge of a mask,
-# and look at the backward pass and at attention to pairs. They can be read in any order.
+# These sections are complete and ungraded. They judge seven claims about attention, show what tiles cost at the edge of a
+# mask, and look at the backward pass and at attention to pairs. They can be read in any order.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -40,7 +40,7 @@ roof = Roofline(h100, "bf16")
 # %% [markdown]
 # ## How large is the table?
 #
-# Two texts give a size for the table of scores. A size needs a number format, and it must say what it counts.
+# Two texts give a size for the table of scores. Such a number means little without the number format and what is counted.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("att-1")
@@ -68,8 +68,9 @@ audit(
 # %% [markdown]
 # ## The same arithmetic, another bound
 #
-# What has to cross between memory and chip at least, each tensor once each way: naive attention moves Q, K, V, the output and the scores four times,
-# fused attention all but the scores. FLOPs per byte follow.
+# Count the bytes that must at least cross between memory and chip. Naive attention moves Q, K, V and the output once, and
+# the table of scores four times. Fused attention moves the same without the table. The right panel divides the FLOPs by
+# these bytes.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 LENGTHS = [2**k for k in range(9, 18)]
@@ -100,7 +101,7 @@ show.figure(fig)
 #
 # ## Is the traffic sub-quadratic?
 #
-# *M* in the claim is the size of the on-chip memory, which bounds the block.
+# In the next claim, *M* is the size of the on-chip memory, which bounds the block.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("att-2")
@@ -139,12 +140,12 @@ audit(
 
 # %% [markdown]
 # So FlashAttention is **not** sub-quadratic in traffic. It divides a quadratic term by the block, and it removes the quadratic
-# *memory*. What programs ask of K and V again and again comes from L2, not from DRAM, as long as the keys of the heads at work fit there.
+# *memory*. The repeated loads of K and V come from L2, not from DRAM, as long as the keys and values of the running heads fit there.
 #
 # ## Tiles at the edge
 #
-# Orange pairs of query and key are seen. Blue ones are hidden, and computed all the same, because their tile is visited. Move the
-# sizes: how much is blue?
+# Orange pairs of query and key are seen. Blue ones are hidden, but computed all the same, because their tile is visited.
+# Change the sizes: how much is blue?
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -156,7 +157,7 @@ def seen_pairs(mask, tokens):
 
 
 def draw_tiles(mask, tokens, block_m, block_n):
-    """The pairs that are seen in orange; in blue the others of the visited tiles."""
+    """Draw the pairs that are seen in orange, and the other pairs of visited tiles in blue."""
     seen = seen_pairs(mask, tokens)
     fig, axes = figure(width=7.5, height=4.6)
     visited = np.zeros_like(seen)
@@ -203,7 +204,7 @@ axes.set(
     xscale="log",
     xlabel="window",
     ylabel="computed / visible pairs",
-    title="4,096 tokens: small windows pay for the edges of their tiles",
+    title="4,096 tokens: small windows waste most at the edges of tiles",
     xlim=(30, 4800),
     ylim=(0.9, None),
 )
@@ -213,8 +214,8 @@ show.figure(fig, "Pairs that visited tiles hold, divided by those that are visib
 
 # %% [markdown]
 # A window of 64 with tiles of 128 computes four times what is visible; with tiles of 64, twice. Small windows waste less with
-# small tiles, but small tiles starve the tensor cores. The library's kernel decides it by device, dtype and head_dim,
-# not by window.
+# small tiles, but small tiles starve the tensor cores. The library's kernel chooses its tiles by device, dtype and
+# head_dim, not by window.
 
 # %% [markdown]
 # ## Is it exact?
@@ -283,13 +284,13 @@ audit(
 #
 # The backward pass needs the probabilities, which nobody stored. It recomputes them, tile by tile, from q, k and the
 # logsumexp: P = exp(score − lse). One more trick avoids a second look at each row. The gradient through the softmax needs
-# Σⱼ Pᵢⱼ · dPᵢⱼ, and that equals the dot product of the output with its own gradient, one number per query, computed before.
+# Σⱼ Pᵢⱼ · dPᵢⱼ, and that equals the dot product of the output with its own gradient: one number per query, computed beforehand.
 #
 # > dV = Pᵀ dO,  dP = dO Vᵀ,  dS = P ∘ (dP − rowsum(dO ∘ O)),  dQ = dS K / √d,  dK = dSᵀ Q / √d
 #
 # Five products instead of two, q kᵀ again and these four, and still no table. The library splits them in two kernels, one
-# that owns keys and sums dK and dV, one that owns queries and sums dQ. Both need the scores and dP, so it does seven: the
-# price of no atomics, and of two runs that agree to the last bit.
+# that owns keys and sums dK and dV, one that owns queries and sums dQ. Both need the scores and dP, which makes
+# seven products. That is the price of avoiding atomics, and of runs that agree bit for bit.
 
 # %% tags=["demo"]
 generator = torch.Generator().manual_seed(0)
@@ -306,7 +307,7 @@ for name, ours, exact_one in zip("qkv", (q, k, v), exact_inputs, strict=True):
     print(f"d{name}: largest error {worst_error:.1e} of the largest gradient")
 
 # %% [markdown]
-# What the fused version saves is memory, and that can be counted. Eager attention keeps the probabilities of every layer for
+# The fused version saves memory, and that can be counted. Eager attention keeps the probabilities of every layer for
 # the backward pass; the fused one keeps q, k, v, the output and one number per query.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -378,7 +379,7 @@ else:
         "× faster at 4,096 tokens",
         "published",
         "corrected",
-        how="the course's own run on an H100 (4.04 on an H200; benchmarks/evidence): forward, 64 heads, head_dim 128, BF16. The factor grows with the length, which the claim does not name; on a GPU this cell sweeps it",
+        how="the course's own run on an H100 (4.04 on an H200; benchmarks/evidence): forward, 64 heads, head_dim 128, BF16. The factor grows with the length, which the claim does not name. On a GPU this cell measures several lengths",
     )
 
 # %% [markdown]
@@ -390,13 +391,13 @@ else:
 # > score(i, j, k) = Σ_d q[i, d] · k1[j, d] · k2[k, d],  out[i] = Σ weight(i, j, k) · (v1[j] ∘ v2[k])
 #
 # with one softmax over all pairs. All pairs of 4,096 tokens would be 69 billion scores per head. Two sliding windows, w1 for
-# j and w2 for k, bring it back to N · w1 · w2, and make it a question of this lab: what is its intensity?
+# j and w2 for k, reduce that to N · w1 · w2. How many FLOPs per byte is that?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("att-5")
 predict(
     "simplicial",
-    "Windows of 512 and 32, head_dim 128, BF16: how many FLOP for each byte of q, k1, k2, v1, v2 and the output?",
+    "4,096 tokens, windows of 512 and 32, head_dim 128, BF16, 6 · head_dim FLOPs per score: how many FLOP per byte, if q, k1, k2, v1, v2 and the output move once each?",
     unit="FLOP/byte",
 )
 
@@ -437,7 +438,7 @@ axes.set(
     yscale="log",
     ylabel="FLOP per byte",
     xlabel="windows w1 × w2",
-    title="2-simplicial attention is compute-bound from small windows on",
+    title="2-simplicial attention is compute-bound even with small windows",
     ylim=(100, 60000),
 )
 axes.grid(axis="x", visible=False)

@@ -57,7 +57,7 @@ def draw_question() -> "Figure":
 
 
 def draw_traffic() -> "Figure":
-    """The bytes that the programs of both kernels ask for, by the block of queries, and those that cross at least."""
+    """The bytes that the programs of both kernels ask for, by the block of queries, and the least that must cross."""
     fig, axes = figure(width=9.0, height=3.8)
     for asked, once, colour, name in (
         (_NAIVE, _NAIVE_ONCE, palette.vermillion, "naive"),

@@ -16,7 +16,7 @@ _WRITTEN = palette.orange
 
 
 def draw_trips(title: str = "") -> "Figure":
-    """Three kernels with a trip to memory between each two of them, above one kernel that makes a single trip."""
+    """Three kernels with trips to memory between them, above one kernel that makes a single trip."""
     fig, axes = figure(width=9.5, height=3.2)
     _draw_kernels(axes, 2.1, {1.2: "add", 4.4: "gelu", 7.6: "dropout"})
     _draw_kernels(axes, 0.5, {4.4: "add, gelu, dropout"})
