@@ -28,6 +28,7 @@ from threeloops.inner.predict.silicon import (
     Prefill,
     QuantizingGemm,
     Ring,
+    StepHost,
     SwitchedRing,
     bounds,
     collective_seconds,
@@ -43,8 +44,9 @@ from threeloops.inner.predict.silicon.collectives import OPERATIONS
 from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Result, Series, Unmeasured
+from benchmarks.silicon_serving import ENGINES, FITTED_ON, Points, points
 
-__all__ = ["Case", "cases", "errors", "fit", "judged", "measure", "write"]
+__all__ = ["Case", "cases", "errors", "fit", "fit_host", "judged", "judged_serving", "measure", "write"]
 
 CONSTANTS = Path(__file__).parent.parent / "lib/threeloops/inner/predict/silicon/constants.json"
 _FITTED_ROWS = 1000
@@ -107,36 +109,65 @@ def cases() -> list[Case]:
 
 def fit(case: Case) -> Any:
     """Return the constants that bring the logarithms of prediction and measurement closest, in the sense of Huber."""
+    used = np.random.default_rng(0).permutation(np.flatnonzero(~case.held_out))[:_FITTED_ROWS]
+    rows = case.rows.rows(used)
+    return _solved(case.kind, lambda constants: case.predict(constants, rows), rows["seconds"])
+
+
+def fit_host(engine: str) -> StepHost:
+    """Return the constants of an engine's host, fitted to half of its serving points on H100 and H200."""
+    of_engine = points(engine)
+    used = of_engine.chosen(~_judges(of_engine) & np.isin(of_engine.rows["device"], FITTED_ON))
+    return _solved(StepHost, used.predicted, used.seconds)
+
+
+def judged_serving(host: Callable[[str], StepHost]) -> dict[str, dict[str, float]]:
+    """The errors of the time per output token with the host that this function gives for each engine."""
+    of_engines = [points(engine) for engine in ENGINES]
+    predicted = np.concatenate([of.predicted(host(of.engine)) for of in of_engines])
+    seconds = np.concatenate([of.seconds for of in of_engines])
+    judges = np.concatenate([_judges(of) for of in of_engines])
+    devices = np.concatenate([of.rows["device"] for of in of_engines])
+    known = np.isin(devices, FITTED_ON)
+    masks = {"in the fit": ~judges & known, "held out": judges & known, "B200, in no fit": ~known}
+    return {name: errors(predicted[mask], seconds[mask]) for name, mask in masks.items()}
+
+
+def _judges(of_engine: Points) -> np.ndarray:
+    """A mask of the points that judge: half of them, by a hash."""
+    columns = ("model_path", "device", "gemm_quant_mode", "tp_size", "isl", "osl", "batch_size")
+    rows = zip(*(of_engine.rows[column] for column in columns), strict=True)
+    return np.array([_digest(of_engine.engine, *row) % 2 == 0 for row in rows])
+
+
+def _solved(kind: type, predict: Callable[[Any], np.ndarray], seconds: np.ndarray) -> Any:
     try:
         from scipy.optimize import least_squares
     except ModuleNotFoundError:
         raise Unmeasured("scipy is not installed: `pip install -r requirements-test.txt` installs it") from None
-    names = [each_field.name for each_field in fields(case.kind)]
-    used = np.random.default_rng(0).permutation(np.flatnonzero(~case.held_out))[:_FITTED_ROWS]
-    rows = case.rows.rows(used)
-    measured_logs = np.log(rows["seconds"])
-    limits = bounds(case.kind)
+    names = [constant.name for constant in fields(kind)]
+    measured_logs = np.log(seconds)
+    limits = bounds(kind)
     low, high = np.log([(limits[name].low, limits[name].high) for name in names]).T
-    start = np.log([asdict(case.kind())[name] for name in names])
+    start = np.log([asdict(kind())[name] for name in names])
 
     def off(logs: np.ndarray) -> np.ndarray:
-        constants = case.kind(**dict(zip(names, np.exp(logs), strict=True)))
-        return np.log(case.predict(constants, rows)) - measured_logs
+        return np.log(predict(kind(**dict(zip(names, np.exp(logs), strict=True))))) - measured_logs
 
     solved = least_squares(
         off, start, bounds=(low, high), loss="huber", f_scale=_ROBUST, x_scale="jac", diff_step=0.02, max_nfev=40
     )
-    return case.kind(
-        **{name: float(f"{value:.{_DIGITS}g}") for name, value in zip(names, np.exp(solved.x), strict=True)}
-    )
+    rounded = [float(f"{value:.{_DIGITS}g}") for value in np.exp(solved.x)]
+    return kind(**dict(zip(names, rounded, strict=True)))
 
 
 def errors(predicted: np.ndarray, seconds: np.ndarray) -> dict[str, float]:
-    """How far predictions are from measurements: n, mean and 90th percentile of |p/m − 1|, and the median of p/m."""
+    """How far predictions are from measurements: n; mean, median, 90th percentile of |p/m − 1|; median of p/m."""
     off = np.abs(predicted / seconds - 1)
     return {
         "n": len(off),
         "mean": round(float(off.mean()), 4),
+        "median": round(float(np.median(off)), 4),
         "p90": round(float(np.quantile(off, 0.9)), 4),
         "bias": round(float(np.median(predicted / seconds)), 4),
     }
@@ -184,7 +215,11 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         about,
         {"quick": quick, "held out": "a fifth of the shapes, by hash"},
         series,
-        {**facts, "from H100 by data sheet alone": dict(_carried_over())},
+        {
+            **facts,
+            "time per output token": judged_serving(lambda engine: fitted(StepHost, "Hopper", engine)),
+            "from H100 by data sheet alone": dict(_carried_over()),
+        },
         notes=[f"times {MEASURED_BY}", "median, lowest and highest error of the held-out shapes"],
     )
 
@@ -194,6 +229,9 @@ def write() -> None:
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for case in cases():
         table.setdefault(case.kind.__name__, {}).setdefault(case.device, {})[case.variant] = asdict(fit(case))
+    table["StepHost"] = {"Hopper": {engine: asdict(StepHost()) for engine in ENGINES}}
+    replace_text(CONSTANTS, json.dumps(table, indent=1) + "\n")  # the host is fitted to what these kernels leave
+    table["StepHost"] = {"Hopper": {engine: asdict(fit_host(engine)) for engine in ENGINES}}
     replace_text(CONSTANTS, json.dumps(table, indent=1) + "\n")
 
 

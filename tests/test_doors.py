@@ -22,7 +22,7 @@ LIGHT = [
     "threeloops.inner.roofline",
     "threeloops.lab",
     "threeloops.product.batching.scheduler",
-    "threeloops.product.batching.simulated",
+    "threeloops.product.batching.simulated.kernels",
     "threeloops.product.fleet",
     "threeloops.product.fleet.policies.autoscaler",
     "threeloops.product.fleet.simulation",

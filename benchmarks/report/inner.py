@@ -159,3 +159,6 @@ def silicon(evidence: Evidence) -> Iterator[Row]:
                 against.append((f"{peer}: {span(means, '{:.1%}'.format)}", outcome))
         say = f"mean error of predicted times on shapes left out of the fit: {kind}"
         yield fact(evidence, say, ours, *against, level=PUBLISHED)
+    served = evidence.facts["time per output token"]
+    ours = ", ".join(f"{name}: {table['median']:.1%} (p90 {table['p90']:.1%})" for name, table in served.items())
+    yield fact(evidence, "median error of the predicted time per output token, from kernels", ours, level=PUBLISHED)

@@ -52,7 +52,7 @@ from threeloops.lab.checking.wall import arguments_after
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation costs at least: bytes between memory and chip, and floating-point operations."""
+    """The least that an operation costs: bytes between memory and chip, and floating-point operations."""
 
     bytes: float
     flops: float
@@ -133,7 +133,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Cost:
-    """All calls of the operators of one name: how long they worked themselves, and their least work."""
+    """All calls of one operator: their own busy time, and their least work."""
 
     name: str
     calls: int
@@ -208,18 +208,18 @@ SMALL = Profile(  # made by hand
     [Allocation(7.0, 400), Allocation(61.0, 500), Allocation(80.0, -400), Allocation(90.5, 300)],
 )
 
-# What the test cells share.
+# Shared by the test cells.
 
 
 def slip(got, slips):
-    """The slip that gives this number."""
+    """Name the mistake that gives this number, if it is one of `slips`."""
     if isinstance(got, bool) or not isinstance(got, (int, float)) or not math.isfinite(got):
         return ""
     return next((cause for value, cause in slips.items() if math.isclose(got, value, rel_tol=1e-9)), "")
 
 
 def require_work(got, moved, flops, what, moved_slips=(), flop_slips=()):
-    """Bytes and FLOPs, each with a cause where one was recognised."""
+    """Check bytes and FLOPs, and name the mistake if it is recognised."""
     check.true(hasattr(got, "bytes") and hasattr(got, "flops"), f"{what} = {got!r}: expected a Work(bytes, flops)")
     for name, count, unit, slips in (("bytes", moved, "B", moved_slips), ("flops", flops, "FLOP", flop_slips)):
         own = getattr(got, name)
@@ -227,7 +227,7 @@ def require_work(got, moved, flops, what, moved_slips=(), flop_slips=()):
 
 
 def judges(classify, expected, span, roof, why=""):
-    """The verdict, with a cause for a wrong bound."""
+    """Check the verdict, and explain a wrong bound."""
     hints = {"bound": why, "floor_us": "the longer of two floors, in µs", "explains": "floor_us / busy_us"}
     check.returns(expected, classify, span, roof, rtol=1e-9, hint=hints)
 
@@ -262,7 +262,7 @@ def made_profile(seed, device):
 
 
 def chooses(choose_fix, name, trace, roof, after):
-    """`after`: µs that the trace takes after each of FIXES. Returns those of the chosen fix, and the least."""
+    """Check the chosen fix. `after` has the wall time in µs after each of FIXES; return the chosen and the best one."""
     fix = choose_fix(list(trace), roof)
     check.true(fix in FIXES, f"trace {name}: {fix!r}, expected one of {', '.join(FIXES)}")
     wall, busy = wall_us(trace), sum(call.busy_us for call in trace)
@@ -270,7 +270,7 @@ def chooses(choose_fix, name, trace, roof, after):
     check.true(
         own <= 1.1 * best,
         f"trace {name} takes {wall:,.0f} µs (device busy {busy / wall:.0%}), and {own:,.0f} µs with {fix!r}: expected at "
-        f"most {1.1 * best:,.0f} µs, 1.1 times what the best fix leaves",
+        f"most {1.1 * best:,.0f} µs, 1.1 times the time with the best fix",
     )
     return own, best
 
@@ -305,8 +305,8 @@ show.figure(
 #
 # - `bytes_per_element` is 4 for FP32, 2 for BF16, 1 for FP8, 0.75 for FP6 and 0.5 for INT4. Nothing is rounded.
 # - Each of the m · n results is a sum of k products: k multiply-adds.
-# - An argument that is not positive raises `ValueError`, whose message has its name and value, as in `k = -1`. NaN is not
-#   positive.
+# - An argument that is not positive raises `ValueError`, whose message contains its name and value, as in `k = -1`. NaN
+#   is not positive.
 
 
 # %% nbgrader={"grade": false, "grade_id": "matmul_work", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -399,7 +399,7 @@ show.against_prediction(
 )
 debrief(
     "matmul_work",
-    """Intensity belongs to the shape. A matmul of 4096 × 4096 × 4096 in BF16 does 1,365 FLOPs per byte, and with a single row
+    """Intensity depends on the shape. A matmul of 4096 × 4096 × 4096 in BF16 does 1,365 FLOPs per byte, and with a single row
     it does one, because nearly all of its traffic is the weights. That is why a model that generates one token at a time
     leaves most of its GPU's math units idle, and why serving systems batch requests (lab 16).""",
     parts=("values", "errors"),
@@ -556,7 +556,7 @@ term("grouped-query attention")
 # - A row has `product`, `rate`, `rate_unit` ("TFLOP/s" or "PFLOP/s"), `sparse`, `bandwidth` and `bandwidth_unit` ("GB/s" or
 #   "TB/s").
 # - `sparse` is True if the printed rate is one with sparsity.
-# - Any other unit in either place raises `ValueError`, whose message has that unit.
+# - Any other unit in either place raises `ValueError`, whose message contains that unit.
 
 
 # %% nbgrader={"grade": false, "grade_id": "read_row", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -576,7 +576,7 @@ def read_row(row: DatasheetRow) -> Roof:
 with check("read_row", "what a row of a data sheet promises", part="values", hidden="other rows"):
 
     def promises(own, expected, unit, what, slips):
-        """`slips` has the cause for a number that is so many times too large."""
+        """`slips` maps the factor by which a number is too large to the cause."""
         ratio = own / expected if isinstance(own, (int, float)) else None
         check.close(own, expected, unit=unit, what=what, hint=slip(ratio, slips))
 
@@ -642,7 +642,7 @@ with check("read_row", "units that no row should have", part="errors", hidden="o
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "read_row",
-    "Two dictionaries, from units of rates to factors and from units of bandwidth to factors, do the conversion and also know which units exist.",
+    "Two dictionaries, one for rates and one for bandwidths, map units to factors. They do the conversion and also know which units exist.",
     "Check the units before you compute, so that the message names the unit.",
 )
 show.table(
@@ -673,7 +673,7 @@ debrief(
 #
 # > **attainable(*I*) = min(peak, *I* · bandwidth)**
 #
-# The two roofs meet at the **ridge point**, peak / bandwidth. Left of it, more math units change nothing; right of it, more
+# The two roofs meet at the **ridge point**, peak / bandwidth. Below it, more math units change nothing; above it, more
 # bandwidth changes nothing ([Williams, Waterman and Patterson 2009](https://doi.org/10.1145/1498765.1498785)).
 #
 # *Worked example.* A V100 has 125 TFLOP/s and 900 GB/s, so its ridge point is 139 FLOP per byte. At 10 FLOP per byte it
@@ -686,8 +686,8 @@ debrief(
 # - `intensity`, in FLOP per byte, is a number, a list, or an array of any shape, of integers or floats. The result is a
 #   float64 array of the same shape, `()` for a number. An array that is passed in is not changed.
 # - An infinite intensity attains the peak.
-# - A `ValueError` names `intensity` if one is negative or NaN, and `peak_flops` or `bandwidth` if it is not positive and
-#   finite.
+# - A `ValueError` names `intensity` if any is negative or NaN, and `peak_flops` or `bandwidth` if it is not positive
+#   and finite.
 
 
 # %% nbgrader={"grade": false, "grade_id": "attainable", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -754,7 +754,7 @@ with check("attainable", "numbers that no machine has", part="errors", hidden="o
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "attainable",
-    "NumPy makes a float64 array of a number, a list or an integer array, and takes the smaller of two, element by element, in any shape.",
+    "NumPy turns a number, a list or an integer array into a float64 array. It also takes the smaller of two values, element by element, in any shape.",
     "Every comparison with NaN is False. So ask whether all numbers are at least 0, and refuse them if they are not.",
     "A chained comparison says in one line that a rate lies between 0 and infinity, both excluded.",
 )
@@ -790,19 +790,19 @@ term("ridge point")
 # %% [markdown]
 # ## 5 · Which limit is it?
 #
-# A roofline says what is possible, and a profile says what happened. Together they tell what limits a **span**, a stretch
-# of a program such as one kernel or a whole training step.
+# A roofline says what is possible, and a profile says what happened. Together they show what limits a **span**, a
+# stretch of a program such as one kernel or a whole training step.
 #
-# - While the device is *busy*, its time is at least flops / peak, and at least bytes / bandwidth. Arithmetic and transfers
-#   overlap, so the **floor** is the longer of the two and not their sum. If the floor explains most of the busy time, you
-#   know the limit. If it does not, the limit is something that the roofline does not model, such as latency or bank
-#   conflicts (lab 02), and to call the span "memory-bound" would send an engineer to the wrong place.
+# - While the device is *busy*, its time is at least flops / peak, and at least bytes / bandwidth. Arithmetic and
+#   transfers overlap, so the **floor** is the longer of the two and not their sum. If the floor explains most of the
+#   busy time, you know the limit. If it does not, the limit is something that the roofline does not model, such as
+#   latency or bank conflicts (lab 02), and calling the span "memory-bound" would send an engineer to the wrong place.
 # - While the device is *idle*, it waits for the host. Compare the busy time with the **wall** time, from the start to the
 #   end of the span.
 #
-# *Worked example.* On the machine `ROUND`, with 10¹⁵ FLOP/s and 2 · 10¹² bytes/s, a LayerNorm does 10⁹ FLOP and moves
-# 4 · 10⁸ bytes. Its floors are 1 and 200 µs. If it was busy for 250 of 260 µs, memory explains 200 / 250 = 0.8. If it was busy for 250 of
-# 600 µs, the host is the limit.
+# *Worked example.* On the machine `ROUND`, with 10¹⁵ FLOP/s and 2 · 10¹² bytes/s, a LayerNorm does 10⁹ FLOP and moves 4
+# · 10⁸ bytes. Its floors are 1 and 200 µs. If it was busy for 250 of 260 µs, memory explains 200 / 250 = 0.8. If it was
+# busy for 250 of 600 µs, the host is the limit.
 #
 # ### Exercise 5 (18 points)
 #
@@ -817,8 +817,9 @@ term("ridge point")
 # | explains is **at least** 0.6 | `"compute"` if flops / peak is at least bytes / bandwidth, else `"memory"` |
 # | otherwise | `"unexplained"` |
 #
-# `flops`, `bytes` or both may be 0. A `ValueError` names `busy_us` if it is not positive, `wall_us` if it is not at least
-# `busy_us`, and `flops` or `bytes` if it is not at least 0. NaN is none of these, so it is refused everywhere.
+# `flops`, `bytes` or both may be 0. A `ValueError` names `busy_us` if it is not positive, `wall_us` if it is not at
+# least `busy_us`, and `flops` or `bytes` if it is not at least 0. NaN meets none of these conditions, so it is always
+# refused.
 
 
 # %% nbgrader={"grade": false, "grade_id": "classify", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -983,7 +984,7 @@ except Exception:
     print("A picture of the five verdicts comes alive when classify works.")
 debrief(
     "classify",
-    """Each verdict asks for something else. `compute`: a faster format, less arithmetic, more GPUs. `memory`: fusion, smaller
+    """Each verdict calls for a different remedy. `compute`: a faster format, less arithmetic, more GPUs. `memory`: fusion, smaller
     elements, better reuse. `host`: fewer launches, CUDA graphs, no waiting, larger batches; a faster kernel changes nothing.
     `unexplained`: look inside the kernel. `impossible`: recount, read the asterisk on the data sheet, or ask whether the
     data came from a cache.
@@ -997,9 +998,9 @@ term("memory-bound")
 # %% [markdown]
 # ## 6 · Account for a forward pass
 #
-# `data/` has traces of ResNet-50, eager and under `torch.compile`: **recorded** ones of 16 images on a 2-core CPU in FP32,
-# and **synthetic** ones, in which a timing model gives the same calls the times that they might take on an H100 in FP16,
-# with 16 and 128 images. Nothing in the synthetic ones was measured on a GPU.
+# `data/` has traces of ResNet-50, eager and under `torch.compile`: **recorded** ones of 16 images on a 2-core CPU in
+# FP32, and **synthetic** ones of 16 and 128 images, for which a timing model estimates how long the same calls might
+# take on an H100 in FP16. Nothing in the synthetic ones was measured on a GPU.
 #
 # An operator's event includes the operators that it called: `aten::conv2d` calls `aten::convolution`, which calls
 # `aten::_convolution`, which calls `aten::mkldnn_convolution`, which does the work. If you add up all events, every
@@ -1011,13 +1012,14 @@ term("memory-bound")
 #
 # ### Exercise 6 (12 points)
 #
-# `costliest(profile: Profile) -> list[Cost]`: the three names that worked longest, each as a
-# `Cost(name, calls, busy_us, flops, bytes)`.
+# `costliest(profile: Profile) -> list[Cost]`: the three operators that worked longest, each as a `Cost(name, calls,
+# busy_us, flops, bytes)`.
 #
-# - All events of one name are one `Cost`: `calls` is their number, the rest are sums. A sum of 0 µs counts like any other.
-# - If `profile.device` is `"cpu"`, `busy_us` is the sum of the self times. If it is `"cuda"`, it is the sum of `device_us`,
-#   which is each event's own already.
-# - A self time can be negative, if children ran at the same time on other threads. It stays as it is.
+# - All events with one name make one `Cost`: `calls` counts them, and the rest are sums. A sum of 0 µs counts like any
+#   other.
+# - If `profile.device` is `"cpu"`, `busy_us` is the sum of the self times. If it is `"cuda"`, it is the sum of
+#   `device_us`, which counts only an event's own kernels.
+# - A self time can be negative if children ran at the same time on other threads. Keep it as it is.
 # - The largest `busy_us` comes first; on a tie, names are in the order in which Python sorts them ("Z" before "a"). A
 #   profile with fewer names gives a shorter list.
 #
@@ -1157,7 +1159,7 @@ try:
     show.figure(
         roofline.draw_judged(judged), "Wall time, busy time and floor of five passes and of their costliest operators"
     )
-    print("The verdicts are those of your classify. An operator is judged over its busy time.")
+    print("Your classify gave these verdicts. For an operator, the wall time is its busy time.")
 except Exception:
     print("The picture of all verdicts comes alive when exercises 5 and 6 pass.")
 debrief(
@@ -1166,18 +1168,18 @@ debrief(
     although their arithmetic is the same, and 37 come from a max-pool of 42 ms that became part of a fused kernel of 5 ms.
 
     Two kinds of verdict deserve suspicion. Batch norm in the eager pass and two fused kernels in the compiled one are
-    `impossible`, and so are addition and ReLU (`aten::clamp_min`), which come just after the first three. They moved their
+    `impossible`, and so are addition and ReLU (`aten::clamp_min`), which rank just below the first three. They moved their
     bytes up to 2.4 times faster than the copy that measured this machine's bandwidth. Either the bytes came from a cache,
-    or the copy was a poor probe. The other kind is the 0.99 of the compiled convolutions. It is nearly circular, because
-    the peak in this trace is the best rate that a large matmul or a convolution reached on this machine: it shows that they
-    are as fast as the fastest one that was measured, not that no faster one exists. A better peak is computed from the
-    hardware: cores · FLOPs per clock · clock.
+    or the copy was a poor probe. The other suspect is the 0.99 of the compiled convolutions. The peak in this trace is the
+    best rate that a large matmul or a convolution reached on this machine. So the 0.99 only says that these convolutions
+    match the fastest kernel that was measured, not that no faster one exists. A better peak is computed from the hardware:
+    cores · FLOPs per clock · clock.
 
     With 16 images the synthetic H100 is busy for 33% of the eager pass, so the host limits the pass, whatever limits a single
-    kernel. With 128 images it is busy all the time, and memory is the limit, of the convolutions, too: most of them have a
-    kernel of 1 × 1. That is only as true as the timing model: a kernel takes 1.8 µs plus the longer of its floors, at 65% of
-    the peak and 90% of the bandwidth, shares that a large matmul and a large copy reached on an H100. The host needs 5 µs for
-    a launch and 2.5 µs for every operator.""",
+    kernel. With 128 images it is busy all the time, and memory is the limit, even for the convolutions, because most of them
+    are 1 × 1. That is only as true as the timing model. In this model a kernel takes 1.8 µs plus the longer of its floors,
+    at 65% of the peak and 90% of the bandwidth, as a large matmul and a large copy did on an H100. The host needs 5 µs for a
+    launch and 2.5 µs for every operator.""",
     parts=("times", "order"),
 )
 
@@ -1185,7 +1187,7 @@ debrief(
 # ## 7 · When memory peaks
 #
 # A profile also records when memory is taken and given back. The peak decides whether a pass fits into memory, and the
-# operator at the peak tells where to save.
+# operator at the peak shows where to save.
 #
 # *Worked example.* `SMALL` takes 400 bytes at 7 µs and 500 at 61 µs, gives 400 back at 80 µs, and takes 300 at 90.5 µs. Its
 # levels are 400, 900, 500 and 800, so the peak is 900 bytes, reached at 61 µs. The last operator to start before that moment
@@ -1197,9 +1199,9 @@ debrief(
 # `peak_memory(profile: Profile) -> tuple[int, str]`: the peak in bytes, and the operator.
 #
 # - Start at 0 and add the allocations in their order. The peak is the largest sum, or 0 if none is positive.
-# - The operator is the last one in `events`, which are in the order of their start, that has `bytes > 0` and started **at or
-#   before** the moment at which the peak is **first** reached. It may have ended by then. If there is none, or the peak is 0,
-#   it is `""`.
+# - `events` are in the order of their start. The operator is the last one with `bytes > 0` that started **at or
+#   before** the moment at which the peak is **first** reached. It may have ended by then. If there is none, or the peak
+#   is 0, return `""` for it.
 
 
 # %% nbgrader={"grade": false, "grade_id": "peak_memory", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1273,7 +1275,7 @@ with check("peak_memory", "the peak and the operator at it", hidden="random prof
 hint(
     "peak_memory",
     "Keep three variables in one loop over the allocations: what is held now, the peak, and the moment of the peak.",
-    "The first moment of the peak is the one at which the sum exceeds everything before it, not the one at which it equals it. Before any allocation no moment counts.",
+    "The peak is first reached when the sum exceeds all sums before it, not when it equals an earlier one. If no sum is positive, there is no such moment.",
 )
 held = {
     "eager": (palette.vermillion, PASSES["16 images on a CPU, eager"]),
@@ -1291,16 +1293,16 @@ debrief(
 # %% [markdown]
 # ## 8 · You choose the fix
 #
-# `TRACES` has seven traces, "A" to "G", of programs on the machine `ROUND`. Nobody has said what limits them, and there is
-# time for one fix each. A trace is a list of calls with `issue_us` (the host's time before the launch), `busy_us`, `flops`,
-# `bytes`, and `waits`, which tells whether the host then waits until the device is done, as `.item()` does.
+# `TRACES` has seven traces, "A" to "G", of programs on the machine `ROUND`. You are not told what limits them, and have
+# time for one fix each. A trace is a list of calls with `issue_us` (the host's time before the launch), `busy_us`,
+# `flops`, `bytes`, and `waits` (whether the host then waits until the device is done, as with `.item()`).
 # `wall_us(trace)` computes how long all of it takes.
 #
 # | fix | what it changes |
 # |---|---|
 # | `"CUDA graph"` | recorded launches are replayed: `issue_us` is 0.5 µs, except in the first call and in calls after a wait |
 # | `"no waiting"` | the host never waits |
-# | `"fusion"` | a run of neighbours, each of less than 10 FLOP per byte, with no wait inside the run, becomes one kernel: it is launched once, and is as long as the longest of them |
+# | `"fusion"` | neighbours of less than 10 FLOP per byte each, with no wait between them, become one kernel: it is launched once, and takes as long as the longest of them |
 # | `"faster format"` | kernels whose compute floor is the longer one and explains at least 60% of `busy_us` take half as long |
 # | `"better kernels"` | kernels whose floor explains less than 60% are rewritten so that it explains 80% |
 #
@@ -1313,8 +1315,8 @@ debrief(
 # `choose_fix(trace: list[Call], roof: Roof) -> str` returns one of `FIXES`. Grading applies the fix that you return: the
 # wall time after it must be at most 1.1 times the wall time after the best fix.
 #
-# In A to F, one kind of trouble takes most of the time. G mixes several, and what takes most of the time is not always what a
-# fix can save. Hidden traces are of both sorts.
+# In A to F, one kind of trouble takes most of the time. G mixes several, and what takes most of the time is not always
+# what a fix can save. Hidden traces are of both kinds.
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose_fix", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1433,18 +1435,18 @@ with check("choose_fix", "the fix that saves most", part="clear", hidden="other 
 
 # %% nbgrader={"grade": true, "grade_id": "choose_fix_test_mixed", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose_fix", "traces that mix several kinds of trouble", part="mixed", hidden="random traces"):
-    cases = {  # how often calls come again, the calls, and the µs after each of FIXES
-        "of kernels for memory, each after a matmul": (
+    cases = {  # how often the calls are repeated, the calls, and the µs after each of FIXES
+        "of memory-bound kernels, each after a matmul": (
             8,
             [(6.0, 50.0, 4e7, 8e7), (6.0, 40.0, 3.2e10, 3e7)],
             (726, 726, 726, 566, 726),
         ),
-        "of kernels for memory, each followed by a wait": (
+        "of memory-bound kernels, each followed by a wait": (
             8,
             [(5.0, 60.0, 1e8, 9.6e7, True), (5.0, 45.0, 3e9, 4e7)],
             (885, 845, 885, 885, 725),
         ),
-        "of a long kernel for memory beside a short one": (
+        "of a long memory-bound kernel beside a short one": (
             8,
             [(5.0, 80.0, 1e8, 1.3e8), (5.0, 4.0, 1e7, 7e6), (5.0, 70.0, 5.6e10, 2e7)],
             (1237, 1237, 1205, 957, 1237),
@@ -1465,7 +1467,7 @@ with check("choose_fix", "traces that mix several kinds of trouble", part="mixed
             [(2.0, 60.0, 5.4e10, 2e7), (2.0, 39.0, 1e6, 1e6)],
             (794, 794, 794, 554, 487),
         ),
-        "of kernels for memory at 62% of the bandwidth, and matmuls": (
+        "of memory-bound kernels at 62% of the bandwidth, and matmuls": (
             8,
             [(2.0, 60.0, 1e8, 7.44e7), (2.0, 20.0, 1.8e10, 1e7)],
             (642, 642, 642, 562, 642),
@@ -1485,7 +1487,7 @@ with check("choose_fix", "traces that mix several kinds of trouble", part="mixed
             [(1.0, 30.0, 2e8, 5e7), (1.0, 30.0, 5e8, 5e7), (1.0, 30.0, 2e8, 5e7), (1.0, 50.0, 4.5e10, 2e7)],
             (1121, 1121, 1121, 921, 1121),
         ),
-        "of runs of two kernels for memory with a wait at their end": (
+        "of runs of two memory-bound kernels with a wait at their end": (
             8,
             [(30.0, 20.0, 1e8, 3.6e7), (1.0, 20.0, 1e8, 3.6e7, True)],
             (560, 350, 400, 560, 560),
@@ -1554,12 +1556,13 @@ hint(
 )
 debrief(
     "choose_fix",
-    """Two measurements tell where to look: wall time against busy time, and then the time by verdict, not the number of
+    """Two comparisons tell you where to look: wall time against busy time, and then the time per verdict, not the number of
     kernels. In D four of five kernels are limited by memory, but the fifth takes 88% of the time. In F the host waits for every
     fifth kernel, which looks alarming, but costs less than 2%.
 
-    But where time is spent is not what a fix saves. In G memory takes 56% of the time, and fusion saves nothing, because
-    no two of these kernels are neighbours. So the safe way is to apply every fix to a model of the trace and to compare.
+    But the time that a kind of kernel takes is not the time that a fix saves. In G memory takes 56% of the time, and fusion
+    saves nothing, because no two of these kernels are neighbours. So the safe way is to apply every fix to a model of the
+    trace and to compare.
     Performance engineers do this with simulators, and then check the answer with a measurement.""",
     parts=("clear", "mixed"),
 )
@@ -1567,7 +1570,7 @@ EAGER, COMPILED = (f"128 images on an H100, {kind} (synthetic)" for kind in ("ea
 
 
 def repaired(name, images):
-    """What your classify and choose_fix make of an eager pass, and what the reference does."""
+    """Repair an eager pass with your classify and choose_fix. Returns your rounds and the reference's."""
     profile, reference = PASSES[name], roofline.REFERENCE[images]
     try:
         trace = roofline.calls_of(profile, Call)
@@ -1589,9 +1592,9 @@ show.figure(
 # %% [markdown]
 # ## Your pieces at work
 #
-# The picture above repairs two eager passes. In each round your `classify` says what limits the pass, and your `choose_fix` chooses,
-# until a fix saves less than 10%. With 16 images the host is the first limit. With 128 fusion is enough, and comes within 3% of
-# what `torch.compile` reaches.
+# The picture above repairs two eager passes. In each round your `classify` says what limits the pass, and your
+# `choose_fix` picks a fix, until one saves less than 10%. With 16 images the host is the first limit. With 128, fusion
+# is enough, and comes within 3% of `torch.compile`.
 #
 # ## In practice
 #
@@ -1608,7 +1611,7 @@ show.figure(
 #
 # - Intensity depends on the shape: a matmul with the same weights is limited by compute for a large batch, and by memory for
 #   one token.
-# - Ask of each rate on a data sheet whether it is dense or sparse, and in which format it multiplies and sums.
+# - For each rate on a data sheet, ask whether it is dense or sparse, and in which format it multiplies and sums.
 # - Compare wall time with busy time first, and then busy time with its floors. "Unexplained" is an answer, too.
 # - Count self time, and rank operators by their total over all calls.
 #

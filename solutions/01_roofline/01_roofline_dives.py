@@ -111,7 +111,7 @@ audit(
     "% off at worst",
     "published",
     "holds" if off_rate[worst] < 0.05 else "corrected",
-    f"all five were compared with the data sheets; furthest off is the {worst}. They are dense rates",
+    f"all five were compared with the data sheets, and the {worst} is furthest off. They are dense rates",
 )
 worst = max(off_bandwidth, key=off_bandwidth.get)
 audit(
@@ -120,7 +120,7 @@ audit(
     "% off at worst",
     "published",
     "holds" if off_bandwidth[worst] < 0.05 else "corrected",
-    f"all five were compared with the data sheets; furthest off is the {worst}. From V100 to H100 the ridge point doubled, because math grew faster than memory; the H200's faster memory moved it back to 206",
+    f"all five were compared with the data sheets, and the {worst} is furthest off. From V100 to H100 the ridge point doubled, because math grew faster than memory; the H200's faster memory moved it back to 206",
 )
 h = card["H100 SXM"]
 audit(
@@ -152,7 +152,7 @@ audit(
     f"{why}. The tensor cores of a V100 do {card['V100 SXM2'].rate('fp16') / 1e12:.0f} TFLOP/s, in FP16",
 )
 ada = card["RTX 4090"]
-sums = f"it does {ada.rate('fp16_fp16_accumulate') / 1e12:.0f} TFLOP/s if sums are kept in FP16, and {ada.rate('fp16') / 1e12:.0f} if they are kept in FP32, as training does"
+sums = f"it does {ada.rate('fp16_fp16_accumulate') / 1e12:.0f} TFLOP/s if sums are kept in FP16, and {ada.rate('fp16') / 1e12:.0f} if they are kept in FP32, as in training"
 audit("roof-5", round(ada.rate("fp16_fp16_accumulate") / 1e12), "TFLOP/s", "published", "holds", sums)
 audit("roof-13", round(ada.rate("fp16") / 1e12), "TFLOP/s", "published", "holds", sums)
 audit("roof-6", card["H200 SXM"].memory_bytes / 2**30, "GB as printed", "published", "holds", "the data sheet says so")
@@ -228,7 +228,7 @@ myth("roof-7")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 def layer_operations(tokens, length, width, heads, fused):
-    """(name, Work) of one GPT layer in BF16, forward and backward, each at its least traffic."""
+    """The operations of one GPT layer in BF16, forward and backward: a name and the least Work of each."""
     batch, hidden = tokens // length, 4 * width
     matmuls = {"qkv": (width, 3 * width), "projection": (width, width), "up": (width, hidden), "down": (hidden, width)}
     point = {
@@ -378,8 +378,8 @@ print(f"{lookup.bytes / 1e6:.2f} MB, at least {1e6 * h100.time_floor(lookup):.1f
 # %% [markdown]
 # ## The gaps in a trace
 #
-# A GPU works off a queue of kernels. When the queue runs dry it idles, and a trace shows why. Here is one made by hand, with
-# a gap of each kind; the library reads it as it would read a recorded one.
+# A GPU works through a queue of kernels. When the queue runs dry it idles, and a trace shows why. Here is a trace made
+# by hand, with a gap of each kind. The library reads it as it would read a recorded one.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 HOST, STREAM = 1, 7
@@ -508,9 +508,10 @@ with reveal("gil"):
 # %% [markdown]
 # ## A live profile
 #
-# The same network, a ResNet-50 of a quarter of the width, is profiled here on four images of 96 × 96, with one thread.
+# The same network, a ResNet-50 at a quarter of its width, is profiled here on four images of 96 × 96, with one thread.
 # `annotate_modules(model)` marks each submodule, so that the profile can say in which of them memory peaks.
-# `annotate("data")` opens a range of your own, and where there is CUDA also an NVTX range, which Nsight Systems shows.
+# `annotate("data")` opens a range of your own. If CUDA is available it also opens an NVTX range, which Nsight Systems
+# shows.
 
 # %% tags=["demo"]
 with torch.no_grad(), annotate_modules(network):
@@ -555,10 +556,10 @@ shutil.rmtree(folder)  # keep it by deleting this line
 # ## Where the 989 trillion come from
 #
 # No memory can feed a quarter of a million multipliers (528 tensor cores × 512 on an H100) one by one. The way out is a
-# **systolic array** (Kung and Leiserson 1979): a grid of multiply-adders that hand operands to their neighbours. A value
-# that enters at the edge is used by a whole row or column, and is not fetched again. TPUs are built of such arrays, of
-# 128 × 128 from v2 to v5 and of 256 × 256 in v6e. A tensor core also reuses its operands, inside a small matrix unit whose
-# wiring NVIDIA does not publish.
+# **systolic array** (Kung and Leiserson 1979): a grid of multiply-adders that hand operands to their neighbours. A
+# value that enters at the edge is used by a whole row or column, and is not fetched again. TPUs are built from such
+# arrays, of 128 × 128 from v2 to v5 and of 256 × 256 in v6e. A tensor core also reuses its operands, inside a small
+# matrix unit whose wiring NVIDIA does not publish.
 #
 # Two matrices of 6 × 8 and 8 × 6 meet in a 6 × 6 array. Each element must do 8 multiply-adds. After how
 # many cycles is the last one done?
@@ -633,9 +634,10 @@ print(
 #
 # ## How well do you know that number?
 #
-# Someone shows you a kernel that is 2% faster. Run times have a hard floor and a long tail, caused by interrupts, changing
-# clocks and other programs. The mean is drawn up by the tail, and the minimum ignores it. So report the median of *n* runs,
-# with a band that holds the true median with a probability of 95%. Two programs differ if their bands do not overlap.
+# Someone shows you a kernel that is 2% faster. Run times have a hard floor and a long tail, caused by interrupts,
+# changing clocks and other programs. The tail pulls the mean up, and the minimum ignores it. So report the median of
+# *n* runs, with a band that holds the true median with a probability of 95%. Two programs differ if their bands do not
+# overlap.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 x = torch.randn(256, 256, device=DEVICE)
@@ -723,7 +725,7 @@ else:
     print(f"Not even {sizes[-1]:,} runs are enough here: this machine cannot resolve 2% in this operation.")
 
 # %% [markdown]
-# Check the curve for 0% first: where there is no true difference, the bands should almost always overlap. The resampling is
+# Check the curve for 0% first: without a true difference, the bands should almost always overlap. The resampling is
 # optimistic, because it assumes that runs are independent. In reality clocks drift and other programs come and go, so
 # **interleave** the two programs in a comparison (A B A B …) instead of running all of A before all of B.
 

@@ -24,9 +24,9 @@
 # next spends most of its time waiting. How long is the wait, and how can a kernel ask so that it waits less?
 #
 # GPUs run kernels on **SMs** (streaming multiprocessors): processors with registers, a small fast **shared memory** and
-# an L1 cache. An H100 SXM has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works in
-# **warps**: 32 threads that execute one instruction together. A load of a warp is one **request**, in which each of its
-# 32 **lanes** has an address of its own. Memory does not answer lane by lane but in **sectors** of 32 bytes; four sectors
+# an L1 cache. An H100 SXM has 132. They share an L2 cache, and behind it lies **DRAM**, the large memory. An SM works
+# in **warps**: 32 threads that execute one instruction together. A load of a warp is one **request**, in which each of
+# its 32 **lanes** has its own address. Memory does not answer lane by lane but in **sectors** of 32 bytes; four sectors
 # make a **cache line**. One fetch serves all lanes that want bytes of a sector, and a sector always travels as a whole.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
@@ -143,10 +143,10 @@ for name in ("SM", "warp", "lane", "sector"):
 #
 # `build_ring(lines: int, seed: int) -> np.ndarray`
 #
-# - Returns int64 of shape `(lines,)`: `following[i]` is the line that is visited after line `i`; `lines` is at least 1.
+# - Returns int64 of shape `(lines,)`: `following[i]` is the line visited after line `i`; `lines` is at least 1.
 # - A chase from line 0 visits every line exactly once and then comes back to line 0. A single line points to itself.
-# - As with `np.random.default_rng(seed)`, the same seed gives the same ring, and other seeds give others, however large. Each
-#   of the (lines − 1)! rings is equally likely: four lines have six, and 60 seeds give all six.
+# - As with `np.random.default_rng(seed)`, the same seed gives the same ring, and another seed, however large, usually
+#   another. Each of the (lines − 1)! rings is equally likely: four lines have six, and 60 seeds give all six.
 
 
 # %% nbgrader={"grade": false, "grade_id": "build_ring", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -228,7 +228,7 @@ with check("build_ring", "a ring that nobody can guess", part="random", hidden="
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "build_ring",
-    "Think of the order of visits first, and of the array second. If you know the order, who follows whom?",
+    "Think of the order of visits first, and of the array second. If you know the order, which line follows which?",
     "Shuffle the lines into an order of visits. Each line is followed by the next one in that order, and the last by the first.",
     "`np.roll(order, -1)` is the order shifted by one place. An array that is indexed by `order` sets all lines at once.",
 )
@@ -244,17 +244,17 @@ debrief(
 #
 # > 1.0 1.2 1.25 | 2.4 | 4.0 4.4 4.1 | 9.0
 #
-# From the left: 1.0, 1.2 and 1.25 are within a factor of 1.25 of each other, and 2.4 is not. Three sizes are enough, so this
-# is a plateau: its latency is the median, 1.2, and it fits 4 KiB. 2.4 stands alone, since 4.0 is too far away, and is no
-# plateau. Then 4.0, 4.4, 4.1 are a plateau of 4.1 that fits 64 KiB, and 9.0 alone is none.
+# From the left: 1.0, 1.2 and 1.25 are within a factor of 1.25 of each other, and 2.4 is not. Three sizes are enough, so
+# this is a plateau: its latency is the median, 1.2, and it fits 4 KiB. 2.4 is alone, because 4.0 is too far away, so it
+# is not a plateau. Next, 4.0, 4.4 and 4.1 make a plateau of 4.1 that fits 64 KiB, and 9.0 is alone.
 #
 # ### Exercise 2 (12 points)
 #
 # `plateaus(sizes: list[int], nanoseconds: list[float]) -> list[Plateau]`
 #
-# - `sizes` ascend, in bytes, with a latency for each. There may be none.
-# - A run is a series of neighbouring sizes whose largest latency is **at most** 1.25 × the smallest. Make it as long as it
-#   can be. With at least three sizes it is a plateau.
+# - `sizes`, in bytes, are in ascending order, with one latency each. Both may be empty.
+# - A run is a series of neighbouring sizes whose largest latency is **at most** 1.25 × the smallest. Make it as long as
+#   possible. A run of at least three sizes is a plateau.
 # - `Plateau(latency_ns, fits_bytes)`: the **median** latency of the run (`np.median`, as a float), and its largest size.
 # - The last lines, which begin the next run, are given.
 
@@ -279,7 +279,7 @@ def plateaus(sizes: list[int], nanoseconds: list[float]) -> list[Plateau]:
 with check("plateaus", "which sizes make a plateau", part="runs", hidden="the recorded curve and other curves"):
 
     def runs_check(times, expected, hint="", sizes=None, largest=""):
-        """`hint` is for another number of plateaus, and `largest` for another size of the right number."""
+        """`hint` is for a wrong number of plateaus, and `largest` for wrong sizes if the number is right."""
         sizes = sizes or [1024 << i for i in range(len(times))]
         levels = check.accepts(plateaus, sizes, times)
         check.equal(
@@ -294,7 +294,7 @@ with check("plateaus", "which sizes make a plateau", part="runs", hidden="the re
     runs_check([1.0, 1.25, 1.0], [2], "1.25 is exactly 1.25 × 1.0: at most includes it")
     runs_check([1.0, 1.2, 1.25, 2.4, 4.0, 4.4, 4.1, 9.0], [2, 6])
     runs_check([], [])
-    runs_check([3.0, 3.0], [], "two sizes are no plateau: three at least")
+    runs_check([3.0, 3.0], [], "two sizes are not a plateau: three at least")
     runs_check(
         [1.0, 1.2, 1.44, 1.73], [], "neighbours are within 1.25, three sizes are not: compare largest and smallest"
     )
@@ -400,7 +400,7 @@ h100 = accelerator("H100 SXM")
 CLOCK_HZ = 1.755e9  # of the H800 PCIe on which the latencies below were measured
 predict(
     "in_flight",
-    "Loads can overlap. Little's law says that a memory of bandwidth B and latency L is only kept busy if B · L bytes are in flight (requested, not yet arrived) all the time. An H100's memory delivers 3.35 TB/s; take 479 clocks at 1.755 GHz for a load, as measured on an H800. How many kilobytes must each of its 132 SMs have in flight?",
+    "Loads can overlap. Little's law says that a memory of bandwidth B and latency L is kept busy only if B · L bytes are in flight (requested, not yet arrived) all the time. An H100's memory delivers 3.35 TB/s; take 479 clocks at 1.755 GHz for a load, as measured on an H800. How many kilobytes must each of its 132 SMs have in flight?",
     unit="kB",
 )
 in_flight = {clocks: h100.memory_bandwidth * clocks / CLOCK_HZ / h100.multiprocessors for clocks in (479, 656)}
@@ -418,27 +418,27 @@ with reveal("in_flight"):
 # On the recorded machine one load from the last level takes about as long as a hundred from the first. Its 32 MiB L3
 # cache does not show, presumably because other virtual machines share it.
 #
-# [Luo et al. (2024)](https://arxiv.org/abs/2402.13499) measured on an H800 PCIe, a variant of the H100, about
-# 29 clocks to shared memory, 41 to L1, 263 to L2 and 479 to DRAM. Their [next
-# paper](https://arxiv.org/abs/2501.12084) has 656 to DRAM.
+# [Luo et al. (2024)](https://arxiv.org/abs/2402.13499) measured on an H800 PCIe, a variant of the H100, about 29 clocks
+# to shared memory, 41 to L1, 263 to L2 and 479 to DRAM. Their [next paper](https://arxiv.org/abs/2501.12084) reports
+# 656 to DRAM.
 #
-# **Little's law** asks for *B · L* bytes in flight. An SM holds at most 64 warps. If each has one 32-bit load in flight, 55
-# warps are needed at 479 clocks, and 75 at 656: more than fit. With 128-bit loads 14 or 19 suffice. So more warps, more
-# loads per warp or wider loads keep the memory busy.
+# **Little's law** asks for *B · L* bytes in flight. An SM holds at most 64 warps. If each has one 32-bit load in
+# flight, 55 warps are needed at 479 clocks, and 75 at 656, more than fit. With 128-bit loads 14 or 19 suffice. So more
+# warps, more loads per warp or wider loads keep the memory busy.
 #
 # ## 2 · Triton in six steps
 #
 # A Triton **kernel** is the code of one **program**. A **launch** starts a **grid** of programs, and each of them learns its
 # number from `tl.program_id(0)`. Run the next cell. Then change a number in each step, and predict what comes out.
 #
-# When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees all addresses. Without a
-# GPU, the cell's last lines tell step 2 of 8 elements where there are 5, and the meter reports it. There `print(at)` works
-# in a kernel, but checks refuse it.
+# When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees all addresses.
+# Without a GPU, the cell's last lines pass `n = 8` to step 2 for 5 elements, and the meter reports it. In the
+# interpreter `print(at)` works in a kernel, but checks refuse it.
 
 
 # %% tags=["demo"]
-# A program stores its number. `out` is a pointer to the first element of a tensor, whose
-# dtype the store converts to.
+# A program stores its number. `out` is a pointer to the first element of a tensor, and the
+# store converts the number to that tensor's dtype.
 @triton.jit
 def step_1(out):
     tl.store(out + tl.program_id(0), tl.program_id(0))
@@ -464,7 +464,7 @@ def step_3(x, out, n, BLOCK: tl.constexpr):
 
 
 # A 2-D tile: [:, None] is a column, [None, :] is a row. A 2-D grid gives each program two
-# numbers. Neighbouring lanes get neighbouring addresses, however a tile lists them.
+# numbers. The compiler gives neighbouring lanes neighbouring addresses, along either axis.
 @triton.jit
 def step_4(x, out, rows, columns, TILE: tl.constexpr):
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
@@ -480,8 +480,8 @@ def step_5(x, out, TILE: tl.constexpr):
     tl.store(out + row * TILE + column, tl.trans(tl.load(x + row * TILE + column)))
 
 
-# A product of two tiles of at least 16 × 16, summed in float32. "ieee": float32 inputs are
-# not rounded first.
+# A product of two tiles of at least 16 × 16, summed in float32. "ieee" means that float32
+# inputs are not rounded first.
 @triton.jit
 def step_6(a, b, out, TILE: tl.constexpr):
     at = tl.arange(0, TILE)[:, None] * TILE + tl.arange(0, TILE)[None, :]
@@ -504,28 +504,28 @@ if INTERPRETED:
     print(traffic.findings[0])
 
 # %% [markdown]
-# A load instruction moves up to 128 bits per lane, on Blackwell 256. In Triton you do not write this width. The compiler
-# gives each thread BLOCK / (32 · `num_warps`) neighbouring elements, at most 128 bits in one piece, and loads a piece at once
-# if it can prove that it starts at a multiple of its width, and shares one mask. It can if addresses and lengths are
-# multiples of 16: Triton then compiles a version that relies on it.
+# A load instruction moves up to 128 bits per lane, on Blackwell 256. In Triton you do not write this width. The
+# compiler gives each thread BLOCK / (32 · `num_warps`) neighbouring elements, in pieces of at most 128 bits. It loads a
+# piece at once if it can prove that the piece starts at a multiple of its width and shares one mask value. It can if
+# addresses and lengths are multiples of 16: Triton then compiles a version that relies on it.
 #
 # With `num_warps=4` a program has 128 threads. In float32 a block of 256 gives each thread 2 elements, 64 bits. In float16
 # 2 elements are only 32 bits, so 64 bits need a block of 512.
 #
 # ### Exercise 3 (18 points)
 #
-# `saxpy(a: float, x: Tensor, y: Tensor, bits: int) -> Tensor` and its kernel: a · x + y, a new tensor.
+# `saxpy(a: float, x: Tensor, y: Tensor, bits: int) -> Tensor` and its kernel: a · x + y, in a new tensor.
 #
-# - `x` and `y` are 1-D, contiguous, of one length (0 allowed) and one dtype, float32 or float16. Multiply and add in
+# - `x` and `y` are 1-D, contiguous, of equal length (0 allowed) and dtype, float32 or float16. Multiply and add in
 #   float32 (`.to(tl.float32)`), and round once.
 # - `bits` is 32, 64 or 128. If 16 divides the length and the tensors start at multiples of 16 bytes, **every** load and
 #   store of every launch, compiled for an H100, is `bits` wide. Other inputs may have any width. Use `num_warps=4`.
-# - Elements of `x` and `y` are read once, and those of the result written once. Two programs that write one address are a
-#   race, even with equal values.
+# - Elements of `x` and `y` are read once, and those of the result written once. Two programs that write one address are
+#   a race, even if the values are equal.
 # - Other `bits` raise `ValueError`. These lines are given.
 #
-# Here Python only allocates, takes views and launches. Bytes and widths count only if values are right. Up to 256
-# programs, or half of all, may write nothing.
+# Your Python code may only allocate, take views and launch. Bytes and widths are graded only if values are right. At
+# most 256 programs, or half of all, may write nothing.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -790,9 +790,9 @@ audit(
 # - `x` is 2-D and contiguous: float32, float16, bfloat16 or int32, of any shape, also without elements. The result is a new
 #   contiguous tensor of shape (columns, rows), exactly the values of `x`.
 # - Each element is read once and written once, by your kernel.
-# - Where rows and columns are multiples of 32, **no sector is fetched or written twice**: sectors × 32 bytes = bytes asked
+# - If rows and columns are multiples of 32, **no sector is fetched or written twice**: sectors × 32 bytes = bytes asked
 #   for, in loads and stores together.
-# - At most ⌈rows / 16⌉ · ⌈columns / 16⌉ programs, whose tiles have at most 4,096 elements.
+# - At most ⌈rows / 16⌉ · ⌈columns / 16⌉ programs, with tiles of at most 4,096 elements.
 
 
 # %% nbgrader={"grade": false, "grade_id": "transpose", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -901,8 +901,8 @@ debrief(
     "transpose",
     """Rows of the tile are read as runs, and its columns are written as runs, so every sector is used in full. Between the two
     the compiler exchanges values among threads through shared memory, which costs no traffic to L2 or DRAM. The tile is the
-    cure, not `tl.trans`: a tile that is stored as it is, at transposed addresses, is compiled to the same exchange. From 16
-    elements on, a run fills a sector even with elements of 2 bytes.""",
+    cure, not `tl.trans`: a tile that is stored as it is, at transposed addresses, is compiled to the same exchange. A run
+    of 16 elements fills a sector even if they have only 2 bytes each.""",
     parts=("values", "sectors"),
 )
 
@@ -943,7 +943,7 @@ from threeloops.inner.machine_models.warp import padded, plain, swizzled, wavefr
 
 predict(
     "column_rounds",
-    "Between load and store, the tile's values change threads through shared memory. It has 32 banks: word after word lies in bank after bank, and each bank delivers one word of 4 bytes per clock, so lanes that want different words of one bank take turns. A tile of 32 × 32 float32 is kept there row after row. How many rounds does it take until 32 lanes have read a column?",
+    "Between load and store, the tile's values change threads through shared memory. It has 32 banks: successive words lie in successive banks, and each bank delivers one word of 4 bytes per clock, so lanes that want different words of one bank take turns. A tile of 32 × 32 float32 is kept there row after row. How many rounds does it take until 32 lanes have read a column?",
     unit="rounds",
 )
 column = wavefronts(4 * plain(LANES, np.full(32, 5)), 4)
@@ -1033,9 +1033,10 @@ debrief(
 )
 
 # %% [markdown]
-# The **order** of the tiles matters, too. Programs usually start in the order of their numbers, many at a time, and what
-# they fetch stays in L2 for a while. Row by row, the programs that run together share one **strip** of A (the rows that one row of tiles
-# needs), but sweep through all of B. In **groups** of a few rows they need fewer different strips.
+# The **order** of the tiles matters, too. Programs usually start in the order of their numbers, many at a time, and
+# what they fetch stays in L2 for a while. Row by row, the programs that run together share one **strip** of A (the rows
+# that one row of tiles needs), but sweep through all of B. In **groups** of a few rows they need fewer different
+# strips.
 #
 # By hand: 5 × 3 tiles in groups of 2 rows. Group 0 is rows 0 and 1, and goes down each column: (0, 0), (1, 0), (0, 1), (1, 1),
 # (0, 2), (1, 2) are programs 0 to 5. Programs 6 to 11 do the same in rows 2 and 3. The last group has one row only: program
@@ -1046,9 +1047,9 @@ debrief(
 # `tile_of(program: int, tiles_m: int, tiles_n: int, group_m: int) -> tuple[int, int]`: row and column of the tile that
 # program number `program` computes.
 #
-# - Groups of `group_m` rows of tiles, from the top. Inside a group column by column from the left, and inside a column from
-#   the top. The last group may have fewer rows.
-# - `program` is one of 0 … tiles_m · tiles_n − 1.
+# - Groups have `group_m` rows of tiles, from the top; the last may have fewer. Inside a group, go column by column from
+#   the left, and down each column.
+# - `program` is between 0 and tiles_m · tiles_n − 1.
 
 
 # %% nbgrader={"grade": false, "grade_id": "tile_of", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1148,7 +1149,7 @@ except Exception:
 #
 # `matmul(a: Tensor, b: Tensor, block: int, group_m: int) -> Tensor`, with a kernel of your own.
 #
-# - `a` (m, k) and `b` (k, n) are contiguous, both float32 or both float16, of any sizes from 1 on. The result is (m, n) of
+# - `a` (m, k) and `b` (k, n) are contiguous, both float32 or both float16, of any nonzero size. The result is (m, n) of
 #   that dtype, summed in float32 with `input_precision="ieee"`, and rounded once.
 # - One program per tile of `block` × `block` of C, on a one-dimensional grid, in the order of exercise 6. Steps along k are
 #   `block` long. No tile has more than `block`² elements. `block` is a power of two, at least 16.
@@ -1392,7 +1393,7 @@ from threeloops.inner.kernels.matmul.matmul import matmul as library_matmul
 hint(
     "matmul",
     "Repeat the arithmetic of `tile_of` in the kernel with `tl.program_id(0)`, `//`, `%` and `min`; `tl.cdiv` gives the numbers of tiles.",
-    "A tile of B has the same `inner` as a column and `column` as a row, so `[:, None]` and `[None, :]` change places. How many elements has a row of B?",
+    "In a tile of B, `inner` runs downwards and `column` runs across, so `[:, None]` and `[None, :]` change places. How many elements does a row of B have?",
     "Mask the load of B along k and n, and the store along m and n. Round once, when you store.",
 )
 debrief(
@@ -1439,9 +1440,9 @@ if INTERPRETED:
 # The product is (256, 128) @ (128, 256) in float16. Grouping does not change the bytes asked for, only what programs that run
 # together share.
 #
-# Now set the places to 16. An address decides in which **set** of a cache its line may lie, and a set has so many places.
-# Groups of 3 or 4 rows now move more than no groups: rows whose length is a power of two begin in few sets, and push each
-# other out, although the cache has room elsewhere.
+# Now set the places to 16. A line's address decides which **set** of the cache it may lie in, and a set has that many
+# places. Groups of 3 or 4 rows now move more than no groups: rows whose length is a power of two begin in few sets, and
+# evict each other although the cache has room elsewhere.
 #
 # ## In practice
 #

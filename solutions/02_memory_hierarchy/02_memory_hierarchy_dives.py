@@ -51,9 +51,9 @@ myth("mem-11")
 # %% tags=["demo"] jupyter={"source_hidden": true}
 h100, a100 = accelerator("H100 SXM"), accelerator("A100 SXM 80GB")
 REGISTER_FILE_BYTES = 256 * 1024
-"""Of one SM: 65,536 registers of 32 bits (CUDA C++ Programming Guide, technical specifications)."""
+"""65,536 registers of 32 bits in each SM (CUDA C++ Programming Guide, technical specifications)."""
 SHARED_BYTES_PER_CLOCK = 128
-"""Of one SM: 32 banks of 4 bytes."""
+"""32 banks of 4 bytes in each SM."""
 shared_bandwidth = h100.multiprocessors * SHARED_BYTES_PER_CLOCK * h100.clock_hz
 STEPS = {  # capacity in bytes, bandwidth in bytes/s, None where no data sheet has it
     "registers": (h100.multiprocessors * REGISTER_FILE_BYTES, None),
@@ -107,7 +107,7 @@ audit(
     "× slower than HBM",
     "model",
     "corrected",
-    how=f"its {h100.host_link_bandwidth / 1e9:.0f} GB/s are 32 GT/s × 16 lanes × 128/130 / 8 = {h100.host_link_bandwidth / 1e9:.1f} GB/s each way. Two orders of magnitude are 100×; an H100 has 53×, an H200 {accelerator('H200 SXM').memory_bandwidth / h100.host_link_bandwidth:.0f}×",
+    how=f"PCIe 5.0 moves 32 GT/s × 16 lanes × 128/130 / 8 = {h100.host_link_bandwidth / 1e9:.1f} GB/s each way. Two orders of magnitude are 100×; for an H100 it is 53×, for an H200 {accelerator('H200 SXM').memory_bandwidth / h100.host_link_bandwidth:.0f}×",
 )
 audit(
     "mem-9",
@@ -131,7 +131,7 @@ audit(
     "× the bandwidth of HBM",
     "model",
     "holds",
-    how=f"of an H100 SXM: 132 SMs × 128 bytes × 1.98 GHz = {shared_bandwidth / 1e12:.1f} TB/s, over 3.35 TB/s of HBM. In clocks the distance is larger: 29 against 479",
+    how=f"for an H100 SXM: 132 SMs × 128 bytes × 1.98 GHz = {shared_bandwidth / 1e12:.1f} TB/s, over 3.35 TB/s of HBM. In clocks the distance is larger: 29 against 479",
 )
 
 # %% [markdown]
@@ -195,17 +195,17 @@ for vec, per_phase, max_phase in (tuple(map(int, layout)) for layout in layouts)
 show.table(rows, [f"layout of a tile of {tile_rows} × {block_k} FP16 values", "", "wavefronts for one 8 × 8 block"])
 
 # %% [markdown]
-# On Hopper, with tensor descriptors, the tensor memory accelerator writes the tile into shared memory in a swizzle of 32, 64
-# or 128 bytes (`#ttg.nvmma_shared`), and the matrix instruction `wgmma` reads it from there: operands need not pass through
-# registers.
+# On Hopper, with tensor descriptors, the tensor memory accelerator writes the tile into shared memory with a swizzle of
+# 32, 64 or 128 bytes (`#ttg.nvmma_shared`). The matrix instruction `wgmma` reads it from there, so operands need not
+# pass through registers.
 #
 # ## The other cache, the TLB
 #
-# An address is translated before it is fetched, page by page, and the translations have a cache of their own, the **TLB**.
-# The lab's pointer chase through a large working set visits another page almost every time, so part of its last step is
-# translation. To see it, chase the *same number of lines* three times: lines next to each other; one line in every 64, which
-# with lines of 64 bytes are 4,096 bytes apart, one per page; and one in every 65, 4,160 bytes apart, one per page as well.
-# The cell takes a few seconds.
+# An address is translated before it is fetched, page by page, and the translations have a cache of their own, the
+# **TLB**. The lab's pointer chase through a large working set visits another page almost every time, so part of its
+# last step is translation. To see it, chase the *same number of lines* three times. First visit lines next to each
+# other. Then visit one line in every 64: with lines of 64 bytes they are 4,096 bytes apart, one per page. Last, visit
+# one in every 65. They are 4,160 bytes apart, so they also lie in different pages. The cell takes a few seconds.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -252,11 +252,11 @@ except NotMeasurable as reason:
     print(f"not measured here: {reason}")
 
 # %% [markdown]
-# The same number of lines fits into the same caches. Between lines next to each other and one in every 65, only the number of
-# pages differs, so the extra time is translation. It begins where the TLB is full. One line in every 64 has as many pages
-# as one in every 65, but addresses that are a power of two apart fall into the same few sets of a set-associative
-# cache, and even 16 lines can be too many for those. That is why a leading dimension of exactly 4,096 bytes can be slower
-# than one of 4,160.
+# The same number of lines fits into the same caches. Between lines next to each other and one in every 65, only the
+# number of pages differs, so the extra time is translation. It begins at the size at which the TLB is full. One line in
+# every 64 has as many pages as one in every 65, but addresses that are a power of two apart fall into the same few sets
+# of a set-associative cache, and even 16 lines can be too many for those. That is why a leading dimension of exactly
+# 4,096 bytes can be slower than one of 4,160.
 #
 # ## What tiles save, and what an odd length costs
 #
@@ -272,7 +272,7 @@ audit(
     "loads of each value",
     "model",
     "holds",
-    how="of the 1000³ products, each value of A and of B enters 1000, and without tiles each product loads both of its factors. Caches may answer most of these loads",
+    how="each value of A and of B is a factor in 1000 of the 1000³ products, and without tiles each product loads both of its factors. Caches may answer most of these loads",
 )
 audit(
     "mem-4",
@@ -280,7 +280,7 @@ audit(
     "× fewer loads",
     "model",
     "corrected",
-    how="1000³ in 16 × 16 tiles: ⌈1000 / 16⌉ = 63 fetches of each value instead of 1000. The saving is 16× only where 16 divides the size. What L2 saves comes on top: see the last figure of the lab",
+    how="1000³ in 16 × 16 tiles: ⌈1000 / 16⌉ = 63 fetches of each value instead of 1000. The saving is 16× only if 16 divides the size. What L2 saves comes on top: see the last figure of the lab",
 )
 
 # %% [markdown]
@@ -302,20 +302,23 @@ show.table(rows, ["k", "loads per thread", "of which straight to shared memory",
 # time, through registers and not straight to shared memory. Rows of B still have 1,024 bytes. Padding k to 1,008 with zeros
 # avoids this.
 #
-# The numbers are those of the code, not of its execution. A step needs 1 load of A and 2 of B at 128 bits. The first two
-# rows have 9, because the compiler pipelines the loop: it loads the tiles of two steps before the loop and those of a later
-# step inside it. With 16 bits a step needs 8 loads of A. A copy straight to shared memory has at least 32 bits, and Triton
-# pipelines only such copies, so these 8 stand inside the loop, which waits for them in every step. B is loaded for one step
-# before the loop and for the next inside it, 4 loads. So fewer load instructions can be a bad sign.
+# The table counts instructions in the code, not those that are executed. A step needs 1 load of A and 2 of B at 128
+# bits. The first two rows have 9, because the compiler pipelines the loop: it loads the tiles of two steps before the
+# loop and those of a later step inside it. With 16 bits a step needs 8 loads of A. A copy straight to shared memory has
+# at least 32 bits, and Triton pipelines only such copies. So these 8 stay inside the loop, which waits for them in
+# every step. B is loaded for one step before the loop and for the next inside it, 4 loads. If A were pipelined as
+# before, it would have 24 loads instead of 8, so fewer load instructions can be a bad sign.
 #
-# Left to itself, the library takes a larger tile for k = 1,024, 128 × 128 with an inner length of 64, which has 24 loads.
+# Left to itself, the library takes a larger tile for k = 1,024: 128 × 128 with an inner length of 64, which has 24
+# loads.
 #
 # ## Registers have banks too
 #
 # Each scheduler of an SM reads operands from a register file that is divided into banks, and a multiply-add needs three
-# operands. The compiler places operands so that they seldom meet in one bank. One trace of this is the `.reuse` flag in the
-# machine code. It says: keep this operand in the operand cache, because the next instruction needs it, too. Uniform
-# registers (`UR`) hold what is the same for the whole warp, such as the base address of a tile, and have a file of their own.
+# operands. The compiler places operands so that they rarely share a bank. One trace of this is the `.reuse` flag in the
+# machine code. It means: keep this operand in the operand cache, because the next instruction needs it, too. Uniform
+# registers (`UR`) hold what is the same for the whole warp, such as the base address of a tile, and have a file of
+# their own.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("mem-7")

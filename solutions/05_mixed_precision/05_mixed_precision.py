@@ -157,7 +157,7 @@ show.figure(
 #
 # ### Exercise 1 (12 points)
 #
-# `decode(codes, format) -> np.ndarray` returns the exact values of codes, float64, in the shape of `codes`.
+# `decode(codes, format) -> np.ndarray` returns the exact values of codes as float64, in the shape of `codes`.
 #
 # - `codes` is an array of any shape and any integer dtype, such as `uint8`.
 # - `format` has `exponent_bits`, `mantissa_bits`, `infinities`, and the properties `bits` and `bias`.
@@ -288,7 +288,7 @@ debrief(
     same, and no gap opens between 0 and the smallest normal number. The price is precision: each leading zero of the
     mantissa is one significant bit less.
 
-    Read without its sign, a code counts the magnitudes in ascending order: code + 1 is always the next larger number, also
+    Read without its sign, a code counts the magnitudes in ascending order: code + 1 is always the next larger number, even
     across powers of two. The next exercise uses this.""",
     parts=("values", "errors"),
 )
@@ -327,17 +327,16 @@ audit(
 # The explorer above shows the numbers of a format around a value that you choose. The diamond is that value, and the arrow
 # shows where rounding takes it. Find the first whole number that bfloat16 lacks, and what becomes of 0.001 in float8_e4m3fn.
 #
-# *Worked example.* 0.3 = 1.2 · 2⁻² in float8_e4m3fn. Numbers with the exponent −2 lie 2⁻² / 2³ = 1/32 apart, and
-# 0.3 · 32 = 9.6 rounds to 10, so the nearest number is 10/32 = 0.3125 = (1 + 2/8) · 2⁻². That is E = −2 + 7 = 5 and M = 2:
-# 0 0101 010, or 0x2A. A value half-way between two numbers, as 9.5 would be, goes to the one with the even code.
+# *Worked example.* 0.3 = 1.2 · 2⁻² in float8_e4m3fn. Numbers with the exponent −2 lie 2⁻² / 2³ = 1/32 apart, and 0.3 · 32 =
+# 9.6 rounds to 10, so the nearest number is 10/32 = 0.3125 = (1 + 2/8) · 2⁻². That is E = −2 + 7 = 5 and M = 2: 0 0101 010, or
+# 0x2A. A value half-way between two numbers, such as 9.5/32, goes to the one with the even code.
 #
 # ### Exercise 2 (20 points)
 #
-# `encode(values, format) -> np.ndarray` returns the codes of float64 `values`, int64, in their shape.
+# `encode(values, format) -> np.ndarray` returns the codes of float64 `values` as int64, in the same shape.
 #
-# - **Nearest:** a value becomes the nearest number; of two equally near ones, that with the even code. It is rounded *once*,
-#   from float64.
-# - **Overflow:** round as if the exponent had no end. A result above the largest finite number becomes infinity
+# - **Nearest:** a value becomes the nearest number; a tie goes to the even code. Round *once*, from float64.
+# - **Overflow:** round as if the exponent had no limit. A result above the largest finite number becomes infinity
 #   (`infinities=True`), or the largest finite number (`infinities=False`). The same holds for an infinite value.
 # - **Signs** are kept, including that of −0.0. NaN of either sign becomes the code with sign bit 0 and ones elsewhere.
 #
@@ -522,7 +521,7 @@ with check("encode", "signs and NaN", part="signs", hidden="other formats"):
         )
         plus, minus = encode(values, format), encode(-values, format)
         check.equal(
-            minus - plus, np.full(52, 2 ** (format.bits - 1)), what=f"codes of −x less codes of x in {format.name}"
+            minus - plus, np.full(52, 2 ** (format.bits - 1)), what=f"codes of −x minus codes of x in {format.name}"
         )
         for nan in (math.nan, -math.nan):
             signed(format, nan, 2 ** (format.bits - 1) - 1)
@@ -550,9 +549,10 @@ term("subnormal number")
 # %% [markdown]
 # ## 3 · Gradients that become zero
 #
-# Most weights and activations are not far from 1, but gradients can be very small: a mean over a batch hands each element a
-# share of 1/batch, and layers on the way back multiply by small numbers. The next cell trains a small convolutional network
-# on images of handwritten digits, in float32 (about ten seconds), and collects its gradients. What would float16 do to them?
+# Most weights and activations are not far from 1, but gradients can be very small: averaging over a batch divides each
+# sample's gradient by the batch size, and layers on the way back multiply it by small numbers. The next cell trains a small
+# convolutional network on images of handwritten digits, in float32 (about ten seconds), and collects its gradients. What would
+# float16 do to them?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from torch import nn
@@ -576,7 +576,7 @@ def loss_of(network, batch):
 
 
 def gradients_of(network):
-    """|gradients| of all activations and weights of one batch that are not zero, in one vector."""
+    """The magnitudes of all nonzero gradients of activations and weights for one batch, in one vector."""
     kept = []
     hooks = [
         layer.register_forward_hook(lambda layer, inputs, output: (output.retain_grad(), kept.append(output))[0])
@@ -616,7 +616,7 @@ SCALES = np.arange(-8, 41)
 
 
 def lost_at(format, power):
-    """Shares in per cent of the gradients that are zero, and that overflow, when they are scaled by 2^power and rounded."""
+    """The percentages of gradients that become zero, and that overflow, when scaled by 2^power and rounded."""
     scaled = LATE * 2.0**power
     result = format.rounded(scaled)
     beyond = ~np.isfinite(result) | (scaled > format.largest * (1 + format.epsilon / 2))
@@ -685,7 +685,7 @@ audit(
 #   infinite or NaN, the step is skipped: all parameters stay.
 # - Otherwise p becomes p − learning_rate · g, where g is the gradient in float32 times the float32 number nearest to
 #   1 / scale. Do not change the tensors you were given.
-# - A new scale is rounded to float32, and is a `float`.
+# - A new scale is a `float`, rounded to float32.
 #
 # | step | `scale` | `clean` |
 # |---|---|---|
@@ -715,7 +715,7 @@ def scaled_step(
 
 
 # %% nbgrader={"grade": true, "grade_id": "scaled_step_test_step", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("scaled_step", "parameters after a step", part="step", hidden="many steps beside torch's"):
+with check("scaled_step", "parameters after a step", part="step", hidden="many steps compared with torch's"):
 
     def stepped(parameters, gradients, scale, rate):
         """The new parameters, after a look at their kind and at the tensors that were given."""
@@ -771,7 +771,9 @@ with check("scaled_step", "parameters after a step", part="step", hidden="many s
             scaler.update()
             ours = stepped(ours, scaled, scale, 2.0**-4)
         for a, b in zip(ours, theirs, strict=True):
-            check.equal(a.tolist(), b.tolist(), what=f"parameters after 20 steps at scale {scale:g}, beside torch's")
+            check.equal(
+                a.tolist(), b.tolist(), what=f"parameters after 20 steps at scale {scale:g}, compared with torch's"
+            )
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "scaled_step_test_skips", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -810,7 +812,7 @@ with check("scaled_step", "steps that are skipped", part="skips", hidden="other 
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "scaled_step_test_scale", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("scaled_step", "the scale that follows", part="scale", hidden="500 steps beside torch's"):
+with check("scaled_step", "the scale that follows", part="scale", hidden="500 steps compared with torch's"):
 
     def next_of(scaler, overflow):
         gradient = torch.tensor([math.inf if overflow else 0.0])
@@ -874,7 +876,7 @@ with check("scaled_step", "the scale that follows", part="scale", hidden="500 st
             check.equal(
                 ours.scale,
                 theirs.get_scale(),
-                what=f"scale after step {step} (start {start:g}, growth {growth:g}, backoff {backoff:g}, interval {interval}), beside torch's",
+                what=f"scale after step {step} (start {start:g}, growth {growth:g}, backoff {backoff:g}, interval {interval}), compared with torch's",
             )
 
     follow(25, 1, 1000.0, 1.7, 0.3, 3, 0.1)
@@ -890,7 +892,7 @@ hint(
     "scaled_step",
     "Decide once for all tensors, with `torch.isfinite` on every element. A sum can overflow although all of its terms are finite, and an empty tensor has no largest element.",
     "`float(np.float32(x))` rounds to float32. Cast a float16 gradient to float32 *before* you multiply it by the inverse.",
-    "`replace(scaler, scale=…, clean=…)` makes the next scaler; write one `return` per row of the table. Does the step that makes `clean` reach `interval` grow, or the one after it? Try interval = 1.",
+    "`replace(scaler, scale=…, clean=…)` makes the next scaler; write one `return` per row of the table. Does the scale grow at the step that makes `clean` reach `interval`, or at the next one? Try interval = 1.",
 )
 debrief(
     "scaled_step",
@@ -958,7 +960,7 @@ else:
 
 # %% nbgrader={"grade": false, "grade_id": "lost", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def lost(weights: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-    """Where an update that is not zero leaves a 16-bit weight as it was."""
+    """Mark the updates, other than zero, that leave a 16-bit weight as it was."""
     ### BEGIN SOLUTION
     if weights.shape != updates.shape:
         raise ValueError(f"weights {tuple(weights.shape)} and updates {tuple(updates.shape)}: expected the same shape")
@@ -1044,7 +1046,7 @@ with check("lost", "shapes that differ", part="shapes", hidden="other shapes"):
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "lost",
-    "Do not think about thresholds: half a spacing is another number below a weight than above it, and a tie may go either way. Do the sum, round it, and compare.",
+    "Do not work with thresholds: half a spacing is not the same below a weight as above it, and a tie may go either way. Add, round, and compare.",
     "Add in float32: an update rounded to 16 bits first can land on the other side of half-way. `.to(dtype)` rounds to nearest, ties to even. Shapes that differ may still broadcast, so compare them first.",
 )
 debrief(
@@ -1090,7 +1092,7 @@ with reveal("stuck_masters"):
 # - `state` is a `Masters` with the float32 tensors `weights` and `momentum`; `gradients` come in 16 bits.
 # - The new momentum is *momentum · old momentum + gradient*, and the new masters are *masters − learning_rate · new
 #   momentum*.
-# - The second result is what the model gets: the new masters, rounded to `dtype`.
+# - The second result is the model's weights: the new masters, rounded to `dtype`.
 # - Everything else happens in float32, and the state holds float32 only. Do not change the tensors you were given.
 #
 # It follows `torch.optim.SGD` on float32 weights bit for bit. Learning rates are powers of two.
@@ -1129,7 +1131,7 @@ with check("master_step", "a step on the masters", part="values", hidden="other 
         momentum=0.25,
         expected=(3.0, -0.5, -0.5),
         slips={
-            "the learning rate belongs to the masters' step, not into the momentum": (2.0, -1.0, -1.0),
+            "the learning rate belongs to the masters' step, not to the momentum": (2.0, -1.0, -1.0),
             "the gradient is not multiplied by the momentum factor": (1.5, 0.25, 0.25),
             "the gradient counts with 1 − momentum: that is Adam's average": (2.5, -0.25, -0.25),
             "the masters move by the gradient: expected the new momentum": (3.0, 0.0, 0.0),
@@ -1158,7 +1160,7 @@ with check("master_step", "a step on the masters", part="values", hidden="other 
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "master_step_test_precision", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("master_step", "nothing is lost", part="precision", hidden="40 steps beside torch's SGD"):
+with check("master_step", "nothing is lost", part="precision", hidden="40 steps compared with torch's SGD"):
 
     def kept(state, model, dtype):
         check.dtype(state.weights, torch.float32, what="the masters")
@@ -1232,7 +1234,7 @@ hint(
     "master_step",
     "Three lines: the new momentum, the new masters, and the copy. `gradients.float()` comes first.",
     "The learning rate is in the masters' step only, and the factor `momentum` multiplies the old momentum only.",
-    "Neither the old 16-bit weights nor the model's copy are ever read: whatever is computed from them has lost what the masters are there to keep.",
+    "Never read the old 16-bit weights or the model's copy: they have already lost the digits that the masters keep.",
 )
 debrief(
     "master_step",
@@ -1374,7 +1376,7 @@ with check("next_delayed", "zeros, tiny numbers, infinities", part="limits", hid
 hint(
     "next_delayed",
     "The history is a tuple: `(*a, b)` appends, and a slice keeps the newest. Take the maximum after the new amax is in it.",
-    'Two `np.float32` numbers divide in float32. `np.errstate(over="ignore")` silences the warning of an infinite quotient.',
+    'Two `np.float32` numbers divide in float32. `np.errstate(over="ignore")` silences the warning about an infinite quotient.',
     "Round the amax first. Return early if it is not finite, and for a maximum of zero. What is the smaller of infinity and `LARGEST_SCALE`?",
 )
 debrief(
@@ -1395,7 +1397,7 @@ def draw_row(large, small):
 
 explore(
     draw_row,
-    labels={"large": "number 5", "small": "size of the second half, power of ten"},
+    labels={"large": "element 5", "small": "size of the second half, power of ten"},
     large=(1, 301, 10, 31),
     small=(-6, 0, 1, -4),
 )
@@ -1424,10 +1426,10 @@ explore(
 # `choose_recipe(x, weight, history, most_error) -> str` returns the cheapest recipe that is good enough.
 #
 # - x (tokens, k) and weight (outputs, k) are float32; k is a multiple of 32. `history` holds amaxes of earlier x.
-# - A recipe's product is `stored(x, recipe, history)` · `stored(weight, recipe)`ᵀ, and the right one x · weightᵀ, all in
+# - A recipe's product is `stored(x, recipe, history)` · `stored(weight, recipe)`ᵀ, and the exact one x · weightᵀ, all in
 #   float64.
 # - The error of a token is the norm of the difference between its rows in the two products, divided by the norm of its row in
-#   the right one, which is never zero. The *worst* token counts.
+#   the exact one, which is never zero. The *worst* token counts.
 # - `RECIPES` has the names, cheapest first. Return the first whose worst error is at most `most_error`.
 
 
@@ -1605,11 +1607,11 @@ myth("prec-6")
 # %% [markdown]
 # ## 8 · Train with your functions
 #
-# The next cell trains a small network with all that you have written. `choose_recipe` picks a recipe for its images,
-# `next_delayed` scales them, and `encode` and `decode` round them to float8_e4m3fn, gradients of activations to float8_e5m2,
-# and gradients of weights to float16. `scaled_step` removes the loss scale, `master_step` moves float32 masters, and `lost`
-# counts what would be lost without them. PyTorch's casts, `GradScaler` and `SGD` do the same beside it, and replace what you
-# have not written. The cell takes seconds, and stops after 20.
+# The next cell trains a small network with everything you have written. `choose_recipe` picks a recipe for its images, and
+# `next_delayed` scales them. `encode` and `decode` round them to float8_e4m3fn, gradients of activations to float8_e5m2, and
+# those of weights to float16. `scaled_step` removes the loss scale, `master_step` moves float32 masters, and `lost` counts
+# what would be lost without them. PyTorch's casts, `GradScaler` and `SGD` run beside them, and stand in for what you have not
+# written. The cell takes seconds; each training stops after 20.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.precision.fp8 import Recipe, ScaleState, after_tensor
@@ -1734,7 +1736,7 @@ if len(missing) < len(have) and "your pieces" in runs:
         (f"first differs from PyTorch's in step {n}, {a:.7g} and {b:.7g}" for n, (a, b) in pairs if a != b), ""
     )
     print(
-        f"Your loss {apart or 'equals PyTorch’s in every step, to the last bit'}; the recipe of the images is {recipe}."
+        f"Your loss {apart or 'equals PyTorch’s in every step, to the last bit'}; the recipe for the images is {recipe}."
     )
     if gone := getattr(steps, "lost", []):
         print(

@@ -58,8 +58,8 @@ def accuracy(network):
 # ## Five trainings
 #
 # The network, data, order and seed are the same, with Adam at a rate that falls from 5·10⁻⁴ to a tenth of that. Only the
-# formats differ. Whatever is stored is rounded to the format; sums are in float32, where tensor cores may keep fewer bits. All
-# five together take about half a minute.
+# formats differ. Whatever is stored is rounded to the format. Sums are kept in float32 here; tensor cores may keep fewer bits.
+# All five together take about half a minute.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -70,7 +70,7 @@ predict(
 
 
 class DigitsNetwork(nn.Module):
-    """Two convolutions, two linear layers. What passes between them, and its gradient, is stored in `dtype`."""
+    """Two convolutions, two linear layers. The activations between them, and their gradients, are stored in `dtype`."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()
@@ -163,7 +163,7 @@ with reveal("lost_share"):
             ]
             for name, (network, losses, gone) in STUDY.items()
         ],
-        ["", "loss, last epoch", "of 360 held-out images", "updates without effect, last epoch"],
+        ["", "loss, last epoch", "accuracy, 360 held-out images", "updates without effect, last epoch"],
     )
 show.against_prediction(
     "lost_share",
@@ -247,7 +247,7 @@ if device() == "cuda":
         with torch.no_grad():
             right = (model(images[held_out]).argmax(1) == labels[held_out]).float().mean()
         rows.append([name, f"{100 * right:.1f} %"])
-    show.table(rows, [f"ResNet-20 on {what}, 12 epochs", f"of {len(held_out):,} held out"])
+    show.table(rows, [f"ResNet-20 on {what}, 12 epochs", f"accuracy, {len(held_out):,} held out"])
 else:
     print("no GPU here: images/s and memory of mixed precision are not measured")
 
@@ -270,7 +270,7 @@ myth("prec-7")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 class Float32LayerNorm(nn.LayerNorm):
-    """What autocast on a GPU makes of a layer norm: the input is cast to float32, and the output is float32 too."""
+    """A layer norm as autocast runs it on a GPU: the input is cast to float32, and the output is float32 too."""
 
     def forward(self, x):
         with torch.autocast("cpu", enabled=False):
@@ -376,8 +376,8 @@ audit(
 # float32. A few that combine tensors take the widest dtype among them. One, `binary_cross_entropy`, is refused because it is
 # unsafe in 16 bits; use `binary_cross_entropy_with_logits`. All others run in whatever they are given.
 #
-# Why is a *sum* on the float32 list? PyTorch's kernels sum in float32 inside, but the *result* would not fit: 70,000 ones are
-# infinity in float16. A sum that kept its running total in 16 bits would stop much earlier:
+# Why is a *sum* on the float32 list? PyTorch's kernels sum in float32 inside, but the *result* would not fit: 70,000 ones add
+# up to infinity in float16. A sum that kept its running total in 16 bits would stop much earlier:
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 
@@ -464,8 +464,8 @@ show.table(
 # ## Rounding with a coin
 #
 # Masters cost four bytes per parameter. **Stochastic rounding** does without them: round up with a probability equal to the
-# part, in units of the spacing, that would be cut off. A single update of 1/4096 to a bfloat16 weight of 1 is then lost in 31
-# of 32 cases, and in the other it counts as 1/128, thirty-two times as much. On average, nothing is lost.
+# fraction of a spacing that would be cut off. A single update of 1/4096 to a bfloat16 weight of 1 is then lost in 31 of 32
+# cases, and in the other it counts as 1/128, thirty-two times as much. On average, nothing is lost.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 coin = np.random.default_rng(2)
@@ -504,14 +504,14 @@ axes.set(xlabel="step", ylabel="weight", title="The same 4,096 updates, in bfloa
 show.figure(fig)
 final = history[-1]
 print(
-    f"exact 2.0; mean of {WALKS} walks {final.mean():.4f}; standard deviation {final.std():.4f}, of independent coins {deviation:.4f}"
+    f"exact 2.0; mean of {WALKS} walks {final.mean():.4f}; standard deviation {final.std():.4f}, against {deviation:.4f} for independent coins"
 )
 assert abs(final.mean() - 2.0) < 5 * deviation / np.sqrt(WALKS)
 assert 0.8 < final.std() / deviation < 1.2
 
 # %% [markdown]
 # The result is unbiased and noisy. Its standard deviation grows with the square root of the number of steps, while the error
-# of rounding to nearest grows with the number itself. In the five trainings above, the dotted line is rounded this way. It
+# of rounding to nearest grows with the number itself. In the five trainings above, the dotted line shows this rounding. It
 # costs one random number per weight and step.
 #
 # ## A bet on yesterday's amax
@@ -562,7 +562,7 @@ def draw_bets(until):
         xlim=(-1, 60),
         ylim=(2.5, 50),
         xlabel="step",
-        title="What lies above a ceiling is clipped (crosses)",
+        title="Values above a ceiling are clipped (crosses)",
     )
     axes.set_yticks([3, 5, 10, 20, 30], ["3", "5", "10", "20", "30"])
     axes.minorticks_off()
@@ -635,7 +635,7 @@ axes.set(
     xscale="log",
     xlim=(0.1, 300),
     xlabel="relative error of the product, %",
-    title="What a scale is worth: red clips or loses small elements",
+    title="What a scale is worth: red bars clip, or lose small elements",
 )
 axes.invert_yaxis()
 axes.grid(axis="y", visible=False)
@@ -772,7 +772,7 @@ audit(
     "deprecation warnings from two calls",
     "GPU" if device() == "cuda" else "CPU",
     "holds",
-    how=f"one step runs, its product in {str(logits.dtype).removeprefix('torch.')}{'' if device() == 'cuda' else ': without a GPU scaler and autocast switch themselves off'}. PyTorch {torch.__version__.split('+')[0]} asks for torch.amp.GradScaler('cuda') and torch.amp.autocast('cuda', …) instead. The scaler is superfluous with bfloat16, whose range is float32's",
+    how=f"one step runs, its product in {str(logits.dtype).removeprefix('torch.')}{'' if device() == 'cuda' else ': without a GPU, scaler and autocast switch themselves off'}. PyTorch {torch.__version__.split('+')[0]} asks for torch.amp.GradScaler('cuda') and torch.amp.autocast('cuda', …) instead. The scaler is superfluous with bfloat16, whose range is float32's",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

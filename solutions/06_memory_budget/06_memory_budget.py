@@ -351,8 +351,8 @@ predict(
 #
 # ### Exercise 1 (6 points)
 #
-# `mlp_bytes(tokens, width, hidden) -> int`: what `(silu(h @ W_gate) * (h @ W_up)) @ W_down` keeps, in float32. Per token, h has
-# `width` numbers, and the results of `W_gate` and `W_up` have `hidden` each.
+# `mlp_bytes(tokens, width, hidden) -> int`: the bytes that `(silu(h @ W_gate) * (h @ W_up)) @ W_down` keeps in float32. Per
+# token, h has `width` numbers, and the results of `W_gate` and `W_up` have `hidden` each.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mlp", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -415,7 +415,7 @@ debrief(
 )
 
 # %% [markdown]
-# A whole block of the model, with x its input. It ends with the MLP of exercise 1:
+# Here is a whole block of the model, with input x. It ends with the MLP of exercise 1:
 #
 # ```python
 # h = norm(x)
@@ -425,7 +425,7 @@ debrief(
 # x = x + (silu(h @ W_gate) * (h @ W_up)) @ W_down
 # ```
 #
-# v is a slice of `h @ W_qkv`, so the storage of all of that stays.
+# v is a slice of `h @ W_qkv`, so that product's whole storage stays.
 #
 # ### Exercise 2 (16 points)
 #
@@ -480,7 +480,9 @@ with check(
 
     def kept_check(config, batch, sequence, states, expected, sizes, only):
         found = account(config, batch, sequence, states)
-        label = f"{batch} × {sequence} tokens, {config.heads} heads that share {config.kv_heads} keys, {states} states"
+        label = (
+            f"{batch} × {sequence} tokens, {config.heads} heads that share {config.kv_heads} key heads, {states} states"
+        )
         tokens = batch * sequence
         causes = WHY | {
             "layer": numbers_off(found.layer, expected[3], tokens, sizes, only),
@@ -492,7 +494,7 @@ with check(
     HEAD = {256: "as many as the logits, which are not kept: the loss keeps their log-softmax"}
     wide = GPTConfig.tiny(kv_heads=4, mlp_width=200)
     kept_check(wide, 3, 100, 2, (505_088, 505_088, 1_010_176, 1_965_600, 538_800), SIZES.format(64, 200), ONLY)
-    NARROW = "with as many keys as heads the layer is right, so look at k and v: " + SIZES.format(32, 192)
+    NARROW = "with as many key heads as heads the layer is right, so look at k and v: " + SIZES.format(32, 192)
     kept_check(GPTConfig.tiny(), 3, 100, 2, (460_032, 460_032, 920_064, 1_812_000, 538_800), NARROW, {})
     kept_check(GPTConfig.tiny(layers=8, heads=2, kv_heads=1), 1, 2, 0, (1_642_752, 1_642_752, 0, 12_064, 3592), "", {})
     ### BEGIN HIDDEN TESTS
@@ -564,7 +566,7 @@ with check("account", "the worst moment of a step", part="peak", hidden="other s
         check.equal(rest, expected, what=what, hint=slips.get(rest, ""))
 
     AT_LOSS = {
-        2_467_520: "the two moments are added up, and they never meet",
+        2_467_520: "the two moments are added up, but they never coincide",
         1_393_088: "the loss has two more tensors of the size of the logits",
         1_700_288: "one of the two gradients at the loss is missing",
         2_002_688: "tokens and targets are missing",
@@ -572,7 +574,7 @@ with check("account", "the worst moment of a step", part="peak", hidden="other s
         195_488: "only one layer is counted",
     }
     AT_UPDATE = {
-        6_683_560: "the two moments are added up, and they never meet",
+        6_683_560: "the two moments are added up, but they never coincide",
         5_040_808: "at the update the gradients are more than all activations",
         6_579_200: "tokens and targets are missing",
         6_571_040: "the rotary tables are missing",
@@ -609,7 +611,7 @@ from threeloops.units import readable_bytes
 
 hint(
     "account",
-    "Write down the block line by line and, beside each line, the storages that it makes. Then cross out those that nobody keeps, and those that you have already.",
+    "Write down the block line by line and, beside each line, the storages that it makes. Then cross out those that nobody keeps, and those that you have counted already.",
     "The output of an addition is kept by the norm that reads it, so the residual stream counts twice per block: its input, and between its halves. A norm's output is kept by the product behind it; gate and up read the same one.",
     "Attention: the whole product qkv, rotated q, rotated k, the output, `heads` numbers per token, and the copy in which the heads stand side by side. The MLP: gate, silu(gate), up, and their product.",
 )
@@ -653,10 +655,10 @@ with reveal("kept_by_a_layer"):
 #
 # A count can be wrong, so measure **live storage**: the bytes behind all tensors that can still be reached.
 #
-# Each operator, forward or backward, goes through PyTorch's **dispatcher**, which calls an active `TorchDispatchMode` in place of
-# the operator. The next cell has one that prints. A tensor's memory is `tensor.untyped_storage()`, of `.nbytes()` bytes. Two
-# tensors share it exactly if its `._cdata` is the same. `weakref.ref(storage, callback)` calls back when the storage dies, and
-# does not keep it alive.
+# Each operator, forward or backward, goes through PyTorch's **dispatcher**, which calls an active `TorchDispatchMode` in place
+# of the operator. The next cell has one that prints. A tensor's memory is `tensor.untyped_storage()`, of `.nbytes()` bytes.
+# Two tensors share it exactly when its `._cdata` is the same. `weakref.ref(storage, callback)` calls back when the storage
+# dies, and does not keep it alive.
 #
 # *Worked example.* `a = torch.zeros(1000)`, `b = a + 1`, `del a`, `c = b * 2`: three storages of 4,000 bytes, of which at most
 # two are alive at once. So the peak is 8,000.
@@ -673,12 +675,12 @@ with reveal("kept_by_a_layer"):
 #   into it, or returns a view of it.
 # - Pass an operator its keyword arguments. It may return tuples and lists of tensors, in which `tree_leaves` finds them.
 # - A tensor on the device "meta" has a storage with a size and no address: it counts. An empty tensor has one of 0 bytes.
-# - Whatever `run` raises, even an interrupt, goes on to the caller, and afterwards nothing is watched any more.
+# - Whatever `run` raises, even an interrupt, reaches the caller, and afterwards nothing is watched.
 
 
 # %% tags=["demo"]
 class Printing(TorchDispatchMode):
-    """Says which operators pass, and what they return."""
+    """Prints each operator that passes, and the shapes that it returns."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -903,7 +905,7 @@ with check("tracker", "what came before and what stays", part="outside", hidden=
         live_bytes(by_value(writes_outside)),
         Live(0, 0, 0),
         what="a sum that goes into a tensor that existed before, with out=",
-        hint="`out` is a keyword argument: look at kwargs as at args, before you call",
+        hint="`out` is a keyword argument: look at kwargs as well as args, before you call",
     )
 
     def outlives_arrays():
@@ -915,7 +917,7 @@ with check("tracker", "what came before and what stays", part="outside", hidden=
         live_bytes(by_value(outlives_arrays)),
         Live(2000, 0, 20),
         what="twenty vectors, each made after an array of NumPy's has died",
-        hint="NumPy's array is first met as an argument; a new storage may lie at its address when it has died, so forget it then",
+        hint="NumPy's array first appears as an argument. When it has died, a new storage may lie at its address, so forget it then",
     )
     kept = []
 
@@ -964,19 +966,19 @@ term("dispatcher")
 hint(
     "tracker",
     "Keep a dictionary from `storage._cdata` to a weak reference, a running sum of live bytes, and the largest value that the sum ever had.",
-    "Look at the arguments of an operator before you call it: a storage that you have not met then existed before, and counts nothing. Look at the results afterwards: a storage that you have not met then is new.",
-    "The callback of the weak reference subtracts the storage's bytes and removes its entry, so that the same address can be met again. Hold neither the tensor nor the storage in any variable that outlives the operator.",
+    "Before you call an operator, look at its arguments: a storage that you meet there for the first time existed before, so it does not count. After the call, look at the results: a storage that you meet there for the first time is new.",
+    "The callback of the weak reference subtracts the storage's bytes and removes its entry, so that a new storage at the same address counts again. Hold neither the tensor nor the storage in any variable that outlives the operator.",
 )
 debrief(
     "tracker",
     """Python's reference counts do the work: a storage dies with the last tensor that shares it, and the weak reference calls
-    back at that moment. Addresses are used again, so a dead storage must leave the dictionary at once.""",
+    back at that moment. Addresses are reused, so a dead storage must leave the dictionary at once.""",
     parts=("lifetimes", "outside"),
 )
 
 
 def watched_step(config, batch, length):
-    """The timeline of a training step of the course's GPT, its second: the optimizer's states exist."""
+    """The timeline of the second training step of the course's GPT, when the optimizer's states exist."""
     torch.manual_seed(0)
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
@@ -990,7 +992,7 @@ def watched_step(config, batch, length):
     step()
     optimizer.zero_grad(set_to_none=True)
     with LiveStorage(model, optimizers=[optimizer]) as live:
-        live.mark("forward")  # what is met before it was there before
+        live.mark("forward")  # storages met before this mark existed before the step
         step()
     return live.timeline
 
@@ -1099,8 +1101,8 @@ hint(
 debrief(
     "recompute",
     """Each layer is computed once without a record and once with one. The recorded layers always belong to one segment, and
-    with each segment that is done one kept input less is held. The last segment could be recorded in the first pass already:
-    that saves its recomputation and does not change the bound.""",
+    each segment that is done frees one kept input. The last segment could already be recorded in the first pass: that saves
+    its recomputation and does not change the bound.""",
 )
 try:
     ACTIONS, K = schedule(6, 2), 2
@@ -1160,7 +1162,7 @@ with reveal("best_segment"):
 
 predict(
     "padded_weight",
-    "A batch is taken in two equal parts. In one of them three quarters of the tokens are padding, which does not count, in the other none. The mean losses of the parts are averaged. How many times as much does a token that counts in the padded part weigh as a token in the other?",
+    "A batch is taken in two equal parts. In one, three quarters of the tokens are padding, which does not count; the other has no padding. The mean losses of the parts are averaged. How many times the weight of a token in the full part does a counted token in the padded part get?",
     unit="×",
 )
 
@@ -1406,7 +1408,7 @@ with reveal("padded_weight"):
 # - Returns the new parameter. `parameter` and `gradient` (float32, contiguous, any shape) stay as they are.
 # - Parameter and moments equal `torch.optim.AdamW(foreach=False)` **to the last bit**: the operations above on float32
 #   tensors, in this order.
-# - Besides the new parameter and the files, only tensors of `chunk` numbers are in memory. It is measured.
+# - Besides the new parameter and the files, only tensors of `chunk` numbers are in memory. This is measured.
 
 
 # %% nbgrader={"grade": false, "grade_id": "offload", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1510,7 +1512,7 @@ with check("offload", "AdamW with its moments in files", part="values", hidden="
         kept = "; or the moments of the step before are not used" if step > 1 else ""
         line = "second" if name == "exp_avg" else "third"
         return (
-            f"the {line} line of the text, over all chunks; the same on paper in another form rounds differently{kept}"
+            f"the {line} line of the text, over all chunks; another form of the same formula rounds differently{kept}"
         )
 
     def cause_at(step, ours, theirs, start, lr):
@@ -1658,9 +1660,9 @@ with reveal("journey"):
 # ## 7 · You choose
 #
 # You have three levers: smaller microbatches, recomputation, and offloading. `needs(job, plan)` and `duration(job, plan)` say
-# what a plan costs. Recomputation makes the work a third longer, each microbatch adds `job.overhead`, offloading the journey.
-# A `Plan` has `micro`, `k` (0: nothing recomputed) and `offload`; a `Job` has `layers`, `batch`, `capacity` and the bytes and
-# seconds that the two functions use (`??needs` shows them).
+# what a plan costs. Recomputation makes the work a third longer, each microbatch adds `job.overhead`, and offloading adds the
+# journey. A `Plan` has `micro`, `k` (0: nothing recomputed) and `offload`; a `Job` has `layers`, `batch`, `capacity` and the
+# bytes and seconds that the two functions use (`??needs` shows them).
 #
 # *Worked example.* A job has 20 GB of weights and gradients, 40 GB of states, 10 GB of activations per sequence, and a GPU of 80
 # GB. With a margin of a tenth, 72 GB may be used, so one sequence at a time fits (70 GB) and two do not (80 GB).
@@ -1672,7 +1674,7 @@ with reveal("journey"):
 #
 # - 1 ≤ `micro` ≤ `job.batch`; `k` is 0 or a divisor of `job.layers`.
 # - The margin leaves room for the CUDA context, workspaces and fragmentation.
-# - Where no plan fits, raise a `ValueError` that contains `capacity`.
+# - If no plan fits, raise a `ValueError` that contains `capacity`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1723,7 +1725,7 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
         only_without = " It would fit without the margin." * (size <= job.capacity)
         check.true(
             size <= allowed,
-            f"{job.name}, margin {margin:.0%}: {plan} needs {size / GB:.1f} GB, of which {allowed / GB:.1f} may be used.{only_without}",
+            f"{job.name}, margin {margin:.0%}: {plan} needs {size / GB:.1f} GB, and at most {allowed / GB:.1f} may be used.{only_without}",
         )
         check.true(
             seconds <= 1.02 * best,
@@ -1856,21 +1858,22 @@ if parts := together("account", "tracker", "recompute", "accumulate", "offload",
 # %% [markdown]
 # ## In practice
 #
-# On a GPU, `torch.cuda.max_memory_allocated()` is the most that tensors held and `max_memory_reserved()` the most that it took
-# from the driver; the difference is fragmentation and cache. A recorded history (`torch.cuda.memory._record_memory_history()`)
-# becomes a picture at <https://docs.pytorch.org/memory_viz>. `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`
-# recomputes; the last cell runs it. FSDP2 (`CPUOffloadPolicy`) and DeepSpeed (`offload_optimizer`) offload states.
+# On a GPU, `torch.cuda.max_memory_allocated()` is the most that tensors held and `max_memory_reserved()` the most that PyTorch
+# took from the driver; the difference is fragmentation and cache. A recorded history
+# (`torch.cuda.memory._record_memory_history()`) becomes a picture at <https://docs.pytorch.org/memory_viz>.
+# `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)` recomputes; the last cell runs it. FSDP2 (`CPUOffloadPolicy`) and
+# DeepSpeed (`offload_optimizer`) offload states.
 #
 # ## What to remember
 #
-# - **Count storages, not tensors.** A view keeps all of the storage that it looks into; two views keep it once.
+# - **Count storages, not tensors.** A view keeps all of the storage that it looks into; two views of it count once.
 # - With Adam, parameters, gradients, masters and states come to 16 bytes per parameter. **Activations** grow with batch × length.
 # - The peak is a *moment*: maxima of different moments must not be added up.
 # - Segments of k layers hold (L/k)·b + k·c, so k = 1 is best until L = 2·c/b.
 # - Accumulation equals the big batch if each part is weighted by the number of targets that **count** in it.
 # - States are used once per step, so they can live elsewhere if the link is fast enough.
 #
-# The dives hold a post-mortem, selective recomputation, offloading measured, and nine claims. Next: `07_feeding_the_gpu`.
+# The dives hold a post-mortem, selective recomputation, offloading measured, and twelve claims. Next: `07_feeding_the_gpu`.
 #
 # ## In your own words
 #
@@ -1906,6 +1909,6 @@ plain, plain_bytes = grads_of(lambda block, x: block(x, angles))
 again, again_bytes = grads_of(lambda block, x: checkpoint(block, x, angles, use_reentrant=False))
 assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
 print(
-    f"four blocks: {readable_bytes(plain_bytes)} of activations, with checkpoint {readable_bytes(again_bytes)}; the gradients are equal, bit by bit"
+    f"four blocks: {readable_bytes(plain_bytes)} of activations, with checkpoint {readable_bytes(again_bytes)}; the gradients are equal bit for bit"
 )
 calibration()

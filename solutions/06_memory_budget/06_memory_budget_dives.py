@@ -44,13 +44,13 @@ h100 = accelerator("H100 SXM")
 # %% [markdown]
 # ## The count against the tracker
 #
-# The library's `account` plays a whole step through, allocation by allocation, and its tracker watches the course's GPT take
+# The library's `account` plays through a whole step, allocation by allocation, and its tracker watches the course's GPT take
 # that step. The six configurations differ in batch, length, depth, optimizer, attention heads and recomputation.
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 def watched_step(config, batch, length, optimizer="adamw", k=None):
-    """The timeline of a training step of the course's GPT, its second: the optimizer's states exist."""
+    """The timeline of the second training step of the course's GPT, when the optimizer's states exist."""
     torch.manual_seed(0)
     model = GPT(config)
     if k:
@@ -71,7 +71,7 @@ def watched_step(config, batch, length, optimizer="adamw", k=None):
     step()
     made.zero_grad(set_to_none=True)
     with LiveStorage(model, optimizers=[made]) as live:
-        live.mark("forward")  # what is met before it was there before
+        live.mark("forward")  # storages met before this mark existed before the step
         step()
     return live.timeline
 
@@ -99,7 +99,7 @@ assert max(map(abs, differences)) < 0.05
 # %% [markdown]
 # Count and tracker differ by less than 200 bytes in all six: a few scalars. With 2 tokens the peak is at the update. There
 # PyTorch's loop over the parameters holds three temporaries at once: two from which a parameter's denominator is made, and the
-# denominator of the parameter before, which lives on until the new one takes its place.
+# previous parameter's denominator, which lives until the new one replaces it.
 #
 # ## Whose is it?
 #
@@ -202,8 +202,8 @@ assert max(at_fault, key=at_fault.get) == "activation"
 
 # %% [markdown]
 # A GPU's allocator can be asked the same with `torch.cuda.memory._record_memory_history()` and
-# `torch.cuda.memory._dump_snapshot("snapshot.pickle")`. It sees workspaces and fragmentation too, and does not know what is an
-# activation and what is a state. Where there is a GPU, the next cell compares the tracker with the allocator's own maximum. The
+# `torch.cuda.memory._dump_snapshot("snapshot.pickle")`. It sees workspaces and fragmentation too, but cannot tell an
+# activation from a state. On a machine with a GPU, the next cell compares the tracker with the allocator's own maximum. The
 # course has not measured that yet.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -258,7 +258,7 @@ VARIANTS = {
     "every layer, matrix products kept": Segments(timed_blocks, 1, MATRIX_PRODUCTS),
 }
 rounds = {name: [] for name in VARIANTS}
-for _ in range(6):  # in turns: whatever else this machine does meets all of them
+for _ in range(6):  # in turns, so that other load on this machine slows all of them alike
     for name, blocks in VARIANTS.items():
         rounds[name] += benchmark(
             timed_step, lambda made=blocks: (made,), samples=1, warmup=0, flush_cache=False
@@ -731,12 +731,12 @@ from torch.utils.checkpoint import checkpoint_sequential
 def sample_program(model, batch):
     """The structure of a sample in the texts that this course audits. Returns its three faults, as Python reports them."""
     faults = []
-    try:  # a module that is no sequence of functions is handed to checkpoint_sequential
+    try:  # checkpoint_sequential gets a module that is not a sequence of functions
         checkpoint_sequential(model, 4, batch, use_reentrant=False)
     except (TypeError, ValueError, AttributeError, NotImplementedError) as reason:
         faults.append(f"{type(reason).__name__}: {reason}")
     try:
-        scaler.scale(torch.ones(()))  # used, and never made
+        scaler.scale(torch.ones(()))  # used, but never created
     except NameError as reason:
         faults.append(f"NameError: {reason}")
     model.zero_grad()
@@ -757,7 +757,7 @@ audit(
     "faults",
     "CPU",
     "corrected",
-    how="the sample does not run: `checkpoint_sequential` wants a sequence of functions, each of whose outputs is the next one's input, and `scaler` is never made. With both repaired it trains on sums of all gradients so far, because nothing zeroes them",
+    how="the sample does not run: `checkpoint_sequential` wants a sequence of functions, each of whose outputs is the next one's input, and `scaler` is never created. With both repaired it trains on sums of all gradients so far, because nothing zeroes them",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -218,7 +218,7 @@ LOOPS = {
 
 
 def seconds_per_sample(loop, settings):
-    """Of a loop that runs with these settings, once it is under way. Sample i belongs to worker i mod workers."""
+    """Seconds per sample of a loop with these settings, once it is under way. Sample i belongs to worker i mod workers."""
     done, trained, link = [], [], 0.0
     for i in range(96):
         asked = trained[i - settings.ahead - 1] if i > settings.ahead else 0.0
@@ -491,8 +491,8 @@ predict(
 # ## 1 · What did the GPU wait for?
 #
 # A **trace** says who worked on which sample, from when to when (in seconds). `trace.stages` lists the stages in the order of
-# the pipeline. The last one is the **consumer**, which has one worker. `trace.intervals` come in any order; each has
-# `stage`, `worker`, `sample`, `start` and `end`. Any clock will do: 0 is no special time, and times may be negative.
+# the pipeline. The last one is the **consumer**, which has one worker. `trace.intervals` come in any order; each has `stage`,
+# `worker`, `sample`, `start` and `end`. Any clock will do: 0 has no special meaning, and times may be negative.
 #
 # *Worked example.* Sample 0 is fetched from 0 to 3 s and trained on from 3 to 4 s, sample 1 is fetched from 4 to 7 s and
 # trained on from 7 to 8 s. Between 3 and 8 s the trainer works for 2 of 5 s: a utilisation of 0.4. It waits from 4 to 7
@@ -509,13 +509,13 @@ predict(
 #   while the sample of that next one was being worked on in this stage.
 #
 # Samples need not be consumed in the order of their numbers. A sample passes each stage at most once, and may skip one, for
-# example because it comes from a cache. Each step of the consumer takes some time. Do not change the trace. A `ValueError`
-# names a stage that has an interval and is not in `trace.stages`, and names the consumer if it has no intervals.
+# example because it comes from a cache. Each step of the consumer takes some time. Do not change the trace. Raise a
+# `ValueError` that names the stage if an interval's stage is not in `trace.stages`, and the consumer if it has no intervals.
 
 
 # %% nbgrader={"grade": false, "grade_id": "waits", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def waits(trace: Trace) -> Waits:
-    """How busy the consumer was, and where the sample was for which it waited."""
+    """How busy the consumer was, and which stages held up the samples that it waited for."""
     ### BEGIN SOLUTION
     by_stage = {stage.name: [] for stage in trace.stages}
     for each in sorted(trace.intervals, key=lambda interval: interval.start):
@@ -671,9 +671,9 @@ with reveal("one_worker_gain"):
     show.figure(recorded, "three recorded loops: with nothing in advance, one worker ahead, and four workers ahead")
 debrief(
     "waits",
-    """Blame follows the sample that comes next, because no other sample can end the wait. In the recorded loops, one after the
-    other, fetching is to blame for nearly all of the idle time. With one worker ahead it still is: that worker hides the
-    shorter of the two, training, behind the longer, and the loop still takes one fetch per sample.""",
+    """Blame follows the sample that comes next, because no other sample can end the wait. In the recorded loop without
+    prefetching, fetching is to blame for nearly all of the idle time. With one worker ahead it still is: that worker hides
+    the shorter of the two, training, behind the longer, and the loop still takes one fetch per sample.""",
     parts=("values", "errors"),
 )
 
@@ -694,7 +694,7 @@ debrief(
 #
 # - `overlapped`: whether **any two different stages** ever work at the same moment, on whatever samples. One that starts exactly
 #   when another ends does not overlap it, and an interval of length 0 overlaps nothing.
-# - `limit`: the stage with the largest cost; of equals, the first in the pipeline. A stage's cost is the mean duration of its
+# - `limit`: the stage with the largest cost; on a tie, the first in the pipeline. A stage's cost is the mean duration of its
 #   intervals, divided by its workers if `overlapped`. Without intervals it is 0.
 # - `gain`: for each stage, how many times faster the loop gets if this stage's cost is halved. The time of a sample is the
 #   largest cost if `overlapped`, and the sum of all costs if not. At least one interval takes time, so it is never 0.
@@ -890,8 +890,8 @@ debrief(
     How many requests are enough? To receive a sample every 18 ms from a store that takes 52 ms, 52 / 18 ≈ 3 requests have to
     be under way at every moment. This is Little's law, as in lab 02.
 
-    Two cautions for real traces. A stage called “fetch” mixes waiting with bytes: more workers overlap the waiting, and never
-    widen the link. And the forecast assumes that enough samples are under way.""",
+    Two cautions for real traces. A stage called “fetch” mixes waiting with bytes: more workers overlap the waiting, but
+    never widen the link. And the forecast assumes that enough samples are under way.""",
     parts=("overlap", "gain"),
 )
 term("Little's law")
@@ -900,7 +900,7 @@ term("Little's law")
 # ## 3 · Ask early
 #
 # The store answers after 30 ms whether you stand and wait or not. So request the next samples *before* you train on this one:
-# **prefetching**. It costs memory, because what has arrived and is not used yet has to lie somewhere.
+# **prefetching**. It costs memory, because samples that arrive early must be stored.
 #
 # | function | does | takes |
 # |---|---|---|
@@ -917,10 +917,10 @@ term("Little's law")
 # `feed(keys, ahead, request, receive, cancel, train) -> int` trains on the data of every key, in order, and returns the number of
 # steps. A key may occur several times.
 #
-# - Before it waits for a sample, it has requested that one and the `ahead` behind it (fewer at the end), each once and in order,
-#   and nothing else.
-# - Whatever raises, be it `request`, `receive`, `train`, or Ctrl+C (`KeyboardInterrupt`) in the middle of a step, every ticket that
-#   is still open is cancelled once, and the exception goes on unchanged.
+# - Before it waits for a sample, it has requested that one and the `ahead` after it (fewer at the end), each once and in
+#   order, and nothing else.
+# - If `request`, `receive` or `train` raises, or Ctrl+C (`KeyboardInterrupt`) comes in the middle of a step, cancel each
+#   ticket that is still open once, and let the exception through unchanged.
 # - `ahead` below 0 raises a `ValueError` that names `ahead`, before anything is requested.
 
 
@@ -975,7 +975,7 @@ with check(
             seconds,
             unit="s",
             what=f"time, {case}",
-            hint="make one request as soon as a sample was trained on: not in groups, and not when its sample is needed",
+            hint="make one request as soon as a sample has been trained on: not in groups, and not only when its sample is needed",
         )
 
     for ahead, seconds in ((0, 20 * 0.050), (4, 0.040 + 20 * 0.010)):
@@ -1089,7 +1089,7 @@ hint(
 )
 predict(
     "live_gain",
-    "A store of 30 ms and 100 MB/s, samples of 0.1 MB, steps of 12 ms. Six threads fetch twelve samples ahead. How many times faster is the loop?",
+    "A store of 30 ms and 100 MB/s, samples of 0.1 MB, steps of 12 ms. Six threads fetch twelve samples ahead. How many times faster is the loop than one without threads?",
     unit="×",
 )
 myth("feed-2")
@@ -1127,9 +1127,9 @@ audit(
 )
 debrief(
     "feed",
-    """The requests are the same as before, only earlier. With `ahead` samples under way the wait is hidden as soon as they take
-    at least as long to train on as one takes to fetch: ahead ≥ latency / step time. Below that the loop starves, and above it
-    it only holds memory.
+    """The requests are the same as before, only earlier. With `ahead` samples under way the wait is hidden as soon as they
+    take at least as long to train on as one takes to fetch: ahead ≥ latency / step time. Below that the loop starves. Above
+    it, further samples only take memory.
 
     An answer that nobody waits for still costs the store its work and this process its memory, so open requests are
     cancelled. `finally` does it for every exception, KeyboardInterrupt included.""",
@@ -1150,7 +1150,7 @@ term("prefetching")
 # | `copy(buffer, batch)` | in the stream `"copy"`: the copy of a batch into buffer 0 or 1 |
 # | `compute(buffer)` | in the stream `"compute"`: a step on what the buffer holds |
 # | `record(stream)` | an event that happens when everything queued in this stream *so far* is done; returns the event |
-# | `wait(stream, event)` | that nothing queued in this stream *from now on* starts before the event |
+# | `wait(stream, event)` | a wait: nothing queued in this stream *from now on* starts before the event |
 #
 # *Worked example.* Copies of 1 s, steps of 2 s. Batch 0 is copied into buffer 0 from 0 to 1 s, batch 1 into buffer 1 from 1 to
 # 2 s. Step 0 reads buffer 0 from 1 to 3 s, so the copy of batch 2 starts at 3 s, and not at 2. Step 1 runs from 3 to 5 s.
@@ -1263,9 +1263,9 @@ show.figure(
 )
 debrief(
     "double_buffer",
-    """Two events per batch say two different things: “the batch is there”, and “the batch is no longer read”. Without the first a
-    step reads half a batch, and without the second a fast copy overwrites a batch under a slow step. Both faults raise no
-    error and may never show on the machine on which they were written.
+    """Two events per batch say two different things: “the batch is there”, and “the batch is no longer read”. Without the
+    first a step reads half a batch, and without the second a fast copy overwrites a batch under a slow step. Neither raises
+    an error, and either may never show on the machine on which the code was written.
 
     A copy runs beside kernels only if its source is **pinned**, because the copy engine reads physical addresses and an
     ordinary page may move. `DeviceFeed` in the library is this function with real streams and pinned buffers.""",
@@ -1278,8 +1278,8 @@ term("stream")
 # ## 5 · You tune the loop
 #
 # A loader has two settings: how many `workers` fetch and decode, and how many samples it asks for `ahead`. Both cost memory.
-# Seven loops (`LOOPS`, "A" to "G") wait for settings; the data of G lie in memory already. A `Loop` has `latency`, `bandwidth` of the link that all workers share,
-# `sample_bytes`, `decode` (seconds in the worker), `step` and `worker_bytes`.
+# Seven loops (`LOOPS`, "A" to "G") wait for settings; G's data are already in memory. A `Loop` has `latency`, `bandwidth` of
+# the link that all workers share, `sample_bytes`, `decode` (seconds in the worker), `step` and `worker_bytes`.
 #
 # Two functions are given. `seconds_per_sample(loop, Settings(workers, ahead))` simulates the loop, and `memory_bytes(loop,
 # settings)` is `workers` · `worker_bytes` + (`ahead` + 1) · `sample_bytes`.
@@ -1413,10 +1413,11 @@ explore(
 )
 debrief(
     "tune",
-    """Workers overlap latencies. In B the link is the pace, and the tenth worker finds the same queue as the fifth. In D a fetch
-    takes 2% of a step, so nothing in advance is needed, and a second sample of 40 MB would nearly double the memory. In E the
-    samples are large: twice the samples ahead that the workers can use are memory for nothing. In F the sixteen workers are the limit,
-    and it takes another machine, or a faster decoder. In G nothing has to be waited for, and one worker is plenty.
+    """Workers overlap latencies. In B the link sets the pace, and the tenth worker finds the same queue as the fifth. In D a
+    fetch takes 2% of a step, so nothing in advance is needed, and a second sample of 40 MB would nearly double the memory.
+    In E the samples are large, so asking for twice as many ahead as the workers can use wastes memory. In F the sixteen
+    workers are the limit, and it takes another machine, or a faster decoder. In G nothing causes a wait, and one worker is
+    plenty.
 
     When utilisation stops rising with workers, stop adding workers: look at `ahead`, then count bytes.""",
     parts=("",),
@@ -1448,13 +1449,13 @@ debrief(
 #
 # ### Exercise 6 (14 points)
 #
-# `read_shard(shard: str, data: bytes) -> list[Sample]` reads a *subset* of tar: regular files whose names have a dot behind the
-# last slash. Reading ends at the first block of zeros. `CorruptShard` is raised for anything else, with a message that begins
-# like `s.tar, byte 1024:`, the shard and the offset of the header at which reading stopped:
+# `read_shard(shard: str, data: bytes) -> list[Sample]` reads a *subset* of tar: regular files whose names have a dot behind
+# the last slash. Reading ends at the first block of zeros. Anything else raises `CorruptShard`, with a message that begins
+# with the shard and the offset of the header at which reading stopped, like `s.tar, byte 1024:`. This includes:
 #
 # - a field that holds no number, a wrong checksum, another type;
 # - a name without that dot, or not in UTF-8; an extension that its sample already has;
-# - contents that end early, or the zeros that fill their last block;
+# - contents, or the zeros behind them, that end early;
 # - data that end where a header was expected.
 
 
@@ -1570,7 +1571,7 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "read_shard_test_damage", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("read_shard", "where a damaged shard stops", part="damage", hidden="other damage"):
+with check("read_shard", "where reading a damaged shard stops", part="damage", hidden="other damage"):
 
     def stops(data, offset, case):  # the shard's name says what is wrong with it
         check.raises(CorruptShard, read_shard, f"{case}.tar", bytes(data), names=f"{case}.tar, byte {offset}:")
@@ -1640,12 +1641,13 @@ with reveal("shard_gain"):
     )
 debrief(
     "read_shard",
-    """Why shards at all? It is Little's law once more: to keep 200 MB/s busy at 30 ms, 6 MB have to be under way. Half of the
-    sixteen readers wait for labels, so eight images, 0.8 MB, are. With five images per shard they have 8 MB. Larger shards
-    mean fewer objects to list and to bill, and longer reads for disks that seek. The price is that what is read in one piece
-    is shuffled in one piece: mix shards, and draw from a buffer of samples. Fewer shards than readers leave readers idle.
+    """Why shards at all? It is Little's law once more: to keep 200 MB/s busy at 30 ms, 6 MB have to be under way. Half of
+    the sixteen readers wait for labels, so only eight images, 0.8 MB, are under way. With five images per shard they have 8
+    MB. Larger shards mean fewer objects to list and to bill, and longer reads for disks that seek. The price is coarser
+    shuffling, because samples that are read together stay together: mix shards, and draw from a buffer of samples. Fewer
+    shards than readers leave readers idle.
 
-    A header protects itself with a sum of its bytes. The contents have nothing: a flipped bit in an image is read as it is (the
+    A header protects itself with a sum of its bytes. The contents have nothing: a flipped bit in an image goes unnoticed (the
     dives compare this with the checksums of TFRecord).
 
     This is a subset. `tar cf x.tar folder` also writes a member for the folder, which WebDataset and the library skip, and
@@ -1655,7 +1657,7 @@ debrief(
 )
 
 # %% [markdown]
-# ## 7 · Go on exactly there
+# ## 7 · Resume exactly there
 #
 # A run dies in the middle of an epoch. Its checkpoint has the weights; what about the data? Start the epoch again, and half of the
 # samples are seen twice. Draw a new order, and some are never seen. Neither raises an error.
@@ -1663,9 +1665,9 @@ debrief(
 # If the order of an epoch is a **function** of a seed and of the epoch's number, the position is one integer. But *whose* position?
 # With prefetching, workers are samples ahead of what the model has seen.
 #
-# *Worked example.* `epoch_order(10, 7, 2)` is 1 5 3 4 6 9 0 8 2 7. With batches of 3 and two workers, worker 0 gets 1 5 3 and then
-# 0 8 2; worker 1 gets 4 6 9, and then the last batch, 7. Three batches are handed out and one was trained on: the state is
-# position 3. A run that goes on from there with batches of 4 gets 4 6 9 0, and then 8 2 7.
+# *Worked example.* `epoch_order(10, 7, 2)` is 1 5 3 4 6 9 0 8 2 7. With batches of 3 and two workers, worker 0 gets 1 5 3 and
+# then 0 8 2; worker 1 gets 4 6 9, and then the last batch, 7. Three batches are handed out and one was trained on: the state
+# is position 3. A run that resumes there with batches of 4 gets 4 6 9 0, and then 8 2 7.
 #
 # ### Exercise 7 (15 points)
 #
@@ -1677,9 +1679,9 @@ debrief(
 # |---|---|
 # | `batch_for(worker)` | this worker's next batch, a list of Python's own `int`, or `None` after its last. Workers may ask in any order and run ahead. The list is theirs: the sampler does not change it, and does not mind if they do |
 # | `trained()` | the next batch *in order* has been trained on. `RuntimeError` if it was not handed out, or there is none |
-# | `state()` | where to go on: counts what was **trained on**. After the last batch, the next epoch at position 0 |
+# | `state()` | where to resume: counts what was **trained on**. After the last batch, the next epoch at position 0 |
 #
-# `ValueError` names `position` if it is not one of 0 … `samples` − 1, and `worker` if there is no such worker.
+# A `ValueError` names `position` if it is not one of 0 … `samples` − 1, and `worker` if there is no such worker.
 
 
 # %% nbgrader={"grade": false, "grade_id": "Sampler", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1874,25 +1876,25 @@ from threeloops.data.loading.sampler import SamplerState, advanced, remaining
 hint(
     "Sampler",
     "Cut what is left into a list of batches once, in `__init__`; `.tolist()` makes Python's own numbers. Then two kinds of counters are enough: how many batches each worker was handed, and how many batches were trained on.",
-    "Write down who gets which batch for seven batches and three workers. Which batch is the second one of worker 1? How many batches was worker 2 handed when batch 5 is trained on?",
+    "Write down who gets which batch for seven batches and three workers. Which batch is the second one of worker 1? How many batches has worker 2 been handed when batch 5 is trained on?",
     "The last batch may be shorter, and a sampler may begin in the middle of an epoch: the position counts samples, from the beginning of the epoch.",
 )
 TOTAL, STOP, UNDER_WAY = 1000, 400, 16
 predict(
     "lost_samples",
-    "An epoch of 1,000 samples is killed after 400 steps of one sample, with 16 more fetched. The run goes on behind what was fetched. How many samples has the model never seen when the epoch is over?",
+    "An epoch of 1,000 samples is killed after 400 steps of one sample, with 16 more fetched. The run resumes after the last sample that was fetched. How many samples has the model never seen when the epoch is over?",
     unit="samples",
 )
 began = list(remaining(SamplerState(seed=0), TOTAL)[:STOP])
 again = list(np.random.default_rng(123).permutation(TOTAL))
 WAYS = {
     "begin the epoch again": began + list(remaining(SamplerState(seed=0), TOTAL)),
-    "draw a new order, do the other 600": began + again[STOP:],
-    "go on behind what was fetched": began
+    "draw a new order, skip its first 400": began + again[STOP:],
+    "resume after what was fetched": began
     + list(remaining(advanced(SamplerState(seed=0), TOTAL, STOP + UNDER_WAY), TOTAL)),
-    "go on behind what was trained on": began + list(remaining(advanced(SamplerState(seed=0), TOTAL, STOP), TOTAL)),
+    "resume after what was trained on": began + list(remaining(advanced(SamplerState(seed=0), TOTAL, STOP), TOTAL)),
 }
-lost = TOTAL - len({int(n) for n in WAYS["go on behind what was fetched"]})
+lost = TOTAL - len({int(n) for n in WAYS["resume after what was fetched"]})
 show.against_prediction("lost_samples", lost, unit="samples", source="counted")
 with reveal("lost_samples"):
     show.figure(
@@ -1901,15 +1903,17 @@ with reveal("lost_samples"):
     )
 debrief(
     "Sampler",
-    """The third row is what a loader does that saves the position of its own iterator: it loses exactly what was under way. Nobody
-    notices sixteen samples of a thousand, but after forty interruptions of a long run they are nearly two thirds of an epoch.
+    """The third row shows a loader that saves the position of its own iterator: it loses exactly what was under way. Nobody
+    notices sixteen samples of a thousand, but after forty interruptions of a long run they are nearly two thirds of an
+    epoch.
 
-    Because the state counts samples and not batches, another number of workers or another batch size goes on with exactly
-    the samples that are left. Python's own integers matter where the state is written as JSON or compared across processes.
+    Because the state counts samples and not batches, a run with another number of workers or another batch size resumes with
+    exactly the samples that are left. Python's own integers matter where the state is written as JSON or compared across
+    processes.
 
     With data parallelism the position counts the samples of all ranks. In each step every rank takes an equal share of the
-    next samples: shares are disjoint, all ranks end the epoch with the same step, and another number of ranks can go on. The
-    course's `Loader` does this when it is given `rank` and `ranks`. With the sizes of the `shards`, as `TarShards` from
+    next samples: shares are disjoint, all ranks end the epoch with the same step, and another number of ranks can resume.
+    The course's `Loader` does this when it is given `rank` and `ranks`. With the sizes of the `shards`, as `TarShards` from
     `threeloops.data.formats.tar_shards` has them, it shuffles whole shards, however uneven they are. PyTorch's
     `DistributedSampler` gives rank r every ranks-th sample. At the end it repeats some samples, or drops some with
     `drop_last`. It has no position from which to go on.""",
@@ -1919,14 +1923,14 @@ debrief(
 # %% [markdown]
 # ## 8 · Your loop
 #
-# Now your functions work together. 512 samples lie in 64 shards, in a store of 30 ms and 4 MB/s, and a small regression trains on
-# one shard per step. `waits` and `forecast` read the trace of a loop without prefetching, and `tune` chooses settings. With
-# these the epoch begins again, until Ctrl+C before step 24. A crew of another size goes on from your sampler's state.
+# Now your functions work together. 512 samples lie in 64 shards, in a store of 30 ms and 4 MB/s, and a small regression trains
+# on one shard per step. `waits` and `forecast` read the trace of a loop without prefetching, and `tune` chooses settings. With
+# these the epoch begins again, until Ctrl+C before step 24. A crew of another size resumes from your sampler's state.
 
 
 # %% tags=["demo"]
 def train(parts, model, state, settings, store, stop=None):
-    """Train from `state` to the end of the epoch, or to Ctrl+C before step `stop`. Returns where to go on."""
+    """Train from `state` to the end of the epoch, or to Ctrl+C before step `stop`. Returns the state to resume from."""
     sampler = parts.Sampler(len(store.objects), 1, settings.workers, state)
     keys = []
     while batch := sampler.batch_for(len(keys) % settings.workers):
@@ -2031,7 +2035,7 @@ def life(parts):
     counts, after = Counter(model.seen), parts.waits(killed.trace("with settings"))
     rows = [
         ("training, one shard at a time", f"{100 * seen.utilisation:.0f}% of the time"),
-        ("to blame for the waiting", ", ".join(f"{stage} {s:.2f} s" for stage, s in seen.blame.items())),
+        ("to blame for the wait", ", ".join(f"{stage} {s:.2f} s" for stage, s in seen.blame.items())),
         ("limit, and the gain from halving it", f"{advice.limit}, {advice.gain[advice.limit]:.2f}×"),
         ("settings", f"{settings.workers} workers, {settings.ahead} ahead"),
         ("training, with these", f"{100 * after.utilisation:.0f}% of the time"),
@@ -2059,7 +2063,7 @@ if parts := together(*REFERENCE, library=REFERENCE):
 # ## In practice
 #
 # At work this is `torch.utils.data.DataLoader`. `num_workers` processes each load whole batches, and `prefetch_factor` batches
-# per worker (2 unless told otherwise) are requested in advance. A worker calls `__getitem__` for one sample after another, so the
+# per worker (2 by default) are requested in advance. A worker calls `__getitem__` for one sample after another, so the
 # latencies of a batch add up, unless the data set has `__getitems__` and asks for all at once. With `pin_memory=True` a thread
 # copies batches into pinned memory, and only from there does `batch.to("cuda", non_blocking=True)` run beside kernels.
 # `torchdata`'s `StatefulDataLoader` saves its position.
@@ -2069,7 +2073,7 @@ if parts := together(*REFERENCE, library=REFERENCE):
 # ## What to remember
 #
 # - Stages that overlap run at the pace of the slowest (duration / workers); stages that do not add up.
-# - Requests under way ≥ latency / step time. Workers never widen a link: when more change nothing, count bytes.
+# - Requests under way ≥ latency / step time. Workers never widen a link: when more of them change nothing, count bytes.
 # - A request costs its latency for one byte or for a gigabyte.
 # - Two buffers need two events: *the batch is there*, and *the batch is no longer read*.
 # - The state of a loader is three integers, and counts what was **trained on**.
@@ -2079,8 +2083,8 @@ if parts := together(*REFERENCE, library=REFERENCE):
 #
 # ## Reflection
 #
-# A run on eight GPUs shows 55% utilisation. A colleague has raised the workers from 8 to 32, and nothing changed; he asks for a
-# faster file system. Which three numbers would you read off a trace first? What would you have to know before you said yes?
+# A run on eight GPUs shows 55% utilisation. Raising the workers from 8 to 32 changed nothing, so a colleague asks for a faster
+# file system. Which three numbers would you read off a trace first? What would you have to know before you said yes?
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # *Write your answer here.*
@@ -2118,7 +2122,7 @@ class InOneRequest(FarSamples):
 
 
 def milliseconds_per_step(samples, workers, factor=None):
-    """From the first step to the end of the last."""
+    """Milliseconds per step, from the first step to the end of the last."""
     pinned = {"pin_memory": True} if device() == "cuda" else {}
     # A fork has the classes of this notebook. Other ways to start a worker, such as Python 3.14's, cannot import them.
     limit = {"timeout": 60, "multiprocessing_context": "fork"} if workers else {}
@@ -2160,7 +2164,7 @@ with reveal("dataloader_workers"):
         ],
         header=("num_workers", "prefetch_factor", "one request brings", "ms per step, here", "recorded"),
         caption="a DataLoader whose step takes 12 ms; recorded: on two cores of an AMD EPYC on which it had priority. Where enough workers run, "
-        "what is left above 12 ms goes into receiving the batch from the worker",
+        "the time above 12 ms goes into receiving the batch from the worker",
     )
     size, link = 64 * 3 * 224 * 224 * 4, accelerator("H100 SXM").host_link_bandwidth
     print(

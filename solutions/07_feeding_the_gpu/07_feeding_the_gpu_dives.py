@@ -108,9 +108,9 @@ show.table(
 assert list(caught.values()) == [0, 200, 0, 200]
 
 # %% [markdown]
-# A sum is the same in whatever order its bytes come; the remainder of a division is not. Neither can tell *who* changed the data,
-# because whoever can write a record can write its CRC. And a damaged **length** is worse than damaged data, since nothing behind it can be
-# found. That is why it has a checksum of its own.
+# A sum does not depend on the order of its bytes; the remainder of a division does. Neither can tell *who* changed the data,
+# because whoever can write a record can write its CRC. And a damaged **length** is worse than damaged data, since nothing
+# behind it can be found. That is why it has a checksum of its own.
 #
 # ## The file that is already an array
 #
@@ -151,8 +151,8 @@ show.table(
 
 # %% [markdown]
 # The map costs what you touch, is shared by all worker processes, and is evicted by the kernel when memory is short. The
-# price: a page fault is a synchronous read in the middle of your loop (Linux reads around it, up to 128 KiB unless told
-# otherwise), and over a network file system each one is a request. Memory maps are for local disks.
+# price: a page fault is a synchronous read in the middle of your loop (Linux reads around it, up to 128 KiB by default), and
+# over a network file system each one is a request. Memory maps are for local disks.
 #
 # ## A local cache, and the pattern that defeats it
 #
@@ -212,13 +212,13 @@ with reveal("hit_rate"):
 
 # %% [markdown]
 # Zero. What is needed next has always been thrown out already: for data that are read in a circle, a cache that is a little
-# too small is useless, and shuffling helps it. The dotted line is the simplest policy: keep what came first, and never throw it
-# out. For data that are all read once per epoch it beats the other one.
+# too small is useless, and shuffling helps it. The dotted line is the simplest policy: keep what came first, and never throw
+# it out. For data that are all read once per epoch it beats the least recently used policy.
 #
 # ## Threads, processes, and the lock
 #
 # A Python interpreter runs one thread at a time (unless it is a free-threaded build, which exists from 3.13 on). Waiting for a
-# store lets go of that lock, and so does C code such as zlib or a JPEG decoder, if its authors thought of it. A loop in Python
+# store releases that lock, and so does C code such as zlib or a JPEG decoder, if its authors thought of it. A loop in Python
 # never does. So whether to use threads or processes depends on what the workers do.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -232,7 +232,7 @@ WORK = (  # what a worker does with each key, the keys, and the recorded samples
 
 
 def samples_per_second(load, keys, kind, workers):
-    """Once the workers are up and have loaded two each."""
+    """The rate once the workers are up and have loaded two each."""
     with prefetch(load, keys, workers, ahead=2, kind=kind) as loaded:
         values = iter(loaded)
         for _ in range(4):
@@ -262,19 +262,24 @@ show.table(
 show.busy_notice()
 
 # %% [markdown]
-# Two waits overlap whoever waits, on a busy machine too. For a loop in Python threads gain nothing, and processes gain up to
-# the number of free cores: two of them gained 1.8× where the figures were recorded. For C code that lets go of the lock,
-# threads come close to processes or pass them, because they pay neither for pickling nor for a second copy of the data set's
-# index. On a machine that other programs use too, your own factors may be lower, and a fifth more or less may be noise.
-# Processes are spawned here, and not forked: a fork copies locks that other threads hold, and CUDA does not survive it.
+# Two waits overlap in threads and in processes, even on a busy machine. For a loop in Python threads gain nothing, and
+# processes gain up to the number of free cores: two of them gained 1.8× where the figures were recorded. For C code that
+# releases the lock, threads come close to processes or pass them, because they pay neither for pickling nor for a second copy
+# of the data set's index. On a machine that other programs use too, your own factors may be lower, and a fifth more or less
+# may be noise. Processes are spawned here, and not forked: a fork copies locks that other threads hold, and CUDA does not
+# survive it.
 #
 # ## Small files on this disk
 #
-# There is no network here and no latency of 30 ms. What do small files cost on a local disk? 1,000 samples of 8 kB are read from
-# the page cache, and after the kernel was asked to forget them.
+# There is no network here and no latency of 30 ms. What do small files cost on a local disk? 1,000 samples of 8 kB are read
+# from the page cache, and again after the kernel was asked to forget them.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-predict("disk_gain", "On this machine's disk, after forgetting: how many times faster are the shards?", unit="×")
+predict(
+    "disk_gain",
+    "On this machine's disk, with nothing in the page cache: how many times faster are the shards?",
+    unit="×",
+)
 
 
 def timed(read, paths, cold):
@@ -320,7 +325,7 @@ with reveal("disk_gain"):
     show.table(
         [
             [
-                "forgotten" if cold else "in the page cache",
+                "not in the page cache" if cold else "in the page cache",
                 f"{RATES['small files', cold]:,.0f}",
                 f"{RATES['tar shards', cold]:,.0f}",
                 f"{RATES['tar shards', cold] / RATES['small files', cold]:.1f}×",
@@ -338,9 +343,9 @@ with reveal("disk_gain"):
 # ## A loader that fails and goes on
 #
 # The library's `Loader` prefetches as in exercise 3 and resumes as in exercise 7. Its state is three integers, and its workers
-# run ahead. A loop that saves checkpoints iterates over `loader.with_states()`, which gives each batch the state behind it. Here a load goes wrong in the middle of an epoch,
-# the loop ends with a named error, and a crew of another size goes on. (The tests of the library kill worker processes in the same
-# place, with the same result.)
+# run ahead. A loop that saves checkpoints iterates over `loader.with_states()`, which gives each batch the state after it.
+# Here a load goes wrong in the middle of an epoch, the loop ends with a named error, and a crew of another size goes on. (The
+# tests of the library kill worker processes in the same place, with the same result.)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 POISON = int(remaining(SamplerState(0), 100)[57])
@@ -420,8 +425,8 @@ term("pinned memory")
 # %% [markdown]
 # ## Are tiers ordered fast to slow?
 #
-# A claim lists what storage delivers, in an order. Judge it first. Then see what this machine's own tiers deliver, beside the
-# claimed numbers in the order in which they are listed.
+# A claim lists the bandwidth of five kinds of storage, in an order. Judge it first. Then see what this machine's own tiers
+# deliver, beside the claimed numbers in the order in which they are listed.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("feed-1")

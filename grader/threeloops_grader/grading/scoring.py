@@ -162,7 +162,11 @@ def _note(report: Report, cell: NotebookNode, kind: Kind, outcome: Outcome) -> N
         hidden_from = first_line(cell.source, "HIDDEN TESTS")
         late = not outcome.ok and hidden_from is not None and (outcome.line or 0) > hidden_from
         test = Test(cell.id, _points(outcome, maximum), maximum, text[:_MAX_VERDICT], late)
-        report.tests[:] = [*(earlier for earlier in report.tests if earlier.name != cell.id), test]
+        names = [earlier.name for earlier in report.tests]
+        if cell.id in names:
+            report.tests[names.index(cell.id)] = test
+        else:
+            report.tests.append(test)
     elif not outcome.ok and kind in _NOTED:
         earlier = [note for note in report.notes if note.startswith(f"{cell.id}: ")]
         report.notes[:] = [*(note for note in report.notes if note not in earlier), f"{cell.id}: {outcome.reason}"]

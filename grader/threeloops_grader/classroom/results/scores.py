@@ -73,7 +73,7 @@ def _messages(lab: Lab, student: str) -> dict[str, str]:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         tests = {part.test for part in manifest(lab).parts}
         return {
-            cell["id"]: output["traceback"][0].partition(": ")[2]
+            cell["id"]: output["traceback"][0]
             for cell in cells
             if cell.get("id") in tests
             for output in cell.get("outputs", [])

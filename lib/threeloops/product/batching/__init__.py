@@ -35,14 +35,21 @@ if TYPE_CHECKING:
     )
     from threeloops.product.batching.prefix_cache import block_keys
     from threeloops.product.batching.scheduler import Scheduler
-    from threeloops.product.batching.simulated import FittedCost, RooflineCost, SimulatedExecutor, StepShape, fit
+    from threeloops.product.batching.simulated import (
+        FittedCost,
+        KernelCost,
+        RooflineCost,
+        SimulatedExecutor,
+        StepShape,
+        fit,
+    )
     from threeloops.product.request import EngineStopped, RequestFailed
 else:
     import_on_demand(__name__)
 
 __all__ = [
     "CHUNKED", "CONTINUOUS", "DYNAMIC", "POLICIES", "STATIC", "AsyncEngine", "BlockManager", "Engine",
-    "EngineStopped", "Executor", "FittedCost", "Order", "OutOfBlocks", "Policy", "RequestFailed", "RooflineCost",
-    "Scheduler", "SimulatedExecutor", "StepShape", "TokenCounters", "block_keys", "by_arrival", "by_priority",
-    "fit",
+    "EngineStopped", "Executor", "FittedCost", "KernelCost", "Order", "OutOfBlocks", "Policy", "RequestFailed",
+    "RooflineCost", "Scheduler", "SimulatedExecutor", "StepShape", "TokenCounters", "block_keys", "by_arrival",
+    "by_priority", "fit",
 ]  # fmt: skip

@@ -122,15 +122,31 @@ def shared_model(cost: _Cost, seats: int, prompt: int, output: int, budget: int 
     """Make a `SharedModel` from the cost of a step, for requests of about this many tokens, in chunks of at most
     `budget`.
 
-    The seconds of a prompt are the time that its chunks add to steps in which half of the seats decode.
+    The seconds of a prompt are such that the replica completes as many requests per second as a steady mix of steps
+    does. A step is then as long as the arithmetic of its prompts asks for, even if few prompts would be free beside the
+    weights and keys that it reads.
     """
     decode = (prompt + output // 2, 1, True)
     table = tuple(cost(StepShape((decode,) * running)) for running in range(1, seats + 1))
-    others = (decode,) * max(1, seats // 2)
-    chunk = min(prompt, budget)
-    starts = range(0, prompt, chunk)
-    longer = sum(cost(StepShape((*others, (start, min(chunk, prompt - start), False)))) for start in starts)
-    return SharedModel(table, max(0.0, longer - len(starts) * cost(StepShape(others))) / prompt)
+    of_request = 1 / _steady_rate(cost, seats, prompt, output, budget)
+    return SharedModel(table, max(0.0, of_request - output * table[-1] / seats) / prompt)
+
+
+def _steady_rate(cost: _Cost, seats: int, prompt: int, output: int, budget: int) -> float:
+    """Return the requests per second of the best mix of steps in which as many prompts begin as requests end.
+
+    With n requests decoding, n / output of them end per step, so n · prompt / output tokens of prompts join it, up to
+    what the n tokens leave of the budget.
+    """
+    decode = (prompt + output // 2, 1, True)
+    filled = budget * output / (output + prompt)  # the requests that fill the budget, with the prompts that join
+    sizes = {seats, math.floor(filled), math.ceil(filled), *(1 << power for power in range(seats.bit_length()))}
+    rates = []
+    for running in sorted(size for size in sizes if 1 <= size <= seats):
+        tokens = max(1, min(budget - running, round(running * prompt / output)))
+        seconds = cost(StepShape((*(decode,) * running, (prompt // 2, tokens, False))))
+        rates.append(min(tokens / prompt, running / output) / seconds)
+    return max(rates)
 
 
 class _EngineServer:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.hardware import accelerator
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.product.batching import CHUNKED, DYNAMIC, RooflineCost
+from threeloops.product.batching import CHUNKED, DYNAMIC, RooflineCost, StepShape
 from threeloops.product.fleet import EngineModel, Fleet, SharedModel, bursty_day, shared_model, simulate
 from threeloops.product.loadgen import lognormal, uniform
 from threeloops.product.request import Request, Sampling
@@ -108,6 +108,35 @@ def test_both_models_agree_below_and_above_capacity(load):
     assert fast.end_to_end.p99 == pytest.approx(exact.end_to_end.p99, rel=0.1)
     assert fast.ttft.mean == pytest.approx(exact.ttft.mean, rel=0.25 if load > 0.9 else 0.1)
     assert fast.busy_seconds == pytest.approx(exact.busy_seconds, rel=0.05)
+
+
+LONG_PROMPTS = ((8000, 50, 58), (2000, 100, 222), (800, 250, 256), (200, 60, 64))
+FULL = RooflineCost(LLAMA_8B, accelerator("H100"), "bf16", 2, 0.6)
+
+
+@pytest.mark.parametrize(("prompt", "output", "seats"), LONG_PROMPTS)
+def test_no_capacity_exceeds_the_arithmetic_of_its_requests(prompt, output, seats):
+    """A prompt costs arithmetic even if the step that it joins waits for memory."""
+    flops = FULL.work(StepShape(((0, prompt, False),))).flops
+    flops += sum(FULL.work(StepShape(((prompt + token, 1, True),))).flops for token in range(output))
+    for some in (1, seats // 2, seats):
+        whole = shared_model(FULL, seats, prompt, output)
+        model = SharedModel(whole.step_seconds[:some], whole.prompt_seconds)
+        assert model.requests_per_second(prompt, output) * flops <= 0.6 * accelerator("H100").rate("bf16")
+
+
+@pytest.mark.parametrize(("prompt", "output", "seats"), LONG_PROMPTS)
+def test_capacity_is_that_of_the_exact_engine(prompt, output, seats):
+    """More requests wait than the engine can seat, with answers of different lengths, so that they do not keep step. It
+    makes every step, and ends as many requests per second."""
+    capacity = shared_model(FULL, seats, prompt, output).requests_per_second(prompt, output)
+    policy = replace(CHUNKED, max_running=seats, prefix_cache=False)
+    blocks = seats * (-(-(prompt + 2 * output) // 16) + 1)
+    outputs = [output // 2 + number * 37 % output for number in range(8 * seats)]
+    waiting = [(0.0, request(str(number), prompt, tokens)) for number, tokens in enumerate(outputs)]
+    _, ended = play(EngineModel(FULL, policy, blocks=blocks), waiting)
+    ends = sorted(done.token_times[-1] for done in ended)
+    assert 4 * seats / (ends[6 * seats - 1] - ends[2 * seats - 1]) == pytest.approx(capacity, rel=0.1)
 
 
 def test_capacity_is_what_the_table_says():

@@ -548,9 +548,9 @@ def test_a_traceback_shows_the_lines_of_a_notebooks_cells():
     with pytest.raises(RankFailed) as raised:
         Cluster(1).run(namespace["program"])
     lines = [line for line in str(raised.value).splitlines() if set(line) - set(" ~^")]
-    assert lines[1:3] == [f'  File "{name}", line 6, in program', "    inner(torch.ones(2))"]
-    assert lines[3:5] == [f'  File "{name}", line 2, in inner', "    return x.no_such_method()"]
-    assert lines[5].startswith("AttributeError")
+    assert lines[1:3] == ["  in program, line 6: inner(torch.ones(2))", "  in inner, line 2: return x.no_such_method()"]
+    assert lines[3].startswith("AttributeError")
+    assert name not in str(raised.value), "the name of a cell's temporary file tells a reader nothing"
 
 
 def test_a_line_of_a_notebook_is_named_by_its_function():

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     )
     from threeloops.inner.predict.silicon.constants import bounds, fitted, unidentified
     from threeloops.inner.predict.silicon.gemm import Gemm, QuantizingGemm, gemm_seconds
+    from threeloops.inner.predict.silicon.host import StepHost
     from threeloops.inner.predict.silicon.sheet import Sheet, sheet
 else:
     import_on_demand(__name__)
 
 __all__ = [
-    "CustomAllReduce", "Decode", "Gemm", "Prefill", "QuantizingGemm", "Ring", "Sheet", "SwitchedRing", "bounds",
-    "collective_seconds", "custom_all_reduce_seconds", "decode_seconds", "fitted", "gemm_seconds", "prefill_seconds",
-    "sheet", "unidentified",
+    "CustomAllReduce", "Decode", "Gemm", "Prefill", "QuantizingGemm", "Ring", "Sheet", "StepHost", "SwitchedRing",
+    "bounds", "collective_seconds", "custom_all_reduce_seconds", "decode_seconds", "fitted", "gemm_seconds",
+    "prefill_seconds", "sheet", "unidentified",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from threeloops.inner.predict.silicon.constants import constant
-from threeloops.inner.predict.silicon.sheet import Sheet, overlapped, share_left
+from threeloops.inner.predict.silicon.sheet import Sheet, Sizes, overlapped, share_left
 
 __all__ = ["Decode", "Prefill", "decode_seconds", "prefill_seconds"]
 
@@ -46,11 +46,11 @@ class Prefill:
 
 def prefill_seconds(
     device: Sheet,
-    batch: np.ndarray,
-    tokens: np.ndarray,
-    heads: np.ndarray,
-    kv_heads: np.ndarray,
-    head_dim: np.ndarray,
+    batch: Sizes,
+    tokens: Sizes,
+    heads: Sizes,
+    kv_heads: Sizes,
+    head_dim: Sizes,
     constants: Prefill,
 ) -> np.ndarray:
     """Return the seconds of causal self-attention over whole prompts in bf16, with its write into the paged cache.
@@ -100,10 +100,10 @@ class Decode:
 
 def decode_seconds(
     device: Sheet,
-    batch: np.ndarray,
-    keys: np.ndarray,
-    kv_heads: np.ndarray,
-    head_dim: np.ndarray,
+    batch: Sizes,
+    keys: Sizes,
+    kv_heads: Sizes,
+    head_dim: Sizes,
     constants: Decode,
     *,
     element_bytes: float = 2.0,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from threeloops.inner.predict.silicon.constants import constant
-from threeloops.inner.predict.silicon.sheet import Sheet
+from threeloops.inner.predict.silicon.sheet import Sheet, Sizes
 
 __all__ = ["OPERATIONS", "CustomAllReduce", "Ring", "SwitchedRing", "collective_seconds", "custom_all_reduce_seconds"]
 
@@ -50,9 +50,7 @@ class CustomAllReduce:
     """Seconds of the second phase, if the work is shared."""
 
 
-def collective_seconds(
-    device: Sheet, operation: str, ranks: np.ndarray, size: np.ndarray, constants: Ring
-) -> np.ndarray:
+def collective_seconds(device: Sheet, operation: str, ranks: Sizes, size: Sizes, constants: Ring) -> np.ndarray:
     """Return the seconds of one collective of NCCL among `ranks` GPUs of a node.
 
     `size` is in bytes: the whole buffer, as in nccl-tests (https://github.com/NVIDIA/nccl-tests). In a ring, a rank
@@ -73,9 +71,7 @@ def collective_seconds(
     return constants.start + seconds
 
 
-def custom_all_reduce_seconds(
-    device: Sheet, ranks: np.ndarray, size: np.ndarray, constants: CustomAllReduce
-) -> np.ndarray:
+def custom_all_reduce_seconds(device: Sheet, ranks: Sizes, size: Sizes, constants: CustomAllReduce) -> np.ndarray:
     """Return the seconds of an all-reduce by loads and stores over NVLink, inside a CUDA graph, for `size` bytes.
 
     Either every rank reads everything from all others, or each adds its part and a second phase hands the sums out, as

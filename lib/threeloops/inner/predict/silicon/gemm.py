@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from threeloops.inner.predict.silicon.constants import constant
-from threeloops.inner.predict.silicon.sheet import L2_SPEED, Sheet, overlapped, share_left
+from threeloops.inner.predict.silicon.sheet import L2_SPEED, Sheet, Sizes, overlapped, share_left
 
 __all__ = ["Gemm", "QuantizingGemm", "gemm_seconds"]
 
@@ -60,9 +60,7 @@ class QuantizingGemm(Gemm):
     """Seconds to start that kernel."""
 
 
-def gemm_seconds(
-    device: Sheet, m: np.ndarray, n: np.ndarray, k: np.ndarray, constants: Gemm, *, warm: bool = True
-) -> np.ndarray:
+def gemm_seconds(device: Sheet, m: Sizes, n: Sizes, k: Sizes, constants: Gemm, *, warm: bool = True) -> np.ndarray:
     """Return the seconds of y = x·wᵀ, for x (m, k), w (n, k) and y (m, n) in 16 bits.
 
     The product is in bf16 with the constants of a `Gemm`, and in fp8 with those of a `QuantizingGemm`. `warm`: whether

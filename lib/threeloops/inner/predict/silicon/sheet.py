@@ -6,8 +6,10 @@ import numpy as np
 
 from threeloops.hardware.accelerators import Accelerator, accelerator
 
-__all__ = ["L2_SPEED", "Sheet", "overlapped", "share_left", "sheet"]
+__all__ = ["L2_SPEED", "Sheet", "Sizes", "overlapped", "share_left", "sheet"]
 
+Sizes = float | np.ndarray
+"""One size, or an array of them, one per call."""
 L2_SPEED = 2.5
 """The bandwidth of an L2 relative to its DRAM. Published microbenchmarks have 1.6 to 3. It is not fitted."""
 _CLOCK = 1.7e9

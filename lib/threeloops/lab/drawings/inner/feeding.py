@@ -158,7 +158,7 @@ def draw_pipeline(
 
 
 def epoch_seconds(objects: Sequence[int], readers: int = 16) -> float:
-    """Return how long 30 ms and 200 MB/s take for objects of these bytes, whose readers wait for their last object."""
+    """Return the seconds that objects of these bytes take at 30 ms and 200 MB/s. Each reader reads one at a time."""
     link = SharedLink(_LATENCY, _BANDWIDTH)
     free = [0.0] * readers
     for number, size in enumerate(objects):

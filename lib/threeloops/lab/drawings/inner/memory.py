@@ -1,6 +1,6 @@
 """The memory hierarchy: levels and their latency, sectors under a warp, banks of shared memory, and tiles of a product.
 
-The number of sectors and wavefronts comes from `threeloops.inner.machine_models.warp`.
+The numbers of sectors and wavefronts come from `threeloops.inner.machine_models.warp`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Tiled(NamedTuple):
 
 
 def draw_question(curve: Curve) -> "Figure":
-    """A chase without its numbers, and 32 lanes above memory: what the lab asks, without an answer."""
+    """Draw a chase without its numbers, and 32 lanes above memory: the lab's two questions, without answers."""
     fig, (left, right) = figure(1, 2, width=10.5, height=3.2)
     left.plot(curve.sizes, curve.nanoseconds, "o-", color=palette.blue, ms=4)
     left.set(xscale="log", yscale="log", xticks=[], yticks=[], xlabel="working set", ylabel="time of one load")
@@ -140,7 +140,7 @@ def _turned_sectors(height: int, width: int) -> tuple[int, int]:
 
 
 def draw_turned_tile(height: int, width: int) -> "Figure":
-    """The tile that a program reads and the place where it is written: one row per program beside `height` rows."""
+    """Draw the tile that a program reads and the place where it is written, for one row and for `height` rows."""
     fig, panels = figure(1, 4, width=12.5, height=3.9)
     per_sector = _SECTOR_BYTES // width
     for pair, rows in ((panels[:2], 1), (panels[2:], height)):
@@ -213,8 +213,10 @@ def draw_order(order: Sequence[tuple[int, int]], resident: int) -> "Figure":
 
 
 def draw_groups(asked: int, from_dram: Mapping[int, int], title: str) -> "Figure":
-    """Bytes from DRAM for each number of rows in a group, below the line of what is asked for. Red is worse than no
-    groups."""
+    """Draw the bytes from DRAM for each number of rows in a group, below a line for the bytes asked for.
+
+    A red bar is worse than no groups.
+    """
     fig, axes = figure(width=8.5, height=3.4)
     at = np.arange(len(from_dram))
     without = from_dram[1] / 1024
@@ -250,7 +252,7 @@ def draw_tiles(rows: Sequence[Tiled], once: int) -> "Figure":
     axes.set(xlim=(-0.3, at[-1] + 0.3), ylim=(0, None), ylabel="KiB", xticks=at)
     axes.set_xticklabels([f"{row.tile} × {row.tile}" for row in rows])
     axes.set_xlabel("tile of C")
-    axes.set_title("Larger tiles ask for less; a better order brings less of it from DRAM")
+    axes.set_title("Larger tiles ask for less; a better order loads less of it from DRAM")
     return fig
 
 

@@ -1,7 +1,7 @@
 """Rooflines, spans and repairs, as lab 01 draws them.
 
 The lab's programs are lists of launches: the host issues kernels, and the device runs them in that order. `after_fix`
-changes such a trace as one repair would. `repair` goes on until the next repair is not worth its trouble.
+changes such a trace as one repair would. `repair` goes on until the next repair saves too little.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ REFERENCE = {
     ],
     128: [Round("memory", "as it was", 7804.2), Round("memory", "fusion", 4983.2)],
 }
-"""The rounds that the model answers of lab 01 lead to, for its synthetic eager passes on so many images."""
+"""The rounds that lab 01's model answers lead to, by the number of images in the synthetic eager pass."""
 
 
 def judge(profile: Any, span: Callable[..., Any], costliest: Callable, classify: Callable) -> list[Judged]:
@@ -277,8 +277,10 @@ def _draw_roof(axes: "Axes", roof: Roofline, ends: tuple[float, float], scale: f
 
 
 def draw_measured(roof: Roofline, points: dict[str, tuple[Work, float]]) -> "Figure":
-    """Draw operations below the roof of this machine, each at the rate that it reached. `points` has work and
-    seconds."""
+    """Draw operations below the roof of this machine, each at the rate that it reached.
+
+    `points` has the work and the seconds of each.
+    """
     fig, axes = figure(width=8.6, height=4.2)
     intensities = [work.intensity for work, _ in points.values()]
     ends = (min(intensities) / 8, max(intensities) * 4)
@@ -350,7 +352,7 @@ def _draw_span(axes: "Axes", place: int, row: Judged, scale: float) -> None:
 
 
 def draw_held(passes: dict[str, tuple[str, Any]]) -> "Figure":
-    """Draw the memory that each pass holds over time, and its peak. `passes` has a colour and a profile per name."""
+    """Draw the memory that each pass holds over time, and its peak. `passes` maps a name to a colour and a profile."""
     fig, panels = figure(len(passes), 1, width=8.6, height=1.9 * len(passes), squeeze=False, sharex=True, sharey=True)
     for axes, (name, (colour, profile)) in zip(panels[:, 0], passes.items(), strict=True):
         times = [0.0, *(change.time_us / 1e3 for change in profile.allocations)]
@@ -359,7 +361,7 @@ def draw_held(passes: dict[str, tuple[str, Any]]) -> "Figure":
         axes.step(times, levels, where="post", color=colour, lw=1.2)
         at = int(np.argmax(levels))
         axes.plot(times[at], levels[at], "o", color=colour)
-        label = f"{name}: {levels[at]:.0f} MB, first held after {times[at]:.0f} ms"
+        label = f"{name}: {levels[at]:.0f} MB, first reached after {times[at]:.0f} ms"
         axes.text(0.99, 0.85, label, transform=axes.transAxes, ha="right", color=colour, weight="bold")
         axes.set(ylabel="MB held", ylim=(0, None), xlim=(0, None))
     panels[0, 0].set_title("Memory of the recorded passes, and where it peaks")
@@ -370,9 +372,10 @@ def draw_held(passes: dict[str, tuple[str, Any]]) -> "Figure":
 def draw_repairs(
     programs: dict[str, tuple[Sequence[Round], Sequence[Round]]], marks: dict[str, tuple[str, float]] | None = None
 ) -> "Figure":
-    """Draw the wall time after each round of repairs, and the reference's as an upright stroke.
+    """Draw the wall time after each round of repairs, and the reference's as a vertical stroke.
 
-    `programs` has one's own rounds and the reference's per title, and `marks` another time to compare with per title.
+    `programs` maps a title to the reader's rounds and the reference's, and `marks` maps a title to one more time to
+    compare with.
     """
     rows = [max(len(own), len(reference)) for own, reference in programs.values()]
     fig, panels = figure(
@@ -402,5 +405,5 @@ def draw_repairs(
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         axes.set(xlim=(0, 1.5 * longest), ylim=(count - 0.4, -1.05 if marks and title in marks else -0.6), title=title)
-    panels[-1, 0].set_xlabel("ms of wall time; upright strokes: the reference")
+    panels[-1, 0].set_xlabel("ms of wall time; vertical strokes: the reference")
     return fig

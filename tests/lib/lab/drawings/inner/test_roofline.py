@@ -160,4 +160,4 @@ def test_the_peak_of_memory_is_named_in_the_picture():
         allocations=[SimpleNamespace(time_us=1000.0 * n, bytes=size) for n, size in ((1, 4e6), (2, 5e6), (3, -9e6))]
     )
     (axes,) = roofline.draw_held({"eager": (palette.blue, profile)}).axes
-    assert axes.texts[0].get_text() == "eager: 9 MB, first held after 2 ms"
+    assert axes.texts[0].get_text() == "eager: 9 MB, first reached after 2 ms"
