@@ -1,4 +1,4 @@
-"""What a step of an inference engine takes besides the time of its kernels."""
+"""The time of an inference engine's step besides that of its kernels."""
 
 from dataclasses import dataclass
 

@@ -19,7 +19,7 @@ from threeloops.inner.predict.silicon import (
     gemm_seconds,
     prefill_seconds,
     sheet,
-)  # fmt: skip
+)
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching.simulated.steps import StepShape
 
@@ -91,9 +91,12 @@ class KernelCost:
 
     def _around_attention(self, rows: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, int]:
         """Return the seconds of all kernels but attention, and their number."""
-        config, ranks = self.config, self.ranks
-        queries, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        width, hidden = config.width, config.mlp_width
+        config = self.config
+        ranks = self.ranks
+        queries = config.heads * config.head_dim
+        kv = config.kv_heads * config.head_dim
+        width = config.width
+        hidden = config.mlp_width
         shapes = [
             ((queries + 2 * kv) / ranks, width), (width, queries / ranks), (2 * hidden / ranks, width),
             (width, hidden / ranks),

@@ -1,4 +1,4 @@
-"""What a step of the scheduler consists of."""
+"""The parts of a scheduler's step that determine its cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
