@@ -61,7 +61,7 @@ class KernelCost:
 
     @cached_property
     def host(self) -> StepHost:
-        """What a step takes besides its kernels."""
+        """The constants of the host, which each step adds to its kernels."""
         return fitted(StepHost, "Hopper", self.engine)
 
     def __call__(self, step: StepShape) -> float:
