@@ -17,8 +17,9 @@ def together(*exercises: str, library: Mapping[str, Any] | None = None) -> Simpl
     """Return the functions and classes of these exercises, and print whose they are.
 
     They are the reader's own if the checks of the exercise have passed in this notebook. Otherwise they are the model
-    answer's, or those of `library`, by name, if the notebook has no model answers (see `debrief`). If there are none
-    either, it prints which exercise is missing and returns None:
+    answer's, or those of `library`, if the notebook has no model answers (see `debrief`). `library` has a function per
+    exercise, or a mapping of names to functions if their names differ from the exercise's. If there are none either, it
+    prints which exercise is missing and returns None:
 
         if parts := together("classify", "wall_us"):
             print(parts.wall_us(parts.classify(…)))
@@ -28,10 +29,11 @@ def together(*exercises: str, library: Mapping[str, Any] | None = None) -> Simpl
     missing: list[str] = []
     parts: dict[str, Any] = {}
     for exercise in exercises:
+        stand_ins = _from(library or {}, exercise)
         if solved(exercise):
-            parts |= _own(exercise)
+            parts |= _own(exercise, stand_ins)
             own.append(exercise)
-        elif definitions := _model(exercise) or _from(library or {}, exercise):
+        elif definitions := _model(exercise) or stand_ins:
             parts |= definitions
             given.append(exercise)
         else:
@@ -49,10 +51,10 @@ def together(*exercises: str, library: Mapping[str, Any] | None = None) -> Simpl
     return SimpleNamespace(**parts)
 
 
-def _own(exercise: str) -> dict[str, Any]:
-    """Return what the notebook has under the name of the exercise and under the names in its model answer."""
+def _own(exercise: str, stand_ins: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the notebook has under the names of the exercise, of its model answer and of its stand-ins."""
     notebook = vars(sys.modules["__main__"])
-    names = {exercise, *_defined(model_answer(exercise))}
+    names = {exercise, *_defined(model_answer(exercise)), *stand_ins}
     return {name: notebook[name] for name in names if name in notebook}
 
 
@@ -69,7 +71,9 @@ def _model(exercise: str) -> dict[str, Any]:
 
 
 def _from(library: Mapping[str, Any], exercise: str) -> dict[str, Any]:
-    return {exercise: library[exercise]} if exercise in library else {}
+    """Return what `library` has for the exercise, by name."""
+    given = library.get(exercise, {})
+    return dict(given) if isinstance(given, Mapping) else {exercise: given}
 
 
 def _defined(text: str) -> list[str]:

@@ -48,6 +48,16 @@ def test_without_model_answers_the_library_takes_the_place(in_a_lab, monkeypatch
     assert "comes alive when the checks of `reuse` have passed" in capsys.readouterr().out
 
 
+def test_a_stand_in_names_functions_that_are_not_called_like_the_exercise(in_a_lab, monkeypatch, tmp_path):
+    stand_ins = {"reuse": {"times": round, "share": abs}}
+    monkeypatch.setattr(sys.modules["__main__"], "times", max, raising=False)
+    monkeypatch.chdir(tmp_path / "solutions")
+    replaced = together("reuse", library=stand_ins)
+    assert (replaced.times, replaced.share) == (round, abs)
+    solve()
+    assert together("reuse", library=stand_ins).times is max  # the reader's own
+
+
 def test_the_model_answer_uses_what_the_notebook_defines(in_a_lab, monkeypatch):
     in_a_lab.write_text(in_a_lab.read_text().replace("return tile", "return FACTOR * tile"))
     monkeypatch.setattr(sys.modules["__main__"], "FACTOR", 5, raising=False)
