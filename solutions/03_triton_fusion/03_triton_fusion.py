@@ -141,7 +141,7 @@ from threeloops.lab.drawings.inner import fusion
 
 predict(
     "chain",
-    "dropout(gelu(x + bias)) on 4,096 × 16,384 BF16 values: how many times as many bytes do PyTorch's three kernels move as one fused kernel?",
+    "dropout(gelu(x + bias)) on 4,096 × 16,384 BF16 values: how many times as many bytes do PyTorch's three kernels move as one fused kernel, which stores no mask? PyTorch's dropout also writes a mask of one byte per element.",
     unit="×",
 )
 TOKENS, WIDTH = 4096, 16384  # the hidden layer of an MLP of width 4,096
@@ -330,7 +330,7 @@ with check("bias_gelu", "what bias_gelu moves", part="traffic", hidden="other si
 hint(
     "bias_gelu",
     "Let a program own a run of flat indices, as `double_kernel` does. The column of flat index i is `i % columns`, and that is where its bias is.",
-    "`z = tl.load(x + at, mask=inside).to(tl.float32) + …`, then `0.5 * z * (1 + tl.erf(z * 0.7071067811865476))`.",
+    "Which of your values are still float16 when you add or multiply? By hand, element 7 of the example above: z = 1, erf(0.7071) = 0.6827.",
 )
 debrief(
     "bias_gelu",
@@ -569,7 +569,7 @@ hint(
     "dropout_backward",
     "Begin with the loads of your `bias_gelu_kernel`, load the gradient as well, and take the mask from `dropout_kernel`.",
     "Test without dropout first: with p = 0 every number of `tl.rand` is at least p, so everything is kept.",
-    "`not 0 <= p < 1` is also true for NaN. `p < 0 or p >= 1` is not.",
+    "NaN compares as false with everything. Does your condition ask whether p is bad, or whether it is not good? Only one of them stops NaN.",
 )
 debrief(
     "dropout_backward",
@@ -617,7 +617,9 @@ debrief(
 # `softmax(x, block: int) -> Tensor` over the last dimension of `x` (rows, columns), contiguous, float32 or float16. The
 # result has the shape and dtype of `x`. Compute in float32.
 #
-# - One program per row. Use `BLOCK=block` (a power of two, 16 or more), and keep one block at a time.
+# - One program per row. Use `BLOCK=block` (a power of two, 16 or more), and keep one block at a time: a tile has at
+#   most `block` elements (the largest one of a longer row at least block / 4), and a program holds at most 32 · block
+#   elements at once.
 # - `columns <= block`: each element is read **once**. Longer rows are read **twice**. Each element is written once, and
 #   PyTorch moves nothing.
 # - Entries and whole blocks may be −inf, but not a whole row. Values may reach ±10,000, and even there the result must be
@@ -821,9 +823,9 @@ with check("softmax", "−inf, NaN and large values", part="edges", hidden="such
 term("online softmax")
 hint(
     "softmax",
-    "Start with `maximum = -float('inf')` and `total = 0.0`, and loop with `for first in range(0, columns, BLOCK):`.",
-    "A short row is a special case: `if columns <= BLOCK:` is allowed in a kernel, and its body is the worked example.",
-    "Subtract `tl.where(raised == -float('inf'), 0.0, raised)` from the values and from the old maximum.",
+    "Two numbers live through the first loop. Which values of m and s describe a row of which nothing has been seen yet? Follow the table by hand with them, from its first block.",
+    "A short row is a special case, and a kernel may have an `if` on two sizes. What of the second pass does a row not need that is still in registers?",
+    "If a row begins with a block of −inf, m is −inf after it. What has to be subtracted so that exp(−inf − …) is 0 rather than NaN? It is subtracted in two places.",
 )
 debrief(
     "softmax",
@@ -1136,8 +1138,8 @@ term("spill")
 hint(
     "rmsnorm_backward",
     "Start from `rmsnorm_dx_kernel` and its launcher. The kernel needs one more argument, for the partial sums, and dy and g as two variables.",
-    "dw: begin with `part = tl.zeros((BLOCK,), tl.float32)`, add dy · x · r of each row, and store it after the loop as row `program_id` of a (programs, columns) float32 tensor.",
-    "`partials = torch.empty(programs, columns, dtype=torch.float32, device=x.device)`; program i stores at `partials + i * columns + column`, with the mask.",
+    "What does one row add to dw? Keep a running sum of it, one float32 per column, like s in the softmax. Store it once: inside the loop or after it?",
+    "Worked by hand: 30 rows of 2 columns with each = 14 have 3 programs, so the partial sums are 3 × 2 numbers. Program 2 owns the numbers 4 and 5 of them.",
 )
 debrief(
     "rmsnorm_backward",
@@ -1175,10 +1177,10 @@ debrief(
 # - `logits` (rows, vocabulary), contiguous, float32 or float16; `targets` (rows,) int64, each a column or `ignore_index`.
 #   Compute in float32. losses (rows,) are float32 and **not** scaled. gradient = scale · (softmax(logits) −
 #   one_hot(targets)), in the shape and dtype of the logits.
-# - One program per row, with `BLOCK=block` and one block at a time. Logits are read at most twice, plus one element per row
+# - One program per row, with `BLOCK=block` and exercise 3's limits on tiles. Logits are read at most twice, plus one element per row
 #   for the target. The gradient is written once, and PyTorch moves nothing.
 # - A row whose target is `ignore_index`, whatever number that is, has loss 0 and a gradient of zeros. Its logits may be NaN,
-#   and NaN · 0 is NaN, so it is easiest to check for such a row before reading any logit.
+#   and NaN · 0 is NaN.
 # - Other rows may hold −inf, in whole blocks too, but not at the target and not everywhere. Values may reach ±10,000,
 #   and even there the losses must be right to 2 · 10⁻⁵ (relative) or 10⁻⁶ (absolute). `logits` may have no rows.
 
@@ -1388,8 +1390,8 @@ with check(
 hint(
     "cross_entropy",
     "The first pass is that of the online softmax: a running maximum and a running sum. The loss follows from both, as in the worked example.",
-    "The second pass loads each block again. `first + at == target` says where to subtract 1.",
-    "Ignored rows: `if target == ignore_index:` stores loss 0 and, in a loop over all blocks, zeros. Everything else is its `else:`.",
+    "The second pass loads each block again. Every lane of a block has a column number. Which lane gets the 1 subtracted, and in which block is it?",
+    "An ignored row still has to write its whole gradient. How can it do so without reading a logit?",
 )
 debrief(
     "cross_entropy",
@@ -1551,8 +1553,7 @@ if parts:
 # %% [markdown]
 # ## In practice: what torch.compile fuses for you
 #
-# You need not write all of this yourself. `torch.compile` fuses element-wise chains and reductions, into Triton on a GPU
-# and into C++ on a CPU. The next cell compiles three functions with the C++ backend, in about 20 seconds.
+# `torch.compile` fuses element-wise chains and reductions, into Triton on a GPU and into C++ on a CPU. The next cell compiles three functions with the C++ backend, in about 20 seconds.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import re
@@ -1631,7 +1632,7 @@ with reveal("compiled"):
 # - A running maximum and a corrected sum summarise a softmax, and summaries can be merged.
 # - A gradient over all rows needs partial sums per program and a small second reduction.
 #
-# The deep dives judge three claims, and cover autotuning and a whole model. Next: `04_flash_attention`.
+# The deep dives judge three claims. Next: `04_flash_attention`.
 #
 # ## In your own words
 #

@@ -403,13 +403,6 @@ with reveal("one_warp"):
 # course's GPT go, operator by operator, with eager PyTorch.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-predict(
-    "outside",
-    "One training step of a small GPT in eager PyTorch: what share of the bytes is moved outside of matmuls and attention?",
-    unit="%",
-)
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 
@@ -439,9 +432,7 @@ axes.set(
 )
 axes.set_title(f"One step of a GPT of {sum(p.numel() for p in model.parameters()):,} parameters")
 axes.grid(visible=False)
-show.against_prediction("outside", round(100 * outside), unit="%", source="model: counted")
-with reveal("outside"):
-    show.figure(fig, f"{100 * outside:.0f}% of the bytes are moved outside of matmuls and attention")
+show.figure(fig, f"{100 * outside:.0f}% of the bytes are moved outside of matmuls and attention")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("fuse-2")
