@@ -46,6 +46,7 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 from threeloops.lab.checking.kernels import alike, name_of, require_compiled, seeded, unwritten
 from threeloops.lab.checking.wall import arguments_after
@@ -997,7 +998,8 @@ debrief(
 # - `q` (queries, head_dim), `k` and `v` (keys, head_dim): contiguous, float32 or float16. At least one query and one key;
 #   head_dim is 16, 32 or 64; blocks are powers of two, at least 16.
 # - `out` = softmax(q kᵀ / √head_dim) v, like q. `lse` (queries,): the logsumexp of the scaled scores. Scores, m, s, a and
-#   `lse` are float32. The division comes last, once.
+#   `lse` are float32. The probabilities are rounded to the dtype of v for their product. No product uses TF32. The division
+#   comes last, once.
 # - A key that does not exist has the score −∞ *before* the maximum is taken. Existing keys may all score below −10⁴.
 # - One launch, ⌈queries / block_m⌉ programs. Each loads its queries once and each tile of K and of V once. Nothing but `out`
 #   and `lse` is written, and PyTorch moves nothing.
@@ -1801,7 +1803,6 @@ debrief(
     does the second; the deep dives run it.""",
     parts=("values", "edges"),
 )
-predict("flex", "512 tokens, a window of 100, tiles of 64 × 64: how many tiles does FlexAttention visit?", unit="tiles")
 
 # %% [markdown]
 # ## In practice: FlexAttention, and what limits attention now
@@ -1819,6 +1820,8 @@ predict("flex", "512 tokens, a window of 100, tiles of 64 × 64: how many tiles 
 import warnings
 
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+predict("flex", "512 tokens, a window of 100, tiles of 64 × 64: how many tiles does FlexAttention visit?", unit="tiles")
 
 
 def in_window(batch, head, i, j):
@@ -1854,34 +1857,25 @@ with reveal("flex"):
 
 # %% tags=["demo"]
 q, k, v = attention.drifting(64, 512)  # each query prefers the keys at its own place
-swapped = []
+stand_ins = {
+    "one_head": {"flash_head": attention.library_head},
+    "merging": {"merge": attention.library_merge, "finish": attention.library_finish},
+}
+if parts := together("one_head", "merging", library=stand_ins):
+    shards = [
+        parts.flash_head(q, k_shard, v_shard, 32, 32) for k_shard, v_shard in zip(k.chunk(4), v.chunk(4), strict=True)
+    ]
+    total, *others = (Summary(lse, torch.ones_like(lse), out) for out, lse in shards)
+    for other in others:
+        total = parts.merge(total, other)
+    out, lse = parts.finish(total)
 
-
-def or_library(function, library, *args):
-    """The result of your function, or of the library's if yours is not written yet."""
-    try:
-        return function(*args)
-    except NotImplementedError:
-        swapped.append(function.__name__)
-        return library(*args)
-
-
-shards = [
-    or_library(flash_head, attention.library_head, q, k_shard, v_shard, 32, 32)
-    for k_shard, v_shard in zip(k.chunk(4), v.chunk(4), strict=True)
-]
-total, *others = (Summary(lse, torch.ones_like(lse), out) for out, lse in shards)
-for other in others:
-    total = or_library(merge, attention.library_merge, total, other)
-out, lse = or_library(finish, attention.library_finish, total)
-
-whole, logs = attention.library_head(q, k, v, 32, 32)
-print("taken from the library:", ", ".join(sorted(set(swapped))) or "nothing")
-print(f"largest difference from the library's kernel on all 512 keys: {(out - whole).abs().max():.1e}")
-show.figure(
-    attention.draw_shards([(part - logs).exp() for _, part in shards]),
-    "The share of each shard of keys in the softmax of each query",
-)
+    whole, logs = attention.library_head(q, k, v, 32, 32)
+    print(f"largest difference from the library's kernel on all 512 keys: {(out - whole).abs().max():.1e}")
+    show.figure(
+        attention.draw_shards([(part - logs).exp() for _, part in shards]),
+        "The share of each shard of keys in the softmax of each query",
+    )
 calibration()
 
 # %% [markdown]
@@ -1894,8 +1888,7 @@ calibration()
 # - −inf − (−inf) is NaN. Ask what your kernel does with a query that sees nothing.
 # - Backward computes the probabilities again, from one saved number per query.
 #
-# The deep dives (`04_flash_attention_dives.ipynb`) judge seven claims, and cover exactness, the gradients of the library's kernel and attention
-# to pairs. Next: `05_mixed_precision`. Half the bits, half the bytes, and what they cost.
+# The deep dives judge seven claims, and cover attention to pairs. Next: `05_mixed_precision`.
 #
 # ## In your own words
 #

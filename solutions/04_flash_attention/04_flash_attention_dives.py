@@ -30,7 +30,7 @@ from threeloops.hardware import accelerator, device
 from threeloops.inner import interpreter
 from threeloops.inner.costs import attention
 from threeloops.inner.roofline import Roofline
-from threeloops.lab import audit, calibration, explore, figure, myth, palette, predict, progress, show
+from threeloops.lab import audit, calibration, explore, figure, myth, palette, predict, progress, reveal, show
 
 INTERPRETED = interpreter.enable_without_gpu()  # without a GPU, Triton kernels run in Triton's interpreter, on the CPU
 F = torch.nn.functional
@@ -127,7 +127,8 @@ axes.set(
 axes.set_xticks(TOKENS, [f"{n // 1024}k" for n in TOKENS])
 axes.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
 axes.minorticks_off()
-show.figure(fig, "Loads of a fused kernel grow with the square of the tokens; what it holds grows with the tokens")
+with reveal("att-2"):
+    show.figure(fig, "Loads of a fused kernel grow with the square of the tokens; what it holds grows with the tokens")
 doubled = [(n + 2 * n * n // 128) * 128 * 2 for n in (4096, 8192)]
 audit(
     "att-2",
@@ -225,11 +226,6 @@ show.figure(fig, "Pairs that visited tiles hold, divided by those that are visib
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("att-4")
-predict(
-    "exactness",
-    "The RMS error of fused attention divided by that of standard attention in FP16: 1 means equally good. Your guess?",
-    unit="×",
-)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.kernels.attention.flash_attention import flash_attention as library_attention
@@ -252,20 +248,15 @@ MEASURED = {
     for n in progress((128, 256, 512), "exactness")
     for dtype in (torch.float16, torch.bfloat16)
 }
-show.table(
-    [
-        [n, str(dtype).removeprefix("torch."), *(f"{e:.2e}" for e in rms), f"{rms[0] / rms[1]:.3f}"]
-        for (n, dtype), rms in MEASURED.items()
-    ],
-    ["tokens", "dtype", "fused kernel", "naive chain", "torch's operator", "fused / naive"],
-)
+with reveal("att-4"):
+    show.table(
+        [
+            [n, str(dtype).removeprefix("torch."), *(f"{e:.2e}" for e in rms), f"{rms[0] / rms[1]:.3f}"]
+            for (n, dtype), rms in MEASURED.items()
+        ],
+        ["tokens", "dtype", "fused kernel", "naive chain", "torch's operator", "fused / naive"],
+    )
 worst = max(rms[0] / rms[1] for rms in MEASURED.values())
-show.against_prediction(
-    "exactness",
-    round(MEASURED[512, torch.float16][0] / MEASURED[512, torch.float16][1], 3),
-    unit="×",
-    source="measured here",
-)
 audit(
     "att-4",
     round(worst, 3),
@@ -331,7 +322,8 @@ axes.set(
 axes.set_yticks([2, 5, 10, 20, 50], [2, 5, 10, 20, 50])
 axes.set_xticks(SIZES, [f"{n // 1024}k" if n >= 1024 else n for n in SIZES])
 axes.minorticks_off()
-show.figure(fig)
+with reveal("att-7"):
+    show.figure(fig)
 audit(
     "att-7",
     round(held_naive[3] / held_fused[3], 1),
@@ -426,23 +418,12 @@ intensity = [
     N * w1 * w2 * 6 * D / (6 * N * D * 2) for w1, w2 in PAIRS
 ]  # 6·d FLOPs per score as the paper counts; q, four keys and values, the output
 show.against_prediction("simplicial", intensity[2], unit="FLOP/byte", source="model: counted")
-fig, axes = figure(width=8.5, height=2.9)
-axes.plot(range(len(PAIRS)), intensity, "o", ms=9, color=palette.blue)
-for place, value in enumerate(intensity):
-    axes.annotate(f"{value:,.0f}", (place, value), (9, -3), textcoords="offset points", fontsize=10)
-axes.set_xticks(range(len(PAIRS)), [f"{a} × {b}" for a, b in PAIRS])
-axes.axhline(roof.ridge_point, color=palette.ink, ls=":", lw=1.3)
-axes.text(-1.25, roof.ridge_point * 1.12, "ridge point\nof an H100", fontsize=10)
-axes.set_xlim(-1.3, 3.6)
-axes.set(
-    yscale="log",
-    ylabel="FLOP per byte",
-    xlabel="windows w1 × w2",
-    title="2-simplicial attention is compute-bound even with small windows",
-    ylim=(100, 60000),
-)
-axes.grid(axis="x", visible=False)
-show.figure(fig)
+with reveal("simplicial"):
+    show.table(
+        [[f"{a} × {b}", f"{value:,.0f}"] for (a, b), value in zip(PAIRS, intensity, strict=True)]
+        + [["ridge point of an H100", f"{roof.ridge_point:,.0f}"]],
+        ["windows w1 × w2", "FLOP per byte"],
+    )
 audit(
     "att-5",
     round(588 / 337, 2),
