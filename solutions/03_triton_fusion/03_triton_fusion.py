@@ -874,13 +874,14 @@ debrief(
 #
 # ### Exercise 4 (20 points)
 #
-# `rmsnorm_backward(dy, x, w, r, each: int) -> tuple[Tensor, Tensor]` returns (dx, dw). Add dw to the kernel and the
+# `rmsnorm_backward(dy, x, w, r, chunk_rows: int) -> tuple[Tensor, Tensor]` returns (dx, dw). Add dw to the kernel and the
 # launcher of `rmsnorm_dx`. `rows_per_program(rows: int) -> int` is your decision: at least 1, and from 1,848 rows on
 # neither cost may exceed 10%.
 #
 # - `x`, `dy` are (rows, columns), contiguous, float32 or float16, `w` (columns,) of that dtype, `r` (rows,) float32, with
 #   any ε; columns ≤ 4,096. dx has the dtype of x, dw is **float32**. Compute in float32.
-# - The first kernel has ⌈rows / each⌉ programs. Nothing may spill; with one row at a time and `num_warps=8` nothing does.
+# - The first kernel has ⌈rows / chunk_rows⌉ programs. Nothing may spill; with one row at a time and `num_warps=8` nothing
+#   does.
 # - Each program writes one row of `columns` partial sums. The launcher returns `partials.sum(0)` or launches a second
 #   kernel. No atomics, and PyTorch moves nothing else.
 # - dy and x are read once, dx is written once, `w` is read once per program.
@@ -888,12 +889,12 @@ debrief(
 
 # %% tags=["demo"]
 @triton.jit
-def rmsnorm_dx_kernel(dy, x, w, r, dx, rows, columns, each, BLOCK: tl.constexpr):
+def rmsnorm_dx_kernel(dy, x, w, r, dx, rows, columns, chunk_rows, BLOCK: tl.constexpr):
     column = tl.arange(0, BLOCK)
     inside = column < columns
     scale = tl.load(w + column, mask=inside, other=0.0).to(tl.float32)
-    first = tl.program_id(0) * each
-    for row in range(first, tl.minimum(first + each, rows)):
+    first = tl.program_id(0) * chunk_rows
+    for row in range(first, tl.minimum(first + chunk_rows, rows)):
         at = row * columns + column
         values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32) * scale
@@ -903,17 +904,18 @@ def rmsnorm_dx_kernel(dy, x, w, r, dx, rows, columns, each, BLOCK: tl.constexpr)
         tl.store(dx + at, result.to(dx.dtype.element_ty), mask=inside)
 
 
-def rmsnorm_dx(dy, x, w, r, each):
+def rmsnorm_dx(dy, x, w, r, chunk_rows):
     (rows, columns), dx = x.shape, torch.empty_like(x)
-    grid, block = (triton.cdiv(rows, each),), triton.next_power_of_2(columns)
-    rmsnorm_dx_kernel[grid](dy, x, w, r, dx, rows, columns, each, BLOCK=block, num_warps=8)
+    grid, block = (triton.cdiv(rows, chunk_rows),), triton.next_power_of_2(columns)
+    rmsnorm_dx_kernel[grid](dy, x, w, r, dx, rows, columns, chunk_rows, BLOCK=block, num_warps=8)
     return dx
 
 
 if INTERPRETED:
     x = torch.tensor([[3.0, 4.0]]).repeat(30, 1)
     r = x.square().mean(1).rsqrt()
-    print(rmsnorm_dx(torch.ones_like(x), x, torch.tensor([1.0, 2.0]), r, each=14)[:2])  # programs of 14, 14 and 2 rows
+    dx = rmsnorm_dx(torch.ones_like(x), x, torch.tensor([1.0, 2.0]), r, 14)  # programs of 14, 14 and 2 rows
+    print(dx[:2])
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -956,15 +958,15 @@ def rows_per_program(rows: int) -> int:
 
 
 @triton.jit
-def rmsnorm_backward_kernel(dy, x, w, r, dx, partials, rows, columns, each, BLOCK: tl.constexpr):
-    """dx of `each` rows, and their part of dw."""
+def rmsnorm_backward_kernel(dy, x, w, r, dx, partials, rows, columns, chunk_rows, BLOCK: tl.constexpr):
+    """dx of `chunk_rows` rows, and their part of dw."""
     ### BEGIN SOLUTION
     column = tl.arange(0, BLOCK)
     inside = column < columns
     scale = tl.load(w + column, mask=inside, other=0.0).to(tl.float32)
     part = tl.zeros((BLOCK,), tl.float32)
-    first = tl.program_id(0) * each
-    for row in range(first, tl.minimum(first + each, rows)):
+    first = tl.program_id(0) * chunk_rows
+    for row in range(first, tl.minimum(first + chunk_rows, rows)):
         at = row * columns + column
         values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         given = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
@@ -979,14 +981,14 @@ def rmsnorm_backward_kernel(dy, x, w, r, dx, partials, rows, columns, each, BLOC
 
 
 def rmsnorm_backward(
-    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, each: int
+    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, chunk_rows: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of x and of w, by programs of `each` rows."""
+    """The gradients of x and of w, by programs of `chunk_rows` rows."""
     ### BEGIN SOLUTION
     rows, columns = x.shape
-    programs, block = triton.cdiv(rows, each), triton.next_power_of_2(columns)
+    programs, block = triton.cdiv(rows, chunk_rows), triton.next_power_of_2(columns)
     dx, partials = torch.empty_like(x), torch.empty(programs, columns, dtype=torch.float32, device=x.device)
-    rmsnorm_backward_kernel[(programs,)](dy, x, w, r, dx, partials, rows, columns, each, BLOCK=block, num_warps=8)
+    rmsnorm_backward_kernel[(programs,)](dy, x, w, r, dx, partials, rows, columns, chunk_rows, BLOCK=block, num_warps=8)
     return dx, partials.sum(0)
     ### END SOLUTION
 
@@ -994,8 +996,8 @@ def rmsnorm_backward(
 # %% nbgrader={"grade": true, "grade_id": "rmsnorm_backward_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("rmsnorm_backward", "dx and dw", part="values", hidden="other sizes and magnitudes, in both dtypes"):
 
-    def norm_check(inputs, expected, each, case, slips_dx=None, slips_dw=None):
-        run, (dx, dw), fine = replay(rmsnorm_backward, *inputs, each), expected, inputs[1].dtype == torch.float32
+    def norm_check(inputs, expected, chunk_rows, case, slips_dx=None, slips_dw=None):
+        run, (dx, dw), fine = replay(rmsnorm_backward, *inputs, chunk_rows), expected, inputs[1].dtype == torch.float32
         got_dx, got_dw = run.outputs
         dy, _, w, r = (values.double() for values in inputs)
         size = float((r[:, None] * dy * w).abs().max())  # of what is subtracted: one column leaves nothing of it
@@ -1006,24 +1008,28 @@ with check("rmsnorm_backward", "dx and dw", part="values", hidden="other sizes a
             dx,
             rtol=1e-4 if fine else 5.5e-4,
             atol=1e-5 * size,
-            what=f"dx of {case}, each = {each}",
+            what=f"dx of {case}, chunk_rows = {chunk_rows}",
             hint=unwritten(run, got_dx) or slip_of(got_dx, slips_dx or {}),
         )
         cause, most = unwritten(run, got_dw) or slip_of(got_dw, slips_dw or {}), float(dw.abs().max())
         if not cause and not fine and alike(got_dw, dw, 4e-3 * most):
             cause = "off by about a rounding to 16 bits: are the products, the partial sums and dw float32?"
-        check.close(got_dw, dw, rtol=1e-4, atol=2e-5 * most, what=f"dw of {case}, each = {each}", hint=cause)
+        check.close(
+            got_dw, dw, rtol=1e-4, atol=2e-5 * most, what=f"dw of {case}, chunk_rows = {chunk_rows}", hint=cause
+        )
         require_sound(run)
 
-    def norm_of_size(rows, columns, each, dtype=torch.float32, spread=1.0, epsilon=1e-6):
-        norm_check(*norm_inputs(rows, columns, dtype, spread, epsilon), each, f"{rows} × {columns} {name_of(dtype)}")
+    def norm_of_size(rows, columns, chunk_rows, dtype=torch.float32, spread=1.0, epsilon=1e-6):
+        norm_check(
+            *norm_inputs(rows, columns, dtype, spread, epsilon), chunk_rows, f"{rows} × {columns} {name_of(dtype)}"
+        )
 
     x, dy, w = torch.tensor([[3.0, 4.0], [1.0, -1.0]]), torch.tensor([[1.0, 1.0], [1.0, 3.0]]), torch.tensor([1.0, 2.0])
-    for each in (2, 1):
+    for chunk_rows in (2, 1):
         norm_check(
             (dy, x, w, torch.tensor([0.28284271, 1.0])),
             (torch.tensor([[-0.090510, 0.067882], [3.5, 3.5]]), torch.tensor([1.848528, -1.868629])),
-            each,
+            chunk_rows,
             "x = [[3, 4], [1, −1]], dy = [[1, 1], [1, 3]], w = [1, 2], r = [0.2828, 1]",
             {
                 "these are the values of r · g: r depends on x as well": [[0.282843, 0.565685], [1.0, 6.0]],
@@ -1057,18 +1063,18 @@ with check("rmsnorm_backward", "dx and dw", part="values", hidden="other sizes a
 # %% nbgrader={"grade": true, "grade_id": "rmsnorm_backward_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("rmsnorm_backward", "what rmsnorm_backward moves, spills included", part="traffic", hidden="other sizes"):
 
-    def norm_run(rows, columns, each, dtype):
+    def norm_run(rows, columns, chunk_rows, dtype):
         (dy, x, w, r), expected = norm_inputs(rows, columns, dtype)
-        run = replay(rmsnorm_backward, dy, x, w, r, each)
+        run = replay(rmsnorm_backward, dy, x, w, r, chunk_rows)
         return run.require(expected, what=f"(dx, dw) of {rows} × {columns} {name_of(dtype)}"), x, w, r
 
-    def norm_traffic(rows, columns, each, dtype=torch.float32):
-        run, x, w, r = norm_run(rows, columns, each, dtype)
-        case = f"{rows} × {columns} {name_of(dtype)}, each = {each}"
-        total, programs = run.traffic.total, -(-rows // each)
+    def norm_traffic(rows, columns, chunk_rows, dtype=torch.float32):
+        run, x, w, r = norm_run(rows, columns, chunk_rows, dtype)
+        case = f"{rows} × {columns} {name_of(dtype)}, chunk_rows = {chunk_rows}"
+        total, programs = run.traffic.total, -(-rows // chunk_rows)
         check.equal(total.atomics, 0, what=f"atomic operations for {case}", hint="write partial sums")
         require_separate(run, case)
-        check.equal(math.prod(run.launches[0].grid), programs, what=f"programs for {case}", hint="⌈rows / each⌉")
+        check.equal(math.prod(run.launches[0].grid), programs, what=f"programs for {case}", hint="⌈rows / chunk_rows⌉")
         partial, sums = programs * 4 * columns, f"the partial sums ({programs} rows of {columns} float32)"
         check.true(
             run.torch_bytes <= partial + 4 * columns,
@@ -1106,17 +1112,17 @@ with check("rmsnorm_backward", "what rmsnorm_backward moves, spills included", p
 with check("rmsnorm_backward", "how many rows a program takes", part="rows", hidden="other numbers of rows"):
 
     def rows_check(rows):
-        each = rows_per_program(rows)
+        chunk_rows = rows_per_program(rows)
         check.true(
-            type(each) is int and each >= 1,
-            f"rows_per_program({rows:,}) = {describe(each)}: expected a whole number of at least 1",
+            type(chunk_rows) is int and chunk_rows >= 1,
+            f"rows_per_program({rows:,}) = {describe(chunk_rows)}: expected a whole number of at least 1",
         )
         if rows < 1848:
             return
-        programs = -(-rows // each)
-        most, share = -(-programs // 132) * each, rows / 132
+        programs = -(-rows // chunk_rows)
+        most, share = -(-programs // 132) * chunk_rows, rows / 132
         added = 100 * 8 / 6 * programs / rows
-        case = f"rows_per_program({rows:,}) = {each} gives {programs:,} programs"
+        case = f"rows_per_program({rows:,}) = {chunk_rows} gives {programs:,} programs"
         check.true(
             most <= 1.1 * share,
             f"{case}, so the busiest of 132 SMs has {most:,} rows: expected at most 10% more than {share:,.1f}, its share",
@@ -1139,7 +1145,7 @@ hint(
     "rmsnorm_backward",
     "Start from `rmsnorm_dx_kernel` and its launcher. The kernel needs one more argument, for the partial sums, and dy and g as two variables.",
     "What does one row add to dw? Keep a running sum of it, one float32 per column, like s in the softmax. Store it once: inside the loop or after it?",
-    "Worked by hand: 30 rows of 2 columns with each = 14 have 3 programs, so the partial sums are 3 × 2 numbers. Program 2 owns the numbers 4 and 5 of them.",
+    "Worked by hand: 30 rows of 2 columns with chunk_rows = 14 have 3 programs, so the partial sums are 3 × 2 numbers. Program 2 owns the numbers 4 and 5 of them.",
 )
 debrief(
     "rmsnorm_backward",
