@@ -1330,8 +1330,13 @@ with check("accumulate", "results that stay as they are", part="apart", hidden="
         check.equal(own, ones, what="`.grad` of the weights after a call, which was 1 before it")
         check.close(later, once, what="gradients of a first call, after `.grad` was zeroed and a second batch computed")
         check.close(again, once, what="gradients of a third call, with the batch and the weights of the first")
+        return float(torch.cat([gradient.flatten() for gradient in once]).norm())
 
-    results_stay(*a_batch(7, 4, 9), 2)
+    size = results_stay(*a_batch(7, 4, 9), 2)
+    wrong = (
+        f"gradients of 4 sequences have norm {size:.3g}, expected about 0.676: only gradients of the batch count here"
+    )
+    check.true(0.676 / 4 < size < 0.676 * 4, wrong)
     ### BEGIN HIDDEN TESTS
     results_stay(*a_batch(8, 7, 5), 3)
     ### END HIDDEN TESTS
