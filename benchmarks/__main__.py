@@ -36,7 +36,7 @@ BENCHMARKS = {
     "checkpoint": "save, load, stalls, increments and losses of checkpoints beside torch's own (five minutes)",
     "elastic": "goodput simulated beside closed forms, and published failure rates beside each other (a minute)",
     "decode": "caches, speculation and weights of few bits, beside plain ones and formulas (five minutes)",
-    "engines": "the engine beside llama.cpp, ctranslate2 and transformers, and where a step's time goes (six minutes)",
+    "engines": "the engine beside llama.cpp, ctranslate2 and transformers, and where its time goes (eight minutes)",
     "serving": "the engine beside transformers on the same weights, its policies, and its own prediction (ten minutes)",
     "service": "the service at twice its capacity beside a sample server, and what it costs (six minutes)",
     "fleet": "real replicas behind NGINX beside their prediction, and ways to scale a bursty day (five minutes)",

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ class Case:
     def name(self) -> str:
         return f"{_TITLES[self.kind]} {self.variant}, {self.device}"
 
-    @property
+    @cached_property
     def held_out(self) -> np.ndarray:
         """A mask: the same shapes are left out on every device."""
         shapes = zip(*(self.rows[column] for column in self.shape), strict=True)
@@ -197,7 +197,8 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     """Judge every case with the library's constants and with those of a new fit. `quick`: without the fits."""
     series: list[Series] = []
     facts: dict[str, Any] = {"errors": {}, "fitted again": {}, "on a bound": {}}
-    for case in cases():
+    every_case = cases()
+    for case in every_case:
         constants: Any = fitted(case.kind, case.device, case.variant)
         facts["errors"][case.name] = judged(case, constants)
         if bound := unidentified(constants):
@@ -218,7 +219,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         {
             **facts,
             "time per output token": judged_serving(lambda engine: fitted(StepHost, "Hopper", engine)),
-            "from H100 by data sheet alone": dict(_carried_over()),
+            "from H100 by data sheet alone": dict(_carried_over(every_case)),
         },
         notes=[f"times {MEASURED_BY}", "median, lowest and highest error of the held-out shapes"],
     )
@@ -329,9 +330,9 @@ def _custom(device: Any, constants: CustomAllReduce, rows: Table) -> np.ndarray:
     return custom_all_reduce_seconds(device, rows["num_gpus"], rows["bytes"], constants)
 
 
-def _carried_over() -> Iterator[tuple[str, dict[str, float]]]:
+def _carried_over(every_case: list[Case]) -> Iterator[tuple[str, dict[str, float]]]:
     """Judge the constants of an H100 on all rows of the other devices, with nothing but their data sheets."""
-    for case in cases():
+    for case in every_case:
         if case.device != "H100 SXM":
             kind = SwitchedRing if case.kind is Ring and case.variant == "all_reduce" else case.kind
             constants: Any = fitted(kind, "H100 SXM", case.variant)

@@ -93,9 +93,8 @@ def run(
                 if not outcome.ok:
                     watcher.cell_exception(cell, at)
                 watcher.cell_complete(cell, at)
-    if (
-        first.withheld and chosen != "none"
-    ):  # without a sandbox, files could tell the second run what the first has seen
+    # Without a sandbox, files could tell the second run what the first has seen.
+    if first.withheld and chosen != "none":
         with Session(trusted, processes, limits, jobs) as again:
             again.deadline = session.deadline
             for cell, outcome in _visible_failures(again, [cell for _, cell in cells], first.withheld):

@@ -83,6 +83,8 @@ def measured(name: str) -> Table:
         columns["bytes"] = columns["message_size"] * np.vectorize(_ELEMENT_BYTES.get)(columns["nccl_dtype"])
     if name == "custom_all_reduce":
         columns["bytes"] = columns["message_size"] * _ELEMENT_BYTES["half"]
+    for values in columns.values():
+        values.setflags(write=False)  # every caller gets the same arrays
     return Table(name, manifest["tables"][name]["timing"], columns)
 
 

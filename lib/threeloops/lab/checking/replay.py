@@ -55,6 +55,8 @@ class _Replay:
     outputs: Any
     _answer: Answer = field(repr=False)
     _name: str = field(repr=False)
+    _given: tuple[set[str], ...] = field(repr=False)
+    """The arguments of each launch that lie in an input's storage."""
     _right: bool = field(default=False, init=False, repr=False)
 
     def require(
@@ -109,6 +111,17 @@ class _Replay:
     def launches(self) -> list[Launch]:
         """All launches in the order in which they were executed."""
         return list(self._of_right_values("launches").launches)
+
+    @property
+    def overwritten(self) -> list[str]:
+        """The arguments in which a launch wrote into an input, such as "x of softmax_kernel"."""
+        answer = self._of_right_values("overwritten")
+        return [
+            f"{name} of {launch.name}"
+            for launch, metered, given in zip(answer.launches, answer.traffic.launches, self._given, strict=True)
+            for name, traffic in metered.arguments.items()
+            if name in given and traffic.unique_stored
+        ]
 
     @property
     def torch_bytes(self) -> int:
@@ -214,7 +227,10 @@ def _judge(launcher: Callable[..., Any], args: Any, kwargs: Any, l2: L2 | str | 
     outputs = answer.outputs
     if wall.connection is None and inputs.device != "cpu":
         outputs = perform_compiled(asked[0], storages)
-    return _Replay(outputs, answer, wall.name_of(launcher))
+    given = tuple(
+        {name for name, view in step.views().items() if view.storage < len(inputs.sizes)} for step in recording.launches
+    )
+    return _Replay(outputs, answer, wall.name_of(launcher), given)
 
 
 def _recording(launcher: Callable[..., Any], inputs: Inputs) -> Recording:

@@ -131,8 +131,10 @@ def test_reading_what_nobody_wrote_is_refused(cell):
 def test_an_input_that_a_launch_overwrites_is_named(cell):
     x = torch.ones(20)
     kernels.require_separate(replay(cell.divide, x).require(x))
-    with pytest.raises(CheckFailed, match=r"that the launch reads, 20 ones(.|\n)*out of divide_kernel"):
+    with pytest.raises(CheckFailed, match=r"that overwrite an input, 20 ones(.|\n)*out of divide_kernel"):
         kernels.require_separate(replay(cell.divide, x, in_place=True).require(x), "20 ones")
+    few = torch.ones(10)
+    kernels.require_separate(replay(cell.add, few, "zeros").require(few))  # it reads and writes its own result
     with pytest.raises(RuntimeError, match="counts only for right values"):
         kernels.require_separate(replay(cell.divide, x))
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field, fields
+from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ def constant(start: float, low: float, high: float) -> Any:
 
 def bounds(kind: type) -> dict[str, Bound]:
     """Return the bounds of the constants of `kind`, by name."""
-    return {each_field.name: each_field.metadata["bound"] for each_field in fields(kind)}
+    return {constant.name: constant.metadata["bound"] for constant in fields(kind)}
 
 
 def fitted(kind: type[_Constants], device: str, variant: str) -> _Constants:
@@ -35,14 +36,18 @@ def fitted(kind: type[_Constants], device: str, variant: str) -> _Constants:
 
     Raises LookupError with the devices or variants that were measured.
     """
-    table = json.loads((files("threeloops.inner.predict.silicon") / "constants.json").read_text(encoding="utf-8"))
-    devices = table[kind.__name__]
+    devices = _table()[kind.__name__]
     if device not in devices:
         raise LookupError(f"{kind.__name__}: {device!r} was not measured; there are {', '.join(devices)}")
     if variant not in devices[device]:
         variants = ", ".join(devices[device])
         raise LookupError(f"{kind.__name__} on {device}: {variant!r} was not measured; there are {variants}")
     return kind(**devices[device][variant])
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return json.loads((files("threeloops.inner.predict.silicon") / "constants.json").read_text(encoding="utf-8"))
 
 
 def unidentified(constants: Any) -> list[str]:

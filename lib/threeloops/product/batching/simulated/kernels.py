@@ -1,7 +1,7 @@
 """The time of a step as the sum of its kernels, each predicted by constants fitted to published measurements."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -36,8 +36,9 @@ class KernelCost:
     """The cost of a step of `config` on `ranks` GPUs called `device`, split by tensor parallelism.
 
     `dtype` is that of the products, "bf16" or "fp8". `engine` ("vllm", "trtllm" or "sglang") chooses the all-reduce and
-    the time of the host. Keys and values have `kv_bytes` each. Raises LookupError for a device, dtype or engine whose
-    kernels nobody published, and ValueError for a model that the formulas do not know or ranks that do not divide it.
+    the time of the host, fitted on H100 and H200. Keys and values have `kv_bytes` each. Raises LookupError for
+    a device, dtype or engine whose kernels nobody published, and ValueError for a model that the formulas do not know
+    or ranks that do not divide it.
     """
 
     config: GPTConfig
@@ -69,28 +70,29 @@ class KernelCost:
         decoding = [(start, count) for start, count, _ in step.chunks if count == 1]
         chunks = [(start, count) for start, count, _ in step.chunks if count > 1]
         keys = sum(start + 1 for start, _ in decoding) / max(len(decoding), 1)
-        busy, kernels = self._around_attention(np.asarray(step.tokens), np.asarray(step.samples))
+        busy, kernels = _around_attention(self, step.tokens, step.samples)
         attention = float(self._decoding(np.asarray(len(decoding)), np.asarray(keys)))
         for start, count in chunks:
             attention += float(self._prompt(np.asarray(start + count)))
             if start:
                 attention -= float(self._prompt(np.asarray(start)))
         launches = kernels + self.config.layers * (bool(decoding) + len(chunks))
-        seconds = float(busy) + self.config.layers * attention + self.host.launch * launches
+        seconds = busy + self.config.layers * attention + self.host.launch * launches
         return seconds + self.host.step + self.host.sequence * len(decoding)
 
     def even(self, decodes: np.ndarray, keys: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the seconds of all kernels, and their number, for steps whose `decodes` sequences have `keys` keys
         each, beside a whole prompt of `prompt` tokens, or none where that is 0. Time of the host is not included."""
         decodes, keys, prompt = (np.asarray(value, dtype=float) for value in (decodes, keys, prompt))
-        busy, kernels = self._around_attention(decodes + prompt, decodes + (prompt > 0))
+        busy, kernels = self.around_attention(decodes + prompt, decodes + (prompt > 0))
         attention = np.where(decodes > 0, self._decoding(np.maximum(decodes, 1), keys), 0.0)
         attention = attention + np.where(prompt > 0, self._prompt(np.maximum(prompt, 1)), 0.0)
         layers = self.config.layers
         return busy + layers * attention, kernels + layers * ((decodes > 0).astype(int) + (prompt > 0))
 
-    def _around_attention(self, rows: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the seconds of all kernels but attention, and their number."""
+    def around_attention(self, rows: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return the seconds of all kernels but attention, and their number, for steps of so many rows, of which
+        `samples` give logits."""
         config = self.config
         ranks = self.ranks
         queries = config.heads * config.head_dim
@@ -113,18 +115,17 @@ class KernelCost:
         return config.layers * layer + head, config.layers * kernels + 1
 
     def _decoding(self, batch: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        head_dim = self.config.head_dim
         heads = max(1.0, self.config.kv_heads / self.ranks)
-        constants = replace(fitted(Decode, self.device, "bf16"), start=0.0)
         seconds = decode_seconds(
-            self._sheet, batch, keys, heads, self.config.head_dim, constants, element_bytes=self.kv_bytes, warm=False
+            self._sheet, batch, keys, heads, head_dim, self._decode, element_bytes=self.kv_bytes, warm=False
         )
         return np.where(batch > 0, seconds, 0.0)
 
     def _prompt(self, tokens: np.ndarray) -> np.ndarray:
         config = self.config
         heads = config.heads / self.ranks, max(1.0, config.kv_heads / self.ranks)
-        constants = replace(fitted(Prefill, self.device, "bf16"), start=0.0)
-        return prefill_seconds(self._sheet, 1, tokens, *heads, config.head_dim, constants)
+        return prefill_seconds(self._sheet, 1, tokens, *heads, config.head_dim, self._prefill)
 
     @cached_property
     def _sheet(self) -> Sheet:
@@ -142,5 +143,20 @@ class KernelCost:
         return replace(fitted(Gemm, self.device, "bf16"), start=0.0)
 
     @cached_property
+    def _decode(self) -> Decode:
+        return replace(fitted(Decode, self.device, "bf16"), start=0.0)
+
+    @cached_property
+    def _prefill(self) -> Prefill:
+        return replace(fitted(Prefill, self.device, "bf16"), start=0.0)
+
+    @cached_property
     def _all_reduce(self) -> CustomAllReduce:
         return fitted(CustomAllReduce, self.device, self.engine)
+
+
+@lru_cache(maxsize=1 << 14)
+def _around_attention(cost: KernelCost, rows: int, samples: int) -> tuple[float, int]:
+    """Return `around_attention` of one step. Steps of a run have few different sizes, and each costs milliseconds."""
+    seconds, kernels = cost.around_attention(np.asarray(rows), np.asarray(samples))
+    return float(seconds), kernels
