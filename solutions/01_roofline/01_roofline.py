@@ -24,6 +24,30 @@
 # That only means that *some* kernel was running all the time. Was the GPU doing math, or was it waiting for bytes or for
 # the host?
 #
+# ## 1 · What an operation costs
+#
+# Two numbers describe an operation before anybody writes a kernel:
+#
+# - **Bytes**: the least traffic between memory and chip. Each input is read once, each output is written once, and
+#   intermediate values stay on the chip.
+# - **FLOPs**: floating-point operations. A multiply-add counts as two, as on data sheets.
+#
+# Their ratio, FLOPs per byte, is the **arithmetic intensity**.
+#
+# *Worked example.* A LayerNorm of 2 rows and 3 columns in FP32 reads 6 elements, a scale and a shift of 3 elements each,
+# and writes 6. That is 18 elements or 72 bytes. It does 7 FLOPs per element (sum, subtract the mean, square, sum of
+# squares, divide by the deviation, scale, shift), 42 in all. The few operations per row, such as the square root, are left
+# out.
+#
+# ### Exercise 1 (10 points)
+#
+# `matmul_work(m, k, n, bytes_per_element) -> Work` for (m, k) @ (k, n): `Work(bytes, flops)`.
+#
+# - `bytes_per_element` is 4 for FP32, 2 for BF16, 1 for FP8, 0.75 for FP6 and 0.5 for INT4. Nothing is rounded.
+# - Each of the m · n results is a sum of k products: k multiply-adds.
+# - An argument that is not positive raises `ValueError`, whose message contains its name and value, as in `k = -1`. NaN
+#   is not positive.
+#
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -283,31 +307,6 @@ show.figure(
     "memory, a pipe of 3.35 TB/s, a chip of 989 TFLOP/s, and five operations with a question mark",
 )
 
-# %% [markdown]
-# ## 1 · What an operation costs
-#
-# Two numbers describe an operation before anybody writes a kernel:
-#
-# - **Bytes**: the least traffic between memory and chip. Each input is read once, each output is written once, and
-#   intermediate values stay on the chip.
-# - **FLOPs**: floating-point operations. A multiply-add counts as two, as on data sheets.
-#
-# Their ratio, FLOPs per byte, is the **arithmetic intensity**.
-#
-# *Worked example.* A LayerNorm of 2 rows and 3 columns in FP32 reads 6 elements, a scale and a shift of 3 elements each,
-# and writes 6. That is 18 elements or 72 bytes. It does 7 FLOPs per element (sum, subtract the mean, square, sum of
-# squares, divide by the deviation, scale, shift), 42 in all. The few operations per row, such as the square root, are left
-# out.
-#
-# ### Exercise 1 (10 points)
-#
-# `matmul_work(m, k, n, bytes_per_element) -> Work` for (m, k) @ (k, n): `Work(bytes, flops)`.
-#
-# - `bytes_per_element` is 4 for FP32, 2 for BF16, 1 for FP8, 0.75 for FP6 and 0.5 for INT4. Nothing is rounded.
-# - Each of the m · n results is a sum of k products: k multiply-adds.
-# - An argument that is not positive raises `ValueError`, whose message contains its name and value, as in `k = -1`. NaN
-#   is not positive.
-
 
 # %% nbgrader={"grade": false, "grade_id": "matmul_work", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def matmul_work(m: int, k: int, n: int, bytes_per_element: float) -> Work:
@@ -564,9 +563,9 @@ def read_row(row: DatasheetRow) -> Roof:
     """The dense rate in FLOP/s and the bandwidth in bytes/s behind a printed row."""
     ### BEGIN SOLUTION
     rates, bandwidths = {"TFLOP/s": 1e12, "PFLOP/s": 1e15}, {"GB/s": 1e9, "TB/s": 1e12}
-    for unit, known in ((row.rate_unit, rates), (row.bandwidth_unit, bandwidths)):
-        if unit not in known:
-            raise ValueError(f"unit {unit!r} in the row of {row.product}: expected one of {', '.join(known)}")
+    for unit, factors in ((row.rate_unit, rates), (row.bandwidth_unit, bandwidths)):
+        if unit not in factors:
+            raise ValueError(f"unit {unit!r} in the row of {row.product}: expected one of {', '.join(factors)}")
     peak = row.rate * rates[row.rate_unit]
     return Roof(peak / 2 if row.sparse else peak, row.bandwidth * bandwidths[row.bandwidth_unit])
     ### END SOLUTION
@@ -774,11 +773,12 @@ with reveal("layernorm_percent"):
         operation=list(roofline.OPERATIONS),
         log2_tokens=(0, 14, 1, 6),
     )
+    print("LayerNorm does 7 FLOPs per 4 bytes, so it keeps 0.6% of an H100's math units busy.")
     print("Grey lines: the other machines. Dots: the same operation at other sizes. Does FP8 make LayerNorm faster?")
 debrief(
     "attainable",
-    """LayerNorm does 7 FLOPs per 4 bytes, so an H100 can keep 0.6% of its math units busy with it, however well the kernel is
-    written. Only moving fewer bytes helps, by fusion (lab 03) or smaller elements. FP8 halves its time, because it halves
+    """LayerNorm lies far below the ridge point, so better arithmetic does not help, however well the kernel is written. Only
+    moving fewer bytes helps, by fusion (lab 03) or smaller elements. FP8 halves its time, because it halves
     the bytes and not because the math is faster.
 
     The ridge point was 139 on a V100 and is 295 on an H100: math has grown faster than memory. An operation that was
@@ -1144,7 +1144,7 @@ with check("costliest", "ties, short profiles, and the recorded pass", part="ord
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "costliest",
-    "Start from a list of every `cpu_us`. Then let each event subtract its own `cpu_us` from its parent's entry.",
+    "In the worked example `empty` takes 10 µs. From which single event's time do these 10 µs have to go, and which field of `empty` names that event?",
     "Tuples compare by their first element, and by the next one on a tie. So a key of a tuple can rank by time first and then by name.",
 )
 PASSES = {
@@ -1302,8 +1302,8 @@ debrief(
 # |---|---|
 # | `"CUDA graph"` | recorded launches are replayed: `issue_us` is 0.5 µs, except in the first call and in calls after a wait |
 # | `"no waiting"` | the host never waits |
-# | `"fusion"` | neighbours of less than 10 FLOP per byte each, with no wait between them, become one kernel: it is launched once, and takes as long as the longest of them |
-# | `"faster format"` | kernels whose compute floor is the longer one and explains at least 60% of `busy_us` take half as long |
+# | `"fusion"` | neighbours of less than 10 FLOP per byte each, with no wait between them, become one kernel. It has the `issue_us` of the first, `waits` like the last, and takes as long as the longest |
+# | `"faster format"` | kernels whose compute floor is at least the other one, and explains at least 60% of `busy_us`, take half as long |
 # | `"better kernels"` | kernels whose floor explains less than 60% are rewritten so that it explains 80% |
 #
 # *Worked example.* A kernel of 2 µs that takes 7 µs to launch runs 100 times: the device is busy for 200 of 702 µs. With a
@@ -1494,6 +1494,7 @@ with check("choose_fix", "traces that mix several kinds of trouble", part="mixed
         ),
         "of a single matmul": (1, [(60.0, 30.0, 2.7e10, 1e7)], (90, 90, 90, 75, 90)),
         "of matmuls at 35% of the peak rate": (8, [(5.0, 100.0, 3.5e10, 1e7)], (805, 805, 805, 805, 355)),
+        "of kernels with two equal floors": (8, [(5.0, 100.0, 7e10, 1.4e8)], (805, 805, 805, 405, 805)),
         "of matmuls at 60% of the peak rate": (8, [(5.0, 100.0, 6e10, 1e7)], (805, 805, 805, 405, 805)),
     }
     for name, (times, calls, after) in cases.items():
@@ -1566,36 +1567,8 @@ debrief(
     Performance engineers do this with simulators, and then check the answer with a measurement.""",
     parts=("clear", "mixed"),
 )
-EAGER, COMPILED = (f"128 images on an H100, {kind} (synthetic)" for kind in ("eager", "compiled"))
-
-
-def repaired(name, images):
-    """Repair an eager pass with your classify and choose_fix. Returns your rounds and the reference's."""
-    profile, reference = PASSES[name], roofline.REFERENCE[images]
-    try:
-        trace = roofline.calls_of(profile, Call)
-        return roofline.repair(trace, profile.roof, Span, classify, choose_fix, wall_us), reference
-    except Exception:
-        print(f"{name}: the bars are the reference's repairs, until classify and choose_fix work.")
-        return reference, reference
-
-
-programs = {"16 images on an H100, eager (synthetic)": 16, EAGER: 128}
-show.figure(
-    roofline.draw_repairs(
-        {name: repaired(name, images) for name, images in programs.items()},
-        {EAGER: ("torch.compile's pass", PASSES[COMPILED].wall_us)},
-    ),
-    "Wall time of two eager passes after each repair, beside the reference's",
-)
 
 # %% [markdown]
-# ## Your pieces at work
-#
-# The picture above repairs two eager passes. In each round your `classify` says what limits the pass, and your
-# `choose_fix` picks a fix, until one saves less than 10%. With 16 images the host is the first limit. With 128, fusion
-# is enough, and comes within 3% of `torch.compile`.
-#
 # ## In practice
 #
 # At work the numbers come from `torch.profiler` (`key_averages()`, or a trace for Perfetto), from Nsight Systems for wall
@@ -1603,38 +1576,37 @@ show.figure(
 # in which some kernel ran. Training teams report **MFU** (model FLOPs utilisation): the FLOPs that the model needs, divided
 # by what the peak rate would do in the wall time.
 #
-# The last cell measures the two roofs of *this* machine, with a large copy and a large matmul, and places operations of
-# PyTorch below them. The **best** of many runs is the roof, because other programs can only add time. A point above the
-# roof got its bytes from a cache, or the probe was poor. The cell asks for two predictions, and takes about 10 seconds.
+# ## Your pieces at work
 #
-# ## What to remember
+# The next cell repairs two eager passes. In each round your `classify` says what limits the pass, and your `choose_fix`
+# picks a fix, until one saves less than 10%. With 16 images the host is the first limit. With 128, fusion is enough,
+# and comes within 3% of `torch.compile`.
 #
-# - Intensity depends on the shape: a matmul with the same weights is limited by compute for a large batch, and by memory for
-#   one token.
-# - For each rate on a data sheet, ask whether it is dense or sparse, and in which format it multiplies and sums.
-# - Compare wall time with busy time first, and then busy time with its floors. "Unexplained" is an answer, too.
-# - Count self time, and rank operators by their total over all calls.
-#
-# The deep dives (`01_roofline_dives.ipynb`) judge sixteen claims, and cover gaps in a trace, a systolic array, the
-# statistics of a benchmark and a live profile. Next: `02_memory_hierarchy`.
-#
-# ## Reflection
-#
-# Your team's model runs at 31% of the peak of its GPUs, while `nvidia-smi` shows 98%. A colleague proposes to buy the next
-# generation, with 2.5 times the math and 1.4 times the bandwidth. Which three measurements would you take first, and what
-# would each have to show to justify that?
+# Below that, the cell measures the two roofs of *this* machine, with a large copy and a large matmul, and places
+# operations of PyTorch below them, in about 10 seconds. The **best** of many runs is the roof, because other programs
+# can only add time. A point above the roof got its bytes from a cache, or the probe was poor.
 
-# %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
-# *Write your answer here.*
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import torch
 import torch.nn.functional as F
 from threeloops.hardware import device, measure_copy_bandwidth, measure_matmul_rate, this_machine
 from threeloops.inner.timing import benchmark
+from threeloops.lab import together
 
-predict("copy", "How many GB/s does a plain copy move on this machine, bytes read plus bytes written?", unit="GB/s")
-predict("ridge_here", "An H100's ridge point in BF16 is 295 FLOP per byte. What is this machine's?", unit="FLOP/byte")
+EAGER, COMPILED = (f"128 images on an H100, {kind} (synthetic)" for kind in ("eager", "compiled"))
+programs = {"16 images on an H100, eager (synthetic)": 16, EAGER: 128}
+if parts := together("classify", "choose_fix"):
+    repaired = {}
+    for name, images in programs.items():
+        roof, trace = PASSES[name].roof, roofline.calls_of(PASSES[name], Call)
+        rounds = roofline.repair(trace, roof, Span, parts.classify, parts.choose_fix, wall_us)
+        repaired[name] = rounds, roofline.REFERENCE[images]
+    show.figure(
+        roofline.draw_repairs(repaired, {EAGER: ("torch.compile's pass", PASSES[COMPILED].wall_us)}),
+        "Wall time of two eager passes after each repair, beside the reference's",
+    )
+
 DEVICE = device()
 dtype = "fp32" if DEVICE == "cpu" else "bf16"
 copies = measure_copy_bandwidth(DEVICE, runs=9)
@@ -1667,13 +1639,32 @@ MEASURED = {  # function, inputs, least work
 }
 with torch.no_grad():
     TIMES = {name: benchmark(f, inputs, device=DEVICE, samples=7) for name, (f, inputs, _) in MEASURED.items()}
-show.against_prediction("copy", round(mine.bandwidth / 1e9, 1), unit="GB/s")
-show.against_prediction("ridge_here", round(mine.ridge_point, 1), unit="FLOP/byte")
-with reveal("ridge_here"):
-    points = {name: (work, TIMES[name].median) for name, (_, _, work) in MEASURED.items()}
-    show.figure(roofline.draw_measured(mine, points), "Operations of PyTorch below the two roofs of this machine")
-    print(
-        f"Roofs: {mine.peak_flops / 1e9:,.0f} GFLOP/s in {dtype.upper()}, {mine.bandwidth / 1e9:.1f} GB/s, measured here."
-    )
-    show.busy_notice()
+points = {name: (work, TIMES[name].median) for name, (_, _, work) in MEASURED.items()}
+show.figure(roofline.draw_measured(mine, points), "Operations of PyTorch below the two roofs of this machine")
+print(
+    f"Roofs: {mine.peak_flops / 1e9:,.0f} GFLOP/s in {dtype.upper()}, {mine.bandwidth / 1e9:.1f} GB/s, measured here. "
+    f"They meet at {mine.ridge_point:.1f} FLOP per byte; an H100's in BF16 at 295."
+)
+show.busy_notice()
 calibration()
+
+# %% [markdown]
+# ## What to remember
+#
+# - Intensity depends on the shape: a matmul with the same weights is limited by compute for a large batch, and by memory for
+#   one token.
+# - For each rate on a data sheet, ask whether it is dense or sparse, and in which format it multiplies and sums.
+# - Compare wall time with busy time first, and then busy time with its floors. "Unexplained" is an answer, too.
+# - Count self time, and rank operators by their total over all calls.
+#
+# The deep dives (`01_roofline_dives.ipynb`) judge sixteen claims, and cover gaps in a trace, a systolic array, the
+# statistics of a benchmark and a live profile. Next: `02_memory_hierarchy`.
+#
+# ## Reflection
+#
+# Your team's model runs at 31% of the peak of its GPUs, while `nvidia-smi` shows 98%. A colleague proposes to buy the next
+# generation, with 2.5 times the math and 1.4 times the bandwidth. Which three measurements would you take first, and what
+# would each have to show to justify that?
+
+# %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# *Write your answer here.*

@@ -460,14 +460,8 @@ assert {gap.cause for gap in gaps} == set(COLOURS)
 # %% [markdown]
 # The cause of the last gap is the hardest to find, because the host ran no operator at all. In Python a common reason is the
 # **GIL**, the lock that lets only one thread execute bytecode at a time. A thread that prepares data in Python takes turns
-# with the thread that launches kernels, and by default a turn lasts up to five milliseconds.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-predict(
-    "gil",
-    "A thread that only counts runs beside a small ResNet's forward pass: how many times longer does the pass take?",
-    unit="×",
-)
+# with the thread that launches kernels, and by default a turn lasts up to five milliseconds. In the next cell a thread
+# that only counts runs beside the forward pass of a small ResNet.
 
 # %% tags=["demo"]
 torch.set_num_threads(1)  # too small a network to share: on a busy machine two threads would mostly wait for each other
@@ -498,12 +492,12 @@ with torch.no_grad():
     alone = benchmark(network, lambda: (few,), device=DEVICE, samples=11, flush_cache=False)
     with Counting():
         crowded = benchmark(network, lambda: (few,), device=DEVICE, samples=5, flush_cache=False, warmup=1)
-show.against_prediction("gil", round(crowded.median / alone.median, 1), unit="×")
-with reveal("gil"):
-    print(
-        f"alone {alone.median * 1e3:.1f} ms, beside a counting thread {crowded.median * 1e3:.1f} ms; the switch interval is {sys.getswitchinterval() * 1e3:.0f} ms. "
-        "Worker processes have a GIL each: that is why data loaders use processes (lab 07)."
-    )
+print(
+    f"alone {alone.median * 1e3:.1f} ms, beside a counting thread {crowded.median * 1e3:.1f} ms, "
+    f"{crowded.median / alone.median:.1f} times as long; the switch interval is {sys.getswitchinterval() * 1e3:.0f} ms. "
+    "Worker processes have a GIL each: that is why data loaders use processes (lab 07)."
+)
+show.busy_notice()
 
 # %% [markdown]
 # ## A live profile
@@ -684,10 +678,15 @@ show.figure(fig)
 
 # %% [markdown]
 # On this machine, today: how many runs of each program does it take until a true difference of 2% is seen nine times out of
-# ten?
+# ten? The figure shows how wide the band is at 6 to 600 runs; with n times as many runs it is about √n times narrower. To
+# tell two programs apart, their bands must not overlap.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-predict("runs", "Runs of each program until a 2% difference is seen in 9 of 10 experiments?", unit="runs")
+predict(
+    "runs",
+    "At which of 10, 30, 100, 300 or 1,000 runs of each program is a 2% difference first seen in 9 of 10 experiments?",
+    unit="runs",
+)
 
 
 # %% tags=["demo"]

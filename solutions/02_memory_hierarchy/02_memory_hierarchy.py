@@ -396,6 +396,8 @@ with reveal("dependent_load"):
     caption = f"latency by working set; recorded on {RECORDED.machine}"
     caption += "; dotted: your plateaus of the recorded curve" * bool(levels)
     show.figure(memory.draw_staircase(curves, levels), caption)
+    print("On the recorded machine one load from the last level takes about as long as a hundred from the first.")
+    print("Its 32 MiB L3 cache does not show, presumably because other virtual machines share it.")
 h100 = accelerator("H100 SXM")
 CLOCK_HZ = 1.755e9  # of the H800 PCIe on which the latencies below were measured
 predict(
@@ -413,18 +415,17 @@ with reveal("in_flight"):
         [[bits, 4 * bits, *(-(-wanted // (4 * bits)) for wanted in in_flight.values())] for bits in (32, 64, 128)],
         ["bits per lane", "bytes per warp and load", "loads in flight per SM at 479 clocks", "at 656 clocks"],
     )
+    print(
+        "An SM holds at most 64 warps. If each has one 32-bit load in flight, 55 warps are needed at 479 clocks, and 75 at "
+        "656, more than fit. With 128-bit loads 14 or 19 suffice."
+    )
 
 # %% [markdown]
-# On the recorded machine one load from the last level takes about as long as a hundred from the first. Its 32 MiB L3
-# cache does not show, presumably because other virtual machines share it.
-#
 # [Luo et al. (2024)](https://arxiv.org/abs/2402.13499) measured on an H800 PCIe, a variant of the H100, about 29 clocks
 # to shared memory, 41 to L1, 263 to L2 and 479 to DRAM. Their [next paper](https://arxiv.org/abs/2501.12084) reports
 # 656 to DRAM.
 #
-# **Little's law** asks for *B · L* bytes in flight. An SM holds at most 64 warps. If each has one 32-bit load in
-# flight, 55 warps are needed at 479 clocks, and 75 at 656, more than fit. With 128-bit loads 14 or 19 suffice. So more
-# warps, more loads per warp or wider loads keep the memory busy.
+# **Little's law** asks for *B · L* bytes in flight. More warps, more loads per warp or wider loads keep the memory busy.
 #
 # ## 2 · Triton in six steps
 #
@@ -525,7 +526,8 @@ if INTERPRETED:
 # - Other `bits` raise `ValueError`. These lines are given.
 #
 # Your Python code may only allocate, take views and launch. Bytes and widths are graded only if values are right. At
-# most 256 programs, or half of all, may write nothing.
+# most 256 programs, or half of all if that is more, may write nothing. More than 256 that write move at least 32 bytes
+# each on average. The last two rules hold for every kernel of this lab.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -659,7 +661,7 @@ hint(
     "saxpy",
     "The kernel is step 2 with two loads. Convert both values to float32 right after loading.",
     "How many bytes should each of the 128 threads own, and how many elements is that?",
-    "The block has the elements of all 128 threads, and `triton.cdiv` counts the blocks. `x.element_size()` is 2 or 4 bytes. Without elements there is nothing to launch.",
+    "By hand, for 64 bits in float16: how many elements does a thread own, how many do 128 threads own, and how many such blocks hold 1,100 elements? And 0 elements?",
 )
 debrief(
     "saxpy",
@@ -721,6 +723,10 @@ with reveal("odd_length"):
         *[line for line in lines if "LDG" in line or "STG" in line],
         sep="\n    ",
     )
+    print(
+        "Four instructions became sixteen, because the compiler can prove nothing about an odd length. The kernel asks four "
+        "times as often for the same bytes. So nanoGPT pads GPT-2's vocabulary of 50,257 tokens to 50,304."
+    )
 myth("mem-6")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -763,9 +769,6 @@ audit(
 )
 
 # %% [markdown]
-# Four instructions became sixteen, because the compiler can prove nothing about an odd length. The kernel asks four times as
-# often for the same bytes. So nanoGPT pads GPT-2's vocabulary of 50,257 tokens to 50,304.
-#
 # ## 3 · 32 lanes, one request
 #
 # A transpose reads rows and writes columns, or the reverse, so one side seems bound to be slow. The obvious first version has
@@ -777,7 +780,7 @@ audit(
 #     row, column = tl.program_id(0), tl.arange(0, BLOCK)
 #     inside = column < columns
 #     values = tl.load(x + row * columns + column, mask=inside)
-#     tl.store(out + column * rows + row, values, mask=inside)
+#     tl.store(…, values, mask=inside)  # neighbouring lanes go to neighbouring rows of out
 # ```
 #
 # On a 128 × 64 float32 matrix a load of 32 lanes touches 4 sectors, and a store 32, because its lanes are 128 · 4 bytes
@@ -895,7 +898,7 @@ hint(
     "transpose",
     "A program does not have to own a row. If it owns a square, both sides can move runs that are as long as the square is wide.",
     "How wide must the square be for a run to fill a sector of 32 bytes, with elements of 4 and of 2 bytes?",
-    "Step 4 loads and stores a square that is masked at both edges. Only the address of the store is different: element (row, column) belongs in row `column` of `out`, whose rows have as many elements as `x` has rows. Values and mask may stay as they are, or you turn both with `tl.trans`.",
+    "Step 4 loads and stores a square that is masked at both edges. By hand: where in `out` does element (2, 5) of a 33 × 65 matrix belong, and how many elements come before it? Which of the step's lines has to change?",
 )
 debrief(
     "transpose",
@@ -951,11 +954,13 @@ show.against_prediction("column_rounds", column, unit="rounds", source="simulate
 with reveal("column_rounds"):
     layouts = {"row after row": plain, "padded: 33 words per row": padded, "swizzled: column XOR row": swizzled}
     show.figure(memory.draw_banks(layouts), "colour: the bank of a word; framed: the column that 32 lanes read at once")
+    print(
+        "Where the framed column has one colour, 32 lanes queue at one bank. Padding or an XOR spreads them over all banks."
+    )
 term("bank conflict")
 
 # %% [markdown]
-# Where the framed column has one colour, 32 lanes queue at one bank: a **bank conflict**. Padding or an XOR spreads them
-# over all banks. Triton chooses such a layout by itself, as the dives show.
+# Lanes that queue at a bank are a **bank conflict**. Triton chooses a layout that avoids it, as the dives show.
 #
 # ## 4 · Use every byte more than once
 #
@@ -996,8 +1001,8 @@ with check("matmul_traffic", "the bytes of a tiled product", hidden="other sizes
     slips = [
         (23_776, "these are 8 whole tiles: at the edge of C count only the rows and columns that exist"),
         (14_800, "C is stored, too"),
-        (14_120, "A is loaded again for each column of tiles"),
-        (20_320, "A is loaded once per column of tiles, and B once per row of tiles"),
+        (14_120, "this counts A only once: how many tiles load the same row of A?"),
+        (20_320, "A and B are exchanged: compare both with the example by hand"),
         (12_120, "a part of a tile is a tile: round the numbers of tiles up"),
     ]
     traffic_check(17_520, *(34, 25, 20, 11, 13, 4), slips=slips)
@@ -1103,7 +1108,7 @@ with check("tile_of", "the order of tiles in groups", hidden="other numbers of t
 hint(
     "tile_of",
     "How many programs does a whole group hold? Which operations give a program's group, and its number inside the group?",
-    "Dividing by the programs of a whole group gives the number of the group, and the rest is the number inside it. Then ask how many rows this group has: the last one only has what is left. Divide the number inside by that. Which of quotient and rest is the column?",
+    "By hand, 5 × 3 tiles in groups of 2: program 9 = 6 + 3 has number 3 in group 1, and program 13 = 12 + 1 has number 1 in group 2. Number 3 is in column 1, as a group of 2 rows has 2 tiles per column. In which column is number 1 of group 2, and why?",
 )
 debrief(
     "tile_of",

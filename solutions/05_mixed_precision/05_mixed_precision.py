@@ -1046,8 +1046,8 @@ with check("lost", "shapes that differ", part="shapes", hidden="other shapes"):
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "lost",
-    "Do not work with thresholds: half a spacing is not the same below a weight as above it, and a tie may go either way. Add, round, and compare.",
-    "Add in float32: an update rounded to 16 bits first can land on the other side of half-way. `.to(dtype)` rounds to nearest, ties to even. Shapes that differ may still broadcast, so compare them first.",
+    "Half a spacing is not the same below a weight as above it, and a tie may go either way. Is there a way to see whether an update is lost that needs no threshold?",
+    "By hand: a bfloat16 weight of 1 and an update of 1/256 + 2⁻²⁰. The sum lies just above half-way, so the update is not lost. What becomes of the answer if the update is rounded to bfloat16, to 1/256, before it is added? And what does PyTorch do with shapes (3, 3) and (3,)?",
 )
 debrief(
     "lost",
@@ -1246,6 +1246,21 @@ debrief(
     parts=("values", "precision"),
 )
 term("master weights")
+myth("prec-6")
+adam_weight = nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
+adam = torch.optim.AdamW([adam_weight], lr=1e-4, weight_decay=0.0)
+adam_weight.grad = torch.ones_like(adam_weight)
+adam.step()
+dtypes = {str(v.dtype).removeprefix("torch.") for v in adam.state[adam_weight].values() if v.shape == adam_weight.shape}
+assert dtypes == {"bfloat16"}
+audit(
+    "prec-6",
+    100 * (adam_weight == 1).float().mean().item(),
+    "% of the weights did not move",
+    "CPU",
+    "corrected",
+    how=f"torch.optim.AdamW on 1,000 bfloat16 weights of 1, one step of 10⁻⁴: its state is {', '.join(dtypes)}, there is no master copy, and the update is lost. Frameworks that promise masters (Megatron, DeepSpeed) add them themselves",
+)
 
 # %% [markdown]
 # ## 6 · Eight bits: a scale per tensor
@@ -1602,7 +1617,6 @@ show.against_prediction("fp8_error", round(mxfp8_error, 2), unit="%", source="me
 with reveal("fp8_error"):
     show.table(rows, ["error in %: median / worst token", "nvfp4", "delayed", "current", "mxfp8", "bfloat16"])
     print("delayed: the scale comes from the amax of plain tokens, so larger columns are clipped")
-myth("prec-6")
 
 # %% [markdown]
 # ## 8 · Train with your functions
@@ -1747,7 +1761,7 @@ if len(missing) < len(have) and "your pieces" in runs:
 # ## In practice
 #
 # In PyTorch, `torch.autocast` with bfloat16 keeps the parameters in float32, so they are their own masters; with float16,
-# `torch.amp.GradScaler` is added. The last cell runs a step of both, and one with parameters in bfloat16.
+# `torch.amp.GradScaler` is added. The last cell runs a step of both.
 #
 # | | how it is chosen |
 # |---|---|
@@ -1800,20 +1814,6 @@ for low in (torch.bfloat16, torch.float16):
 show.table(
     [[str(c).removeprefix("torch.") for c in row] for row in rows],
     ["autocast", "weights", "product", "gradients", "scale"],
-)
-adam_weight = nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
-adam = torch.optim.AdamW([adam_weight], lr=1e-4, weight_decay=0.0)
-adam_weight.grad = torch.ones_like(adam_weight)
-adam.step()
-kept = {str(v.dtype).removeprefix("torch.") for v in adam.state[adam_weight].values() if v.shape == adam_weight.shape}
-assert kept == {"bfloat16"}
-audit(
-    "prec-6",
-    100 * (adam_weight == 1).float().mean().item(),
-    "% of the weights did not move",
-    "CPU",
-    "corrected",
-    how=f"torch.optim.AdamW on 1,000 bfloat16 weights of 1, one step of 10⁻⁴: its state is {', '.join(kept)}, there is no master copy, and the update is lost. Frameworks that promise masters (Megatron, DeepSpeed) add them themselves",
 )
 term("FP8")
 term("amax")

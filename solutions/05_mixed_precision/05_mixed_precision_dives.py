@@ -356,8 +356,8 @@ audit(
     round(h100.rates["bf16"] / h100.rates["tf32"], 2),
     "× TF32's rate on the tensor cores of an H100",
     "published",
-    "needs a GPU",
-    how="NVIDIA, “NVIDIA H100 Tensor Core GPU Architecture” (v1.04, 2023), without sparsity: matrix products run at twice the rate, on GPUs whose float32 products already use TF32. Casts, norms and optimizers gain less or nothing. The cell under “Five trainings” measures images/s if there is a GPU",
+    "corrected",
+    how="NVIDIA, “NVIDIA H100 Tensor Core GPU Architecture” (v1.04, 2023), without sparsity: only matrix products run at twice the rate, on GPUs whose float32 products already use TF32. Casts, norms and optimizers gain less or nothing. The cell under “Five trainings” measures images/s if there is a GPU",
 )
 audit(
     "prec-7",
@@ -523,8 +523,11 @@ assert 0.8 < final.std() / deviation < 1.2
 # kernels before it. It keeps its scales between `SMALLEST_SCALE` and `LARGEST_SCALE`, which both have a finite reciprocal.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-predict("clipped_16", "Of 60 tensors, how many are clipped with a history of 16?")
-predict("clipped_1", "And with a history of 1?")
+predict(
+    "clipped_1",
+    "The amax is as likely to rise as to fall from one step to the next. With a history of 1, how many of the 60 tensors are clipped?",
+    unit="tensors",
+)
 myth("prec-5")
 myth("prec-9")
 
@@ -533,15 +536,15 @@ random_walk = np.random.default_rng(3)
 amaxes = 4.0 * np.exp(np.cumsum(random_walk.normal(0, 0.05, 60)))
 amaxes[22] *= 9
 amaxes[40:] *= 5
-CEILINGS = {}
+CEILINGS, CLIPPED = {}, {}
 for length in (16, 1):
     state, ceiling = ScaleState(E4M3.largest / 4), []
     for amax in amaxes:
         ceiling.append(E4M3.largest / state.scale)
         state = after_tensor(state, float(amax), E4M3, Recipe(history_length=length))
     CEILINGS[length] = np.array(ceiling)
-    clipped = int((amaxes > CEILINGS[length] * 1.0001).sum())
-    show.against_prediction(f"clipped_{length}", clipped, source="model")
+    CLIPPED[length] = int((amaxes > CEILINGS[length] * 1.0001).sum())
+show.against_prediction("clipped_1", CLIPPED[1], unit="tensors", source="model")
 
 
 def draw_bets(until):
@@ -570,6 +573,7 @@ def draw_bets(until):
 
 
 with reveal("clipped_1"):
+    print(f"a history of 16 clips {CLIPPED[16]} of the 60 tensors, and a history of 1 clips {CLIPPED[1]}")
     animate(
         draw_bets,
         (21, 22, 23, 24, 30, 39, 40, 41, 42, 60),
@@ -578,9 +582,9 @@ with reveal("clipped_1"):
     )
 
 # %% [markdown]
-# A long history keeps the ceiling high after an outlier: less is clipped, but in the meantime all other tensors get a scale
-# that is too small for them. Floating point forgives that, because a scale four times too small costs e4m3fn almost nothing
-# until the small elements become subnormal.
+# A tensor is clipped if its amax exceeds the largest of the history. A long history keeps the ceiling high after an outlier:
+# less is clipped, but in the meantime all other tensors get a scale that is too small for them. Floating point forgives
+# that, because a scale four times too small costs e4m3fn almost nothing until the small elements become subnormal.
 #
 # ## What a scale is worth
 #
@@ -738,11 +742,11 @@ else:
     print("no GPU with FP8 tensor cores here: the rate is not measured")
 
 # %% [markdown]
-# ## A sample that is out of date
+# ## A sample with a loss scaler
 #
 # One of the texts that this course audits has a mixed-precision sample. It builds its scaler with
 # `torch.cuda.amp.GradScaler()`, opens `torch.cuda.amp.autocast(dtype=torch.bfloat16)`, and steps through the scaler. The cell
-# runs one step of it on a linear layer and prints PyTorch's warnings.
+# runs one step of it on a linear layer.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("code-3")

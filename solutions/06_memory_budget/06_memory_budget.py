@@ -108,8 +108,7 @@ class Impossible(ValueError):
 
 @dataclass
 class Execution:
-    """What carrying out a schedule came to: inputs kept and layers recorded after every action, and how often each
-    layer was computed."""
+    """The inputs kept and the layers recorded after each action of a schedule, and how often each layer was computed."""
 
     kept: list[list[int]]
     recorded: list[list[int]]
@@ -223,7 +222,7 @@ def large_batch(accumulated, batch, length, micro):
 
 @dataclass(frozen=True)
 class AdamW:
-    """The numbers that AdamW wants."""
+    """The hyperparameters of AdamW."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -443,7 +442,7 @@ debrief(
 
 # %% nbgrader={"grade": false, "grade_id": "account", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def account(config: GPTConfig, batch: int, sequence: int, states: int) -> Account:
-    """What a training step in float32 holds; `states` numbers per parameter belong to the optimizer."""
+    """Count the bytes of a training step in float32, with `states` numbers per parameter for the optimizer."""
     ### BEGIN SOLUTION
     tokens, width, keys = batch * sequence, config.width, config.qkv_widths[1]
     stream = 2 * width  # the block's input, and what lies between its halves
@@ -612,8 +611,8 @@ from threeloops.units import readable_bytes
 hint(
     "account",
     "Write down the block line by line and, beside each line, the storages that it makes. Then cross out those that nobody keeps, and those that you have counted already.",
-    "The output of an addition is kept by the norm that reads it, so the residual stream counts twice per block: its input, and between its halves. A norm's output is kept by the product behind it; gate and up read the same one.",
-    "Attention: the whole product qkv, rotated q, rotated k, the output, `heads` numbers per token, and the copy in which the heads stand side by side. The MLP: gate, silu(gate), up, and their product.",
+    "An addition keeps nothing. Which operator keeps its result, and how many such results does one block have? Does the product behind a norm keep something that the norm does not keep?",
+    "By hand, for one token with x of 8 numbers, 2 heads, keys and values of 4 and an MLP of 16: attention, from `h @ W_qkv` to the joined heads, keeps 46 numbers. The two norms and the products that read them keep 50 with their inputs, and the MLP behind its norm 64. Which of these do you miss?",
 )
 debrief(
     "account",
@@ -1095,8 +1094,8 @@ from threeloops.models.gpt import Block, RotaryPositions
 term("recomputation")
 hint(
     "recompute",
-    "Two loops. The first goes through all layers once and keeps an input wherever a segment begins. The second goes through the segments from the last to the first.",
-    "For each segment, last first: restore its input, record its k layers in order, then their backward passes in reverse order.",
+    "Write down the actions for four layers with k = 2, as in the worked example: there are 16. Which of them can come before the first record?",
+    'For those four layers: which inputs must be kept to record layer 3, and which layers have to be recorded while `("backward", 3)` is carried out? What may be dropped when layers 3 and 2 are done?',
 )
 debrief(
     "recompute",
@@ -1331,8 +1330,13 @@ with check("accumulate", "results that stay as they are", part="apart", hidden="
         check.equal(own, ones, what="`.grad` of the weights after a call, which was 1 before it")
         check.close(later, once, what="gradients of a first call, after `.grad` was zeroed and a second batch computed")
         check.close(again, once, what="gradients of a third call, with the batch and the weights of the first")
+        return float(torch.cat([gradient.flatten() for gradient in once]).norm())
 
-    results_stay(*a_batch(7, 4, 9), 2)
+    size = results_stay(*a_batch(7, 4, 9), 2)
+    wrong = (
+        f"gradients of 4 sequences have norm {size:.3g}, expected about 0.676: only gradients of the batch count here"
+    )
+    check.true(0.676 / 4 < size < 0.676 * 4, wrong)
     ### BEGIN HIDDEN TESTS
     results_stay(*a_batch(8, 7, 5), 3)
     ### END HIDDEN TESTS

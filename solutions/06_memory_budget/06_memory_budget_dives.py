@@ -230,12 +230,12 @@ else:
 # seconds.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
+myth("budg-4")
 predict(
     "recompute_time",
     "Only the input of every layer is kept, and the rest is computed again. By what factor does a training step take longer?",
     unit="×",
 )
-myth("budg-4")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.inner.timing import benchmark
@@ -297,19 +297,20 @@ for name, blocks in VARIANTS.items():
         timed_step(blocks)
     costs[name] = (live.timeline.peak_of("activation"), flops.get_total_flops())
 plain_bytes, plain_flops = costs["nothing"]
-show.table(
-    [
+with reveal("budg-4"):
+    show.table(
         [
-            name,
-            readable_bytes(size),
-            f"{100 * size / plain_bytes:.0f}%",
-            f"{work / plain_flops:.3f}×",
-            f"{LONGER[name]:.2f}×",
-        ]
-        for name, (size, work) in costs.items()
-    ],
-    ["recomputed", "activations", "of all", "FLOPs of matrix products", "time, here"],
-)
+            [
+                name,
+                readable_bytes(size),
+                f"{100 * size / plain_bytes:.0f}%",
+                f"{work / plain_flops:.3f}×",
+                f"{LONGER[name]:.2f}×",
+            ]
+            for name, (size, work) in costs.items()
+        ],
+        ["recomputed", "activations", "of all", "FLOPs of matrix products", "time, here"],
+    )
 selective_bytes, selective_flops = costs["every layer, matrix products kept"]
 assert selective_bytes < 0.8 * plain_bytes and selective_flops < 1.02 * plain_flops
 audit(
@@ -328,10 +329,14 @@ audit(
 # does not quite reach 1.33× in matrix products, because PyTorch stops as soon as it has what the backward pass needs, and because
 # the logits are not made twice.
 #
-# ## Accumulation: memory, and the exception
+# ## Accumulation
 #
-# Accumulation saves activations, but the gradients must stay from the first part to the last. So from the second part on, all
-# gradients are alive at the peak as well.
+# Eight sequences go through a small model in 1, 2, 4 or 8 parts. Then two small networks get eight samples whole and in halves:
+# one with layer-norm, and one with batch-norm.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("budg-12")
+myth("budg-5")
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 torch.manual_seed(0)
@@ -356,15 +361,8 @@ handles, labels = left.get_legend_handles_labels()
 draw_bars(right, {f"{parts} part{'s' * (parts > 1)}": line.by("kind") for parts, line in IN_PARTS.items()}, unit=2**20)
 right.set(title="What the peak is made of", xlabel="MiB")
 right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-show.figure(fig)
-
-# %% [markdown]
-# The exception is everything that looks at the batch *as a whole*. Batch-norm subtracts the mean of the batch that it sees, and
-# a part has another mean. No weighting of the parts repairs that.
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-myth("budg-5")
-myth("budg-12")
+with reveal("budg-12"):
+    show.figure(fig)
 torch.manual_seed(0)
 x, y = torch.randn(8, 5, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
 distance = {}
@@ -378,9 +376,11 @@ for name, norm in (("layer-norm", torch.nn.LayerNorm(16)), ("batch-norm", torch.
         return torch.cat([p.grad.reshape(-1) for p in net.parameters()])
 
     distance[name] = float((gradient(2) - gradient(1)).norm() / gradient(1).norm())
-show.table(
-    [[name, f"{value:.1e}"] for name, value in distance.items()], ["network with", "distance of accumulated gradients"]
-)
+with reveal("budg-5"):
+    show.table(
+        [[name, f"{value:.1e}"] for name, value in distance.items()],
+        ["network with", "distance of accumulated gradients"],
+    )
 assert distance["layer-norm"] < 1e-14 < 1e-3 < distance["batch-norm"]
 audit(
     "budg-5",
@@ -401,6 +401,11 @@ audit(
 )
 
 # %% [markdown]
+# Accumulation saves activations, but the gradients must stay from the first part to the last. So from the second part on, all
+# gradients are alive at the peak as well. And accumulation gives another gradient if an operator looks at the batch *as a
+# whole*. Batch-norm subtracts the mean of the batch that it sees, and a part has another mean. No weighting of the parts
+# repairs that.
+#
 # ## Offloading, measured
 #
 # The library's `OffloadedAdamW` keeps its states elsewhere, here in files. A CPU has no PCIe link to its own memory, so the copies
@@ -600,8 +605,7 @@ audit(
 # %% [markdown]
 # ## Myth or fact? Activations are the largest part
 #
-# It depends on how many tokens there are. Activations grow with batch × length and the rest does not, so there is a number of
-# tokens at which the two are equal.
+# The next cell compares activations with all the rest, for four models and 256 to 524,288 tokens per step.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("budg-6")
@@ -639,7 +643,8 @@ axes.set(
 axes.set_xticks(TOKENS, [f"{t:,}" for t in TOKENS], fontsize=9)
 axes.minorticks_off()
 axes.legend(loc="lower right")
-show.figure(fig)
+with reveal("budg-6"):
+    show.figure(fig)
 audit(
     "budg-6",
     round(CROSSOVER["6.7 billion", None]),
@@ -654,7 +659,8 @@ audit(
 )
 
 # %% [markdown]
-# Recomputation hardly changes the crossing of the smallest model: more than half of its activations are the logits over 50,304
+# It depends on how many tokens there are. Activations grow with batch × length and the rest does not, so there is a number of
+# tokens at which the two are equal. Recomputation hardly changes this crossing for the smallest model: more than half of its activations are the logits over 50,304
 # tokens of vocabulary, which come after the layers and are not recomputed.
 #
 # ## Myth or fact? The list of a layer's activations

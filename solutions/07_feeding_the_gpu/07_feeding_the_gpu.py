@@ -94,13 +94,15 @@ class Forecast:
     gain: dict  # stage → times faster
 
 
+def traced(title, stages, *intervals):
+    """Make a trace from the workers of each stage and intervals given as (stage, worker, sample, start, end)."""
+    return Trace(title, [Stage(*row) for row in stages.items()], [Interval(*row) for row in intervals])
+
+
 def load_traces(path):
     """The recorded loops of `data/`."""
     raw = json.loads(Path(path).read_text(encoding="utf-8"))
-    return [
-        Trace(each["title"], [Stage(*row) for row in each["stages"]], [Interval(*row) for row in each["intervals"]])
-        for each in raw["loops"]
-    ]
+    return [traced(loop["title"], dict(loop["stages"]), *loop["intervals"]) for loop in raw["loops"]]
 
 
 class FarStore:
@@ -291,92 +293,78 @@ def epoch_order(samples, seed, epoch):
 
 # What the test cells share.
 
-SERIAL = Trace(
+SERIAL = traced(
     "one after the other",
-    [Stage("fetch", 1), Stage("train", 1)],
-    [
-        Interval("fetch", 0, 0, 0.0, 3.0),
-        Interval("train", 0, 0, 3.0, 4.0),
-        Interval("fetch", 0, 1, 4.0, 7.0),
-        Interval("train", 0, 1, 7.0, 8.0),
-    ],
+    {"fetch": 1, "train": 1},
+    ("fetch", 0, 0, 0.0, 3.0),
+    ("train", 0, 0, 3.0, 4.0),
+    ("fetch", 0, 1, 4.0, 7.0),
+    ("train", 0, 1, 7.0, 8.0),
 )
-FED = Trace(
+FED = traced(
     "two workers fetch, one decodes",
-    [Stage("fetch", 2), Stage("decode", 1), Stage("train", 1)],
-    [
-        Interval("fetch", 0, 0, 0.0, 4.0),
-        Interval("fetch", 1, 1, 0.0, 4.0),
-        Interval("decode", 0, 0, 4.0, 7.0),
-        Interval("train", 0, 0, 7.0, 8.0),
-        Interval("decode", 0, 1, 7.0, 10.0),
-        Interval("train", 0, 1, 10.0, 11.0),
-    ],
+    {"fetch": 2, "decode": 1, "train": 1},
+    ("fetch", 0, 0, 0.0, 4.0),
+    ("fetch", 1, 1, 0.0, 4.0),
+    ("decode", 0, 0, 4.0, 7.0),
+    ("train", 0, 0, 7.0, 8.0),
+    ("decode", 0, 1, 7.0, 10.0),
+    ("train", 0, 1, 10.0, 11.0),
 )
-IN_PAIRS = Trace(
+IN_PAIRS = traced(
     "two fetch at once, and then both are trained on",
-    [Stage("fetch", 2), Stage("train", 1)],
-    [
-        Interval("train", 0, 0, 5.0, 6.0),
-        Interval("fetch", 0, 2, 6.0, 10.0),
-        Interval("fetch", 1, 1, 0.0, 4.0),
-        Interval("train", 0, 1, 4.0, 5.0),
-        Interval("fetch", 0, 0, 0.0, 3.0),
-        Interval("train", 0, 2, 10.0, 11.0),
-    ],
+    {"fetch": 2, "train": 1},
+    ("train", 0, 0, 5.0, 6.0),
+    ("fetch", 0, 2, 6.0, 10.0),
+    ("fetch", 1, 1, 0.0, 4.0),
+    ("train", 0, 1, 4.0, 5.0),
+    ("fetch", 0, 0, 0.0, 3.0),
+    ("train", 0, 2, 10.0, 11.0),
 )
-CACHED = Trace(
+CACHED = traced(
     "sample 1 is in a cache",
-    [Stage("fetch", 1), Stage("train", 1)],
-    [Interval("fetch", 0, 0, 0.0, 3.0), Interval("train", 0, 0, 3.0, 4.0), Interval("train", 0, 1, 5.0, 7.0)],
+    {"fetch": 1, "train": 1},
+    ("fetch", 0, 0, 0.0, 3.0),
+    ("train", 0, 0, 3.0, 4.0),
+    ("train", 0, 1, 5.0, 7.0),
 )
-OTHERS = Trace(
+OTHERS = traced(
     "two fetch, and one of them takes long",
-    [Stage("fetch", 2), Stage("train", 1)],
-    [
-        Interval("fetch", 0, 0, 0.0, 1.0),
-        Interval("fetch", 1, 2, 0.0, 9.0),
-        Interval("train", 0, 0, 1.0, 2.0),
-        Interval("fetch", 0, 1, 1.0, 4.0),
-        Interval("train", 0, 1, 4.0, 5.0),
-        Interval("train", 0, 2, 9.0, 10.0),
-    ],
+    {"fetch": 2, "train": 1},
+    ("fetch", 0, 0, 0.0, 1.0),
+    ("fetch", 1, 2, 0.0, 9.0),
+    ("train", 0, 0, 1.0, 2.0),
+    ("fetch", 0, 1, 1.0, 4.0),
+    ("train", 0, 1, 4.0, 5.0),
+    ("train", 0, 2, 9.0, 10.0),
 )
-LONG = Trace(
+LONG = traced(
     "a long request that began early",
-    [Stage("request", 2), Stage("decode", 1), Stage("train", 1)],
-    [
-        Interval("request", 0, 1, 0.0, 9.5),
-        Interval("request", 1, 0, 1.0, 2.0),
-        Interval("train", 0, 0, 3.0, 4.0),
-        Interval("train", 0, 1, 9.0, 10.0),
-    ],
+    {"request": 2, "decode": 1, "train": 1},
+    ("request", 0, 1, 0.0, 9.5),
+    ("request", 1, 0, 1.0, 2.0),
+    ("train", 0, 0, 3.0, 4.0),
+    ("train", 0, 1, 9.0, 10.0),
 )
-ACROSS = Trace(
+ACROSS = traced(
     "the request of one sample beside the training of another",
-    [Stage("request", 1), Stage("decode", 1), Stage("train", 1)],
-    [
-        Interval("request", 0, 0, 0.0, 1.0),
-        Interval("decode", 0, 0, 1.0, 2.0),
-        Interval("request", 0, 1, 2.0, 9.0),
-        Interval("train", 0, 0, 3.0, 4.0),
-        Interval("decode", 0, 1, 9.0, 10.0),
-        Interval("train", 0, 1, 10.0, 11.0),
-    ],
+    {"request": 1, "decode": 1, "train": 1},
+    ("request", 0, 0, 0.0, 1.0),
+    ("decode", 0, 0, 1.0, 2.0),
+    ("request", 0, 1, 2.0, 9.0),
+    ("train", 0, 0, 3.0, 4.0),
+    ("decode", 0, 1, 9.0, 10.0),
+    ("train", 0, 1, 10.0, 11.0),
 )
-
-
-AT_ONCE = Trace(
+AT_ONCE = traced(
     "a fetch beside a decode, and the trainer alone",
-    [Stage("fetch", 1), Stage("decode", 1), Stage("train", 1)],
-    [
-        Interval("fetch", 0, 0, 0.0, 2.0),
-        Interval("decode", 0, 0, 2.0, 4.0),
-        Interval("fetch", 0, 1, 2.0, 4.0),
-        Interval("train", 0, 0, 4.0, 5.0),
-        Interval("decode", 0, 1, 5.0, 7.0),
-        Interval("train", 0, 1, 7.0, 8.0),
-    ],
+    {"fetch": 1, "decode": 1, "train": 1},
+    ("fetch", 0, 0, 0.0, 2.0),
+    ("decode", 0, 0, 2.0, 4.0),
+    ("fetch", 0, 1, 2.0, 4.0),
+    ("train", 0, 0, 4.0, 5.0),
+    ("decode", 0, 1, 5.0, 7.0),
+    ("train", 0, 1, 7.0, 8.0),
 )
 
 
@@ -680,9 +668,8 @@ debrief(
 # %% [markdown]
 # ## 2 · What would help?
 #
-# Blame says where the time went. What happens if you make a stage faster depends on whether the stages **overlap**. If
-# they do, a stage with *w* workers delivers a sample every (mean duration / *w*), and the slowest stage sets the pace of
-# all. If they do not, the durations add up.
+# What a faster stage gains depends on whether the stages **overlap**. If they do, a stage with *w* workers delivers a sample
+# every (mean duration / *w*), and the slowest stage sets the pace of all. If they do not, the durations add up.
 #
 # *Worked example.* Fetching takes 3 s and training 1 s. One after the other that is 4 s per sample, and 2.5 s with a fetch
 # twice as fast: a gain of 1.6. Side by side it is 3 s per sample, and then 1.5 s: a gain of 2. A faster trainer would gain 8/7
@@ -900,7 +887,7 @@ term("Little's law")
 # ## 3 · Ask early
 #
 # The store answers after 30 ms whether you stand and wait or not. So request the next samples *before* you train on this one:
-# **prefetching**. It costs memory, because samples that arrive early must be stored.
+# **prefetching**. It costs memory.
 #
 # | function | does | takes |
 # |---|---|---|
@@ -909,8 +896,8 @@ term("Little's law")
 # | `cancel(ticket)` | gives up a request whose ticket is still open | no time |
 # | `train(data)` | one step | its time |
 #
-# *Worked example.* Keys a, b, c, d and `ahead` = 1: request a and b, receive a, train; request c, receive b, train; request d,
-# receive c, train; receive d, train. At every moment at most two samples are requested and not yet trained on.
+# *Worked example.* Keys a, b, c, d and `ahead` = 1: request a and b, receive a, train; request c, receive b, train; request
+# d, receive c, train; receive d, train. So at most two samples are alive.
 #
 # ### Exercise 3 (17 points)
 #
@@ -1254,8 +1241,8 @@ with check("double_buffer", "how long it takes", part="time", hidden="other time
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "double_buffer",
-    "Batch i goes into buffer i mod 2.",
-    "Two events per batch: one recorded in the copy stream behind the copy, on which the compute stream waits, and one recorded in the compute stream behind the step, on which the copy stream waits two batches later.",
+    "Into which buffer does batch 5 go, and which step is the last that reads this buffer before?",
+    "Two things have to be said: “the batch is there”, and “the batch is no longer read”. Which stream can say each of them, and which stream has to wait for it? In the worked example the copy of batch 2 starts at 3 s: what has just happened then, and in which stream?",
 )
 show.figure(
     feeding.draw_buffers([0.006, 0.014, 0.006, 0.006, 0.006, 0.020, 0.006, 0.006] * 2, step=0.012),
@@ -1430,10 +1417,10 @@ debrief(
 # store each of them is a request, which costs its latency whether it brings a byte or a gigabyte. So samples are packed into
 # **shards**, which are read from front to back.
 #
-# One of the oldest archive formats is still used for this. A **tar** file is a chain: a header of 512 bytes, the contents,
-# zeros up to the next multiple of 512, the next header. Two blocks of zeros end it. In the **WebDataset** layout, files that
-# belong to one sample follow each other and share their **key**, the name up to the first dot behind the last slash. The rest is
-# the extension.
+# A **tar** file is a chain: a header of 512 bytes, the contents, zeros up to the next multiple of 512, the next header. Two
+# blocks of zeros end it. In the **WebDataset** layout, files that belong to one sample follow each other and share their
+# **key**, the name up to the first dot behind the last slash. The rest is the extension. A key that comes back after another
+# one begins a new sample.
 #
 # | bytes of a header | contents |
 # |---|---|
@@ -1678,10 +1665,10 @@ debrief(
 # | method | meaning |
 # |---|---|
 # | `batch_for(worker)` | this worker's next batch, a list of Python's own `int`, or `None` after its last. Workers may ask in any order and run ahead. The list is theirs: the sampler does not change it, and does not mind if they do |
-# | `trained()` | the next batch *in order* has been trained on. `RuntimeError` if it was not handed out, or there is none |
+# | `trained()` | the next batch *in order* has been trained on. `RuntimeError` if it was not handed out, or there is none; then nothing is counted |
 # | `state()` | where to resume: counts what was **trained on**. After the last batch, the next epoch at position 0 |
 #
-# A `ValueError` names `position` if it is not one of 0 … `samples` − 1, and `worker` if there is no such worker.
+# A `ValueError` names `position` if it is not one of 0 … `samples` − 1, and `worker` if there is no such worker, such as −1.
 
 
 # %% nbgrader={"grade": false, "grade_id": "Sampler", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1923,9 +1910,9 @@ debrief(
 # %% [markdown]
 # ## 8 · Your loop
 #
-# Now your functions work together. 512 samples lie in 64 shards, in a store of 30 ms and 4 MB/s, and a small regression trains
-# on one shard per step. `waits` and `forecast` read the trace of a loop without prefetching, and `tune` chooses settings. With
-# these the epoch begins again, until Ctrl+C before step 24. A crew of another size resumes from your sampler's state.
+# 512 samples lie in 64 shards, in a store of 30 ms and 4 MB/s, and a small regression trains on one shard per step. `waits`
+# and `forecast` read the trace of a loop without prefetching, and `tune` chooses settings. With these the epoch begins
+# again, until Ctrl+C before step 24. A crew of another size resumes from your sampler's state.
 
 
 # %% tags=["demo"]
@@ -2068,7 +2055,7 @@ if parts := together(*REFERENCE, library=REFERENCE):
 # copies batches into pinned memory, and only from there does `batch.to("cuda", non_blocking=True)` run beside kernels.
 # `torchdata`'s `StatefulDataLoader` saves its position.
 #
-# The last cell runs a `DataLoader` with five settings, in a few seconds: batches of 8 samples, 5 ms per sample, steps of 12 ms.
+# The last cell runs a `DataLoader` with five settings.
 #
 # ## What to remember
 #
@@ -2078,8 +2065,7 @@ if parts := together(*REFERENCE, library=REFERENCE):
 # - Two buffers need two events: *the batch is there*, and *the batch is no longer read*.
 # - The state of a loader is three integers, and counts what was **trained on**.
 #
-# The dives (`07_feeding_the_gpu_dives.ipynb`) cover checksums, memory-mapped tokens, caches, threads against processes, small files on
-# this disk, and storage tiers. Next: `08_collectives`.
+# The dives (`07_feeding_the_gpu_dives.ipynb`) cover checksums, caches, processes and storage tiers. Next: `08_collectives`.
 #
 # ## Reflection
 #
@@ -2087,7 +2073,9 @@ if parts := together(*REFERENCE, library=REFERENCE):
 # file system. Which three numbers would you read off a trace first? What would you have to know before you said yes?
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
-# *Write your answer here.*
+# I read off the seconds that each stage is to blame for, its mean duration divided by its workers, and the bytes per second on
+# the link. More workers changed nothing, so the limit is something that they share: the link, one decoder, the cores, or the samples
+# ahead. A faster file system helps only if fetching is the limit, and the link is not yet full.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import warnings

@@ -17,7 +17,7 @@
 # # Is the GPU hungry? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order: what a checksum sees, the file that is already an
-# array, a cache and the pattern that defeats it, threads against processes, small files on this disk, a loader that fails and
+# array, a local cache, threads against processes, small files on this disk, a loader that fails and
 # goes on, copies to a GPU, and how fast storage is.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
@@ -154,7 +154,7 @@ show.table(
 # price: a page fault is a synchronous read in the middle of your loop (Linux reads around it, up to 128 KiB by default), and
 # over a network file system each one is a request. Memory maps are for local disks.
 #
-# ## A local cache, and the pattern that defeats it
+# ## A local cache
 #
 # The second epoch reads the same data. Keep it on the local disk, as much as fits, and throw out what was used least
 # recently.
@@ -274,14 +274,8 @@ show.busy_notice()
 # There is no network here and no latency of 30 ms. What do small files cost on a local disk? 1,000 samples of 8 kB are read
 # from the page cache, and again after the kernel was asked to forget them.
 
+
 # %% tags=["demo"] jupyter={"source_hidden": true}
-predict(
-    "disk_gain",
-    "On this machine's disk, with nothing in the page cache: how many times faster are the shards?",
-    unit="×",
-)
-
-
 def timed(read, paths, cold):
     if cold:
         for path in paths:
@@ -318,22 +312,18 @@ with tempfile.TemporaryDirectory(dir=".") as folder:
         for _ in range(5):  # in turns, and the best of five: everything else on the machine only ever adds time
             for name, read, paths in LAYOUTS:
                 RATES[name, cold] = max(RATES.get((name, cold), 0.0), timed(read, paths, cold))
-show.against_prediction(
-    "disk_gain", round(RATES["tar shards", True] / RATES["small files", True], 1), unit="×", source="measured here"
-)
-with reveal("disk_gain"):
-    show.table(
+show.table(
+    [
         [
-            [
-                "not in the page cache" if cold else "in the page cache",
-                f"{RATES['small files', cold]:,.0f}",
-                f"{RATES['tar shards', cold]:,.0f}",
-                f"{RATES['tar shards', cold] / RATES['small files', cold]:.1f}×",
-            ]
-            for cold in (False, True)
-        ],
-        ["1,000 samples of 8 kB, measured here", "small files, samples/s", "tar shards, samples/s", "gain"],
-    )
+            "not in the page cache" if cold else "in the page cache",
+            f"{RATES['small files', cold]:,.0f}",
+            f"{RATES['tar shards', cold]:,.0f}",
+            f"{RATES['tar shards', cold] / RATES['small files', cold]:.1f}×",
+        ]
+        for cold in (False, True)
+    ],
+    ["1,000 samples of 8 kB, measured here", "small files, samples/s", "tar shards, samples/s", "gain"],
+)
 
 # %% [markdown]
 # Even without a network a file is a path to look up, an inode to read, an open and a close, twice per sample. On a disk that
@@ -423,7 +413,7 @@ audit(
 term("pinned memory")
 
 # %% [markdown]
-# ## Are tiers ordered fast to slow?
+# ## Five tiers of storage
 #
 # A claim lists the bandwidth of five kinds of storage, in an order. Judge it first. Then see what this machine's own tiers
 # deliver, beside the claimed numbers in the order in which they are listed.
