@@ -47,6 +47,7 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.lab.checking.wall import inout
@@ -138,6 +139,116 @@ def accepted(accept, draft, model, guessed, noise):
     runs = zip(guessed, noise, strict=True)
     found = [accept(guesses, draft.clone(), model.clone(), own) for guesses, own in runs]
     return [kept for kept, _ in found], torch.stack([chances for _, chances in found])
+
+
+def live(Blocks, count, size, history):
+    """Run a history of ("append", name, tokens), ("fork", name, new) and ("free", name) on a manager, with a memory in
+    which tokens are really written through the tables. Returns the first thing that is wrong, or ""."""
+    said = []
+    try:
+        wrong = lived(Blocks(count, size), count, size, history, said)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        wrong = f"{type(error).__name__}: {error}"
+    return wrong and f"Blocks({count}, {size}) after {'; '.join(said[-6:])}: {wrong}"
+
+
+def lived(manager, count, size, history, said):
+    memory, texts, stamp = {}, {}, 0
+    for action, name, *rest in history:
+        said.append(f"{action}({', '.join(map(repr, (name, *rest)))})")
+        before = {each: list(manager.table(each)) for each in texts}
+        if action == "fork":
+            manager.fork(name, rest[0])
+            texts[rest[0]] = list(texts[name])
+        elif action == "free":
+            manager.free(name)
+            del texts[name]
+        else:
+            old, table = texts.get(name, []), before.get(name, [])
+            shared = len(old) % size > 0 and any(table[-1] in before[each] for each in before if each != name)
+            copies = [tuple(copy) for copy in manager.append(name, rest[0])]
+            found = list(manager.table(name))
+            texts[name] = old + [stamp + each for each in range(rest[0])]
+            stamp += rest[0]
+            needed = -(-len(texts[name]) // size)
+            if len(found) != needed:
+                return f"the table of {name!r} is {found}: {len(texts[name])} tokens need {needed} blocks of {size}"
+            place = len(old) // size
+            if shared and found[place] == table[-1]:
+                return (
+                    f"append returned {copies}, and block {table[-1]} is still in the table of {name!r}: expected "
+                    f"[({table[-1]}, a fresh block)]: its last block is partly filled and shared"
+                )
+            wanted = [(table[-1], found[place])] if shared else []
+            if copies != wanted:
+                why = "its last block is partly filled and shared" if shared else "no shared block is written"
+                return f"append returned {copies}, expected {wanted}: {why}"
+            for source, target in copies:
+                memory[target] = list(memory.get(source, []))
+            for position in range(len(old), len(texts[name])):
+                cells = memory.setdefault(found[position // size], [None] * size)
+                cells += [None] * (size - len(cells))
+                cells[position % size] = texts[name][position]
+        tables = {each: list(manager.table(each)) for each in texts}
+        for each, text in texts.items():
+            blocks, needed = tables[each], -(-len(text) // size)
+            if not all(type(block) is int and 0 <= block < count for block in blocks) or len(blocks) != needed:
+                return f"the table of {each!r} is {blocks}: expected {needed} blocks from 0 to {count - 1}"
+            for position, token in enumerate(text):
+                block = blocks[position // size]
+                if memory.get(block, [None] * size)[position % size] != token:
+                    others = [other for other in tables if other != each and block in tables[other]]
+                    return f"position {position} of {each!r} lies in block {block} and no longer holds its token" + (
+                        f": {others[0]!r} has that block too, and one of them has written into it" if others else ""
+                    )
+        held = len({block for blocks in tables.values() for block in blocks})
+        if manager.available() != count - held:
+            return f"available() = {manager.available()}, expected {count - held}: the tables hold {held} of {count} blocks"
+    return ""
+
+
+def packs(quantize, weight, group, scales, steps, case, slips=None):
+    """`scales` and `steps` are expected. `slips` maps causes to other scales or steps."""
+    weight, expected, steps = torch.as_tensor(weight), torch.tensor(scales), torch.tensor(steps)
+    rows, columns = weight.shape
+    slips = {cause: torch.tensor(value) for cause, value in (slips or {}).items()}
+    packed, scales = quantize(weight, group)
+    check.shape(scales, tuple(expected.shape), what=f"scales, {case}")
+    check.dtype(scales, torch.float32, what=f"scales, {case}")
+    multiples = {
+        "this is max |w|: divide it by 7": 7 * expected,
+        "this is max |w| / 8: steps go from −7 to 7": 7 * expected / 8,
+        "this is max |w| / 7.5: steps go from −7 to 7": 7 * expected / 7.5,
+    }
+    cause = cause_of(scales, expected, multiples | slips, 1e-5, 1e-9)
+    check.close(scales, expected, rtol=1e-5, atol=1e-9, what=f"scales, {case}", hint=cause)
+    check.shape(packed, (rows, -(-columns // 2)), what=f"packed, {case}")
+    check.dtype(packed, torch.uint8, what=f"packed, {case}")
+    low, high = (packed & 15).long(), (packed >> 4).long()
+    codes, swapped = (torch.stack(pair, -1).flatten(1)[:, :columns] for pair in ((low, high), (high, low)))
+    halves = torch.cat((low, high), 1)[:, :columns]
+    readings = {
+        "the halves of the bytes are exchanged: the code of column 2j goes in the low half": swapped - 8,
+        "the first half of a row is in the low halves: two neighbours share a byte": halves - 8,
+        "8 was not added: steps are kept as they are, modulo 16": (codes + 8) % 16 - 8,
+        "7 was added instead of 8": codes - 7,
+    }
+    cause = cause_of(codes - 8, steps, slips, 0, 0)
+    if not torch.equal(codes - 8, steps):
+        cause = next((name for name, value in readings.items() if torch.equal(value, steps)), cause)
+    check.equal(codes - 8, steps, what=f"steps, that is codes − 8, {case}", hint=cause)
+
+
+def unpacks(dequantize, packed, scales, group, expected, case, slips=None):
+    """`expected` weights come back. `slips` maps causes to other weights."""
+    expected, slips = torch.tensor(expected), {cause: torch.tensor(value) for cause, value in (slips or {}).items()}
+    back = dequantize(torch.tensor(packed, dtype=torch.uint8), torch.tensor(scales), group, expected.shape[1])
+    check.shape(back, tuple(expected.shape), what=f"dequantize, {case}")
+    cause = cause_of(back, expected, slips, 1e-4, 1e-7)
+    check.close(back, expected, rtol=1e-4, atol=1e-7, what=f"dequantize, {case}", hint=cause)
+    check.dtype(back, torch.float32, what=f"dequantize, {case}")
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
@@ -744,6 +855,7 @@ hint(
     "Bytes: those of the cache, plus parameters · weight_bytes once. FLOPs: every term times the batch.",
     "`largest_batch`: raise the batch by one for as long as both conditions hold.",
 )
+from threeloops.lab.drawings.product import decoding
 from threeloops.product.decode import generate
 from threeloops.product.request import Sampling
 
@@ -770,41 +882,13 @@ with reveal("batch"):
 
 
 def draw_step(context, weight_bits, cache_bits):
-    device = Device(3.35e12, 989.4e12, 85.9e9)
-    cache = 2 * 32 * 8 * 128 * cache_bits / 8 * context
-    weights = 8.03e9 * weight_bits / 8
-    full = int((device.memory - weights) // cache)
-    batches = sorted({*(2**k for k in range(11) if 2**k < full), min(full, 1024)})
-    plot, axes = figure(width=8.5, height=3.1)
-    parts = {
-        "reading weights": ([weights / device.bandwidth] * len(batches), palette.sky),
-        "reading keys and values": ([batch * cache / device.bandwidth for batch in batches], palette.orange),
-        "arithmetic": (
-            [batch * (2 * 8.03e9 + 4 * 32 * 32 * 128 * context) / device.flops for batch in batches],
-            palette.vermillion,
-        ),
-    }
-    height = 0.0
-    for name, (seconds, colour) in sorted(parts.items(), key=lambda part: part[1][0][-1]):
-        axes.plot(batches, [1e3 * each for each in seconds], color=colour, marker="o", ms=3)
-        height = max(1e3 * seconds[-1], 2.2 * height)  # so that no label covers another
-        axes.plot([1.5 * batches[-1]], [height], color=colour, marker="s", ms=7)
-        axes.text(1.9 * batches[-1], height, name, color=palette.ink, va="center")
-    if full <= 1024:
-        axes.axvline(full, color=palette.grey, ls="--", lw=1)
-        axes.text(1.1 * full, 0.014, f"memory is full at {full}", color=palette.ink)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlim=(0.9, 40_000),
-        ylim=(0.01, 200),
-        xlabel="sequences per step",
-        ylabel="ms per step",
+    return decoding.draw_decode_steps(
+        8.03e9 * weight_bits / 8,
+        2 * 32 * 8 * 128 * cache_bits / 8 * context,
+        2 * 8.03e9 + 4 * 32 * 32 * 128 * context,
+        (3.35e12, 989.4e12, 85.9e9),
+        f"8 billion parameters, H100: context {context:,}, {weight_bits}-bit weights, {cache_bits}-bit cache",
     )
-    axes.set_title(
-        f"8 billion parameters, H100: context {context:,}, {weight_bits}-bit weights, {cache_bits}-bit cache"
-    )
-    return plot
 
 
 explore(
@@ -925,75 +1009,6 @@ class Blocks:
         ### BEGIN SOLUTION
         return len(self.unused)
         ### END SOLUTION
-
-
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "live", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-def live(Blocks, count, size, history):
-    """Run a history of ("append", name, tokens), ("fork", name, new) and ("free", name) on a manager, with a memory in
-    which tokens are really written through the tables. Returns the first thing that is wrong, or ""."""
-    said = []
-    try:
-        wrong = lived(Blocks(count, size), count, size, history, said)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        wrong = f"{type(error).__name__}: {error}"
-    return wrong and f"Blocks({count}, {size}) after {'; '.join(said[-6:])}: {wrong}"
-
-
-def lived(manager, count, size, history, said):
-    memory, texts, stamp = {}, {}, 0
-    for action, name, *rest in history:
-        said.append(f"{action}({', '.join(map(repr, (name, *rest)))})")
-        before = {each: list(manager.table(each)) for each in texts}
-        if action == "fork":
-            manager.fork(name, rest[0])
-            texts[rest[0]] = list(texts[name])
-        elif action == "free":
-            manager.free(name)
-            del texts[name]
-        else:
-            old, table = texts.get(name, []), before.get(name, [])
-            shared = len(old) % size > 0 and any(table[-1] in before[each] for each in before if each != name)
-            copies = [tuple(copy) for copy in manager.append(name, rest[0])]
-            found = list(manager.table(name))
-            texts[name] = old + [stamp + each for each in range(rest[0])]
-            stamp += rest[0]
-            needed = -(-len(texts[name]) // size)
-            if len(found) != needed:
-                return f"the table of {name!r} is {found}: {len(texts[name])} tokens need {needed} blocks of {size}"
-            place = len(old) // size
-            if shared and found[place] == table[-1]:
-                return (
-                    f"append returned {copies}, and block {table[-1]} is still in the table of {name!r}: expected "
-                    f"[({table[-1]}, a fresh block)]: its last block is partly filled and shared"
-                )
-            wanted = [(table[-1], found[place])] if shared else []
-            if copies != wanted:
-                why = "its last block is partly filled and shared" if shared else "no shared block is written"
-                return f"append returned {copies}, expected {wanted}: {why}"
-            for source, target in copies:
-                memory[target] = list(memory.get(source, []))
-            for position in range(len(old), len(texts[name])):
-                cells = memory.setdefault(found[position // size], [None] * size)
-                cells += [None] * (size - len(cells))
-                cells[position % size] = texts[name][position]
-        tables = {each: list(manager.table(each)) for each in texts}
-        for each, text in texts.items():
-            blocks, needed = tables[each], -(-len(text) // size)
-            if not all(type(block) is int and 0 <= block < count for block in blocks) or len(blocks) != needed:
-                return f"the table of {each!r} is {blocks}: expected {needed} blocks from 0 to {count - 1}"
-            for position, token in enumerate(text):
-                block = blocks[position // size]
-                if memory.get(block, [None] * size)[position % size] != token:
-                    others = [other for other in tables if other != each and block in tables[other]]
-                    return f"position {position} of {each!r} lies in block {block} and no longer holds its token" + (
-                        f": {others[0]!r} has that block too, and one of them has written into it" if others else ""
-                    )
-        held = len({block for blocks in tables.values() for block in blocks})
-        if manager.available() != count - held:
-            return f"available() = {manager.available()}, expected {count - held}: the tables hold {held} of {count} blocks"
-    return ""
 
 
 # %% nbgrader={"grade": true, "grade_id": "Blocks_test_tables", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1474,6 +1489,7 @@ debrief(
 
 # %% tags=["demo"]
 myth("dec-1")
+myth("dec-5")
 predict(
     "perplexity",
     "A GPT of 228,000 parameters, trained for a minute, gets int4 weights, rounded to the nearest step in groups of 32. By how many percent does its perplexity rise?",
@@ -1502,49 +1518,6 @@ def dequantize(packed: torch.Tensor, scales: torch.Tensor, group: int, columns: 
     codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1)[:, :columns]
     return (codes.float() - 8) * scales.repeat_interleave(group, 1)[:, :columns]
     ### END SOLUTION
-
-
-# %% tags=["setup"] nbgrader={"grade": false, "grade_id": "four_bits", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-def packs(quantize, weight, group, scales, steps, case, slips=None):
-    """`scales` and `steps` are expected. `slips` maps causes to other scales or steps."""
-    weight, expected, steps = torch.as_tensor(weight), torch.tensor(scales), torch.tensor(steps)
-    rows, columns = weight.shape
-    slips = {cause: torch.tensor(value) for cause, value in (slips or {}).items()}
-    packed, scales = quantize(weight, group)
-    check.shape(scales, tuple(expected.shape), what=f"scales, {case}")
-    check.dtype(scales, torch.float32, what=f"scales, {case}")
-    multiples = {
-        "this is max |w|: divide it by 7": 7 * expected,
-        "this is max |w| / 8: steps go from −7 to 7": 7 * expected / 8,
-        "this is max |w| / 7.5: steps go from −7 to 7": 7 * expected / 7.5,
-    }
-    cause = cause_of(scales, expected, multiples | slips, 1e-5, 1e-9)
-    check.close(scales, expected, rtol=1e-5, atol=1e-9, what=f"scales, {case}", hint=cause)
-    check.shape(packed, (rows, -(-columns // 2)), what=f"packed, {case}")
-    check.dtype(packed, torch.uint8, what=f"packed, {case}")
-    low, high = (packed & 15).long(), (packed >> 4).long()
-    codes, swapped = (torch.stack(pair, -1).flatten(1)[:, :columns] for pair in ((low, high), (high, low)))
-    halves = torch.cat((low, high), 1)[:, :columns]
-    readings = {
-        "the halves of the bytes are exchanged: the code of column 2j goes in the low half": swapped - 8,
-        "the first half of a row is in the low halves: two neighbours share a byte": halves - 8,
-        "8 was not added: steps are kept as they are, modulo 16": (codes + 8) % 16 - 8,
-        "7 was added instead of 8": codes - 7,
-    }
-    cause = cause_of(codes - 8, steps, slips, 0, 0)
-    if not torch.equal(codes - 8, steps):
-        cause = next((name for name, value in readings.items() if torch.equal(value, steps)), cause)
-    check.equal(codes - 8, steps, what=f"steps, that is codes − 8, {case}", hint=cause)
-
-
-def unpacks(dequantize, packed, scales, group, expected, case, slips=None):
-    """`expected` weights come back. `slips` maps causes to other weights."""
-    expected, slips = torch.tensor(expected), {cause: torch.tensor(value) for cause, value in (slips or {}).items()}
-    back = dequantize(torch.tensor(packed, dtype=torch.uint8), torch.tensor(scales), group, expected.shape[1])
-    check.shape(back, tuple(expected.shape), what=f"dequantize, {case}")
-    cause = cause_of(back, expected, slips, 1e-4, 1e-7)
-    check.close(back, expected, rtol=1e-4, atol=1e-7, what=f"dequantize, {case}", hint=cause)
-    check.dtype(back, torch.float32, what=f"dequantize, {case}")
 
 
 # %% nbgrader={"grade": true, "grade_id": "quantize_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1762,6 +1735,11 @@ with reveal("perplexity"):
         header=("weights, groups of 32", "size", "perplexity", "rise"),
         caption="The embedding stays in float32. GPTQ chooses codes by their effect on the layer's output (dives)",
     )
+calm = [0.31, -0.12, 0.24, -0.35, 0.05, 0.18, -0.27, 0.09]
+show.figure(
+    decoding.draw_four_bits({"a group of 8": calm, "the same with an outlier": [*calm[:-1], 1.4]}),
+    "eight weights and the steps of their group, and the same weights beside an outlier: its large step moves all of them",
+)
 few_bits = {bits: (8.03e9 * bits / 8, 1.074e9) for bits in (16, 8.125, 4.125)}
 faster = {
     batch: [
@@ -1776,7 +1754,15 @@ audit(
     "times faster, int4 at batch 47",
     "model",
     "corrected",
-    how=f"the claim does not name the batch, and that decides. 8 billion parameters on an H100, context 8,192, by section 2: at batch 1, where weights are nearly all of the bytes, int8 is {faster[1][0]:.1f}× and int4 {faster[1][1]:.1f}× faster, about as claimed. At batch 47, where most bytes are keys and values, it is {faster[47][0]:.2f}× and {faster[47][1]:.2f}×. Where arithmetic is the limit, as in prefill, weight-only formats gain nothing. With a 16-bit scale per 128 weights, int8 is {16 / 8.125:.2f}× and int4 {16 / 4.125:.2f}× smaller than 16 bits",
+    how=f"the claim does not name the batch, and that decides. 8 billion parameters on an H100, context 8,192, by section 2: at batch 1, where weights are nearly all of the bytes, int8 is {faster[1][0]:.1f}× and int4 {faster[1][1]:.1f}× faster, about as claimed. At batch 47, where most bytes are keys and values, it is {faster[47][0]:.2f}× and {faster[47][1]:.2f}×. Where arithmetic is the limit, as in prefill, weight-only formats gain nothing",
+)
+audit(
+    "dec-5",
+    round(16 / 8.125, 2),
+    "times smaller, int8 with a 16-bit scale per 128 weights",
+    "model",
+    "corrected",
+    how=f"compared with 16 bits per weight. Only int4 comes near: with the same scales it is {16 / 4.125:.2f}× smaller. Compared with 32 bits, int8 is {32 / 8.125:.2f}× smaller; the claim does not name what it compares with. What is not quantized, such as the embedding, stays as large as it was",
 )
 debrief(
     "quantize",
@@ -1819,6 +1805,7 @@ debrief(
 
 # %% tags=["demo"]
 myth("dec-2")
+myth("dec-6")
 predict(
     "speculation",
     "Each guess is kept with probability 0.7. How many tokens does a step with 4 guesses give on average, counting the token drawn after them?",
@@ -2072,6 +2059,10 @@ hint(
 )
 from threeloops.product.decode import expected_speedup, expected_tokens
 
+show.figure(
+    decoding.draw_guess([0.5, 0.3, 0.2], [0.2, 0.5, 0.3], 0),
+    "the worked example: where q and p overlap, guesses are kept; what q has too much is rejected, and drawn from what p has more",
+)
 show.against_prediction("speculation", round(expected_tokens(0.7, 4), 2), source="1 + 0.7 + 0.7² + 0.7³ + 0.7⁴")
 from threeloops.product.trained import standard_library, trained
 
@@ -2098,7 +2089,23 @@ audit(
     "times, at best",
     "model",
     "corrected",
-    how=f"the GPT of section 5 and a draft with {cost:.0%} of its weights: the acceptance rate {acceptance:.2f}, the mean of Σ min(p, q), was measured here on unseen bytes; the speed-up follows from it, from the draft's share of the weights, {cost:.2f}, and from the number of guesses, {best}. With an acceptance rate of 0.9 and a draft that costs 5% of a step it is {max(expected_speedup(0.9, k, 0.05) for k in range(1, 16)):.1f}×, with 0.5 it is {max(expected_speedup(0.5, k, 0.05) for k in range(1, 16)):.1f}×. The distribution is indeed unchanged, which the check above tests. The gain lasts while weights dominate: in a large batch, computing guesses that are then rejected takes time from other sequences",
+    how=f"the GPT of section 5 and a draft with {cost:.0%} of its weights: the acceptance rate {acceptance:.2f}, the mean of Σ min(p, q), was measured here on unseen bytes; the speed-up follows from it, from the draft's share of the weights, {cost:.2f}, and from the number of guesses, {best}. With an acceptance rate of 0.9 and a draft that costs 5% of a step it is {max(expected_speedup(0.9, k, 0.05) for k in range(1, 16)):.1f}×, with 0.5 it is {max(expected_speedup(0.5, k, 0.05) for k in range(1, 16)):.1f}×. The gain lasts while weights dominate: in a large batch, computing guesses that are then rejected takes time from other sequences",
+)
+exact = {
+    float(
+        (torch.minimum(a, b) + (1 - torch.minimum(a, b).sum()) * (b - a).clamp(min=0) / (b - a).clamp(min=0).sum() - b)
+        .abs()
+        .max()
+    )
+    for a, b in zip(q[0].double(), p[0].double(), strict=True)
+}
+audit(
+    "dec-6",
+    round(max(exact), 7),
+    "largest difference between a token's chance with and without guesses, in 128 positions",
+    "CPU",
+    "holds",
+    how="the chance that a guess is kept plus the chance that the excess gives the token, from the measured p and q of both models; only the rounding of the models' float32 is left. It holds for the rule of exercise 6, and the check above tests it with drawn tokens. Variants that keep more guesses than this rule, to be faster, change the distribution",
 )
 debrief(
     "accept",
@@ -2111,6 +2118,183 @@ debrief(
     that were never written. Nothing crashes if that is forgotten; the text just gets worse.""",
     parts=("values", "distribution"),
 )
+
+# %% [markdown]
+# ## 7 · Your decoder
+#
+# Your pieces decode with a trained GPT of 228,000 parameters. `quantize` makes a draft of it with 4-bit weights. The draft
+# guesses four characters, the GPT computes them in one pass through `CachedAttention`, `accept` says how many are kept, and
+# `truncate` forgets the rest. Here both always take the likeliest character, so the text must be the one that the GPT writes
+# alone. Then three answers to one prompt share their keys: `Blocks` gives and copies blocks, and `paged_attention` reads them.
+
+
+# %% tags=["demo"]
+class Layer:
+    """What a layer of the GPT asks of a cache, answered by your attention."""
+
+    def __init__(self, attention):
+        self.attention = attention
+
+    def attend(self, q, k, v, _):
+        flat = [each.transpose(1, 2).flatten(2) for each in (q, k, v)]
+        return self.attention.attend(*flat).unflatten(2, (q.shape[1], -1)).transpose(1, 2)
+
+
+class Decoder:
+    """A GPT with your cache."""
+
+    def __init__(self, parts, model):
+        self.model, self.length = model, 0
+        self.layers = [Layer(parts.CachedAttention(model.config.kv_heads)) for _ in model.blocks]
+
+    def likeliest(self, tokens):
+        """Pass new tokens through the model: after each, all of the probability is on the likeliest next one."""
+        logits = self.model(torch.tensor([tokens]), start=self.length, caches=self.layers)[0]
+        self.length += len(tokens)
+        return functional.one_hot(logits.argmax(-1), logits.shape[1]).float()
+
+    def forget(self, length):
+        for layer in self.layers:
+            layer.attention.truncate(length)
+        self.length = length
+
+
+def speculate(parts, model, draft, prompt, count, guesses=4):
+    """The text, and for each pass of the model (guessed characters, how many were kept, what came after)."""
+    target, small = Decoder(parts, model), Decoder(parts, draft)
+    text, passes = list(prompt), []
+    while len(text) < len(prompt) + count:
+        rows, guessed = [], []
+        for _ in range(guesses):
+            rows.append(small.likeliest([*text, *guessed][small.length :])[-1])
+            guessed.append(int(rows[-1].argmax()))
+        chances = target.likeliest([*text, *guessed][target.length :])[-guesses - 1 :]
+        kept, then = parts.accept(guessed, torch.stack(rows), chances, torch.rand(guesses))
+        passes.append((guessed, kept, int(then.argmax())))
+        text += [*guessed[:kept], int(then.argmax())]
+        target.forget(len(text) - 1)
+        small.forget(min(small.length, len(text) - 1))
+    return text[: len(prompt) + count], passes
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+import copy
+
+from threeloops.product.decode import accept as library_accept
+
+
+def normalised(guesses, draft, model, noise):
+    kept, excess = library_accept(guesses, draft, model, noise)
+    return kept, excess / excess.sum()
+
+
+class Pool:
+    """The keys and values of a layer, in the blocks that your tables name."""
+
+    def __init__(self, parts, model, count, size):
+        self.parts, self.size = parts, size
+        self.keys, self.values = torch.zeros(2, count, size, model.config.kv_heads, model.config.head_dim)
+
+    def attend(self, q, k, v, _):
+        """One new token per sequence; `tables` and `lengths` were set before the pass."""
+        for row, table in enumerate(self.tables):
+            place = self.lengths[row] - 1
+            self.keys[table[place // self.size], place % self.size] = k[row, :, 0]
+            self.values[table[place // self.size], place % self.size] = v[row, :, 0]
+        columns = max(map(len, self.tables))
+        tables = torch.tensor([[*table, *[-1] * (columns - len(table))] for table in self.tables])
+        got = self.parts.paged_attention(q[:, :, 0], self.keys, self.values, tables, torch.tensor(self.lengths))
+        return got[:, :, None]
+
+
+def drawn_next(logits, generators):
+    """The next token of each sequence, drawn with its own generator."""
+    rows = zip(logits.softmax(-1), generators, strict=True)
+    return [int(torch.multinomial(row, 1, generator=generator)) for row, generator in rows]
+
+
+def three_answers(parts, model, prompt, count, size=4):
+    """Three answers to one prompt through shared blocks: texts, blocks held, blocks copied."""
+    manager, copied, texts = parts.Blocks(200, size), 0, {"a": list(prompt)}
+    pools = [Pool(parts, model, 200, size) for _ in model.blocks]
+
+    def step(tokens, at):
+        nonlocal copied
+        for name in texts:
+            for source, target in manager.append(name, 1):
+                copied += 1
+                for pool in pools:
+                    pool.keys[target], pool.values[target] = pool.keys[source], pool.values[source]
+        for pool in pools:
+            pool.tables, pool.lengths = [manager.table(name) for name in texts], [at + 1] * len(texts)
+        return model(torch.tensor(tokens)[:, None], start=at, caches=pools)[:, -1]
+
+    for at, token in enumerate(prompt):
+        logits = step([token], at)
+    for name in "bc":
+        manager.fork("a", name)
+        texts[name] = list(prompt)
+    generators = [torch.Generator().manual_seed(seed) for seed in range(3)]
+    tokens = drawn_next(logits.expand(3, -1), generators)
+    for at in range(len(prompt), len(prompt) + count):
+        for text, token in zip(texts.values(), tokens, strict=True):
+            text.append(token)
+        if at + 1 < len(prompt) + count:
+            tokens = drawn_next(step(tokens, at), generators)
+    return list(texts.values()), 200 - manager.available(), copied
+
+
+def alone(parts, model, prompt, count, seed):
+    """The same answer by one sequence with your CachedAttention."""
+    decoder, text, new = Decoder(parts, model), list(prompt), list(prompt)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        logits = model(torch.tensor([new]), start=len(text) - len(new), caches=decoder.layers)[:, -1]
+        new = drawn_next(logits, [generator])
+        text += new
+    return text
+
+
+PIECES = ("CachedAttention", "decode_step", "Blocks", "paged_attention", "quantize", "accept")
+if parts := together(*PIECES, library={"accept": normalised}):
+    gpt, prompt = trained("tiny"), list(b"import ")
+    few = copy.deepcopy(gpt)
+    with torch.inference_mode():
+        for module in few.modules():
+            if isinstance(module, torch.nn.Linear):
+                shape = module.weight.shape
+                module.weight = torch.nn.Parameter(
+                    parts.dequantize(*parts.quantize(module.weight.detach().clone(), 32), 32, shape[1]), False
+                )
+        plain, new = Decoder(parts, gpt), list(prompt)
+        greedy = list(prompt)
+        for _ in range(60):
+            new = [int(plain.likeliest(new)[-1].argmax())]
+            greedy += new
+        text, passes = speculate(parts, gpt, few, prompt, 60)
+        answers, held, copied = three_answers(parts, gpt, prompt, 40)
+        same = [answer == alone(parts, gpt, prompt, 40, seed) for seed, answer in enumerate(answers)]
+    show.figure(
+        decoding.draw_passes([(bytes(g).decode("latin-1"), kept, chr(then)) for g, kept, then in passes[:12]]),
+        "the first passes of the GPT: guesses of its 4-bit copy that were kept and rejected, and the character after them",
+    )
+    per_pass = 60 / len(passes)
+    step = parts.step_seconds(LLAMA, H100, 1, 8192)
+    small = parts.step_seconds(replace(LLAMA, weight_bytes=0.5), H100, 1, 8192)
+    show.table(
+        [
+            ("the text is the one that the GPT writes alone", text == greedy),
+            ("tokens per pass", f"{per_pass:.2f}"),
+            ("a token of an 8-billion model on an H100, alone", f"{1e3 * step:.2f} ms"),
+            (
+                "the same with a 4-bit copy that guesses as well as here",
+                f"{1e3 * (step + 4 * small) / per_pass:.2f} ms",
+            ),
+            ("three answers through shared blocks are those of one sequence each", all(same)),
+            ("blocks that they hold, and copies", f"{held} (alone {3 * -(-46 // 4)}), {copied} copied"),
+        ],
+        caption=f"{bytes(text).decode('latin-1')!r}",
+    )
 
 # %% [markdown]
 # ## In practice

@@ -156,7 +156,7 @@ POINTS = {
         "make_room": 18,
         "fill_step": 18,
         "find_prefix": 14,
-        "choose_limits": 12,
+        "choose_limits": 10,
     },
     "17_production_service": {
         "percentile": 12,
