@@ -943,7 +943,7 @@ with reveal("slower"):
                 "nobody dies": [("12 steps on 4 ranks", 12 * FOUR)],
                 "rank 2 dies\nin its 7th step": [
                     ("6 steps on 4 ranks", 6 * FOUR),
-                    ("lost", 3 / 16),
+                    ("step that is lost", 3 / 16),
                     ("timeout", TIMEOUT),
                     ("regroup", 6 * LATENCY),
                     ("6 steps on 3 ranks", 6 * THREE),

@@ -364,8 +364,13 @@ with reveal("spares"):
         best = max(range(11), key=shares.__getitem__)
         axes.plot(range(11), shares, color=colour, marker=".")
         axes.plot([best], [shares[best]], "o", color=colour)
-        axes.annotate(f"repairs of {repair} h: best with {best}", (10, shares[10]), (6, -4), textcoords="offset points")
-    axes.set(xlabel="hot spares beside 100 nodes", ylabel="useful work per node paid for (%)", xlim=(0, 13.5))
+        axes.annotate(
+            f"repairs of {repair} h: best with {best} spare{'s' * (best > 1)}",
+            (0.5, (shares[0] + shares[1]) / 2),
+            (12, -14),
+            textcoords="offset points",
+        )
+    axes.set(xlabel="hot spares beside 100 nodes", ylabel="useful work per node paid for (%)", ylim=(20, 100))
     show.figure(
         plot, "100 nodes, a failure every 20 hours: useful work per node that is paid for, with 0 to 10 hot spares"
     )

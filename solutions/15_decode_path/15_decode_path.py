@@ -887,7 +887,7 @@ def draw_step(context, weight_bits, cache_bits):
         2 * 32 * 8 * 128 * cache_bits / 8 * context,
         2 * 8.03e9 + 4 * 32 * 32 * 128 * context,
         (3.35e12, 989.4e12, 85.9e9),
-        f"8 billion parameters, H100: context {context:,}, {weight_bits}-bit weights, {cache_bits}-bit cache",
+        f"H100, context {context:,}, {weight_bits}-bit weights, {cache_bits}-bit cache",
     )
 
 
@@ -1179,7 +1179,7 @@ def draw_story(frame):
     return plot
 
 
-animate(draw_story, range(len(STORY) + 1), seconds=1.2, caption="Blocks given, shared, copied and freed")
+animate(draw_story, range(len(STORY) + 1), seconds=1.2, caption="Blocks given, shared, copied and freed", still=3)
 
 ANSWERS = torch.randint(50, 1501, (10_000,), generator=torch.Generator().manual_seed(0)).tolist()
 with reveal("waste"):
@@ -2257,7 +2257,7 @@ def alone(parts, model, prompt, count, seed):
 
 PIECES = ("CachedAttention", "decode_step", "Blocks", "paged_attention", "quantize", "accept")
 if parts := together(*PIECES, library={"accept": normalised}):
-    gpt, prompt = trained("tiny"), list(b"import ")
+    gpt, prompt = trained("tiny"), list(b"def __init__(self, ")
     few = copy.deepcopy(gpt)
     with torch.inference_mode():
         for module in few.modules():

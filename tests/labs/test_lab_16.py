@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from lab_source import execute, load, run_exercise
 from threeloops.hardware import accelerator
+from threeloops.lab.drawings import draw_chunks
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CONTINUOUS, Engine, RooflineCost, SimulatedExecutor, StepShape
 from threeloops.product.batching.blocks import BlockManager
@@ -163,3 +164,8 @@ def test_little_s_law_and_the_gap_leave_room_for_long_chats():
     assert 10 < workload.rate * 500 * step < 12 < 5e-3 / 40e-9 / 8600 < 15
     for seed in (1, 2, 3):
         assert in_time(workload, 14, 500, seed)[0] >= 0.9
+
+
+def test_the_picture_of_an_engine_has_a_row_per_request():
+    steps = [[("a", 0, 4, True)], [("a", 4, 1, True), ("b", 0, 3, False)], [("b", 3, 2, True)]]
+    assert [label.get_text() for label in draw_chunks(["a", "b"], steps).axes[0].get_yticklabels()] == ["a", "b"]

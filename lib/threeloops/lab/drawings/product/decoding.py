@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from threeloops.figures import figure, legend_above, name_bar, name_rows, palette
+from threeloops.figures import figure, legend_above, legend_inside, name_bar, name_rows, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def draw_decode_steps(
     """
     bandwidth, peak, memory = device
     most = int((memory - weights) // cache)
-    batches = sorted({*(2**k for k in range(11) if 2**k < most), min(most, 1024)})
+    batches = sorted({*(2**k for k in range(11) if 2**k < 0.8 * most), min(most, 1024)})
     plot, axes = figure(width=9.0, height=3.4)
     for place, batch in enumerate(batches):
         of_weights = 1e3 * weights / bandwidth
@@ -38,13 +38,10 @@ def draw_decode_steps(
         axes.text(place, longest, f"{batch / longest:.2g}", ha="center", va="bottom", size=9)
     axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
     top = axes.get_ylim()[1]
-    axes.set(ylim=(0, 1.12 * top), xlabel=f"sequences per step; memory is full at {most:,}", ylabel="ms per step")
-    axes.set_title(f"{title}. Above the bars: thousand tokens per second", size=10)
+    axes.set(ylim=(0, 1.45 * top), xlabel=f"sequences per step; memory is full at {most:,}", ylabel="ms per step")
+    axes.set_title(f"{title}. Above the bars: thousand tokens/s", size=10)
     colours = {"reading weights": palette.sky, "reading keys and values": palette.orange}
-    legend_above(axes, colours | {"arithmetic (line)": palette.vermillion})
-    axes.title.set_position((0.0, 1.0))
-    axes.title.set_horizontalalignment("left")
-    axes.title.set_y(1.12)
+    legend_inside(axes, colours | {"arithmetic (line)": palette.vermillion})
     return plot
 
 
@@ -85,27 +82,14 @@ def draw_guess(draft: Sequence[float], model: Sequence[float], guess: int) -> "F
         axes.text(token - 0.2, q, f"q = {q:.2f}", ha="center", va="bottom", size=9)
         axes.text(token + 0.2, p, f"p = {p:.2f}", ha="center", va="bottom", size=9)
     axes.set_xticks(range(len(draft)), [f"token {token}" for token in range(len(draft))])
-    axes.set(ylim=(0, 1.25 * max(*draft, *model)), ylabel="probability", xlim=(-0.6, len(draft) - 0.4))
+    axes.set(ylim=(0, 1.4 * max(*draft, *model)), ylabel="probability", xlim=(-0.6, len(draft) - 0.4))
     share = min(1.0, model[guess] / draft[guess]) if draft[guess] else 1.0
-    axes.set_title(
-        f"Guess {guess} is kept with probability {share:.2f}; a guess of the draft with {_overlap(draft, model):.2f}",
-        size=10,
-    )
-    legend_above(
-        axes,
-        {
-            "kept": palette.green,
-            "guessed too often: rejected": palette.vermillion,
-            "the excess: drawn then": palette.orange,
-        },
-    )
-    axes.title.set_y(1.12)
+    overlap = sum(min(q, p) for q, p in zip(draft, model, strict=True))
+    axes.set_title(f"Guess {guess} is kept with probability {share:.2f}, and any guess with {overlap:.2f}", size=10)
+    names = ("kept", "guessed too often: rejected", "the excess: drawn then")
+    legend_inside(axes, dict(zip(names, (palette.green, palette.vermillion, palette.orange), strict=True)))
     axes.grid(axis="x", visible=False)
     return plot
-
-
-def _overlap(draft: Sequence[float], model: Sequence[float]) -> float:
-    return sum(min(q, p) for q, p in zip(draft, model, strict=True))
 
 
 def draw_passes(passes: Sequence[tuple[str, int, str]]) -> "Figure":
@@ -116,9 +100,9 @@ def draw_passes(passes: Sequence[tuple[str, int, str]]) -> "Figure":
         for place, letter in enumerate(guesses):
             colour = palette.green if place < kept else palette.vermillion
             axes.barh(row, 0.92, left=place, height=0.8, color=colour, alpha=1.0 if place < kept else 0.35)
-            name_bar(axes, place + 0.46, row, repr(letter)[1:-1], 10)
+            name_bar(axes, place + 0.46, row, _shown(letter), 10)
         axes.barh(row, 0.92, left=longest + 0.3, height=0.8, color=palette.orange)
-        name_bar(axes, longest + 0.76, row, repr(drawn)[1:-1], 10)
+        name_bar(axes, longest + 0.76, row, _shown(drawn), 10)
         axes.text(longest + 1.6, row, f"{kept + 1} token{'s' * (kept > 0)}", va="center", size=10)
     axes.set(xlim=(-0.1, longest + 3.2), ylim=(len(passes) - 0.4, -0.6))
     name_rows(axes, list(range(len(passes))), [f"pass {row + 1}" for row in range(len(passes))])
@@ -131,3 +115,7 @@ def draw_passes(passes: Sequence[tuple[str, int, str]]) -> "Figure":
         {"guess kept": palette.green, "guess rejected": palette.vermillion, "drawn by the target": palette.orange},
     )
     return plot
+
+
+def _shown(letter: str) -> str:
+    return {" ": "␣", "\n": "↵"}.get(letter, letter)

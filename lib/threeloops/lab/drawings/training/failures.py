@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import ON_LIGHT, figure, fitting, legend_above, name_bar, name_rows, palette
+from threeloops.figures import ON_LIGHT, figure, fitting, legend_above, name_bar, name_rows, palette, text_inches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,26 +127,28 @@ def draw_accounts(accounts: Mapping[str, Mapping[str, float]], expected: Mapping
 def draw_delay(runs: Mapping[str, Sequence[tuple[str, float]]]) -> "Figure":
     """Draw what runs consist of, one bar per run. A run is a list of (name, seconds)."""
     end = max(sum(seconds for _, seconds in parts) for parts in runs.values())
-    colours = {"timeout": palette.vermillion, "lost": palette.orange, "regroup": palette.purple}
+    colours = {"timeout": palette.vermillion, "step that is lost": palette.orange, "regroup": palette.purple}
     plot, axes = figure(width=9.5, height=2.2)
     for row, parts in enumerate(runs.values()):
         place = 0.0
         for name, seconds in parts:
             colour = colours.get(name, palette.green)
             axes.barh(row, seconds, left=place, height=0.6, color=colour, edgecolor="white")
-            label = f"{name}: {seconds:.2f} s"
-            if fitting(label, seconds / end * 8, 9) == label:
-                name_bar(axes, place + seconds / 2, row, label)
-            else:
-                axes.annotate(
-                    label, (place + seconds / 2, row - 0.3), (0, 3), textcoords="offset points", ha="center", size=9
-                )
+            labels = (f"{name}: {seconds:.2f} s", f"{seconds:.2f} s", "")
+            room = seconds / end * 7.6
+            name_bar(
+                axes,
+                place + seconds / 2,
+                row,
+                next(text for text in labels if text_inches(text, 9) + 0.1 < room or not text),
+            )
             place += seconds
         axes.text(place + end / 100, row, f"{place:.2f} s", va="center", size=10)
     axes.set(xlim=(0, 1.09 * end), ylim=(len(runs) - 0.5, -0.6), xlabel="seconds")
     name_rows(axes, list(range(len(runs))), list(runs))
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
+    legend_above(axes, {"steps": palette.green} | colours)
     return plot
 
 
