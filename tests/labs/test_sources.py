@@ -134,13 +134,10 @@ POINTS = {
         "place_syncs": 10,
     },
     "14_elastic_training": {
-        "job_life": 10,
-        "best_interval": 14,
-        "account": 14,
-        "train": 26,
-        "share_state": 14,
-        "who_hangs": 12,
-        "choose_spares": 10,
+        "best_interval": 24,
+        "account": 22,
+        "train": 34,
+        "who_hangs": 20,
     },
     "15_decode_path": {
         "CachedAttention": 20,
@@ -151,12 +148,12 @@ POINTS = {
         "accept": 15,
     },
     "16_continuous_batching": {
-        "measure": 12,
-        "step_seconds": 14,
+        "measure": 8,
+        "step_seconds": 16,
         "admit": 16,
         "make_room": 18,
         "fill_step": 18,
-        "find_prefix": 12,
+        "find_prefix": 14,
         "choose_limits": 10,
     },
     "17_production_service": {
