@@ -26,7 +26,7 @@ PATIENCE = 1.0
 BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, math.inf)
 _COLORS = {
     "answered": palette.green,
-    "429: over its own limit": palette.yellow,
+    "429: over its own limit": palette.sky,
     "503: the service is full": palette.orange,
     "503: it drains": palette.grey,
     "gave up after 1 s": palette.vermillion,
@@ -170,5 +170,3 @@ def draw_served(runs: Sequence[tuple[str, Served]]) -> "Figure":
         )
     panels[-1].set_xlabel("moment of arrival (s)")
     return fig
-
-
