@@ -171,10 +171,10 @@ POINTS = {
     },
     "18_serving_fleet": {
         "desired": 14,
-        "settle": 14,
-        "target_for": 14,
+        "settle": 10,
+        "target_for": 16,
         "choose_probes": 16,
-        "retry_delay": 16,
+        "retry_delay": 18,
         "cost_per_million": 10,
         "choose_settings": 16,
     },
