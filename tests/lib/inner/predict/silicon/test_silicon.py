@@ -24,7 +24,8 @@ from threeloops.inner.predict.silicon import (
     unidentified,
 )  # fmt: skip
 
-from benchmarks.silicon import cases, fit, judged
+from benchmarks.silicon import fit, judged
+from benchmarks.silicon_cases import cases
 
 H100 = sheet("H100 SXM")
 CASES = {case.name: case for case in cases()}
