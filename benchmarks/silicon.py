@@ -3,13 +3,13 @@
 A fifth of the shapes, drawn by a hash, judges: half of them for latent attention, experts and their exchange. Beside
 each model stands the present prediction of the library, which uses the data sheet alone, and the nearest shape of the
 fit. `python -m benchmarks silicon` judges the constants that the library ships, and those of a new fit. `python -m
-benchmarks.silicon` fits and replaces them.
+benchmarks.silicon` fits and replaces them. The first also writes `reports/silicon.json`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 from threeloops.files import replace_text
 from threeloops.hardware.measured import MEASURED_BY
-from threeloops.inner.predict.silicon import Ring, StepHost, SwitchedRing, bounds, fitted, unidentified
+from threeloops.inner.predict.silicon import StepHost, bounds, fitted, unidentified
 from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Result, Series, Unmeasured
-from benchmarks.silicon_cases import Case, cases, digest, nearest, present
+from benchmarks.silicon_cases import Case, cases, digest, nearest
+from benchmarks.silicon_intervals import INTERVALS, from_other_devices, intervals_text
+from benchmarks.silicon_report import REPORTS, errors, judged, write_report
 from benchmarks.silicon_serving import ENGINES, FITTED_ON, Points, points
 
-__all__ = ["errors", "fit", "fit_host", "judged", "judged_serving", "measure", "write"]
+__all__ = ["fit", "fit_host", "judged_serving", "measure", "write"]
 
 CONSTANTS = Path(__file__).parent.parent / "lib/threeloops/inner/predict/silicon/constants.json"
 _FITTED_ROWS = 1000
@@ -88,41 +90,15 @@ def _solved(kind: type, predict: Callable[[Any], np.ndarray], seconds: np.ndarra
     return kind(**dict(zip(names, rounded, strict=True)))
 
 
-def errors(predicted: np.ndarray, seconds: np.ndarray) -> dict[str, float]:
-    """How far predictions are from measurements: n; mean, median, 90th percentile of |p/m − 1|; median of p/m."""
-    off = np.abs(predicted / seconds - 1)
-    return {
-        "n": len(off),
-        "mean": round(float(off.mean()), 4),
-        "median": round(float(np.median(off)), 4),
-        "p90": round(float(np.quantile(off, 0.9)), 4),
-        "bias": round(float(np.median(predicted / seconds)), 4),
-    }
-
-
-def judged(case: Case, constants: Any) -> dict[str, dict[str, float]]:
-    """The errors in the fit, on held-out shapes, and of the parties beside it on the same held-out shapes."""
-    held_out = case.held_out
-    predicted = case.predict(constants, case.rows)
-    seconds = case.rows["seconds"]
-    table = {
-        "in the fit": errors(predicted[~held_out], seconds[~held_out]),
-        "held out": errors(predicted[held_out], seconds[held_out]),
-        "nearest shape": errors(nearest(case), seconds[held_out]),
-    }
-    by_sheet = present(case, case.rows.rows(held_out))
-    low, high = (np.array([getattr(one, end) for one in by_sheet]) for end in ("low", "high"))
-    table["data sheet"] = errors(low, seconds[held_out])
-    if case.work:
-        inside = (low <= seconds[held_out]) & (seconds[held_out] <= high)
-        table["data sheet"]["inside its interval"] = round(float(inside.mean()), 4)
-    return table
-
-
 def measure(about: Provenance, *, quick: bool = False) -> Result:
     """Judge every case with the library's constants and with those of a new fit. `quick`: without the fits."""
     series: list[Series] = []
-    facts: dict[str, Any] = {"errors": {}, "fitted again": {}, "on a bound": {}}
+    facts: dict[str, Any] = {
+        "errors": {},
+        "fitted again": {},
+        "on a bound": {},
+        "by kind": write_report(REPORTS)["kinds"],
+    }
     every_case = cases()
     for case in every_case:
         constants: Any = fitted(case.kind, case.device, case.variant)
@@ -150,7 +126,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         {
             **facts,
             "time per output token": judged_serving(lambda engine: fitted(StepHost, "Hopper", engine)),
-            "from H100 by data sheet alone": dict(_carried_over(every_case)),
+            "inside the interval of other devices": {} if quick else from_other_devices(),
         },
         notes=[f"times {MEASURED_BY}", "median, lowest and highest error of the held-out shapes"],
     )
@@ -165,15 +141,7 @@ def write() -> None:
     replace_text(CONSTANTS, json.dumps(table, indent=1) + "\n")  # the host is fitted to what these kernels leave
     table["StepHost"] = {"Hopper": {engine: asdict(fit_host(engine)) for engine in ENGINES}}
     replace_text(CONSTANTS, json.dumps(table, indent=1) + "\n")
-
-
-def _carried_over(every_case: Sequence[Case]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Judge the constants of an H100 on all rows of the other devices, with nothing but their data sheets."""
-    for case in every_case:
-        if case.device != "H100 SXM":
-            kind = SwitchedRing if case.kind is Ring and case.variant == "all_reduce" else case.kind
-            constants: Any = fitted(kind, "H100 SXM", case.variant)
-            yield case.name, errors(case.predict(constants, case.rows), case.rows["seconds"])
+    replace_text(INTERVALS, intervals_text())
 
 
 if __name__ == "__main__":

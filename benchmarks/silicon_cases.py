@@ -12,7 +12,8 @@ import numpy as np
 from threeloops.hardware import accelerator
 from threeloops.hardware.measured import Table, measured
 from threeloops.inner import costs
-from threeloops.inner.predict import Prediction, predict
+from threeloops.inner.predict import predict
+from threeloops.inner.predict.calibration import Calibration
 from threeloops.inner.predict.silicon import (
     CustomAllReduce,
     Decode,
@@ -50,7 +51,7 @@ from threeloops.training.collectives import (
 )
 from threeloops.training.planning.published import node
 
-__all__ = ["Case", "cases", "digest", "nearest", "present"]
+__all__ = ["Case", "Present", "cases", "digest", "nearest", "present", "records"]
 
 _WITH_SWITCH = ("H100 SXM", "H200 SXM", "B200")
 """Devices whose NVSwitch adds: it came with its third generation."""
@@ -114,8 +115,13 @@ class Case:
     parts: int = 5
 
     @property
+    def title(self) -> str:
+        """The kind of kernel in words."""
+        return _TITLES[self.kind]
+
+    @property
     def name(self) -> str:
-        return f"{_TITLES[self.kind]} {self.variant}, {self.device}"
+        return f"{self.title} {self.variant}, {self.device}"
 
     @cached_property
     def held_out(self) -> np.ndarray:
@@ -130,17 +136,35 @@ def cases() -> tuple[Case, ...]:
     return (*_products(), *_attention(), *_latent(), *_experts(), *_collectives(), *_exchanges())
 
 
-def present(case: Case, rows: Table) -> list[Prediction]:
-    """The library's predictions without the fitted models, one for each row.
+@dataclass(frozen=True)
+class Present:
+    """The library's predictions without the fitted models: by the data sheet or a closed form, and an interval.
 
-    A closed form has no interval, so its `low` and `high` are the same.
+    A closed form has no interval, so `low` and `high` are None.
     """
-    if case.work:
-        device = accelerator(case.device)
-        return [predict(case.work(row), device, dtype=case.dtype) for row in _records(rows)]
-    assert case.closed_form
-    seconds = [case.closed_form(row) for row in _records(rows)]
-    return [Prediction(value, value, 0.0, 0.0, 0.0, "memory", case.device) for value in seconds]
+
+    seconds: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+    def inside(self, measured_seconds: np.ndarray) -> float | None:
+        """The share of the measurements that the interval holds."""
+        if self.low is None or self.high is None:
+            return None
+        return float(((self.low <= measured_seconds) & (measured_seconds <= self.high)).mean())
+
+
+def present(case: Case, rows: Table) -> Present:
+    """The library's predictions of these rows without the fitted models."""
+    if not case.work:
+        assert case.closed_form
+        return Present(np.array([case.closed_form(row) for row in records(rows)]))
+    device = accelerator(case.device)
+    work = [case.work(row) for row in records(rows)]
+    made = [predict(one, device, dtype=case.dtype) for one in work]
+    by_sheet = Calibration(device.memory_bandwidth)
+    floor = [predict(one, device, dtype=case.dtype, calibration=by_sheet).low for one in work]
+    return Present(np.array(floor), np.array([one.low for one in made]), np.array([one.high for one in made]))
 
 
 def nearest(case: Case) -> np.ndarray:
@@ -157,7 +181,8 @@ def digest(*key: object) -> int:
     return hashlib.sha256(text.encode()).digest()[0]
 
 
-def _records(rows: Table) -> list[Row]:
+def records(rows: Table) -> list[Row]:
+    """The rows as dictionaries by column."""
     return [dict(zip(rows.columns, values, strict=True)) for values in zip(*rows.columns.values(), strict=True)]
 
 

@@ -17,8 +17,9 @@ from threeloops.inner.predict.silicon.experts import (
 from threeloops.inner.predict.silicon.experts.exchange import _missed
 from threeloops.inner.predict.silicon.experts.routing import ROWS
 
-from benchmarks.silicon import fit, judged
+from benchmarks.silicon import fit
 from benchmarks.silicon_cases import cases
+from benchmarks.silicon_report import judged
 
 H100 = sheet("H100 SXM")
 DEMANDED = 0.15
