@@ -296,7 +296,7 @@ def _experts_work(element: int, row: Row) -> costs.Work:
     active = min(row["num_experts"] / row["moe_ep_size"], max(1.0, chosen))
     matrices = 3 * row["hidden_size"] * row["inter_size"]
     moved = element * (active * matrices + 2 * row["num_tokens"] * row["hidden_size"])
-    return costs.Work(float(moved), float(2 * chosen * matrices))
+    return costs.Work(float(moved), float(2 * chosen * matrices), "experts")
 
 
 def _collectives() -> Iterator[Case]:

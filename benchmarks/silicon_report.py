@@ -13,7 +13,7 @@ from threeloops.inner.predict.silicon import Ring, SwitchedRing, fitted, unident
 
 from benchmarks.silicon_cases import Case, cases, nearest, present
 
-__all__ = ["REPORTS", "document", "errors", "judged", "write_report"]
+__all__ = ["REPORTS", "document", "errors", "judged", "markdown", "write_report"]
 
 REPORTS = Path(__file__).parent.parent / "reports"
 
@@ -25,6 +25,8 @@ _PARTIES = {
     "nearest shape": "nearest neighbour",
 }
 """The parties of `judged`, and how the document calls them."""
+_BESIDE = ("present predictor", "nearest neighbour")
+_DEVICES = ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200", "L40S")
 _COLUMNS = {"n": "n", "mean": "MAPE", "p90": "p90", "bias": "bias", "inside its interval": "inside its interval"}
 
 
@@ -102,6 +104,28 @@ def write_report(folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     replace_text(folder / "silicon.json", json.dumps(made, indent=1) + "\n")
     return made
+
+
+def markdown(made: dict[str, Any]) -> str:
+    """The held-out errors as the table of `docs/predictions.md`: a row per kind and variant, a column per device."""
+    kernels: dict[str, Any] = made["kernels"]
+    lines = [
+        f"| kernel | {' | '.join(_DEVICES)} | data sheet or closed form | nearest shape | inside `predict()` |",
+        f"|---|{'--:|' * len(_DEVICES)}--:|--:|--:|",
+    ]
+    for title in dict.fromkeys(name.rpartition(", ")[0] for name in kernels):
+        members = {device: kernels[f"{title}, {device}"] for device in _DEVICES if f"{title}, {device}" in kernels}
+        ours = [f"{members[device]['held-out']['MAPE']:.1%}" if device in members else "" for device in _DEVICES]
+        beside = [_ends([of[party]["MAPE"] for of in members.values()]) for party in _BESIDE]
+        shares = [of["present predictor"].get("inside its interval") for of in members.values()]
+        inside = "" if None in shares else _ends(shares)
+        lines.append(f"| {title} | {' | '.join(ours)} | {' | '.join(beside)} | {inside} |")
+    return "\n".join(lines) + "\n"
+
+
+def _ends(shares: list[float]) -> str:
+    low, high = (f"{end:.0%}" for end in (min(shares), max(shares)))
+    return low if low == high else f"{low} … {high}"
 
 
 def _by_kind(kernels: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ __all__ = ["Work", "require_positive"]
 class Work:
     """Bytes moved and floating-point operations done. `a + b` does both, `3 * a` does it three times.
 
-    `kind` names the operation if it has one: "product", "attention" or "decoding".
+    `kind` names the operation if it is one: "product", "attention", "decoding" or "experts" (a layer of them).
     """
 
     bytes: float
