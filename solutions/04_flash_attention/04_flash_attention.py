@@ -1008,9 +1008,8 @@ debrief(
 # - No tile has more elements than the largest of block_m · block_n, block_m · head_dim and block_n · head_dim; a program holds
 #   at most 32 times as many at one time.
 #
-# Write the summary's beginning, the loop over the keys from `lo` on and before `hi`, and the launch, in two steps: first keys
-# that fill all tiles, then the ragged end. The kernel already loads its queries, and stores a / s and m + log(s). The bytes that a
-# kernel moves are graded only once its values are right.
+# The kernel loads q, and stores a / s and m + log(s). Write what lies between, and the launch: first for keys that fill
+# all tiles, then with the ragged end. Bytes are graded only once the values are right.
 
 
 # %% tags=["demo"]
@@ -1219,8 +1218,8 @@ predict(
 #
 # **Sliding window**, as in Mistral 7B ([Jiang et al. 2023](https://arxiv.org/abs/2310.06825)). The work falls from N²/2 to N·w only if
 # the loop also begins late. *Example.* 48 tokens, window 10, blocks of 16 × 16. The last block begins with query 32, which
-# sees keys 23 to 32. Key 23 lies in tile 1. The loop takes two steps, at 16 and at 32. In the first one, query 41 and those after
-# it see nothing at all.
+# sees keys 23 to 32. Key 23 lies in tile 1. The loop takes two steps, at 16 and 32. In the first, query 41 and later ones
+# see nothing at all.
 #
 # **Grouped-query attention.** Several query heads share one head of keys and values: head h uses key head h // group, where
 # group = heads / kv_heads. *Example.* Batch 2, 4 heads on 2, flattened: query heads 0 to 7, key heads 0 to 3. Flat head 5 is head 1
@@ -1834,8 +1833,8 @@ debrief(
 #
 # At work you call `torch.nn.functional.scaled_dot_product_attention`, which picks a fused kernel. For other masks,
 # **FlexAttention** takes the mask as a Python function of indices, and generates a kernel. `create_block_mask` finds out once
-# which tiles hold a visible pair; the kernel visits only those, and masks only the partly visible ones. It is exercise 1,
-# done for any mask. The next cell does it for a window.
+# which tiles hold a visible pair; the kernel visits only those, and masks only the partly visible ones. It is exercise 1
+# for any mask; the next cell does it for a window.
 #
 # On Blackwell the tensor cores are 2.25 times as fast as on Hopper, but exponentials are not. So FlashAttention-4 ([Zadouri et
 # al. 2026](https://arxiv.org/abs/2603.05451)) computes a part of them as polynomials, on other units, and corrects the old sums only

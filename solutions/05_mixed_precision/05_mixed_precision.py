@@ -159,7 +159,8 @@ show.figure(
 #
 # `decode(codes, format) -> np.ndarray` returns the exact values of codes as float64, in the shape of `codes`.
 #
-# - `codes` is an array of any shape and any integer dtype, such as `uint8`. It is not changed.
+# - `codes` is an array of any shape and any integer dtype, such as `uint8`; int64 can hold its
+#   values. It is not changed.
 # - `format` has `exponent_bits`, `mantissa_bits`, `infinities`, and the properties `bits` and `bias`.
 # - Zero has a sign too: the code with only the sign bit set is −0.0.
 # - If a code is negative or has more bits than the format, raise a `ValueError` that contains `code = ` and the code in
@@ -271,8 +272,6 @@ with check("decode", "the values of codes", part="values", hidden="other formats
 with check("decode", "codes that do not exist", part="errors", hidden="other formats"):
     check.raises(ValueError, decode, np.array([3, 256]), E5M2, names="code = 256")
     check.raises(ValueError, decode, np.array([5, -1]), FLOAT16, names="code = -1")
-    largest = np.array([2**64 - 1], dtype=np.uint64)
-    check.raises(ValueError, decode, largest, E5M2, names="code = 18446744073709551615")
     check.accepts(decode, np.array([0, 255]), E5M2)
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, decode, np.array([[0, 70000]]), BFLOAT16, names="code = 70000")
@@ -557,8 +556,7 @@ term("subnormal number")
 #
 # Most weights and activations are not far from 1, but gradients can be very small: averaging over a batch divides each
 # sample's gradient by the batch size, and layers on the way back multiply it by small numbers. The next cell trains a small
-# convolutional network on images of handwritten digits, in float32 (about ten seconds), and collects its gradients. What would
-# float16 do to them?
+# convolutional network on images of handwritten digits, in float32 (about ten seconds). What would float16 do to its gradients?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from torch import nn
@@ -958,7 +956,7 @@ else:
 #
 # `lost(weights, updates) -> Tensor[bool]` says which updates have no effect.
 #
-# - `weights` is float16 or bfloat16 and `updates` float32, of the same shape. Neither is changed.
+# - `weights` is finite, float16 or bfloat16, and `updates` float32, of the same shape. Neither is changed.
 # - True where the update is not zero, and the float32 sum of weight and update, rounded once to the dtype of `weights`, is the
 #   weight itself. A sum too large for that dtype becomes infinite.
 # - If the shapes differ, raise a `ValueError` that contains both, such as `(3, 3)` and `(3,)`.
@@ -1004,7 +1002,6 @@ with check("lost", "updates without effect", part="values", hidden="other weight
         (1.0, 2.0**-8 + 2.0**-30, True, "the float32 sum lies half-way: a float64 sum lies above"),
         (2.0**-40, 2.0**-41, False, "the sum is half as large again: tiny numbers are not equal because they are near"),
         (1.0, math.inf, False, "the sum is infinite"),
-        (math.inf, 1.0, True, "the sum is infinite, as the weight is"),
     ):
         is_lost(weight, update, torch.bfloat16, expected, cause)
     for weight, update, expected, cause in (
