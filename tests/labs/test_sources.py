@@ -88,7 +88,7 @@ POINTS = {
     "08_collectives": {
         "sum_through_rank_0": 15,
         "reduce_scatter": 25,
-        "all_gather": 20,
+        "doubling_all_reduce": 20,
         "choose_algorithm": 14,
         "fit_link": 6,
         "hierarchical_all_reduce": 20,
