@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         expert_load,
     )
     from threeloops.lab.drawings.training.failures import draw_log, draw_new_parts, travelling
-    from threeloops.lab.drawings.training.microbatches import draw_flight
+    from threeloops.lab.drawings.training.microbatches import draw_flight, timeline_of
     from threeloops.lab.drawings.training.power_cut import draw_power_cut, power_cuts
     from threeloops.lab.drawings.training.ring import draw_ring, ring_steps
 else:
@@ -29,5 +29,5 @@ __all__ = [
     "Layer", "block_maps", "draw_block_map", "draw_buckets", "draw_day", "draw_degrees", "draw_dropped",
     "draw_exchange", "draw_expert_load", "draw_flight", "draw_log", "draw_new_parts", "draw_power_cut", "draw_ring",
     "draw_roll_over", "draw_steps", "expert_load", "fill_buckets", "power_cuts", "ring_steps", "roll_over",
-    "travelling",
+    "timeline_of", "travelling",
 ]  # fmt: skip
