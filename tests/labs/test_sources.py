@@ -111,13 +111,11 @@ POINTS = {
         "choose_stage": 10,
     },
     "11_tensor_and_expert_parallel": {
-        "parallel_mlp": 16,
-        "conjugates": 18,
-        "cut_attention": 16,
-        "choose_experts": 10,
-        "keep_within_capacity": 12,
-        "expert_layer": 18,
-        "choose_degree": 10,
+        "parallel_mlp": 20,
+        "conjugates": 22,
+        "cut_attention": 20,
+        "keep_within_capacity": 15,
+        "expert_layer": 23,
     },
     "12_pipeline_parallel": {
         "microbatches_for": 10,
