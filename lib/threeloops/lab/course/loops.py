@@ -55,7 +55,7 @@ _LABS = (
     Lab(14, "elastic_training", "Elastic training", "What does a failure cost?", "training", checks=10),
     Lab(15, "decode_path", "The decode path", "What does one token cost?", "product", checks=14),
     Lab(16, "continuous_batching", "Continuous batching", "Which requests run next?", "product", checks=12),
-    Lab(17, "production_service", "A production service", "What breaks under load?", "product", checks=17),
-    Lab(18, "serving_fleet", "A serving fleet", "How many replicas, and when?", "product", checks=15),
+    Lab(17, "production_service", "A production service", "What breaks under load?", "product", checks=14),
+    Lab(18, "serving_fleet", "A serving fleet", "How many replicas, and when?", "product", checks=14),
     Lab(19, "capstone_plan", "The plan", "Can you plan all of it?", "product", checks=13),
 )  # fmt: skip
