@@ -1307,14 +1307,14 @@ with check("paged_attention", "attention over scattered keys", part="values", hi
         cause = cause_of(got[0], torch.tensor(expected), {words: torch.tensor(wrong) for words, wrong in slips.items()})
         check.close(got[0], expected, rtol=1e-4, what=f"result for {case}", hint=cause)
 
-    log3 = 1.0986123
+    rest, log9 = [0.0] * 15, 2.1972246
     weighs(
-        [[14.0, 0.0, 0.0, 4.0]],
-        [[2.0, 0.0, 0.0, 0.0]],
-        [[[0.0] * 4], [[log3, 0.0, 0.0, 0.0]]],
-        [[[8.0, 0.0, 0.0, 4.0]], [[16.0, 0.0, 0.0, 4.0]]],
-        {"the scores are not divided by √head_dim": [[15.2, 0.0, 0.0, 4.0]]},
-        "q · k = 0 and 2 ln 3, head_dim 4: the weights are 1/4 and 3/4",
+        [[14.0, *rest]],
+        [[2.0, *rest]],
+        [[[0.0, *rest]], [[log9, *rest]]],
+        [[[8.0, *rest]], [[16.0, *rest]]],
+        {"the scores are not divided by √head_dim": [[15.902439, *rest]]},
+        "q · k = 0 and 4 ln 3, head_dim 16: the weights are 1/4 and 3/4",
     )
     for first, second, expected in ((0.0, 2000.0, 16.0), (-2000.0, -2000.0, 12.0)):
         weighs(
