@@ -1000,6 +1000,7 @@ with check("lost", "updates without effect", part="values", hidden="other weight
         (1.0, -1.5 * 2.0**-9, False, "below 1 the numbers lie twice as close: this is more than half-way"),
         (1.0, 2.0**-8 + 2.0**-17, False, "the sum is just past half-way: an update rounded to 16 bits first is not"),
         (2.0**-40, 2.0**-41, False, "the sum is half as large again: tiny numbers are not equal because they are near"),
+        (1.0, -2.0, False, "the sum is −1"),
         (1.0, math.inf, False, "the sum is infinite"),
     ):
         is_lost(weight, update, torch.bfloat16, expected, cause)
@@ -1394,6 +1395,7 @@ with check("next_delayed", "zeros, tiny numbers, infinities", part="limits", hid
         )
 
     after_amax(Delayed(7.0), 0.0, 16, Delayed(7.0, (0.0,)))
+    after_amax(Delayed(7.0, (0.0,)), 0.0, 16, Delayed(7.0, (0.0, 0.0)))
     after_amax(Delayed(7.0, (2.0,)), 0.0, 16, Delayed(224.0, (2.0, 0.0)))
     after_amax(Delayed(), 1e-40, 16, Delayed(LARGEST_SCALE, (9.99994610111476e-41,)))
     scale = 1.4887353552791058e38  # 448 / 2⁻¹²⁰ is infinite in float32, a quarter of it is not
