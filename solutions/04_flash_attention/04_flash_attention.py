@@ -859,8 +859,8 @@ with check("merging", "summaries of blocks, merged in any order", part="values",
         blocks = [summed(scores[:, i : i + 3] + shift, values[i : i + 3]) for i in (0, 3)]
         finished(joined(*blocks), out, lse + shift, f"scores {shift:+,.0f} larger")
     faint = summed(wide([[-1e35, -1e35]]), wide([[1.0], [3.0]]))
-    finished(faint, wide([[2.0]]), wide([-1e35]), "two keys that score −10³⁵")
     finished(joined(faint, faint), wide([[2.0]]), wide([-1e35]), "two blocks of keys that score −10³⁵")
+    finished(faint, wide([[2.0]]), wide([-1e35]), "two keys that score −10³⁵")
     apart = [summed(scores[:, :3] - shift, values[:3]) for shift in (1000.0, -1000.0)]
     alone = wide([[1.420512484720, 1.575210382604], [1.0, 0.019945063437]])
     logs = wide([1002.407605964444, 1005.013385901721])
