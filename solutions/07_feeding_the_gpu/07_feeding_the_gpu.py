@@ -1554,7 +1554,10 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
     )
     bare = [Sample("d/", {"x": b"1"}), Sample("d/a", {"": b"2"})]
     reads(
-        bare, member("d/.x", b"1") + member("d/a.", b"2") + end, "d-.x and d-a.", "either side of the dot may be empty"
+        bare,
+        member("d/.x", b"1") + member("d/a.", b"2") + end,
+        "names with nothing on one side of the dot",
+        "either side of the dot may be empty",
     )
     other = member("a.x", b"abc", also=[(100, b"0000600"), (136, b"14524600000 "), (257, b"ustar  "), (345, b"folder")])
     reads(abc, other + end, "a header with other fields filled in", "look at name, size, checksum and type only")
