@@ -395,6 +395,7 @@ animate(
     ring_steps(4),
     seconds=1.8,
     caption="A ring all-reduce of four ranks: partial sums (blue) grow on their way, complete ones (green) are passed on.",
+    still=2,
 )
 term("ring all-reduce")
 predict(

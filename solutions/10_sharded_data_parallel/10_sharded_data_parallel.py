@@ -1461,6 +1461,7 @@ animate(
     seconds=0.9,
     caption="A step of FSDP on 4 ranks: units (what is gathered at once, here a layer) are gathered and freed, one ahead. "
     "The last one stays whole from forward to backward, as in some implementations",
+    still=UNITS + 2,
 )
 debrief(
     "forward_prefetched",
