@@ -136,18 +136,15 @@ def _ddp(start: Any, parts: Mapping[str, Any], width: int) -> Any:
 def _stage_1(start: Any, parts: Mapping[str, Any], width: int) -> Any:
     import torch
 
-    flat = torch.cat([weight.flatten() for weight in start])
-    weights = [torch.nn.Parameter(piece.view(width, width)) for piece in flat.split(width**2)]
-    gradient = torch.zeros_like(flat)
-    for weight, piece in zip(weights, gradient.split(width**2), strict=True):
-        weight.grad = piece.view(width, width)
-    update = parts["zero_1"](flat, torch.optim.Adam, lr=1e-3, foreach=False)
+    weights = [torch.nn.Parameter(weight) for weight in start]
+    updates = [parts["zero_1"](each.data.view(-1), torch.optim.Adam, lr=1e-3, foreach=False) for each in weights]
 
     def step(x: "torch.Tensor", y: "torch.Tensor") -> float:
-        gradient.zero_()
         loss = _loss(weights, x, y)
         loss.backward()
-        update(gradient)
+        for weight, update in zip(weights, updates, strict=True):
+            update(weight.grad.flatten())
+            weight.grad = None
         return float(loss.detach())
 
     return step
