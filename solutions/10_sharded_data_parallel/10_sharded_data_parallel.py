@@ -124,14 +124,22 @@ def batches_for_ranks(rows, width, seed):
 # What the test cells share: programs that run on every rank.
 
 
-def alive(least, parameters=()):
-    """How many storages of at least `least` bytes the tensors of this process share, those of `parameters` left out."""
+def alive(least, most, parameters=()):
+    """How many storages of at least `least` bytes the tensors of this process share, those of `parameters` left out. If
+    these are more than `most`, Python first collects what nobody can reach."""
     gradients = [parameter.grad for parameter in parameters]
     left_out = {parameter.untyped_storage().data_ptr() for parameter in parameters}
-    tensors = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    for collect in (False, True):
+        if collect:
+            gc.collect()
+        tensors = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
+        sizes = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+        count = sum(size >= least and place not in left_out for place, size in sizes.items())
+        del tensors
+        if count <= most:
+            break
     del gradients
-    return sum(size >= least and place not in left_out for place, size in storages.items())
+    return count
 
 
 def updated(zero_1, weights, optimizer, options, steps):
@@ -199,10 +207,10 @@ def reduced_large(shard_gradients, width, layers):
     x = ask("batch", 0)
     for layer in model:
         x = layer(x)
-        x.register_hook(lambda _: counts.append(alive(4 * width**2, parameters)))  # before this layer's backward
+        x.register_hook(lambda _: counts.append(alive(4 * width**2, 2, parameters)))  # before this layer's backward
     x.sum().backward()
     pieces, places = finish(), ask("places")
-    counts.append(alive(4 * width**2, parameters))
+    counts.append(alive(4 * width**2, 0, parameters))
     return {name: piece[places] for name, piece in pieces.items()}, counts
 
 
@@ -228,10 +236,10 @@ def chained_large(sharded_linear, width, layers):
     counts = []
     for piece in pieces:
         x = sharded_linear(x, piece, width)
-        counts.append(alive(4 * width**2))
-        x.register_hook(lambda _: counts.append(alive(4 * width**2)))  # before this layer's backward
+        counts.append(alive(4 * width**2, 0))
+        x.register_hook(lambda _: counts.append(alive(4 * width**2, 0)))  # before this layer's backward
     x.sum().backward()
-    counts.append(alive(4 * width**2))
+    counts.append(alive(4 * width**2, 0))
     places = ask("places")
     return [x.detach(), first.grad, *(each.grad[places] for each in pieces)], counts
 
@@ -260,7 +268,7 @@ def gathered_large(forward_prefetched, x, layers):
     counts = []
 
     def use(layer, whole, x):
-        counts.append(alive(whole.numel() * whole.element_size()))
+        counts.append(alive(whole.numel() * whole.element_size(), 2))
         return whole.view(width, width) @ x
 
     return forward_prefetched(pieces, use, x), counts
