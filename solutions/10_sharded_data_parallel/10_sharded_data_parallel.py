@@ -417,7 +417,7 @@ show.figure(plot, "Four GPUs hold the same parameters, gradients and optimizer s
 # `state_bytes(parameters, ranks, stage, mixed) -> States` returns the bytes on rank 0, between backward and step, as
 # `States(parameters=…, gradients=…, optimizer=…)`.
 #
-# - What the stage cuts has ⌈P/N⌉ elements, and the rest has all P. All bytes are integers.
+# - Count ⌈P/N⌉ elements for each part that the stage cuts, and P for each that it does not. All bytes are integers.
 # - `mixed` is True for mixed precision, and False for float32.
 # - A `stage` other than 0 to 3, or `ranks` below 1, raises a `ValueError` with its name and value, as in `stage = 4`.
 
@@ -1507,7 +1507,8 @@ debrief(
 #
 # Stages 1 and 2 send what DDP sends, and hold less. (The price of stage 2 appears with several microbatches per step, as section 3
 # says.) Stage 3 holds the least, and sends 1.5 times as much. Freed memory has a use: a larger batch per GPU, which spreads the
-# communication over more samples. To keep it simple, leave the overlap out. For P parameters in mixed precision on N GPUs with a link of β bytes/s:
+# communication over more samples. To keep it simple, leave the overlap out. For P parameters in mixed precision on N GPUs with
+# a link of β bytes/s:
 #
 # - A GPU's batch is the largest integer number of samples that fits beside its model states.
 # - A step takes batch · seconds per sample + f · (N − 1)/N · 2P/β, where f is 2, and 3 in stage 3.
