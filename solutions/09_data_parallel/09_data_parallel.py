@@ -1562,7 +1562,9 @@ calibration()
 # The script calls `torch.cuda.set_device(LOCAL_RANK)` and `dist.init_process_group()`, and wraps the model in
 # `DistributedDataParallel`. Its buckets and its overlap are what you have built. `find_unused_parameters=True` tolerates what
 # your `finish` rejects (`static_graph=True` looks for such parameters in the first step only), and
-# `gradient_as_bucket_view=True` saves the copies that yours makes. A `DistributedSampler` gives each rank its part of the data, and needs `set_epoch` for a new order in each epoch.#
+# `gradient_as_bucket_view=True` saves the copies that yours makes. A `DistributedSampler` gives each rank its part of the data, and needs
+# `set_epoch` for a new order in each epoch.
+#
 # ## What to remember
 #
 # - If all ranks start equal and apply the mean gradient, they train as one process with N times the batch.

@@ -190,7 +190,8 @@ def _overlap(model: "torch.nn.Module", buckets: Sequence[Sequence[str]]) -> Call
         number = place[name]
         arrived[number] += 1
         if arrived[number] == len(buckets[number]):
-            flat = torch.cat([parameters[each].grad.reshape(-1) for each in buckets[number]]) / dist.get_world_size()
+            gradients = [parameters[member].grad.reshape(-1) for member in buckets[number]]
+            flat = torch.cat(gradients) / dist.get_world_size()
             under_way.append((buckets[number], flat, dist.all_reduce(flat, async_op=True)))
 
     for name in place:

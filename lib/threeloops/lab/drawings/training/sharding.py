@@ -1,4 +1,4 @@
-"""What ZeRO holds, sends and earns, in pictures, and a small model that trains with each stage."""
+"""Pictures of what each stage of ZeRO holds, sends and earns, and a small model that trains with each stage."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ def draw_rates(billion_parameters: float, ranks: int, gpu_gb: float, gb_per_seco
         batch = math.floor((gpu_gb - held) / 2)
         seconds = batch * 0.5 + bytes_sent([size], ranks, stage)[0] / 1e9 / gb_per_second
         rates.append(ranks * batch / seconds if batch >= 1 else 0.0)
-        said = f"{batch} samples per GPU in {seconds:.2f} s" if batch >= 1 else "does not fit"
-        axes.text(rates[-1], stage, f" {rates[-1]:.1f}/s: {said}" if rates[-1] else f" {said}", va="center")
+        label = f"{batch} samples per GPU in {seconds:.2f} s" if batch >= 1 else "does not fit"
+        axes.text(rates[-1], stage, f" {rates[-1]:.1f}/s: {label}" if rates[-1] else f" {label}", va="center")
         axes.text(
             -0.02,
             stage,
@@ -137,7 +137,7 @@ def _stage_1(start: Any, parts: Mapping[str, Any], width: int) -> Any:
     import torch
 
     weights = [torch.nn.Parameter(weight) for weight in start]
-    updates = [parts["zero_1"](each.data.view(-1), torch.optim.Adam, lr=1e-3, foreach=False) for each in weights]
+    updates = [parts["zero_1"](weight.data.view(-1), torch.optim.Adam, lr=1e-3, foreach=False) for weight in weights]
 
     def step(x: "torch.Tensor", y: "torch.Tensor") -> float:
         loss = _loss(weights, x, y)
