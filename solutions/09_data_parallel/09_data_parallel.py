@@ -1482,7 +1482,7 @@ def own_ddp(parts, steps=3):
     names, sizes = zip(*[(name, p.nbytes) for name, p in model.named_parameters()], strict=True)
     cut = parts["assign_buckets"](list(sizes), 2**19, 2**19)
     finish = parts["overlap"](model, [[names[index] for index in bucket] for bucket in cut])
-    optimizer, seconds, x = torch.optim.SGD(model.parameters(), lr=2.0), [], batch_of(dist.get_rank(), 4, 256)
+    optimizer, seconds, x = torch.optim.SGD(model.parameters(), lr=0.1), [], batch_of(dist.get_rank(), 4, 256)
     for step in range(steps):
         advance_to(0.1 * (step + 1))
         optimizer.zero_grad()
@@ -1498,7 +1498,7 @@ def own_ddp(parts, steps=3):
 def of_one(steps=3):
     """The same on one process with all rows."""
     model, x = Net([256] * 9), torch.cat([batch_of(rank, 4, 256) for rank in range(4)])
-    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
         mean_square(model(x)).backward()
