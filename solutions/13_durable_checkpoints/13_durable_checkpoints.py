@@ -649,7 +649,7 @@ debrief(
 #   just that name. Earlier steps stay as they are, and nothing else is
 #   left.
 # - Whenever the power fails, `latest` leads to all files of the step before (or does not exist, before the first), or to all
-#   of this one. Once the call has returned, only to this one.
+#   of this one. After the call returns, `latest` must name this step.
 # - A power cut may have left a part of this step's folder, to which `latest` does not point, and the program saves
 #   that step again, perhaps with other files. The step that `latest` names is never saved again. Nothing of the old
 #   part may stay.
