@@ -646,8 +646,7 @@ debrief(
 # `save_step(folder, step, files)` saves `files`, a dictionary of bytes by name.
 #
 # - Afterwards they are in `folder_of(step)` inside `folder`, alone (`folder_of(2)` is `"step-2"`), and the file `latest` holds
-#   just that name. Earlier steps stay as they are, and nothing else is
-#   left.
+#   just that name. Earlier steps stay as they are, and nothing else is left.
 # - Whenever the power fails, `latest` leads to all files of the step before (or does not exist, before the first), or to all
 #   of this one. After the call returns, `latest` must name this step.
 # - A power cut may have left a part of this step's folder, to which `latest` does not point, and the program saves
@@ -1059,12 +1058,12 @@ debrief(
 # `BackgroundSaver(write)` has two methods. How the thread starts is given; write the rest.
 #
 # - `save(step, state)` copies `state`, a dictionary of CPU tensors, and returns. Some are parameters: `detach()` them, so
-#   that the copies have no gradients. `write(step, copy)` runs in a thread: one write at a time, in order. If the write before is not done, `save` waits for it *before it copies*,
-#   because there is one copy only: all saves copy into the tensors that the first one made (names, types and shapes
-#   do not change).
+#   that the copies have no gradients. `write(step, copy)` runs in a thread: one write at a time, in order. If the write
+#   before is not done, `save` waits for it *before it copies*, because there is one copy only: all saves copy into the
+#   tensors that the first one made (names, types and shapes do not change).
 # - `wait()` returns when the last write is done.
-# - If `write` raised any exception, the next `save` or `wait` raises an error that contains its message, once. A `save` that raises saves
-#   nothing; the one after it works again.
+# - If `write` raised any exception, the next `save` or `wait` raises an error that contains its message, once. A `save`
+#   that raises saves nothing; the one after it works again.
 
 # %% tags=["demo"]
 myth("ft-3")
@@ -1498,7 +1497,7 @@ def draw_clicked(**clicked):
     bad = len(report.bad)
     verdict = f"{bad} of {report.states} states are bad" if bad else "safe" + ", but one is superfluous" * bool(needed)
     moments = power_cuts(record, load_newest, {"model": b"old"}, {"model": content(700, 3)})
-    return draw_power_cut(moments, len(moments) - 1, f"{len(syncs)} fsyncs: {verdict}")
+    return draw_power_cut(moments, len(moments) - 1, f"{len(syncs)} fsync{'s' * (len(syncs) != 1)}: {verdict}")
 
 
 explore(
