@@ -33,8 +33,8 @@ else:
     import_on_demand(__name__)
 
 __all__ = [
-    "Layer", "block_maps", "draw_accounts", "draw_block_map", "draw_buckets", "draw_chunks", "draw_day",
-    "draw_degrees", "draw_delay", "draw_dropped", "draw_exchange", "draw_expert_load", "draw_flight", "draw_log",
-    "draw_new_parts", "draw_power_cut", "draw_ring", "draw_roll_over", "draw_steps", "expert_load", "fill_buckets",
-    "log_account", "power_cuts", "ring_steps", "roll_over", "timeline_of", "travelling",
+    "Layer", "block_maps", "draw_accounts", "draw_block_map", "draw_buckets", "draw_chunks", "draw_day", "draw_degrees",
+    "draw_delay", "draw_dropped", "draw_exchange", "draw_expert_load", "draw_flight", "draw_log", "draw_new_parts",
+    "draw_power_cut", "draw_ring", "draw_roll_over", "draw_steps", "expert_load", "fill_buckets", "log_account",
+    "power_cuts", "ring_steps", "roll_over", "timeline_of", "travelling",
 ]  # fmt: skip
