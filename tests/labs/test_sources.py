@@ -124,12 +124,11 @@ POINTS = {
         "choose_plan": 14,
     },
     "13_durable_checkpoints": {
-        "replace_file": 20,
-        "save_step": 18,
-        "newest_whole": 18,
-        "BackgroundSaver": 18,
-        "capture": 16,
-        "place_syncs": 10,
+        "replace_file": 22,
+        "save_step": 20,
+        "newest_whole": 20,
+        "BackgroundSaver": 20,
+        "capture": 18,
     },
     "14_elastic_training": {
         "best_interval": 24,
