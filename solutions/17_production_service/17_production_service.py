@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: What breaks under load?
-#     minutes: 180
+#     minutes: 195
 #     withholds: [threeloops.product.service, threeloops.product.loadgen, threeloops.product.batching, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -435,7 +435,9 @@ def draw_loop(frame):
 
 
 with reveal("late"):
-    animate(draw_loop, range(1, 29, 1), seconds=0.5, caption="Five requests to the sample server, in steps of 10 ms")
+    animate(
+        draw_loop, range(1, 29), seconds=0.5, caption="Five requests to the sample server, in steps of 10 ms", still=13
+    )
 
 # %% [markdown]
 # Averages hide the tail, the slowest requests, so services report percentiles. A fleet reports them as a *histogram*: for each
