@@ -842,6 +842,7 @@ with check("break_even", "where the two cost the same", part="values", hidden="o
     }
     breaks_even(0.678405631659, worked, 40_000, 4, 4_000, 0.3, 1.3, 0.10, 2.50)
     breaks_even(1.15405251142, {}, 40_000, 2, 4_000, 0.3, 1.3, 0.10, 2.50)
+    breaks_even(4.00793378995, {}, 40_000, 0.5, 4_000, 0.3, 1.3, 0.10, 2.50)
     breaks_even(0.0942219880576, {}, 30_000, 5, 0, 0.2, 1.0, 0.25, 8.00)
     breaks_even(2.28310502283, {}, 60_000, 3, 9_000, 0.0, 1.0, 0.05, 1.50)
     breaks_even(3.92694063927, {}, 5_000, 4, 0, 0.5, 1.5, 0.50, 0.60)
@@ -1234,6 +1235,7 @@ with check("answer", "what is refused", part="refusals", hidden="other asks"):
 
     refuses(replace(SEVENTY, days=30, budget=1.1e6), SEVENTY_ROWS, 35.31525, 1_133_737)
     refuses(replace(SEVENTY, days=30, budget=1.0e6), SEVENTY_ROWS, None, 1_133_737)
+    refuses(replace(SEVENTY, budget=1.0e6), SEVENTY_ROWS, None, 1_084_884)
     refuses(replace(SEVENTY, days=5), SEVENTY_ROWS, 9.22637, None)
     refuses(replace(SEVENTY, days=5, budget=1e5), SEVENTY_ROWS, None, None)
     refuses(replace(SEVENTY, model=LLAMA_405B, nodes=(1, 2), days=1e4, budget=1e12), [], None, None)
