@@ -7,7 +7,7 @@ import asyncio
 import math
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,7 @@ class _Replica:
 
     async def run(self) -> Served:
         self.server = self.pieces.Server(self.model, 16, 0.010)
-        clients = []
+        clients: list[Coroutine[Any, Any, None]] = []
         for rate, name in ((60.0, "many"), (60.0, "greedy")):
             at = 0.0
             while True:
