@@ -25,6 +25,7 @@ from benchmarks.silicon_cases import Case, cases, digest, nearest
 from benchmarks.silicon_intervals import INTERVALS, from_other_devices, intervals_text
 from benchmarks.silicon_report import REPORTS, errors, judged, write_report
 from benchmarks.silicon_serving import ENGINES, FITTED_ON, Points, points
+from benchmarks.silicon_training import judged_training
 
 __all__ = ["fit", "fit_host", "judged_serving", "measure", "write"]
 
@@ -126,6 +127,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         {
             **facts,
             "time per output token": judged_serving(lambda engine: fitted(StepHost, "Hopper", engine)),
+            "training runs": judged_training(),
             "inside the interval of other devices": {} if quick else from_other_devices(),
         },
         notes=[f"times {MEASURED_BY}", "median, lowest and highest error of the held-out shapes"],
