@@ -30,6 +30,17 @@ def test_the_page_shows_its_errors(report):
     assert shown.strip() == markdown(report).strip()
 
 
+def test_the_readme_names_the_best_and_the_worst(report):
+    def ends(kind):
+        errors = [100 * of["held-out"]["MAPE"] for of in report["kernels"].values() if of["kind"].startswith(kind)]
+        return f"{min(errors):.0f} to {max(errors):.0f}%"
+
+    text = " ".join((PAGE.parents[1] / "README.md").read_text().split())
+    worst = max(of["held-out"]["MAPE"] for of in report["kernels"].values())
+    assert f"products are {ends('product')} off, attention {ends('attention')}, and" in text
+    assert f"the worst kernels](docs/predictions.md) {worst:.0%}." in text
+
+
 def test_each_party_has_its_errors(report):
     for name, kernel in report["kernels"].items():
         for party in ("in-sample", "held-out", "present predictor", "nearest neighbour"):
