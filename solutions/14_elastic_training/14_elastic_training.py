@@ -1347,7 +1347,8 @@ if parts := together("train", "who_hangs"):
 # - After a loss, the group, a rank's place and the divisor change together.
 # - In a hang, look for the rank that others wait for and that waits for nobody.
 #
-# The deep dives (`14_elastic_training_dives.ipynb`) have torchrun, Slurm, silent corruption, canaries, and early deaths.
+# The deep dives (`14_elastic_training_dives.ipynb`) have torchrun, Slurm, sharded
+# states, hot spares, silent corruption, canaries, and early deaths.
 #
 # ## Reflection
 #

@@ -384,11 +384,14 @@ with check("CachedAttention", "what new tokens see", part="values", hidden="othe
     def causal(query, key):
         return key <= query
 
-    def grows(batch, chunks, heads, kv_heads, head_dim, seed):
+    def grows(batch, chunks, heads, kv_heads, head_dim, seed, huge=False):
+        """With `huge`, queries are −128 and keys 128, so that all scores are equal and far below 0."""
         tokens = [
             drawn(batch, sum(chunks), count * head_dim, seed=seed + place)
             for place, count in enumerate((heads, kv_heads, kv_heads))
         ]
+        if huge:
+            tokens[:2] = [torch.full_like(each, 128.0 * sign) for each, sign in zip(tokens, (-1, 1), strict=False)]
         attention, start = CachedAttention(kv_heads), 0
         for new in chunks:
             got = attention.attend(*(each[:, start : start + new].contiguous() for each in tokens))
@@ -411,6 +414,7 @@ with check("CachedAttention", "what new tokens see", part="values", hidden="othe
                 so_far, kv_heads, causal, interleaved=True
             )[:, rows]
             what = f"attend of {new} token{'s' * (new > 1)} after {start}, batch {batch}, {heads} heads, {kv_heads} key heads"
+            what += ", all scores are −32,768" * huge
             check.close(got, expected, rtol=1e-4, atol=1e-5, what=what, hint=cause_of(got, expected, slips))
             start += new
 
@@ -418,6 +422,7 @@ with check("CachedAttention", "what new tokens see", part="values", hidden="othe
     grows(1, [3, 1, 1], 2, 2, 4, seed=2)
     grows(1, [3, 2, 4], 2, 2, 4, seed=3)
     grows(2, [2, 3, 1], 4, 2, 2, seed=4)
+    grows(1, [3, 2, 1], 2, 1, 4, seed=5, huge=True)
     ### BEGIN HIDDEN TESTS
     grows(3, [1] * 7, 6, 2, 4, seed=2519842099)
     grows(2, [5, 1, 7, 3], 8, 1, 6, seed=2645751311)
@@ -1302,15 +1307,19 @@ with check("paged_attention", "attention over scattered keys", part="values", hi
         cause = cause_of(got[0], torch.tensor(expected), {words: torch.tensor(wrong) for words, wrong in slips.items()})
         check.close(got[0], expected, rtol=1e-4, what=f"result for {case}", hint=cause)
 
-    log3 = 1.0986123
+    rest, log9 = [0.0] * 15, 2.1972246
     weighs(
-        [[14.0, 0.0, 0.0, 4.0]],
-        [[2.0, 0.0, 0.0, 0.0]],
-        [[[0.0] * 4], [[log3, 0.0, 0.0, 0.0]]],
-        [[[8.0, 0.0, 0.0, 4.0]], [[16.0, 0.0, 0.0, 4.0]]],
-        {"the scores are not divided by √head_dim": [[15.2, 0.0, 0.0, 4.0]]},
-        "q · k = 0 and 2 ln 3, head_dim 4: the weights are 1/4 and 3/4",
+        [[14.0, *rest]],
+        [[2.0, *rest]],
+        [[[0.0, *rest]], [[log9, *rest]]],
+        [[[8.0, *rest]], [[16.0, *rest]]],
+        {"the scores are not divided by √head_dim": [[15.902439, *rest]]},
+        "q · k = 0 and 4 ln 3, head_dim 16: the weights are 1/4 and 3/4",
     )
+    for first, second, expected in ((0.0, 2000.0, 16.0), (-2000.0, -2000.0, 12.0)):
+        weighs(
+            [[expected]], [[1.0]], [[[first]], [[second]]], [[[8.0]], [[16.0]]], {}, f"scores {first:g} and {second:g}"
+        )
     weighs(
         [[1.0], [1.0], [5.0], [5.0]],
         [[0.0]] * 4,
@@ -1596,6 +1605,14 @@ with check("quantize", "scales, codes and weights", part="values", hidden="other
         [[-7, -2, -3, -1]],
         "negative weights",
         {"this is made of the largest weight, not of the largest |w|": [[-0.02857143]]},
+    )
+    packs(
+        quantize,
+        [[7e-12, -3e-12, 1e-12, 5e-12]],
+        4,
+        [[1e-12]],
+        [[7, -3, 1, 5]],
+        "small weights, whose scale is small as well",
     )
     given = torch.tensor(pairs)
     quantize(inout(given), 4)

@@ -136,6 +136,17 @@ def arrivals(rate, requests, prompts, outputs, seed):
     return found
 
 
+def latencies(served):
+    """The median TTFT, the P99 of all gaps and the median TPOT, in seconds; `served` has (arrival, times of tokens)."""
+    gaps = [np.diff(times) for _, times in served]
+    every, means = np.concatenate(gaps), [each.mean() for each in gaps if len(each)]
+    return {
+        "ttft": float(np.median([times[0] - arrival for arrival, times in served])),
+        "itl": float(np.percentile(every, 99)) if len(every) else 0.0,
+        "tpot": float(np.median(means)) if means else 0.0,
+    }
+
+
 def seconds_of(tokens, keys=0):
     """Seconds of a step, with rounded numbers for 8 billion parameters on an H100."""
     return max(5e-3 + 40e-9 * keys, 16e-6 * tokens)
@@ -412,7 +423,7 @@ show.figure(plot, "Six requests of different lengths wait in front of one GPU, w
 # ### Exercise 1 (8 points)
 #
 # `measure(served, ttft_limit, tpot_limit) -> dict`, where `served` has (arrival, times of its tokens) for each request,
-# in any order. The cell below already has the median TTFT, the P99 of the ITL and the median TPOT. Add
+# in any order. The given `latencies(served)` has the median TTFT, the P99 of the ITL and the median TPOT. Return
 #
 # - `"in_system"`: mean number of requests in the system;
 # - `"goodput"`: good requests per second. A good one meets both limits (≤); with one token, only the first counts.
@@ -422,24 +433,15 @@ show.figure(plot, "Six requests of different lengths wait in front of one GPU, w
 
 # %% nbgrader={"grade": false, "grade_id": "measure", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def measure(served: list[tuple[float, list[float]]], ttft_limit: float, tpot_limit: float) -> dict[str, float]:
-    """What users notice of a service, in seconds and requests per second."""
-    first = [times[0] - arrival for arrival, times in served]
-    gaps = [np.diff(times) for _, times in served]
-    every = np.concatenate(gaps)
-    mean_gaps = [each.mean() for each in gaps if len(each)]
-    latencies = {
-        "ttft": np.median(first),
-        "itl": np.percentile(every, 99) if len(every) else 0.0,
-        "tpot": np.median(mean_gaps) if mean_gaps else 0.0,
-    }
+    """The mean number of requests in the system, and good requests per second."""
     ### BEGIN SOLUTION
-    good = sum(
-        ttft <= ttft_limit and (len(each) == 0 or each.mean() <= tpot_limit)
-        for ttft, each in zip(first, gaps, strict=True)
-    )
+    good = 0
+    for arrival, times in served:
+        gaps = np.diff(times)
+        good += times[0] - arrival <= ttft_limit and (len(gaps) == 0 or gaps.mean() <= tpot_limit)
     seconds = max(times[-1] for _, times in served) - min(arrival for arrival, _ in served)
     in_system = sum(times[-1] - arrival for arrival, times in served) / seconds
-    return latencies | {"in_system": in_system, "goodput": good / seconds}
+    return {"in_system": in_system, "goodput": good / seconds}
     ### END SOLUTION
 
 
@@ -528,6 +530,7 @@ hint(
     "The duration is `max` of the last tokens minus `min` of the arrivals. The first request in the list need not have "
     "arrived first.",
 )
+print("The worked example:", latencies([(0.0, [0.3, 0.4, 0.8]), (0.5, [1.0])]))
 debrief(
     "measure",
     """Suppose a token comes every 5 ms, but one gap in 50 lasts 100 ms, because another request's long prompt is computed.
@@ -867,7 +870,7 @@ debrief(
 # - **Dynamic**: the same, but after, for example, 50 ms an incomplete batch starts too.
 # - **Continuous**: decide before every step. Finished requests leave, and waiting ones take their seats (Orca, 2022).
 #
-# The claim below compares each one's tokens per second with those of one request at a time.
+# The claims below compare their tokens per second, also with those of one request at a time.
 #
 # With continuous batching in its simplest form, new requests join in a step of their own, which computes their whole
 # prompts and gives each its first token. Running requests wait meanwhile. To join, a request needs

@@ -1597,7 +1597,7 @@ with check("Server", "requests that are cancelled", part="leaves", hidden="other
     computes_for_those_who_stay([0.0] * 40, dict.fromkeys(range(8, 40, 3), 0.03), 8, set(range(8, 40, 3)))
     computes_for_those_who_stay([0.0] * 9, dict.fromkeys(range(4, 9), 0.02), 4, set(range(4, 9)))
     calls_at([0.0, 0.001, 0.002, 0.007, 0.009], {0: 0.0045, 1: 0.0045}, 4, [(0.012, [2, 3, 4])])
-    calls_at([0.0] * 8 + [0.004], {n: 0.003 for n in range(2, 6)}, 9, [(0.010, [0, 1, 6, 7, 8])])
+    calls_at([0.0] * 8 + [0.004], dict.fromkeys(range(2, 6), 0.003), 9, [(0.010, [0, 1, 6, 7, 8])])
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -674,6 +674,12 @@ debrief(
     Kubernetes' defaults are a window of 300 s down and none up, and per 15 s at most four new replicas or a doubling,
     whichever is more.""",
 )
+predict(
+    "late",
+    "A chat service in which bursts multiply demand by 1.8 within five minutes runs with a target of 75% of the seats. With a cold "
+    "start of 15 s all requests are in time. What share of a day's requests is late with a cold start of 8 minutes?",
+    unit="%",
+)
 
 # %% [markdown]
 # ## 3 · What a slow start costs
@@ -699,14 +705,6 @@ debrief(
 # - Requests flow as in the example: before the burst a target t lets the fleet serve before · seats/t per second, and
 #   from `lead` on after · seats/t.
 # - If even a target of 1 is too high, the result is 0: then spare replicas have to run all the time.
-
-# %% tags=["demo"]
-predict(
-    "late",
-    "A chat service in which bursts multiply demand by 1.8 within five minutes runs with a target of 75% of the seats. With a cold "
-    "start of 15 s all requests are in time. What share of a day's requests is late with a cold start of 8 minutes?",
-    unit="%",
-)
 
 
 # %% nbgrader={"grade": false, "grade_id": "target_for", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1608,6 +1606,47 @@ debrief(
     works with a metric that does not see the queue.""",
     parts=("chat", "agents", "documents"),
 )
+
+# %% [markdown]
+# ## One day of your fleet
+#
+# All of your policies on one day of chat. Your probes say when a new replica gets requests, and your `target_for` how many seats stay
+# free. At the peak a replica dies, and your `retry_delay` decides for each of its requests.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+if pieces := together("desired", "settle", "target_for", "choose_probes", "retry_delay", "cost_per_million"):
+    from threeloops.lab.drawings import draw_day
+    from threeloops.lab.drawings.product.policies import run_policies
+
+    chat, rates = SERVICES[0], demand(SERVICES[0], 1)
+    probes = pieces.choose_probes([200, 215, 230], 2)
+    events = kubelet(probes, lambda path, age, now: 1 if age >= 230 + 10 * (path == "/ready") else math.inf, 2000)
+    ready_after = next((second for second, what in events if what == "ready"), math.inf)
+    target = max(1, pieces.target_for(chat.seats, 1.0, chat.factor, ready_after, chat.wait))
+    most = math.ceil(1.1 * max(rates) * chat.hold / chat.seats)
+    days = {
+        f"yours: target {target} of {chat.seats} seats, ready after {ready_after} s": {"target": target},
+        "the same, with a target of all seats": {"target": chat.seats},
+        f"{most} replicas, day and night": {"target": chat.seats, "fewest": most},
+    }
+    rows, shown = [], None
+    for name, settings in days.items():
+        day = run_policies(
+            pieces,
+            chat,
+            rates,
+            lambda streamed: Failure("lost", streamed=streamed),
+            ready_after=ready_after,
+            **settings,
+        )
+        cost = pieces.cost_per_million(day.replicas, 86400, day.attempts, PRICE)
+        rows.append((name, f"{day.in_time:.2%}", f"${cost:.2f}", day.retried, day.lost))
+        shown = shown or day
+    show.table(rows, header=("chat, one day", "in time", "per million tokens", "tried again", "lost"))
+    title = f"your fleet: {shown.in_time:.1%} in time; a replica dies at the peak"
+    show.figure(
+        draw_day(shown.moments, chat.hold / chat.seats, title), "Your fleet on one day: demand, replicas and the queue"
+    )
 
 # %% [markdown]
 # ## In practice

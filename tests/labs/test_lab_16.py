@@ -169,3 +169,10 @@ def test_little_s_law_and_the_gap_leave_room_for_long_chats():
 def test_the_picture_of_an_engine_has_a_row_per_request():
     steps = [[("a", 0, 4, True)], [("a", 4, 1, True), ("b", 0, 3, False)], [("b", 3, 2, True)]]
     assert [label.get_text() for label in draw_chunks(["a", "b"], steps).axes[0].get_yticklabels()] == ["a", "b"]
+
+
+def test_the_latencies_of_the_worked_example():
+    found = lab()["latencies"]([(0.0, [0.3, 0.4, 0.8]), (0.5, [1.0])])
+    assert found == pytest.approx({"ttft": 0.4, "itl": 0.397, "tpot": 0.25})
+    assert lab()["latencies"]([(0.0, [0.5]), (1.0, [1.25])]) == {"ttft": 0.375, "itl": 0.0, "tpot": 0.0}
+    assert np.mean([5.0] * 49 + [100.0]) == pytest.approx(6.9) and np.percentile([5.0] * 490 + [100.0] * 10, 99) == 100

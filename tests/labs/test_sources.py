@@ -119,11 +119,10 @@ POINTS = {
     },
     "12_pipeline_parallel": {
         "microbatches_for": 10,
-        "one_f_one_b": 16,
+        "one_f_one_b": 20,
         "run_row": 28,
-        "simulate": 24,
-        "balance": 10,
-        "choose_plan": 12,
+        "simulate": 28,
+        "choose_plan": 14,
     },
     "13_durable_checkpoints": {
         "replace_file": 20,

@@ -50,7 +50,7 @@ _LABS = (
     Lab(11, "tensor_and_expert_parallel", "Tensor and expert parallel", "How do several GPUs share one layer?",
         "training", checks=11),
     Lab(12, "pipeline_parallel", "Pipeline parallelism", "How long is a step, before it is run?", "training",
-        checks=14),
+        checks=12),
     Lab(13, "durable_checkpoints", "Durable checkpoints", "What is left after a power cut?", "training", checks=15),
     Lab(14, "elastic_training", "Elastic training", "What does a failure cost?", "training", checks=10),
     Lab(15, "decode_path", "The decode path", "What does one token cost?", "product", checks=14),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         log_account,
         travelling,
     )
-    from threeloops.lab.drawings.training.microbatches import draw_flight
+    from threeloops.lab.drawings.training.microbatches import draw_flight, timeline_of
     from threeloops.lab.drawings.training.power_cut import draw_power_cut, power_cuts
     from threeloops.lab.drawings.training.ring import draw_ring, ring_steps
 else:
@@ -36,5 +36,5 @@ __all__ = [
     "Layer", "block_maps", "draw_accounts", "draw_block_map", "draw_buckets", "draw_chunks", "draw_day", "draw_degrees",
     "draw_delay", "draw_dropped", "draw_exchange", "draw_expert_load", "draw_flight", "draw_log", "draw_new_parts",
     "draw_power_cut", "draw_ring", "draw_roll_over", "draw_steps", "expert_load", "fill_buckets", "log_account",
-    "power_cuts", "ring_steps", "roll_over", "travelling",
+    "power_cuts", "ring_steps", "roll_over", "timeline_of", "travelling",
 ]  # fmt: skip

@@ -63,8 +63,8 @@ class Served:
 def serve(pieces: Any, model: Any, *, limits: bool, seed: int = 1) -> Served:
     """Run a replica for 20 s of virtual time: 60 requests per second, 400 of them from second 5 to 10.
 
-    One client sends 60 more per second and may send 10. Every twentieth reader leaves after its first token. From second
-    18 on the replica drains. Without `limits`, every request is accepted.
+    One client sends 60 more per second and may send 10. Every twentieth reader leaves after its first token. From
+    second 18 on the replica drains. Without `limits`, every request is accepted.
 
     Args:
         pieces: has `TokenBucket`, `admit`, `status`, `stream` and `Server`, as lab 17 defines them.
