@@ -1,7 +1,9 @@
 """The kernels of a transformer layer and of the head: seconds of forward and backward for one microbatch."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+
+import numpy as np
 
 from threeloops.inner.predict.silicon import Gemm, Prefill, Sheet, fitted, gemm_seconds, prefill_seconds
 from threeloops.inner.predict.silicon import sheet as data_sheet
@@ -17,6 +19,10 @@ _OPTIMIZER_BYTES = 32
 """Read and written per parameter by AdamW: gradient, master, two moments, all in float32, and the 16-bit weight."""
 _LOSS_BYTES = 24
 """Read and written per logit by the loss and its gradient, in float32."""
+
+
+_Shape = tuple[float, float, float]
+"""Rows, columns, and the length of the sums of a product."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +65,7 @@ class Kernels:
             *[(hidden / tp, width)] * (1 + model.gated),
             (width, hidden / tp),
         ]
-        passes = [self._product(self.plan.tokens, outputs, inputs) for outputs, inputs in shapes]
-        return sum(passes, Passes(0.0, 0.0))
+        return self._multiplied([(self.plan.tokens, outputs, inputs) for outputs, inputs in shapes])
 
     @cached_property
     def attention(self) -> Passes:
@@ -86,7 +91,7 @@ class Kernels:
         rows = plan.microbatch * self.model.heads / plan.tp * plan.sequence / plan.cp
         head_dim = self.model.width // self.model.heads
         scores = rows * plan.sequence
-        forward = self._seconds(rows, plan.sequence, head_dim) + self._seconds(rows, head_dim, plan.sequence)
+        forward = self._seconds([(rows, plan.sequence, head_dim), (rows, head_dim, plan.sequence)])
         # Forward: softmax reads and writes, dropout does the same and writes a mask of a byte. Backward: dropout reads
         # a gradient and the mask and writes, softmax reads its output and a gradient and writes.
         return Passes(forward + self._streamed(9 * scores), 2 * forward + self._streamed(11 * scores))
@@ -115,7 +120,7 @@ class Kernels:
     def head(self) -> float:
         """Seconds of the head's products, of the loss, and of their backward pass."""
         vocabulary = self.model.vocabulary / self.plan.tp
-        product = self._product(self.plan.tokens, vocabulary, self.model.width)
+        product = self._multiplied([(self.plan.tokens, vocabulary, self.model.width)])
         return product.total + self._streamed(_LOSS_BYTES * self.plan.tokens * vocabulary)
 
     def optimizer(self, parameters: float) -> float:
@@ -128,20 +133,26 @@ class Kernels:
         of = data_sheet(self.device)
         return replace(of, bandwidth=self.assumed.bandwidth) if self.assumed.bandwidth else of
 
-    @cached_property
-    def _gemm(self) -> Gemm:
-        return fitted(Gemm, self.device, "bf16")
-
     @property
     def _clock(self) -> float:
         return self.assumed.clock(self.device)
 
-    def _seconds(self, m: float, n: float, k: float) -> float:
-        return float(gemm_seconds(self.sheet, m, n, k, self._gemm, warm=False)) / self._clock
+    def _multiplied(self, shapes: list[_Shape]) -> Passes:
+        """Return both passes of products (tokens, outputs, inputs)."""
+        to_inputs = [(tokens, inputs, outputs) for tokens, outputs, inputs in shapes]
+        to_weights = [(outputs, inputs, tokens) for tokens, outputs, inputs in shapes]
+        return Passes(self._seconds(shapes), self._seconds(to_inputs + to_weights))
 
-    def _product(self, tokens: float, outputs: float, inputs: float) -> Passes:
-        backward = self._seconds(tokens, inputs, outputs) + self._seconds(outputs, inputs, tokens)
-        return Passes(self._seconds(tokens, outputs, inputs), backward)
+    def _seconds(self, shapes: list[_Shape]) -> float:
+        return _products_seconds(self.device, self.sheet.bandwidth, tuple(shapes)) / self._clock
 
     def _streamed(self, size: float) -> float:
         return size / (self.assumed.stream * self.sheet.bandwidth)
+
+
+@lru_cache(maxsize=4096)
+def _products_seconds(device: str, bandwidth: float, shapes: tuple[_Shape, ...]) -> float:
+    """Return the seconds of all these products at the clock of the tables, with operands from memory."""
+    m, n, k = np.array(shapes, dtype=float).T
+    of = replace(data_sheet(device), bandwidth=bandwidth)
+    return float(gemm_seconds(of, m, n, k, fitted(Gemm, device, "bf16"), warm=False).sum())
