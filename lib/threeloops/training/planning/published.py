@@ -13,6 +13,7 @@
 from dataclasses import dataclass
 
 from threeloops.hardware.accelerators import accelerator
+from threeloops.hardware.measured import host_link_share, link_share
 from threeloops.training.collectives import Link
 from threeloops.training.planning.model import Transformer
 from threeloops.training.planning.plan import Machine, Plan
@@ -36,16 +37,39 @@ def a100_node(efficiency: float = 0.6) -> Machine:
 def node(name: str, between: float, efficiency: float = 0.6, gpus: int = 8) -> Machine:
     """Return nodes of `gpus` accelerators of this name, each with `between` bytes/s per direction to other nodes.
 
-    16-bit arithmetic is BF16, or FP16 if the hardware lacks BF16. Accelerators without a link of their own use their
-    host's. Raises LookupError if the accelerator has neither type, or if no link is known.
+    16-bit arithmetic is BF16, or FP16 if the hardware lacks BF16. NVLink and PCIe have the share of the data sheet's
+    bandwidth that NCCL reaches (`hardware.measured.link_share`). Other links have all of it, because no measurement of
+    theirs is in the tables. In a mesh, `inside` is the link to one neighbour. In a torus it is a ring along one
+    dimension. Cards with a bridge, and those without links, use the host's links for more than two. Raises LookupError
+    if the accelerator has neither type, or if no link is known.
     """
     gpu = accelerator(name)
     peak = gpu.rates.get("bf16") or gpu.rate("fp16")
-    bandwidth = gpu.link_bandwidth or gpu.host_link_bandwidth
-    if bandwidth is None:
+    own = gpu.link_bandwidth or 0.0
+    bridge = None
+    neighbours = 0
+    if own and gpu.link_topology == "switch":
+        bandwidth = link_share(gpu.name) * own
+    elif own and gpu.link_topology == "mesh":
+        neighbours = gpu.link_neighbours or 1
+        bandwidth = own / neighbours
+    elif own and gpu.link_topology == "torus":
+        bandwidth = 2 * own / (gpu.link_neighbours or 2)
+    elif gpu.host_link_bandwidth is None:
         raise LookupError(f"{gpu.name}: no bandwidth of a link to its neighbours is known; leave it out")
-    inside = Link(_NVLINK, bandwidth)
-    return Machine(gpus, gpu.memory_bytes, efficiency * peak, peak, inside, Link(_NETWORK, between))
+    else:
+        bandwidth = host_link_share() * gpu.host_link_bandwidth
+        bridge = Link(_NVLINK, link_share(gpu.name) * own) if own else None
+    return Machine(
+        gpus,
+        gpu.memory_bytes,
+        efficiency * peak,
+        peak,
+        Link(_NVLINK, bandwidth),
+        Link(_NETWORK, between),
+        neighbours,
+        bridge,
+    )
 
 
 @dataclass(frozen=True)
