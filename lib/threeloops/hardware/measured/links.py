@@ -1,5 +1,6 @@
 """The share of a data sheet's link bandwidth that NCCL reaches."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -25,7 +26,8 @@ def link_share(name: str) -> float:
     linked = [device for device in np.unique(table["device"]) if accelerator(device).link_bandwidth]
     if gpu.name not in linked:
         return float(np.median([link_share(device) for device in linked]))
-    return float(np.mean([_bus_bandwidth(gpu.name, name, 8) for name in _OPERATIONS]) / gpu.link_bandwidth)
+    reached = np.mean([_bus_bandwidth(gpu.name, operation, 8) for operation in _OPERATIONS])
+    return float(reached) / (gpu.link_bandwidth or math.inf)
 
 
 @cache
@@ -37,7 +39,7 @@ def host_link_share() -> float:
     """
     bandwidth = accelerator("L40S").host_link_bandwidth
     assert bandwidth is not None
-    return float(np.mean([_bus_bandwidth("L40S", name, 2) for name in _OPERATIONS]) / bandwidth)
+    return float(np.mean([_bus_bandwidth("L40S", operation, 2) for operation in _OPERATIONS]) / bandwidth)
 
 
 def _bus_bandwidth(device: str, operation: str, ranks: int) -> float:

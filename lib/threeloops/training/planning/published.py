@@ -20,18 +20,20 @@ from threeloops.training.planning.plan import Machine, Plan
 
 __all__ = ["LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "PUBLISHED", "PublishedRun", "a100_node", "h100_node", "node"]
 
+_A100 = "A100 SXM 80GB"
+_H100 = "H100 SXM"
 _NVLINK = 3.4e-6
 _NETWORK = 14e-6  # seconds that NCCL 2.23 assumes for a hop of a ring (src/graph/tuning.cc)
 
 
 def h100_node(efficiency: float = 0.6) -> Machine:
     """8 H100 SXM, 400 Gb/s per GPU to other nodes. Kernels reach `efficiency` of the peak."""
-    return node("H100 SXM", 50e9, efficiency)
+    return node(_H100, 50e9, efficiency)
 
 
 def a100_node(efficiency: float = 0.6) -> Machine:
     """8 A100 SXM of 80 GB, 200 Gb/s per GPU to other nodes."""
-    return node("A100 SXM 80GB", 25e9, efficiency)
+    return node(_A100, 25e9, efficiency)
 
 
 def node(name: str, between: float, efficiency: float = 0.6, gpus: int = 8) -> Machine:
@@ -86,6 +88,11 @@ class PublishedRun:
     memory_gib: float | None = None
     unlike: str = ""
     """A property of the run that the planner does not model."""
+
+    @property
+    def device(self) -> str:
+        """The accelerator, by its name in the hardware table."""
+        return _A100 if self.machine.peak_flops == accelerator(_A100).rate("bf16") else _H100
 
 
 LLAMA_8B = Transformer(32, 4096, 32, 8, 14336, 128256)
