@@ -159,6 +159,11 @@ def silicon(evidence: Evidence) -> Iterator[Row]:
                 against.append((f"{peer}: {span(means, '{:.1%}'.format)}", outcome))
         say = f"mean error of predicted times on shapes left out of the fit: {kind}"
         yield fact(evidence, say, ours, *against, level=PUBLISHED)
+    covered = {name: table["data sheet"].get("inside its interval") for name, table in errors.items()}
+    for kind in ("product", "attention of prompts", "attention while decoding"):
+        shares = [share for name, share in covered.items() if name.startswith(kind) and share is not None]
+        say = f"published times inside the interval of predict(), shapes left out of its fit: {kind}"
+        yield fact(evidence, say, span(shares, "{:.0%}".format), level=PUBLISHED)
     served = evidence.facts["time per output token"]
     ours = ", ".join(f"{name}: {table['median']:.1%} (p90 {table['p90']:.1%})" for name, table in served.items())
     yield fact(evidence, "median error of the predicted time per output token, from kernels", ours, level=PUBLISHED)

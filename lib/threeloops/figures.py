@@ -10,8 +10,8 @@ from typing import NamedTuple
 from threeloops.units import time_unit
 
 __all__ = [
-    "GRID", "ON_DARK", "ON_LIGHT", "bar_corners", "figure", "fitting", "legend_above", "name_bar", "name_rows",
-    "palette", "text_inches", "time_axis",
+    "GRID", "ON_DARK", "ON_LIGHT", "bar_corners", "figure", "fitting", "legend_above", "legend_inside", "name_bar",
+    "name_rows", "palette", "text_inches", "time_axis",
 ]  # fmt: skip
 
 
@@ -116,6 +116,15 @@ def legend_above(axes, colours: Mapping[str, str], **options) -> None:
     handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
     place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderpad": 0.2, "handlelength": 1.2}
     axes.legend(handles=handles, ncols=min(len(handles), 6), **place, **options)
+
+
+def legend_inside(axes, colours: Mapping[str, str], **options) -> None:
+    """Put the names of the colours into one line at the top of the axes, below a title."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
+    place = {"loc": "upper left", "borderpad": 0.2, "handlelength": 1.2}
+    axes.legend(handles=handles, ncols=len(handles), **place, **options)
 
 
 def name_bar(axes, x: float, y: float, text: str, size: float = 9, **options) -> None:

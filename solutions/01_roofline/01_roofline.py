@@ -356,6 +356,7 @@ with check("matmul_work", "arguments that are not positive", part="errors", hidd
     check.raises(ValueError, matmul_work, 4, 4, 4, 0, names="bytes_per_element = 0")
     check.raises(ValueError, matmul_work, 4, 4, 4, math.nan, names="bytes_per_element = nan")
     check.accepts(matmul_work, 1, 1, 1, 0.5)
+    check.accepts(matmul_work, 1, 1, 1, 0.125)  # binary weights
     ### BEGIN HIDDEN TESTS
     check.raises(ValueError, matmul_work, 4, 0, 4, 2, names="k = 0")
     check.raises(ValueError, matmul_work, 4, 4, -3, 2, names="n = -3")
@@ -1256,6 +1257,9 @@ with check("peak_memory", "the peak and the operator at it", hidden="random prof
     peaks((8, "relu"), takes((7.0, 8), events=same), "addmm, relu and a view at 5 µs", "the last one with bytes > 0")
     byte = [replace(SMALL.events[1], bytes=1)]
     peaks((8, "addmm"), takes((7.0, 8), events=byte), "an operator of 1 byte", "it does work: its bytes are not 0")
+    start = takes((0.0, 8), events=early)
+    peaks((8, "addmm"), start, "8 bytes at 0 µs, when `addmm` starts", "a peak may be reached at 0 µs")
+    peaks((2, "relu"), takes((10.0, 1), (70.0, 1)), "1 byte at 10 µs and 1 at 70", "2 bytes are more than 1")
     negative = {11: "sums may be negative on the way"}
     peaks((6, "relu"), takes((7.0, -5), (61.0, 11)), "−5 bytes, then 11", sizes=negative)
     wrapped = "the sum needs more than 32 bits"

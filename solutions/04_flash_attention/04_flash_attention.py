@@ -858,6 +858,9 @@ with check("merging", "summaries of blocks, merged in any order", part="values",
     for shift in (10_000.0, -20_000.0):
         blocks = [summed(scores[:, i : i + 3] + shift, values[i : i + 3]) for i in (0, 3)]
         finished(joined(*blocks), out, lse + shift, f"scores {shift:+,.0f} larger")
+    faint = summed(wide([[-1e35, -1e35]]), wide([[1.0], [3.0]]))
+    finished(faint, wide([[2.0]]), wide([-1e35]), "two keys that score −10³⁵")
+    finished(joined(faint, faint), wide([[2.0]]), wide([-1e35]), "two blocks of keys that score −10³⁵")
     apart = [summed(scores[:, :3] - shift, values[:3]) for shift in (1000.0, -1000.0)]
     alone = wide([[1.420512484720, 1.575210382604], [1.0, 0.019945063437]])
     logs = wide([1002.407605964444, 1005.013385901721])
@@ -998,16 +1001,15 @@ debrief(
 # - `q` (queries, head_dim), `k` and `v` (keys, head_dim): contiguous, float32 or float16. At least one query and one key;
 #   head_dim is 16, 32 or 64; blocks are powers of two, at least 16.
 # - `out` = softmax(q kᵀ / √head_dim) v, like q. `lse` (queries,): the logsumexp of the scaled scores. Scores, m, s, a and
-#   `lse` are float32. The probabilities are rounded to the dtype of v for their product. No product uses TF32. The division
-#   comes last, once.
+#   `lse` are float32. The probabilities are rounded to the dtype of v for their product. No product uses TF32.
 # - A key that does not exist has the score −∞ *before* the maximum is taken. Existing keys may all score below −10⁴.
 # - One launch, ⌈queries / block_m⌉ programs. Each loads its queries once and each tile of K and of V once. Nothing but `out`
 #   and `lse` is written, and PyTorch moves nothing.
 # - No tile has more elements than the largest of block_m · block_n, block_m · head_dim and block_n · head_dim; a program holds
 #   at most 32 times as many at one time.
 #
-# Write the kernel's body and its launch, in two steps: first keys that fill all tiles, then the ragged end. The bytes that a
-# kernel moves are graded only once its values are right.
+# The kernel loads q, and stores a / s and m + log(s). Write what lies between, and the launch: first for keys that fill
+# all tiles, then with the ragged end. Bytes are graded only once the values are right.
 
 
 # %% tags=["demo"]
@@ -1040,10 +1042,10 @@ def head_kernel(
     """BLOCK_M queries, and the keys from lo on and before hi."""
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     width = tl.arange(0, HEAD_DIM)
-    lo, hi = 0, keys
-    ### BEGIN SOLUTION
     at = row[:, None] * HEAD_DIM + width[None, :]
     query = tl.load(q + at, mask=row[:, None] < queries, other=0.0)
+    lo, hi = 0, keys
+    ### BEGIN SOLUTION
     m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     s = tl.zeros((BLOCK_M,), tl.float32)
     a = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
@@ -1060,9 +1062,9 @@ def head_kernel(
         a = a * shrink[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         s = s * shrink + tl.sum(weights, axis=1)
         m = raised
+    ### END SOLUTION
     tl.store(out + at, (a / s[:, None]).to(out.dtype.element_ty), mask=row[:, None] < queries)
     tl.store(lse + row, m + tl.log(s), mask=row < queries)
-    ### END SOLUTION
 
 
 def flash_head(
@@ -1130,6 +1132,8 @@ with check("one_head", "attention of one head", part="values", hidden="other siz
     for base in (-20_000.0, 20_000.0):
         case = f"two keys of scores {base:,.0f} and {base - 1:,.0f}"
         head_by_hand([base, base - 1], [3.0, 7.0], 4.07577, base + 0.313262, {}, case, rtol=5e-3)
+    outweighed = {0.0: "the missing keys outweigh the real ones: their score must be −∞, not a large negative number"}
+    head_by_hand([-3e9, -3e9], [3.0, 5.0], 4.0, -3e9, outweighed, "two keys that score −3 · 10⁹")
     head_by_hand(
         [0.0] * 70, [1000.0] * 70, 1000.0, 4.248495, {}, "70 keys of value 1,000, float16", torch.float16, 1e-3
     )
@@ -1204,8 +1208,8 @@ predict(
 # %% [markdown]
 # ## 5 · Masks, and heads that share keys
 #
-# Start from your kernel. Three things change: the tiles that the loop visits, the mask, and where a head's data begin. Work
-# in the order of the checks: causal, window, heads.
+# Start from your loop. Three things change: the tiles that it visits, the mask, and where a head's data begin (for q and out
+# this is given). Work in the order of the checks: causal, window, heads.
 #
 # **Causal.** A mask alone saves nothing: the loop has to end after the last tile with a key that the block's last existing query
 # sees. And a query may have seen nothing yet, so that m is −inf after a tile, and −inf − (−inf) is NaN, as in exercise 3. *Example.*
@@ -1214,8 +1218,8 @@ predict(
 #
 # **Sliding window**, as in Mistral 7B ([Jiang et al. 2023](https://arxiv.org/abs/2310.06825)). The work falls from N²/2 to N·w only if
 # the loop also begins late. *Example.* 48 tokens, window 10, blocks of 16 × 16. The last block begins with query 32, which
-# sees keys 23 to 32. Key 23 lies in tile 1. The loop takes two steps, at 16 and at 32. In the first one, query 41 and those after
-# it see nothing at all.
+# sees keys 23 to 32. Key 23 lies in tile 1. The loop takes two steps, at 16 and 32. In the first, query 41 and later ones
+# see nothing at all.
 #
 # **Grouped-query attention.** Several query heads share one head of keys and values: head h uses key head h // group, where
 # group = heads / kv_heads. *Example.* Batch 2, 4 heads on 2, flattened: query heads 0 to 7, key heads 0 to 3. Flat head 5 is head 1
@@ -1255,11 +1259,11 @@ def masked_kernel(
     row = top + tl.arange(0, BLOCK_M)
     width = tl.arange(0, HEAD_DIM)
     head = tl.program_id(1).to(tl.int64)
+    at = (head * queries + row[:, None]) * HEAD_DIM + width[None, :]
+    query = tl.load(q + at, mask=row[:, None] < queries, other=0.0)
     ### BEGIN SOLUTION
     k += head // group * keys * HEAD_DIM
     v += head // group * keys * HEAD_DIM
-    at = (head * queries + row[:, None]) * HEAD_DIM + width[None, :]
-    query = tl.load(q + at, mask=row[:, None] < queries, other=0.0)
     m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     s = tl.zeros((BLOCK_M,), tl.float32)
     a = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
@@ -1552,7 +1556,7 @@ hint(
     "masked",
     "For the loop: which query of the block sees furthest back, and which furthest ahead? Round the beginning down to a tile. The end may be negative, and then the loop has no steps.",
     "Where the maximum is still −∞ after a tile, measure the weights against a finite number instead. At the end, s is 0 for a query that saw nothing, so divide by something else there.",
-    "For the heads: only the start addresses of q, k, v, out and lse change. Those of k and v depend on the number of the key head.",
+    "For the heads: only start addresses change. Those of q and out are in `at`. That of lse depends on the number of the query head, those of k and v on the number of the key head.",
 )
 show.against_prediction("window_share", 14.9, unit="%", source="310 of 2,080 tiles, counted")
 debrief(
@@ -1756,6 +1760,26 @@ with check(
     }  # fmt: skip
     unseen = {"lse": [-math.inf, 2], "delta": [0, 0.5], "visible": [[0, 0, 0], [1, 1, 1]]}
     edge_check(blind, "a query that sees nothing", "NaN: −inf − (−inf) where a query sees nothing", tile_of(**unseen))
+    for depth, lse in ((-10_000.0, -19_999.306852819440), (-1e9, -1_999_999_999.306852819)):
+        low = {
+            "q": [[4, 0, 0, 0], [4, 0, 0, 0]],
+            "k": [[depth, 1, 0, 0], [depth, 0, 0, 1], [depth, 0, 0, 0]],
+            "lse": [lse, lse],
+            "delta": [2, 2],
+            "visible": [[1, 1, 0], [1, 1, 0]],
+        }
+        halves = {
+            "dv": [[0.5, 1.0, 0.5, 0.5], [0.5, 1.0, 0.5, 0.5], [0.0] * 4],
+            "dk": [[-1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0] * 4],
+            "dq": [[0.0, -0.25, 0.0, 0.25], [0.0] * 4],
+        }
+        cause = "a finite number stands for −∞, and the scores lie below it"
+        edge_check(halves, f"two visible keys and a hidden one that all score {2 * depth:g}", cause, tile_of(**low))
+    nothing = {"lse": [-math.inf, -math.inf], "delta": [0, 0], "visible": [[0, 0, 0], [0, 0, 0]]}
+    zeros = {"dv": [[0.0] * 4] * 3, "dk": [[0.0] * 4] * 3, "dq": [[0.0] * 4] * 2}
+    edge_check(
+        zeros, "a tile of hidden pairs only", "NaN: −inf − (−inf) where a query sees nothing", tile_of(**nothing)
+    )
     overflowed = {
         "grad": [[1, 0, 1, 0], [0, math.inf, 0, 1]],
         "delta": [1, math.inf],
@@ -1809,8 +1833,8 @@ debrief(
 #
 # At work you call `torch.nn.functional.scaled_dot_product_attention`, which picks a fused kernel. For other masks,
 # **FlexAttention** takes the mask as a Python function of indices, and generates a kernel. `create_block_mask` finds out once
-# which tiles hold a visible pair; the kernel visits only those, and masks only the partly visible ones. It is exercise 1,
-# done for any mask. The next cell does it for a window.
+# which tiles hold a visible pair; the kernel visits only those, and masks only the partly visible ones. It is exercise 1
+# for any mask; the next cell does it for a window.
 #
 # On Blackwell the tensor cores are 2.25 times as fast as on Hopper, but exponentials are not. So FlashAttention-4 ([Zadouri et
 # al. 2026](https://arxiv.org/abs/2603.05451)) computes a part of them as polynomials, on other units, and corrects the old sums only

@@ -159,7 +159,8 @@ show.figure(
 #
 # `decode(codes, format) -> np.ndarray` returns the exact values of codes as float64, in the shape of `codes`.
 #
-# - `codes` is an array of any shape and any integer dtype, such as `uint8`.
+# - `codes` is an array of any shape and any integer dtype, such as `uint8`; int64 can hold its
+#   values. It is not changed.
 # - `format` has `exponent_bits`, `mantissa_bits`, `infinities`, and the properties `bits` and `bias`.
 # - Zero has a sign too: the code with only the sign bit set is −0.0.
 # - If a code is negative or has more bits than the format, raise a `ValueError` that contains `code = ` and the code in
@@ -246,6 +247,9 @@ with check("decode", "the values of codes", part="values", hidden="other formats
         rtol=0,
         what="decode of a (2, 2) array in float16",
     )
+    given = np.array([0xC000, 0x8000])
+    decode(inout(given), FLOAT16)
+    check.equal(given.tolist(), [0xC000, 0x8000], what="the codes that decode was given, after it")
     ### BEGIN HIDDEN TESTS
     UNUSUAL = (Format("e3m4", 3, 4), Format("e2m3fn", 2, 3, False), Format("e2m1fn", 2, 1, False), Format("e6m9", 6, 9))
     for format in (FLOAT16, BFLOAT16, E5M2, E4M3FN, *UNUSUAL):
@@ -499,6 +503,7 @@ with check("encode", "signs and NaN", part="signs", hidden="other formats"):
         np.array_equal(given, before, equal_nan=True),
         f"the values that encode was given are {given.tolist()} after it: expected {before.tolist()}, as before",
     )
+    check.shape(encode(np.array(1.5), FLOAT16), (), what="the codes of an array without dimensions")
     signed(E5M2, -57344.0, 0xFB)
     signed(FLOAT16, 0.0, 0x0000)
     signed(FLOAT16, -0.0, 0x8000, "−0.0 < 0 is False: np.signbit tells them apart")
@@ -551,8 +556,7 @@ term("subnormal number")
 #
 # Most weights and activations are not far from 1, but gradients can be very small: averaging over a batch divides each
 # sample's gradient by the batch size, and layers on the way back multiply it by small numbers. The next cell trains a small
-# convolutional network on images of handwritten digits, in float32 (about ten seconds), and collects its gradients. What would
-# float16 do to them?
+# convolutional network on images of handwritten digits, in float32 (about ten seconds). What would float16 do to its gradients?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from torch import nn
@@ -952,7 +956,7 @@ else:
 #
 # `lost(weights, updates) -> Tensor[bool]` says which updates have no effect.
 #
-# - `weights` is float16 or bfloat16 and `updates` float32, of the same shape.
+# - `weights` is finite, float16 or bfloat16, and `updates` float32, of the same shape. Neither is changed.
 # - True where the update is not zero, and the float32 sum of weight and update, rounded once to the dtype of `weights`, is the
 #   weight itself. A sum too large for that dtype becomes infinite.
 # - If the shapes differ, raise a `ValueError` that contains both, such as `(3, 3)` and `(3,)`.
@@ -995,6 +999,8 @@ with check("lost", "updates without effect", part="values", hidden="other weight
         (1.0, -(2.0**-9), True, "the sum lies half-way to 1 − 1/256, and 1 has the even code"),
         (1.0, -1.5 * 2.0**-9, False, "below 1 the numbers lie twice as close: this is more than half-way"),
         (1.0, 2.0**-8 + 2.0**-17, False, "the sum is just past half-way: an update rounded to 16 bits first is not"),
+        (1.0, 2.0**-8 + 2.0**-30, True, "the float32 sum lies half-way: a float64 sum lies above"),
+        (2.0**-40, 2.0**-41, False, "the sum is half as large again: tiny numbers are not equal because they are near"),
         (1.0, math.inf, False, "the sum is infinite"),
     ):
         is_lost(weight, update, torch.bfloat16, expected, cause)
@@ -1007,6 +1013,10 @@ with check("lost", "updates without effect", part="values", hidden="other weight
         (-65504.0, -1e30, False, "the sum rounds to −infinity"),
     ):
         is_lost(weight, update, torch.float16, expected, cause)
+    weights, updates = torch.ones(2, dtype=torch.float16), torch.ones(2)
+    lost(inout(weights), inout(updates))
+    after = weights.tolist() + updates.tolist()
+    check.equal(after, [1.0, 1.0, 1.0, 1.0], what="the weights and updates that lost was given, after it")
     ### BEGIN HIDDEN TESTS
     for dtype, digits in ((torch.bfloat16, 8), (torch.float16, 11)):
         for seed in range(3):
@@ -1175,6 +1185,12 @@ with check("master_step", "nothing is lost", part="precision", hidden="40 steps 
     check.close(
         odd.item(), 1 + 2.0**-6, rtol=0, what="1 + 3 · 2⁻⁸ rounded to bfloat16", hint=first_cause(odd.item(), cut)
     )
+    fine = torch.tensor([1 + 2.0**-10]).half()
+    new, _ = master_step(Masters(torch.zeros(1), torch.zeros(1)), fine, 1.0, 0.5, torch.bfloat16)
+    got = new.momentum.item()
+    cause = first_cause(got, {"the gradient was rounded to the dtype of the model's weights": 1.0})
+    what = "the momentum after a float16 gradient of 1 + 2⁻¹⁰, for bfloat16 weights"
+    check.close(got, 1 + 2.0**-10, rtol=0, what=what, hint=cause)
     state, model = Masters(torch.ones(1), torch.zeros(1)), None
     for _ in range(64):
         state, model = master_step(state, torch.tensor([-1.0], dtype=torch.bfloat16), 2.0**-12, 0.0, torch.bfloat16)
@@ -1369,14 +1385,20 @@ with check("next_delayed", "scales from a history", part="values", hidden="other
 # %% nbgrader={"grade": true, "grade_id": "next_delayed_test_limits", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("next_delayed", "zeros, tiny numbers, infinities", part="limits", hidden="other states"):
 
-    def after_amax(state, amax, window, expected):
-        got = next_delayed(state, amax, 448.0, 0, window)
+    def after_amax(state, amax, window, expected, margin=0):
+        got = next_delayed(state, amax, 448.0, margin, window)
         single = " (infinite in float32)" if LARGEST_SCALE < amax < math.inf else ""
-        check.equal(got, expected, what=f"next_delayed of {state} after an amax of {amax:g}{single}, window {window}")
+        check.equal(
+            got,
+            expected,
+            what=f"next_delayed of {state} after an amax of {amax:g}{single}, window {window}, margin {margin}",
+        )
 
     after_amax(Delayed(7.0), 0.0, 16, Delayed(7.0, (0.0,)))
     after_amax(Delayed(7.0, (2.0,)), 0.0, 16, Delayed(224.0, (2.0, 0.0)))
     after_amax(Delayed(), 1e-40, 16, Delayed(LARGEST_SCALE, (9.99994610111476e-41,)))
+    scale = 1.4887353552791058e38  # 448 / 2⁻¹²⁰ is infinite in float32, a quarter of it is not
+    after_amax(Delayed(), 2.0**-120, 16, Delayed(scale, (2.0**-120,)), margin=2)
     for amax in (math.inf, math.nan, 1e39):
         after_amax(Delayed(7.0, (2.0, 3.0)), amax, 1, Delayed(7.0, (2.0, 3.0)))
     ### BEGIN HIDDEN TESTS

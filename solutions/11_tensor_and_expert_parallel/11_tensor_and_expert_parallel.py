@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: How do several GPUs share one layer?
-#     minutes: 270
+#     minutes: 195
 #     withholds: [threeloops.training.tensor_parallel, threeloops.training.expert_parallel, threeloops.training.context_parallel, threeloops.training.mesh, threeloops.training.composition, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -27,7 +27,6 @@
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
-from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -46,32 +45,11 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.training.cluster import Cluster, advance_to, ask
 from torch.nn import functional
-
-
-@dataclass(frozen=True)
-class Job:
-    """A model to train, and the tokens of one step."""
-
-    parameters: float
-    layers: int
-    width: int
-    heads: int
-    tokens: float
-
-
-@dataclass(frozen=True)
-class Machine:
-    """GPUs in nodes; bandwidths are bytes/s per GPU."""
-
-    gpus: int
-    per_node: int
-    memory: float  # bytes per GPU
-    nvlink: float  # between GPUs of one node
-    network: float  # between nodes
 
 
 class ExchangeRows(torch.autograd.Function):
@@ -345,7 +323,7 @@ show.figure(plot, "Two matrices of one layer, each with a possible cut from left
 # The next cell cuts one layer by outputs. It then gathers all features on every rank, because it has no second layer. You
 # have one: in an MLP, `up` is followed by `down`, and the activation between them works on each feature by itself.
 #
-# ### Exercise 1 (16 points)
+# ### Exercise 1 (20 points)
 #
 # `parallel_mlp(x, up, up_bias, down, down_bias)` returns `gelu(x @ up.T + up_bias) @ down.T + down_bias` on every rank.
 #
@@ -395,7 +373,7 @@ def parallel_mlp(x: torch.Tensor, up: Stored, up_bias: Stored, down: Stored, dow
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "parallel_mlp_test_values", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "parallel_mlp_test_values", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("parallel_mlp", "the output of the whole MLP", part="values", hidden="other sizes and numbers of ranks"):
 
     def computes(ranks, tokens, width, hidden, seed):
@@ -430,7 +408,7 @@ with check("parallel_mlp", "the output of the whole MLP", part="values", hidden=
     computes(5, 1, 5, 5, seed=2080083823)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "parallel_mlp_test_cost", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "parallel_mlp_test_cost", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("parallel_mlp", "what is sent", part="cost", hidden="another number of ranks"):
 
     def costs(ranks, tokens, width, hidden, seed=0):
@@ -544,7 +522,7 @@ debrief(
 # A `torch.autograd.Function` states both directions. The next cell has one that multiplies by 2 forward, and prints what
 # comes back.
 #
-# ### Exercise 2 (18 points)
+# ### Exercise 2 (22 points)
 #
 # Write two functions that autograd can differentiate. (The papers call them *f* and *g*.)
 #
@@ -615,7 +593,7 @@ class _Sum(torch.autograd.Function):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "conjugates_test_values", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "conjugates_test_values", "locked": true, "points": 14, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("conjugates", "outputs and gradients of one process", part="values", hidden="other sizes and more layers"):
 
     def trains(ranks, tokens, width, hidden, layers, seed):
@@ -674,7 +652,7 @@ with check("conjugates", "outputs and gradients of one process", part="values", 
     trains(5, 1, 2, 10, 1, seed=1817120592)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "conjugates_test_traffic", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "conjugates_test_traffic", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("conjugates", "one all-reduce each way", part="traffic", hidden="other sizes"):
 
     def traffic(ranks, tokens, width, layers, seed=0):
@@ -749,7 +727,7 @@ debrief(
 # Rank 1 takes the query heads 2 and 3, which are rows 4–7. Both use key head 1, so it also takes the rows 10–11 and 14–15. The
 # columns 4–7 of `output` belong to its heads.
 #
-# ### Exercise 3 (16 points)
+# ### Exercise 3 (20 points)
 #
 # `cut_attention(qkv, output, heads, kv_heads, rank, ranks) -> (own_qkv, own_output)`
 #
@@ -776,62 +754,78 @@ def cut_attention(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "cut_attention_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "cut_attention_test_values", "locked": true, "points": 13, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("cut_attention", "the heads of each rank", part="values", hidden="other models and numbers of ranks"):
 
-    def cuts(heads, kv_heads, head_dim, width, ranks, seed=0):
+    def cuts(heads, kv_heads, head_dim, width, ranks, rank, rows, columns, slips, seed=0):
+        """`rows` of qkv and `columns` of output belong to this rank. `slips` maps other rows to causes."""
         qkv = drawn((heads + 2 * kv_heads) * head_dim, width, seed=seed)
         output = drawn(width, heads * head_dim, seed=seed + 1)
-        by_row = torch.arange(len(qkv))
+        got = cut_attention(qkv, output, heads, kv_heads, rank, ranks)
+        check.equal(len(got), 2, what="number of results")
+        case = f"rank {rank} of {ranks}, {heads} heads, {kv_heads} key and value heads of {head_dim}"
+        found = places(got[0], qkv)
+        cause = slips.get(tuple(found), "")
+        if found and found != rows and sorted(found) == sorted(rows):
+            cause = "these are the right rows in another order"
+        elif found and found != rows and not cause:
+            cause = f"got the rows {found} of qkv, expected {rows}"
+        check.equal(got[0], qkv[rows], what=f"own_qkv of {case}", hint=cause)
+        found = places(got[1].T, output.T) if torch.is_tensor(got[1]) and got[1].ndim == 2 else []
+        cause = f"got the columns {found} of output, expected {columns}" if found and found != columns else ""
+        if torch.is_tensor(got[1]) and got[1].ndim == 2 and places(got[1], output):
+            cause = "output was cut by outputs: its columns belong to heads" if ranks > 1 else ""
+        check.equal(got[1], output[:, columns], what=f"own_output of {case}", hint=cause)
+
+    def places(part, whole):
+        """The numbers of the rows of `whole` that `part` consists of; an empty list if it has other rows."""
+        if not torch.is_tensor(part) or part.ndim != 2 or part.shape[1] != whole.shape[1]:
+            return []
+        same = (part[:, None] == whole).all(-1)
+        return same.int().argmax(1).tolist() if bool(same.any(1).all()) else []
+
+    one_piece = "qkv was cut in one piece: cut its queries, keys and values each"
+    thirds = "qkv was split into three equal parts: there are fewer key and value heads than query heads"
+    every = "these are every 2nd head: a rank has neighbouring heads"
+    # the worked example: rows 0-7 of qkv are queries, 8-11 keys, 12-15 values
+    slips = {
+        (0, 1, 2, 3, 4, 5, 6, 7): one_piece,
+        (0, 1, 2, 6, 7, 8, 12, 13): thirds,
+        (0, 1, 4, 5, 8, 9, 12, 13): every,
+    }
+    cuts(4, 2, 2, 8, 2, 0, [0, 1, 2, 3, 8, 9, 12, 13], [0, 1, 2, 3], slips)
+    slips = {
+        (8, 9, 10, 11, 12, 13, 14, 15): one_piece,
+        (3, 4, 5, 9, 10, 11, 14, 15): thirds,
+        (2, 3, 6, 7, 10, 11, 14, 15): every,
+    }
+    cuts(4, 2, 2, 8, 2, 1, [4, 5, 6, 7, 10, 11, 14, 15], [4, 5, 6, 7], slips)
+    # 4 heads of 3: rows 0-11 are queries, 12-23 keys, 24-35 values
+    slips = {(9, 10, 11, 12, 13, 14, 15, 16, 17): one_piece}
+    cuts(4, 4, 3, 6, 4, 1, [3, 4, 5, 15, 16, 17, 27, 28, 29], [3, 4, 5], slips, seed=1)
+    cuts(4, 4, 3, 6, 4, 3, [9, 10, 11, 21, 22, 23, 33, 34, 35], [9, 10, 11], {}, seed=1)
+    cuts(4, 2, 2, 5, 1, 0, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [0, 1, 2, 3, 4, 5, 6, 7], {}, seed=2)
+
+    ### BEGIN HIDDEN TESTS
+    def cuts_all(heads, kv_heads, head_dim, width, ranks, seed):
         for rank in range(ranks):
             first, group = rank * heads // ranks, heads // kv_heads
             queries = list(range(first, first + heads // ranks))
             keys = sorted({heads + head // group for head in queries})
             order = queries + keys + [head + kv_heads for head in keys]
-            rows = torch.tensor([head * head_dim + i for head in order for i in range(head_dim)])
-            columns = rows[: len(queries) * head_dim]
-            got = cut_attention(qkv, output, heads, kv_heads, rank, ranks)
-            check.equal(len(got), 2, what="number of results")
-            case = f"rank {rank} of {ranks}, {heads} heads, {kv_heads} key and value heads of {head_dim}"
-            same = torch.is_tensor(got[0]) and got[0].shape == (len(rows), width)
-            one_piece = same and torch.equal(got[0], qkv[by_row.chunk(ranks)[rank]])
-            mixed = same and torch.equal(got[0].sort(0).values, qkv[rows].sort(0).values)
-            thirds = torch.cat([part for each in by_row.chunk(3) for part in each.chunk(ranks)[rank : rank + 1]])
-            in_thirds = torch.is_tensor(got[0]) and torch.equal(got[0], qkv[thirds])
-            every = [head for head in range(heads + 2 * kv_heads) if head % ranks == rank]
-            every = torch.tensor([head * head_dim + i for head in every for i in range(head_dim)])
-            strided = same and heads % ranks == kv_heads % ranks == 0 and torch.equal(got[0], qkv[every])
-            cause = (
-                "qkv was cut in one piece: cut its queries, keys and values each"
-                if one_piece
-                else "qkv was split into three equal parts: there are fewer key and value heads than query heads"
-                if in_thirds
-                else f"these are every {ranks}th head: rank {rank} has neighbouring heads"
-                if strided
-                else "these are the right rows in another order"
-                if mixed
-                else ""
-            )
-            check.equal(got[0], qkv[rows], what=f"own_qkv of {case}", hint=cause)
-            rows_cut = torch.is_tensor(got[1]) and torch.equal(got[1], output.tensor_split(ranks)[rank])
-            cause = "output was cut by outputs: its columns belong to heads" if rows_cut else ""
-            check.equal(got[1], output[:, columns], what=f"own_output of {case}", hint=cause)
+            rows = [head * head_dim + i for head in order for i in range(head_dim)]
+            cuts(heads, kv_heads, head_dim, width, ranks, rank, rows, rows[: len(queries) * head_dim], {}, seed)
 
-    cuts(4, 2, 2, 8, 2)
-    cuts(4, 4, 3, 6, 4, seed=1)
-    cuts(4, 2, 2, 5, 1, seed=2)
-    ### BEGIN HIDDEN TESTS
-    cuts(12, 6, 5, 7, 3, seed=3)
-    cuts(16, 8, 4, 64, 8, seed=4)
-    cuts(6, 6, 1, 5, 2, seed=5)
+    cuts_all(12, 6, 5, 7, 3, seed=3)
+    cuts_all(16, 8, 4, 64, 8, seed=4)
+    cuts_all(6, 6, 1, 5, 2, seed=5)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "cut_attention_test_memory", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "cut_attention_test_memory", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("cut_attention", "what stays in memory", part="memory", hidden="another model"):
 
-    def keeps(ranks, width, heads, kv_heads, head_dim):
+    def keeps(ranks, width, heads, kv_heads, head_dim, wanted):
         run = on_cluster(Cluster(ranks), shards_of, cut_attention, width, heads, kv_heads, head_dim)
-        wanted = 4 * width * head_dim * (2 * heads + 2 * kv_heads) // ranks
         qkv, output = drawn((heads + 2 * kv_heads) * head_dim, width, seed=1), drawn(width, heads * head_dim, seed=2)
         for rank, (shards, kept, shared) in enumerate(run.results):
             size = sum(shard.nbytes for shard in shards)
@@ -848,10 +842,10 @@ with check("cut_attention", "what stays in memory", part="memory", hidden="anoth
                 not shared, f"a shard of rank {rank} of {ranks} lies in the memory of `qkv` or `output`: copy it"
             )
 
-    keeps(2, 8, 4, 2, 2)
-    keeps(1, 8, 4, 2, 2)
+    keeps(2, 8, 4, 2, 2, 384)  # 8 · 8 numbers of qkv, and 8 · 4 of output
+    keeps(1, 8, 4, 2, 2, 768)
     ### BEGIN HIDDEN TESTS
-    keeps(3, 6, 6, 3, 2)
+    keeps(3, 6, 6, 3, 2, 288)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "cut_attention_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -953,118 +947,27 @@ debrief(
 # *Worked example.* A token has the scores [1/8, 3/8, 2/8, 2/8], and k = 2. Expert 1 is chosen first. Experts 2 and 3 are
 # equal, and the lower number wins, so that every run decides the same. The weights are 3/5 and 2/5.
 #
-# ### Exercise 4 (10 points)
-#
-# `choose_experts(logits, k) -> (experts, weights)`
-#
-# - `logits` is (tokens, E). Both results are (tokens, k), best expert first; of equal ones the lower number comes first.
-#   `experts` has the dtype int64.
-# - The weights of a token add up to 1, and gradients flow through them to the logits.
-# - If k is not between 1 and E, raise a `ValueError` that says so, as in `k = 5 of 4 experts`.
+# `choose_experts` in the next cell does this. Gradients flow through the weights to the logits, but the choice has none, so the
+# router only learns how good the chosen experts were in relation to each other.
+
 
 # %% tags=["demo"]
-predict(
-    "dropped",
-    "512 tokens choose one of 8 experts each, at random. Each expert takes at most 512/8 = 64. What percentage of the tokens is dropped?",
-    unit="%",
-)
-scores = torch.tensor([0.2, 0.4, 0.4, 0.0])
-print("topk:", scores.topk(2).indices.tolist(), "but torch does not promise which of two equal numbers comes first")
-print("sort:", scores.sort(dim=-1, descending=True, stable=True).indices.tolist(), "keeps equal numbers in their order")
-
-
-# %% nbgrader={"grade": false, "grade_id": "choose_experts", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def choose_experts(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k best experts of each token, and their weights."""
-    ### BEGIN SOLUTION
-    if not 1 <= k <= logits.shape[1]:
-        raise ValueError(f"k = {k} of {logits.shape[1]} experts: expected at least 1 and at most all")
+def choose_experts(logits, k):
+    """The k best experts of each token, best first, and their weights; both are (tokens, k)."""
+    # The order comes from the logits: the softmax rounds -200 and -199 beside a 0 to the same score. A stable sort keeps
+    # equal logits in their order, which `topk` does not promise.
     experts = logits.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]
     scores = logits.softmax(-1).gather(-1, experts)
     return experts, scores / scores.sum(-1, keepdim=True)
-    ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "choose_experts_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("choose_experts", "experts, weights and gradients", part="values", hidden="other logits"):
-
-    def chooses(logits, k, case):
-        logits = torch.as_tensor(logits, dtype=torch.float32)
-        wide = logits.double().requires_grad_()
-        rows = [sorted(range(logits.shape[1]), key=lambda e, row=row: -row[e])[:k] for row in logits.tolist()]
-        expected = torch.tensor(rows, dtype=torch.int64).view(len(logits), k)
-        scores = wide.softmax(-1)
-        chosen = scores.gather(-1, expected)
-        weights = chosen / chosen.sum(-1, keepdim=True)
-        own = logits.clone().requires_grad_()
-        experts, got = choose_experts(own, k)
-        check.dtype(experts, torch.int64, what=f"experts of {case}")
-        flat = torch.is_tensor(experts) and experts.shape == expected.shape
-        slips = {
-            "of experts with equal logits the lower number comes first": (
-                flat
-                and bool(((experts >= 0) & (experts < logits.shape[1])).all())
-                and torch.equal(logits.gather(-1, experts), logits.gather(-1, expected))
-            ),
-            "the best expert comes first": flat and torch.equal(experts.sort().values, expected.sort().values),
-        }
-        cause = next((cause for cause, true in slips.items() if true), "")
-        check.equal(experts, expected, what=f"experts of {case}", hint=cause)
-        slips = {
-            "these are the scores as they are: divide them by their sum": chosen,
-            "this is a softmax of the scores: divide them by their sum": chosen.softmax(-1),
-            "these are logits divided by their sum: weights are made of scores": logits.double().gather(-1, expected)
-            / logits.double().gather(-1, expected).sum(-1, keepdim=True),
-        }
-        slips = {cause: value.detach() for cause, value in slips.items()}
-        require_alike(got.detach(), weights.detach(), f"weights of {case}", slips)
-        if k > 1 and len(logits):
-            factor = drawn(len(logits), k, seed=3)
-            check.true(got.requires_grad, f"weights of {case} have no gradient: they are cut off from the logits")
-            (got * factor).sum().backward()
-            (weights * factor).sum().backward()
-            check.true(own.grad is not None, f"the logits of {case} get no gradient from the weights")
-            require_alike(own.grad, wide.grad, f"gradient of the logits of {case}")
-
-    worked = torch.tensor([[1.0, 3.0, 2.0, 2.0]]).log()
-    chooses(worked, 2, "the worked example, k = 2")
-    chooses([[0.5, -1.0, 2.0], [3.0, 1.0, 2.0]], 2, "two tokens, k = 2 of 3")
-    chooses([[0.0] * 40, [1.0] * 20 + [2.0] * 20], 3, "equal logits, k = 3 of 40")
-    chooses([[0.3, 0.9], [1.5, -2.0]], 1, "two tokens, k = 1 of 2")
-    chooses([[2.0, 0.0, 1.0]], 3, "all experts, k = 3 of 3")
-    ### BEGIN HIDDEN TESTS
-    chooses(drawn(50, 8, seed=5), 2, "50 tokens, k = 2 of 8")
-    chooses(drawn(30, 64, seed=6).mul(2).round(), 6, "30 tokens with equal logits, k = 6 of 64")
-    chooses(drawn(0, 4, seed=7), 2, "no tokens, k = 2 of 4")
-    ### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "choose_experts_test_edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("choose_experts", "more experts than there are, or none", part="edges", hidden="other numbers"):
-    check.raises(ValueError, choose_experts, torch.zeros(3, 4), 5, names=("k = 5 of 4 experts",))
-    check.raises(ValueError, choose_experts, torch.zeros(3, 4), 0, names=("k = 0 of 4 experts",))
-    check.accepts(choose_experts, torch.zeros(3, 4), 4)
-    ### BEGIN HIDDEN TESTS
-    check.raises(ValueError, choose_experts, torch.zeros(0, 2), 3, names=("k = 3 of 2 experts",))
-    check.raises(ValueError, choose_experts, torch.zeros(2, 6), -1, names=("k = -1 of 6 experts",))
-    check.accepts(choose_experts, torch.zeros(2, 6), 1)
-    ### END HIDDEN TESTS
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "choose_experts",
-    "The experts are found from the logits: a stable sort along the last dimension, and the first k columns. (The softmax "
-    "keeps the order, but float32 may round two different scores to the same number.)",
-    "`scores.gather(-1, experts)` picks each token's k scores. Then divide by `.sum(-1, keepdim=True)`.",
-)
-debrief(
-    "choose_experts",
-    """Scores divided by their sum are a softmax over the k chosen logits alone, so "softmax, then top-k" and "top-k, then
-    softmax" give the same weights here (Mixtral does the latter). It makes a difference where scores are *not* divided by their
-    sum, as in Switch Transformers with k = 1. Divided by its sum, a single weight is always 1, and its gradient is 0: the
-    router then learns from the losses that balance it, and from nothing else.
-
-    The choice itself has no gradient. The router only hears how good the chosen experts were, in relation to each other.""",
-    parts=("values", "edges"),
+for logits in (torch.tensor([[1.0, 3.0, 2.0, 2.0]]).log(), torch.tensor([[-200.0, -199.0, 0.0]])):
+    print("logits", logits, "→ experts, weights", *(part.tolist() for part in choose_experts(logits, 2)))
+predict(
+    "dropped",
+    "512 tokens choose one of 8 experts each, at random, so an expert is chosen about 64 times, give or take 7.5. Each expert "
+    "takes at most 64 tokens. Which part of the tokens finds its expert full?",
+    options=("none", "about 1%", "about 5%", "about 25%"),
 )
 
 # %% [markdown]
@@ -1081,13 +984,13 @@ debrief(
 # 0, token 1 gets expert 1, and token 2 finds expert 0 full. Second choices: token 0 finds expert 1 full, token 1 gets expert 2,
 # and token 2 finds it full. The result is [[True, False], [True, True], [False, False]].
 #
-# ### Exercise 5 (12 points)
+# ### Exercise 4 (15 points)
 #
 # `keep_within_capacity(experts, capacity) -> Tensor` says which choices are kept.
 #
-# - `experts` is (tokens, k), best expert first, and so is the result, which has the dtype bool.
+# - `experts` is (tokens, k), best expert first. The result has the same shape, and the dtype bool.
 # - Each expert keeps at most `capacity` choices of all columns together, in the order above.
-# - With a capacity of 0 nothing is kept. There may be no tokens at all.
+# - With a capacity of 0 nothing is kept. There may be no tokens at all, or thousands for one expert.
 
 
 # %% nbgrader={"grade": false, "grade_id": "keep_within_capacity", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1104,55 +1007,12 @@ def keep_within_capacity(experts: torch.Tensor, capacity: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "keep_within_capacity_test", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "keep_within_capacity_test", "locked": true, "points": 15, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("keep_within_capacity", "which choices are kept", hidden="other choices and capacities"):
 
-    def in_order(experts, capacity, order, until_kept=False):
-        """Places given to (token, choice) in this order; to one choice per token where `until_kept`."""
-        kept, places = [[False] * len(row) for row in experts], {}
-        for token, choice in order:
-            expert = experts[token][choice]
-            if until_kept and any(kept[token]):
-                continue
-            if places.get(expert, capacity) > 0:
-                places[expert] = places.get(expert, capacity) - 1
-                kept[token][choice] = True
-        return kept
-
-    def keeps_choices(experts, capacity, k=None):
-        k = len(experts[0]) if experts else k
-        tokens = range(len(experts))
-        expected = in_order(experts, capacity, [(t, c) for c in range(k) for t in tokens])
-        slips = {
-            "places were given token by token: all first choices come before any second one": in_order(
-                experts, capacity, [(t, c) for t in tokens for c in range(k)]
-            ),
-            "each column was given a capacity of its own": [
-                [each[c][t][0] for c in range(k)]
-                for each in [
-                    [in_order([[row[c]] for row in experts], capacity, [(t, 0) for t in tokens]) for c in range(k)]
-                ]
-                for t in tokens
-            ],
-            "the last tokens were given places first": in_order(
-                experts, capacity, [(t, c) for c in range(k) for t in reversed(tokens)]
-            ),
-            "each expert keeps one choice more than its capacity": in_order(
-                experts, capacity + 1, [(t, c) for c in range(k) for t in tokens]
-            ),
-            "True and False are the other way round": [[not kept for kept in row] for row in expected],
-            "the rows and columns of the result are mixed up": [
-                [flat[t * k + c] for c in range(k)]
-                for flat in [[row[c] for c in range(k) for row in expected]]
-                for t in tokens
-            ],
-            "a second choice counts even where the first was kept": in_order(
-                experts, capacity, [(t, c) for c in range(k) for t in tokens], until_kept=True
-            ),
-            "a token keeps all of its choices or none here; each choice counts by itself": [
-                [all(row)] * k for row in expected
-            ],
-        }
+    def keeps_choices(experts, capacity, expected, slips=None, k=None):
+        """`expected` has a word per token with a 1 for each choice that is kept. `slips` maps other results to causes."""
+        k = k or len(experts[0])
         got = keep_within_capacity(torch.tensor(experts, dtype=torch.int64).view(len(experts), k), capacity)
         what = (
             f"kept choices of experts = {experts}, capacity = {capacity}"
@@ -1160,22 +1020,47 @@ with check("keep_within_capacity", "which choices are kept", hidden="other choic
             else (f"kept choices of {len(experts)} tokens, k = {k}, capacity = {capacity}")
         )
         check.dtype(got, torch.bool, what=what)
-        rows = got.tolist()
-        cause = next((cause for cause, slip in slips.items() if rows == slip and slip != expected), "")
-        check.equal(got, torch.tensor(expected, dtype=torch.bool).view(len(experts), k), what=what, hint=cause)
+        words = " ".join("".join(str(int(kept)) for kept in row) for row in got.tolist()) if got.ndim == 2 else ""
+        kept = [[mark == "1" for mark in word] for word in expected.split()]
+        cause = (slips or {}).get(words, "")
+        check.equal(got, torch.tensor(kept, dtype=torch.bool).view(len(experts), k), what=what, hint=cause)
 
-    keeps_choices([[0, 1], [1, 2], [0, 2]], 1)
-    keeps_choices([[0, 1], [1, 0], [0, 1], [2, 0]], 2)
-    keeps_choices([[63], [63], [3], [63]], 2)
-    keeps_choices([[0, 1], [0, 1]], 4)
-    keeps_choices([[1, 0], [0, 1]], 0)
-    keeps_choices([], 3, k=2)
+    slips = {
+        "11 01 00": "places were given token by token: all first choices come before any second one",
+        "11 11 00": "each column was given a capacity of its own",
+        "00 10 11": "the last tokens were given places first",
+        "11 11 11": "each expert keeps one choice more than its capacity",
+        "01 00 11": "True and False are the other way round",
+        "11 00 10": "the rows and columns of the result are mixed up",
+        "10 10 01": "a second choice counts even where the first was kept",
+        "00 11 00": "a token keeps all of its choices or none here; each choice counts by itself",
+    }
+    keeps_choices([[0, 1], [1, 2], [0, 2]], 1, "10 11 00", slips)  # the worked example
+    keeps_choices([[0, 1], [1, 0], [0, 1], [2, 0]], 2, "11 10 10 10")
+    keeps_choices([[63], [63], [3], [63]], 2, "1 1 1 0")
+    keeps_choices([[0, 1], [0, 1]], 4, "11 11")
+    keeps_choices([[1, 0], [0, 1]], 0, "00 00")
+    keeps_choices([], 3, "", k=2)
+    keeps_choices([[5]] * 300, 280, "1 " * 280 + "0 " * 20)  # more than 8 bits can count
+
     ### BEGIN HIDDEN TESTS
+    def in_order(experts, capacity, k):
+        kept, places = [["0"] * k for _ in experts], {}
+        for choice in range(k):
+            for token, row in enumerate(experts):
+                places[row[choice]] = places.get(row[choice], 0) + 1
+                if places[row[choice]] <= capacity:
+                    kept[token][choice] = "1"
+        return " ".join("".join(row) for row in kept)
+
     for seed in range(8):
         rng = check.rng(seed)
         experts, tokens, k = int(rng.integers(3, 9)), int(rng.integers(1, 40)), int(rng.integers(1, 4))
         rows = [[int(e) for e in rng.permutation(experts)[:k]] for _ in range(tokens)]
-        keeps_choices(rows, int(rng.integers(0, 12)))
+        capacity = int(rng.integers(0, 12))
+        keeps_choices(rows, capacity, in_order(rows, capacity, k))
+    many = [[int(e) for e in check.rng(9).permutation(3)[:2]] for _ in range(700)]
+    keeps_choices(many, 300, in_order(many, 300, 2))
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1185,18 +1070,15 @@ hint(
     "Without loops: `experts.T.flatten()` has the choices in the order of the places. A `cumsum` of their `one_hot` numbers "
     "the choices of each expert; reshape to (k, tokens), and transpose back.",
 )
-from threeloops.lab.drawings import draw_expert_load, expert_load
+from threeloops.lab.drawings import draw_dropped, draw_expert_load, expert_load
 
-fair = [expert_load(512, 8, k=1, skew=0.0, factor=1.0, seed=seed).dropped / 5.12 for seed in range(20)]
 with reveal("dropped"):
-    show.against_prediction("dropped", round(sum(fair) / 20, 1), unit="%", source="mean of 20 random routings")
-    print(
-        f"The 20 routings drop between {min(fair):.1f}% and {max(fair):.1f}%, although all experts are equally likely."
-    )
+    show.against_prediction("dropped", "about 5%", source="random routings, drawn below")
+    show.figure(draw_dropped((64, 512, 4096, 32768), 8), "tokens dropped although all experts are equally likely")
     explore(
         lambda skew, k, factor: draw_expert_load(expert_load(512, 8, k=k, skew=skew, factor=factor), factor),
         labels={"k": "experts per token", "factor": "capacity factor"},
-        skew=[0.0, 0.5, 1.0, 2.0],
+        skew=[1.0, 0.0, 0.5, 2.0],
         k=[1, 2],
         factor=[1.25, 1.0, 2.0, math.inf],
     )
@@ -1207,9 +1089,10 @@ debrief(
     waits for the busiest expert: in the figure, set the factor to inf and raise the skew. So training adds a loss that
     pulls the router towards equal loads (the dives train with it and without it).
 
-    Which token is dropped depends on the others in its batch, and on its place there. So a model with a capacity may answer
-    the same prompt differently in another batch. That is one reason why inference, and more and more training too, goes
-    without: "dropless" layers (MegaBlocks) compute whatever comes.""",
+    Which token is dropped depends on the others in its batch, and here, as in GShard and Switch, on its place there. Megatron-LM
+    by default keeps the choices with the highest router probability instead (`--moe-token-drop-policy probs`). Either way a
+    model with a capacity may answer the same prompt differently in another batch. That is one reason why inference, and more
+    and more training too, goes without: "dropless" layers (MegaBlocks) compute whatever comes.""",
     parts=("",),
 )
 
@@ -1229,7 +1112,7 @@ debrief(
 # rank they come from, and its backward sends the gradients back. It also takes counts: `exchange_rows(counts, [2, 2],
 # [2, 2])`.
 #
-# ### Exercise 6 (18 points)
+# ### Exercise 5 (23 points)
 #
 # `expert_layer(x, chosen, run_expert, experts)` returns (tokens, width): row t is what expert `chosen[t]` makes of
 # `x[t]`. Here k = 1, and nothing is dropped.
@@ -1275,7 +1158,7 @@ def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("expert_layer", "rows from their experts", part="values", hidden="other choices and numbers of ranks"):
 
     def as_if_sorted(chosen, experts):
@@ -1327,7 +1210,7 @@ with check("expert_layer", "rows from their experts", part="values", hidden="oth
     gives([[], []], 4)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_traffic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("expert_layer", "what travels", part="traffic", hidden="other choices"):
 
     def travels(chosen, experts, width, seed=0):
@@ -1361,7 +1244,7 @@ with check("expert_layer", "what travels", part="traffic", hidden="other choices
     travels([[0, 7, 7, 7], [1, 6], [], [2, 2, 5]], 8, 96, seed=2645751316)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_gradients", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "expert_layer_test_gradients", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("expert_layer", "gradients of the tokens and the experts", part="gradients", hidden="other choices"):
 
     def learns(chosen, experts, width=3, seed=1):
@@ -1421,8 +1304,8 @@ debrief(
 # ## 7 · How far to cut
 #
 # A machine has G GPUs, and you train with tensor parallelism over n of them and data parallelism over d = G/n. The arithmetic
-# per GPU is the same for every n, so communication decides. Leave latency and overlap out. Weights and gradients are sent in
-# 16 bits.
+# per GPU is the same for every n, so communication decides. Leave latency and overlap out. Activations and gradients
+# are sent in 16 bits.
 #
 # - **Tensor parallel**: each block has the all-reduces of section 3, each of S = (tokens · n/G) · width · 2 bytes.
 #   Each rank sends 2(n − 1)/n · S per all-reduce, over NVLink if n divides `per_node` (then no group spans two
@@ -1435,177 +1318,121 @@ debrief(
 # 450 GB/s, network 50 GB/s. n = 2 needs 104 GB. n = 4 needs 52 GB and takes 0.341 + 0.244 = 0.585 s, and n = 8 takes 0.796 + 0.114 = 0.910 s.
 # With a quarter of the tokens it is 0.329 and 0.313 s, and n = 8 is better.
 #
-# ### Exercise 7 (10 points)
-#
-# `choose_degree(job, machine) -> int` returns the n with the least communication time among those that divide `gpus` and
-# `heads` and fit into memory. At least one does.
+# n must also divide the heads. The explorer below draws these times. Change the tokens per step, the model and the network, and
+# see what moves the best degree.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "across",
     "In the worked example, n = 16 instead of 8 (say the model had 48 heads): how many times as long do the tensor-parallel "
-    "all-reduces take?",
+    "all-reduces take? They are 15/16 instead of 7/8 of twice as many bytes, over 50 instead of 450 GB/s.",
     unit="×",
 )
-
-
-# %% nbgrader={"grade": false, "grade_id": "choose_degree", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def choose_degree(job: Job, machine: Machine) -> int:
-    """The degree of tensor parallelism with the least communication."""
-    ### BEGIN SOLUTION
-    found = []
-    for n in range(1, machine.gpus + 1):
-        if machine.gpus % n or job.heads % n or 16 * job.parameters / n > machine.memory:
-            continue
-        replicas = machine.gpus // n
-        activations = job.tokens * n / machine.gpus * job.width * 2
-        link = machine.network if machine.per_node % n else machine.nvlink
-        tensor = job.layers * 4 * 2 * (n - 1) / n * activations / link
-        data = 2 * (replicas - 1) / replicas * job.parameters / n * 2 / machine.network
-        found.append((tensor + data, n))
-    return min(found)[1]
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "choose_degree_test", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("choose_degree", "the degree with the least communication", hidden="other models and machines"):
-    big, small = Job(13e9, 40, 5120, 40, 1e6), Job(13e9, 40, 5120, 40, 0.25e6)
-    cluster = Machine(64, 8, 80e9, 450e9, 50e9)
-
-    def times(job, machine, n):
-        """Seconds of tensor and of data parallelism."""
-        d, link = machine.gpus / n, machine.network if machine.per_node % n else machine.nvlink
-        return (
-            16 * job.layers * job.tokens * job.width * (n - 1) / machine.gpus / link,
-            4 * job.parameters * (d - 1) / d / n / machine.network,
-        )
-
-    def cause_of(got, job, machine):
-        """Which rule chooses this instead."""
-        if type(got) is not int or got < 1:
-            return ""
-        if machine.gpus % got or job.heads % got:
-            count, what = (machine.gpus, "GPUs") if machine.gpus % got else (job.heads, "heads")
-            return f"{got} does not divide {count} {what}"
-        if 16 * job.parameters > got * machine.memory:
-            return f"with n = {got} it takes {16 * job.parameters / got / 1e9:.0f} GB of {machine.memory / 1e9:.0f} per GPU"
-        fits = [
-            n
-            for n in range(1, machine.gpus + 1)
-            if machine.gpus % n == job.heads % n == 0 and 16 * job.parameters <= n * machine.memory
-        ]
-        rules = {
-            "without the gradients": lambda n: times(job, machine, n)[0],
-            "without the tensor-parallel part": lambda n: times(job, machine, n)[1],
-            "if a group had as many tokens as one rank": lambda n: (
-                times(job, machine, n)[0] / n + times(job, machine, n)[1]
-            ),
-            "if every rank had all gradients": lambda n: times(job, machine, n)[0] + times(job, machine, n)[1] * n,
-            "if NVLink joined all nodes": lambda n: (
-                times(job, replace(machine, per_node=n), n)[0] + times(job, machine, n)[1]
-            ),
-            "if every group of at most a node's GPUs lay in one node": lambda n: (
-                times(job, replace(machine, per_node=n if n <= machine.per_node else 1), n)[0]
-                + times(job, machine, n)[1]
-            ),
-            "with two all-reduces per block": lambda n: times(job, machine, n)[0] / 2 + times(job, machine, n)[1],
-        }
-        found = [name for name, rule in rules.items() if min(fits, key=rule) == got]
-        takes = f"n = {got} takes {' + '.join(f'{part:.3f}' for part in times(job, machine, got))} s (tensor + data)"
-        return takes + (f", and it has the least time {', or '.join(found)}" if 0 < len(found) < 3 else "")
-
-    def decides(expected, job, machine, why):
-        got = choose_degree(job, machine)
-        cause = cause_of(got, job, machine) if got != expected else ""
-        check.equal(got, expected, what=f"choose_degree({job}, {machine})" + (f": {why}" if why else ""), hint=cause)
-
-    decides(4, big, cluster, "the worked example")
-    decides(8, small, cluster, "the worked example with a quarter of the tokens")
-    decides(1, Job(1e9, 20, 2048, 16, 8e6), cluster, "a small model and many tokens need no cut")
-    decides(5, Job(13e9, 40, 5120, 40, 1e6), Machine(40, 10, 45e9, 450e9, 50e9), "two groups fill a node of 10")
-    decides(
-        8, Job(13e9, 40, 5120, 40, 1e6), Machine(40, 8, 45e9, 450e9, 50e9), "groups of 5 do not all fit into nodes of 8"
-    )
-    decides(2, Job(13e9, 40, 5120, 30, 0.25e6), Machine(64, 8, 120e9, 450e9, 50e9), "4 and 8 do not divide 30 heads")
-    decides(16, Job(70e9, 80, 8192, 64, 1e6), cluster, "it fits only across two nodes")
-    decides(8, Job(13e9, 40, 5120, 40, 1e6), Machine(64, 8, 51e9, 450e9, 50e9), "n = 4 needs 52 GB")
-    decides(4, big, Machine(64, 8, 52e9, 450e9, 50e9), "n = 4 fits exactly")
-    decides(8, Job(30e9, 48, 7168, 48, 6300), cluster, "few tokens, but 16 GPUs are two nodes")
-    decides(
-        16, Job(30e9, 48, 7168, 48, 5800), cluster, "so few tokens that the gradients decide, even across two nodes"
-    )
-    decides(2, Job(20e9, 44, 6144, 48, 80e3), Machine(2, 8, 400e9, 450e9, 50e9), "n = 2 leaves no data parallelism")
-    ### BEGIN HIDDEN TESTS
-    for seed in range(12):
-        rng = check.rng(seed)
-        job = Job(
-            float(10 ** rng.uniform(9, 11)),
-            int(rng.integers(10, 90)),
-            128 * int(rng.integers(8, 100)),
-            int(rng.choice([12, 16, 24, 40, 48, 64])),
-            float(10 ** rng.uniform(4, 7)),
-        )
-        machine = Machine(
-            int(rng.choice([16, 24, 64, 96])), 8, 1e9, float(10 ** rng.uniform(11, 12)), float(10 ** rng.uniform(9, 11))
-        )
-        usable = [n for n in range(1, machine.gpus + 1) if machine.gpus % n == 0 and job.heads % n == 0]
-        least = usable[int(rng.integers(0, len(usable)))]
-        machine = Machine(machine.gpus, 8, 16.5 * job.parameters / least, machine.nvlink, machine.network)
-        best = min((n for n in usable if n >= least), key=lambda n: sum(times(job, machine, n)))
-        decides(best, job, machine, "")
-    ### END HIDDEN TESTS
+predict(
+    "fewer",
+    "With a quarter of the tokens per step, which degree is the best in the worked example?",
+    options=("still 4", "8", "16"),
+)
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "choose_degree",
-    "Try every n from 1 to `machine.gpus`; skip those that do not divide or do not fit. Keep (seconds, n), and take the least.",
-    "Tensor parallel: `layers * 4 * 2 * (n - 1) / n * S / link`, where S grows with n, because each group has more tokens.",
-)
+from threeloops.lab.drawings import draw_degrees
+
 show.against_prediction(
     "across", round((15 / 50) / (7 / 450), 1), unit="×", source="model: (15 ÷ 50 GB/s) ÷ (7 ÷ 450 GB/s)"
 )
+show.against_prediction("fewer", "8", source="model: 0.313 s with n = 8, 0.329 s with n = 4")
+with reveal("fewer"):
+    explore(
+        lambda thousand_tokens, billion_parameters, network_GBs: draw_degrees(
+            thousand_tokens * 1e3, billion_parameters * 1e9, network_GBs * 1e9
+        ),
+        labels={"network_GBs": "network, GB/s"},
+        thousand_tokens=[250, 1000, 4000],
+        billion_parameters=[13, 7, 30],
+        network_GBs=[50, 12.5, 450],
+    )
+
+# %% [markdown]
+# More tensor parallelism means fewer gradients per rank to sum over the network, and more tokens per group to sum over NVLink.
+# Beyond a node the second part also jumps by the ratio of the two links, here 9. That is why people say "tensor parallelism
+# stays inside the node".
+#
+# The model leaves out overlap, which hides gradients (lab 09) but hardly the all-reduces inside blocks. So at work the
+# smallest degree that fits is a good first try. Lab 10 shrinks what has to fit, and lab 12 cuts between layers instead.
+#
+# ## 8 · A mixture of experts, trained with your pieces
+#
+# The next cell trains a small model for five steps, on one rank and on four. Each token chooses 2 of 4 experts. Your
+# `keep_within_capacity` gives each expert at most 8 of the 32 choices of 16 tokens, and your `expert_layer` carries them there
+# and back. On four ranks, each has 16 tokens and one expert, and all-reduces the gradients of the other weights. Are the losses
+# the same?
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.training.expert_parallel import keep_within_capacity as library_keep
 
 
-from threeloops.figures import ON_LIGHT
+def train_mixture(parts, steps=5, groups=4, tokens=16, width=8, experts=4, capacity=8):
+    """Losses, choices dropped, and bytes sent. A rank has its part of the groups of tokens and of the experts."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    own = range(rank * groups // ranks, (rank + 1) * groups // ranks)
+    data = torch.cat([drawn(tokens, width, seed=20 + group) for group in own])
+    first, router = (drawn(n, width, seed=n).div(2).requires_grad_() for n in (width, experts))
+    held = range(rank * experts // ranks, (rank + 1) * experts // ranks)
+    weights = {e: drawn(width, width, seed=50 + e).div(2).requires_grad_() for e in held}
+    optimizer, losses, dropped = torch.optim.Adam([first, router, *weights.values()], lr=0.05), [], []
+    for _ in range(steps):
+        x = data @ first.T
+        chosen, scores = choose_experts(x @ router.T, 2)
+        kept = torch.cat([parts.keep_within_capacity(group, capacity) for group in chosen.split(tokens)])
+        token, choice = kept.nonzero(as_tuple=True)
+        rows = parts.expert_layer(
+            x[token], chosen[token, choice], lambda e, rows: torch.tanh(rows @ weights[int(e)].T), experts
+        )
+        y = x.index_add(0, token, rows * scores[token, choice, None])
+        loss = (y - data.sin()).square().sum() / (groups * tokens * width)
+        optimizer.zero_grad()
+        loss.backward()
+        totals = torch.stack([loss.detach(), (~kept).sum()])
+        for shared in (first.grad, router.grad, totals):
+            dist.all_reduce(shared)  # an expert's gradient is complete where the expert is
+        optimizer.step()
+        losses.append(float(totals[0]))
+        dropped.append(int(totals[1]))
+    return losses, dropped
 
 
-def draw_degrees(thousand_tokens, billion_parameters, network_GBs):
-    layers, width = round((billion_parameters * 1e9 / 12 / 128**2) ** (1 / 3)), 0
-    width = 128 * layers
-    plot, axes = figure(width=8.5, height=2.8)
-    degrees = [1, 2, 4, 8, 16, 32]
-    tensor, data, shown = [], [], []
-    for n in degrees:
-        link = 450e9 if n <= 8 else network_GBs * 1e9
-        tensor.append(16 * layers * thousand_tokens * 1e3 * width * (n - 1) / 64 / link)
-        data.append(4 * billion_parameters * 1e9 * (64 / n - 1) / 64 / (network_GBs * 1e9))
-        shown.append(str(n) if 16 * billion_parameters / n <= 80 else f"{n}\ndoes not fit")
-    axes.bar(shown, tensor, color=palette.sky, label="tensor parallel")
-    axes.bar(shown, data, bottom=tensor, color=palette.orange, label="data parallel")
-    together = [a + b for a, b in zip(tensor, data, strict=True)]
-    top = 1.35 * max(together[:4])
-    for place, seconds in enumerate(together):
-        off = seconds > top
-        inside = {"va": "top", "color": ON_LIGHT} if off else {"va": "bottom"}
-        axes.text(place, min(seconds, 1.08 * top), f"{seconds:.2f} s" + " ↑" * off, ha="center", **inside)
-    axes.set(xlabel="tensor-parallel degree n", ylabel="communication (s)", ylim=(0, 1.12 * top))
-    axes.set_title(f"{layers} layers of width {width:,}, {thousand_tokens}k tokens per step, 64 GPUs of 80 GB")
-    axes.legend()
-    return plot
+def library_layer(x, chosen, run_expert, experts):
+    """The library's layer with weights of 1, for notebooks without model answers."""
+    from threeloops.training.expert_parallel import exchange_rows as exchange
+
+    each, ranks = experts // dist.get_world_size(), dist.get_world_size()
+    order, counts = chosen.sort(stable=True).indices, torch.bincount(chosen, minlength=experts)
+    came = exchange(counts, [each] * ranks, [each] * ranks).view(ranks, each)
+    sends, gets = counts.view(ranks, each).sum(1).tolist(), came.sum(1).tolist()
+    here = exchange(x[order], sends, gets)
+    numbers = torch.arange(each).repeat(ranks).repeat_interleave(came.flatten())
+    by_expert = numbers.sort(stable=True).indices
+    parts = here[by_expert].split(came.sum(0).tolist())
+    out = torch.cat([run_expert(dist.get_rank() * each + e, part) for e, part in enumerate(parts)])
+    return exchange(out[by_expert.argsort()], gets, sends)[order.argsort()]
 
 
-explore(draw_degrees, thousand_tokens=[1000, 250, 4000], billion_parameters=[13, 7, 30], network_GBs=[50, 12.5, 450])
-debrief(
-    "choose_degree",
-    """More tensor parallelism means fewer gradients per rank to sum over the network, and more tokens per group to sum over
-    NVLink. The first part shrinks with n and does not depend on the tokens; the second grows with both. Beyond a node the
-    second also jumps by the ratio of the two links, here 9, and that is why people say "tensor parallelism stays inside
-    the node".
-
-    The model leaves out overlap, which hides gradients (lab 09) but hardly the all-reduces inside blocks. So at work the
-    smallest degree that fits is a good first try. Lab 10 shrinks what has to fit, and lab 12 cuts between layers instead.""",
-    parts=("",),
-)
+REFERENCE = {
+    "keep_within_capacity": lambda experts, capacity: library_keep(
+        experts, 1 + int(experts.max()), capacity * (1 + int(experts.max())) / experts.numel()
+    ),
+    "expert_layer": library_layer,
+}
+if parts := together(*REFERENCE, library=REFERENCE):
+    runs = {ranks: Cluster(ranks).run(train_mixture, parts) for ranks in (1, 4)}
+    show.table(
+        [(f"{n} rank{'s' * (n > 1)}", *(f"{loss:.6f}" for loss in run.results[0][0])) for n, run in runs.items()]
+        + [("choices dropped, of 128", *runs[4].results[0][1])],
+        header=("loss", *(f"step {step}" for step in range(1, 6))),
+        caption=f"A top-2 mixture of 4 experts. On four ranks, rank 0 sends {sent_by(runs[4], 0):,} bytes in five steps",
+    )
+    alone, shared = (torch.tensor(runs[n].results[0][0]) for n in (1, 4))
+    print(f"largest difference between the losses on 1 and on 4 ranks: {float((alone - shared).abs().max()):.1e}")
 
 # %% [markdown]
 # ## In practice

@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: How long is a step, before it is run?
-#     minutes: 240
+#     minutes: 195
 #     withholds: [threeloops.training.pipeline, threeloops.training.composition, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -46,6 +46,7 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.training.cluster import (
@@ -83,6 +84,16 @@ class Plan:
     recompute: bool
 
 
+def memory_of(job, plan):
+    """Bytes that rank 0 of 1F1B needs: it has the most microbatches in flight, min(stages, microbatches)."""
+    layers = job.layers / plan.stages
+    samples = job.samples * plan.stages / job.gpus / plan.microbatches  # in a microbatch
+    in_flight = min(plan.stages, plan.microbatches)
+    whole = samples * layers * job.activations  # of one microbatch
+    kept = in_flight * samples * job.boundary + whole if plan.recompute else in_flight * whole
+    return layers * job.states + kept
+
+
 def rows_of(*texts):
     """A schedule from one text per rank: "F0 B0" is [("F", 0), ("B", 0)]."""
     for word in " ".join(texts).split():
@@ -94,6 +105,13 @@ def rows_of(*texts):
 def text_of(row):
     """The text of one row: [("F", 0), ("B", 0)] is "F0 B0"."""
     return " ".join(f"{kind}{number}" for kind, number in row)
+
+
+def receive(source, i, shape):
+    """Wait for the tensor that rank `source` sends with the tag i."""
+    arrived = torch.empty(shape)
+    dist.recv(arrived, source, tag=i)
+    return arrived
 
 
 class Held(torch.autograd.Function):
@@ -269,6 +287,7 @@ show.figure(plot, "A model of twelve layers in four stages; microbatches wait to
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict("bubble", "8 stages and 8 microbatches: how much of the step is bubble, in percent?", unit="%")
 myth("pipe-1")
+myth("pipe-6")
 
 
 # %% nbgrader={"grade": false, "grade_id": "microbatches_for", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -361,7 +380,15 @@ audit(
     f"% with 8 stages and 8 microbatches; 12.5% needs {7**2} microbatches",
     "model",
     "corrected",
-    how="the bubble is (p − 1)/(m + p − 1) of a step. Stage s waits for s forwards at its beginning, so with 4 stages they wait for 0, 1, 2 and 3. The share is 1/p only if m = (p − 1)². For 10–20% with 8 stages, 28 to 63 microbatches are needed",
+    how="the bubble is (p − 1)/(m + p − 1) of a step. That is 1/p only if m = (p − 1)². For 10–20% with 8 stages, 28 to 63 microbatches are needed",
+)
+audit(
+    "pipe-6",
+    3,
+    "forwards, of the last of 4 stages alone",
+    "model",
+    "corrected",
+    how="stage s waits for s forwards at the beginning of a step, so 4 stages wait for 0, 1, 2 and 3. At the end of the step they wait for as many backwards, in the opposite order",
 )
 
 # %% [markdown]
@@ -379,7 +406,7 @@ audit(
 # *Worked example.* 2 ranks and 3 microbatches. Rank 1 may keep one microbatch, so it does `F0 B0 F1 B1 F2 B2`. Rank 0 may keep
 # two. It does `F0 F1`, then waits for the gradient of microbatch 0, does `B0`, and now has room for the next: `F0 F1 B0 F2 B1 B2`.
 #
-# ### Exercise 2 (16 points)
+# ### Exercise 2 (20 points)
 #
 # `one_f_one_b(ranks, microbatches)` returns the rows of the schedule called **1F1B**, as lists of such tuples.
 #
@@ -414,7 +441,7 @@ def one_f_one_b(ranks: int, microbatches: int) -> list[list[tuple[str, int]]]:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "one_f_one_b_test_rows", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "one_f_one_b_test_rows", "locked": true, "points": 14, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("one_f_one_b", "the rows of 1F1B", part="rows", hidden="other numbers of ranks and microbatches"):
 
     def in_flight(text):
@@ -471,7 +498,7 @@ with check("one_f_one_b", "the rows of 1F1B", part="rows", hidden="other numbers
         emits(microbatches, *(warm_up(ranks, microbatches, rank) for rank in range(ranks)))
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "one_f_one_b_test_few", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "one_f_one_b_test_few", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("one_f_one_b", "fewer microbatches than ranks", part="few", hidden="other numbers of both"):
 
     def emits_few(microbatches, *expected):
@@ -514,6 +541,7 @@ with reveal("longer"):
         lambda frame: draw_flight(both, both["GPipe"].seconds * frame / 22),
         range(23),
         seconds=0.6,
+        still=9,
         caption="GPipe and 1F1B with 4 ranks and only 8 microbatches: squares are microbatches in flight",
     )
 
@@ -566,12 +594,13 @@ predict(
 )
 
 # %% [markdown]
-# `dist.send(x, to, tag=7)` returns when the other rank has *asked* for `x`; `work = dist.isend(…)` returns at once, and
-# `work.wait()` must be called some time later. `dist.recv(buffer, source, tag=7)` waits for the message with that tag.
+# `dist.send(x, to, tag=7)` waits until the other rank has called `recv`; `work = dist.isend(…)` returns at once, and
+# `work.wait()` must be called some time later. The given `receive(source, i, shape)` waits for the tensor with tag i.
 #
 # ### Exercise 3 (28 points)
 #
-# `run_row(row, stage, inputs, targets, loss_fn, shape)` runs on every rank with its own `row` and `stage`.
+# `run_row(row, stage, inputs, targets, loss_fn, shape)` runs on every rank with its own `row` and `stage`. Its receiving half is
+# given: `x` is the stage's input, and `gradient` that of its output. Write what happens with them.
 #
 # - `("F", i)`: rank 0 takes `inputs[i]`, every other rank the activation of microbatch i, a float32 tensor of `shape`. The last
 #   rank computes `loss_fn(output, targets[i])`; every other one sends its output on. `("B", i)` goes back the same way. On other
@@ -616,17 +645,16 @@ def run_row(
     shape: tuple[int, ...],
 ) -> float | None:
     """Do this rank's actions; gradients of the mean loss are in the stage's parameters afterwards."""
-    ### BEGIN SOLUTION
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     microbatches = len(row) // 2
+    ### BEGIN SOLUTION
     kept, activations, gradients, total = {}, {}, [], 0.0
+    ### END SOLUTION
     for kind, i in row:
         if kind == "F":
-            if rank == 0:
-                x = inputs[i]
-            else:
-                x = torch.empty(shape)
-                dist.recv(x, rank - 1, tag=i)
+            x = inputs[i] if rank == 0 else receive(rank - 1, i, shape)
+            ### BEGIN SOLUTION
+            if rank > 0:
                 x.requires_grad_()
             output = stage(x)
             if rank < last:
@@ -635,16 +663,18 @@ def run_row(
                 output = loss_fn(output, targets[i]) / microbatches
                 total += output.item()
             kept[i] = x, output
+            ### END SOLUTION
         else:
+            gradient = None if rank == last else receive(rank + 1, i, shape)
+            ### BEGIN SOLUTION
             x, output = kept.pop(i)
-            gradient = None
             if rank < last:
-                gradient = torch.empty(shape)
-                dist.recv(gradient, rank + 1, tag=i)
                 activations.pop(i).wait()  # it arrived long ago: its gradient is here
             output.backward(gradient)
             if rank > 0:
                 gradients.append(dist.isend(x.grad, rank - 1, tag=i))
+            ### END SOLUTION
+    ### BEGIN SOLUTION
     for work in gradients:
         work.wait()
     return total if rank == last else None
@@ -789,7 +819,7 @@ hint(
     "On the last rank the output is the loss, divided by the number of microbatches: `len(row) // 2`. Its backward gets no gradient.",
     "Send `output.detach()` with `isend` and keep the handle. When the gradient of microbatch i has come, its activation has "
     "arrived: wait for that handle then, which frees it. Wait for the other handles at the end.",
-    "Use `tag=i` in every call. Then the order in which ranks ask does not matter.",
+    "Use `tag=i` in every `isend`, as `receive` does. Then the order in which ranks ask does not matter.",
 )
 
 
@@ -831,7 +861,7 @@ debrief(
 # rank, which does it until 5½, and B1 until 7½. Rank 0 gets the gradient of microbatch 0 at 5, and does B0 until 7. That of
 # microbatch 1 arrives at 8, so B1 is done at 10. The ends are `[[1, 2, 7, 10], [2.5, 4.5, 5.5, 7.5]]`.
 #
-# ### Exercise 4 (24 points)
+# ### Exercise 4 (28 points)
 #
 # `simulate(schedule, forward, backward, transfer)` returns when each action ends: a list per rank, in the order of its row.
 #
@@ -883,7 +913,7 @@ def simulate(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "simulate_test_free", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "simulate_test_free", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("simulate", "free transfers", part="free", hidden="other schedules and stages"):
 
     def ends_at(expected, texts, forward, backward, transfer=0.0):
@@ -937,7 +967,7 @@ with check("simulate", "free transfers", part="free", hidden="other schedules an
         ends_at(*random_case(check.rng(seed), 0.0))
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "simulate_test_transfers", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "simulate_test_transfers", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("simulate", "transfers that take time", part="transfers", hidden="other schedules, stages and transfers"):
 
     def ends_after(expected, texts, forward, backward, transfer):
@@ -955,6 +985,9 @@ with check("simulate", "transfers that take time", part="transfers", hidden="oth
     middle = [[1.0, 2.0, 13.0, 16.0], [3.25, 5.25, 10.75, 13.75], [4.5, 6.5, 7.5, 8.5]]
     ends_after(middle, ["F0 F1 B0 B1"] * 3, [1.0, 2.0, 1.0], [2.0, 3.0, 1.0], 0.25)
     ends_after([[2.0, 5.0]], ["F0 B0"], [2.0], [3.0], 7.0)  # one rank transfers nothing
+    # two activations are on the way at once, and so are two gradients: neither waits for the other
+    at_once = [[1.0, 2.0, 17.0, 19.0], [7.0, 8.0, 10.0, 12.0]]
+    ends_after(at_once, ["F0 F1 B0 B1"] * 2, [1.0] * 2, [2.0] * 2, 5.0)
 
     ### BEGIN HIDDEN TESTS
     def longest_paths(texts, forward, backward, transfer):
@@ -1049,6 +1082,14 @@ with reveal("slow"):
         for f in ([FORWARD] * 4, tail)
     )
     show.against_prediction("slow", round(slowed / usual, 2), unit="×", source="simulated")
+    both = {
+        name: course_simulate(course_1f1b(4, 8), Durations(forward=f, backward=[2 * x for x in f]))
+        for name, f in (("equal stages", [FORWARD] * 4), ("last stage twice as slow", tail))
+    }
+    show.figure(
+        draw_flight(both, max(each.seconds for each in both.values()), whole=True),
+        "with 8 microbatches: the other ranks wait for a slow last stage in every microbatch",
+    )
 cases = {
     "GPipe, equal stages": (course_gpipe(4, 8), [1e-3] * 4),
     "1F1B, equal stages": (course_1f1b(4, 8), [1e-3] * 4),
@@ -1070,6 +1111,8 @@ show.table(
 debrief(
     "simulate",
     """Prediction and measurement agree to the last digit, because both contain the same things: rows in order, durations, and transfers.
+    In the table, 1F1B takes longer than GPipe. GPipe's ranks have further microbatches to do while a message is on its way. A rank
+    of 1F1B alternates between a forward and a backward that it must wait for, so it pays for transfers in every round.
     On a real machine kernels vary and transfers share links, so a difference there means that the step contains something
     that your model does not.
 
@@ -1081,108 +1124,7 @@ debrief(
 )
 
 # %% [markdown]
-# ## 5 · Balance the stages
-#
-# The slowest stage sets the pace, so layers must be divided well. Equal numbers of layers are not equal work: the output
-# projection and the loss over a large vocabulary may cost as much as several layers.
-#
-# *Worked example.* Six layers of 2, 1, 1, 4, 2 and 2 ms on 3 stages. Two layers per stage make 3, 5 and 4 ms. With 3, 1 and 2
-# layers the stages take 4, 4 and 4 ms, and no division has a slowest stage below 4.
-#
-# ### Exercise 5 (10 points)
-#
-# `balance(layer_seconds, stages)` returns how many layers each stage gets, as a list, so that the slowest stage is as fast as it
-# can be.
-#
-# - Layers stay in their order, and each stage has at least one. If several divisions are equally good, any of them will do.
-# - If there are fewer layers than stages, a `ValueError` names both numbers, as in `3 layers` and `4 stages`.
-
-
-# %% nbgrader={"grade": false, "grade_id": "balance", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def balance(layer_seconds: list[float], stages: int) -> list[int]:
-    """Numbers of layers per stage, with the fastest slowest stage."""
-    ### BEGIN SOLUTION
-    layers = len(layer_seconds)
-    if layers < stages:
-        raise ValueError(f"{layers} layers for {stages} stages: each stage needs one")
-    best = {(0, 0): (0.0, [])}  # by stages and layers used so far: the slowest stage, and the division
-    for stage in range(1, stages + 1):
-        for end in range(stage, layers + 1):
-            best[stage, end] = min(
-                (
-                    max(best[stage - 1, start][0], sum(layer_seconds[start:end])),
-                    [*best[stage - 1, start][1], end - start],
-                )
-                for start in range(stage - 1, end)
-                if (stage - 1, start) in best
-            )
-    return best[stages, layers][1]
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "balance_test_values", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("balance", "the slowest stage", part="values", hidden="other layers and stages"):
-
-    def balances(expected, layer_seconds, stages):
-        got = balance(list(layer_seconds), stages)
-        call = f"balance({layer_seconds}, {stages})"
-        whole = type(got) in (list, tuple) and all(type(count) is int for count in got)
-        check.true(whole, f"{call} returned {got!r}: expected a list of ints")
-        check.equal(len(got), stages, what=f"stages in {call} = {got}")
-        check.equal(sum(got), len(layer_seconds), what=f"layers in {call} = {got}")
-        check.true(min(got) > 0, f"{call} = {got}: a stage has no layer")
-        ends = [sum(got[: stage + 1]) for stage in range(stages)]
-        slowest = max(sum(layer_seconds[end - count : end]) for count, end in zip(got, ends, strict=True))
-        check.close(slowest, expected, rtol=1e-9, what=f"seconds of the slowest stage with {call} = {got}")
-
-    balances(4, [2, 1, 1, 4, 2, 2], 3)  # the worked example
-    balances(6, [1, 1, 1, 1, 1, 1, 1, 6], 4)  # the loss counts as much as six layers
-    balances(5, [5, 1, 1, 1, 1, 1], 2)
-    balances(12, [4, 5, 1, 1, 1], 1)
-    balances(5, [4, 5, 1], 3)
-    balances(0.3, [0.1, 0.2, 0.3, 0.1], 3)
-    balances(8, [3, 6, 2, 7, 1], 3)
-    ### BEGIN HIDDEN TESTS
-    from itertools import combinations, pairwise
-
-    for seed in range(10):
-        rng = check.rng(seed)
-        layers = [float(x) for x in rng.uniform(0.5, 4, int(rng.integers(5, 12)))]
-        stages = int(rng.integers(1, 6))
-        divisions = ([0, *cuts, len(layers)] for cuts in combinations(range(1, len(layers)), stages - 1))
-        balances(min(max(sum(layers[a:b]) for a, b in pairwise(cuts)) for cuts in divisions), layers, stages)
-    ### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "balance_test_edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("balance", "too few layers", part="edges", hidden="other numbers"):
-    check.raises(ValueError, balance, [1.0, 1.0, 1.0], 4, names=("3 layers", "4 stages"))
-    check.accepts(balance, [1.0, 1.0, 1.0], 3)
-    ### BEGIN HIDDEN TESTS
-    check.raises(ValueError, balance, [1.0, 2.0], 7, names=("2 layers", "7 stages"))
-    check.accepts(balance, [1.0, 2.0], 1)
-    ### END HIDDEN TESTS
-
-# %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "balance",
-    "One way: try all places for the cuts with `itertools.combinations`. There are few enough for these tests.",
-    "Another: guess the slowest stage. Fill stages greedily up to the guess; if they suffice, try a smaller one. Only sums of "
-    "consecutive layers can be the answer.",
-    "Another: if the best way to put the first layers on s − 1 stages is known, the last stage gets what is left.",
-)
-debrief(
-    "balance",
-    """Filling stages greedily up to the mean does not work: a layer too many on an early stage cannot be taken back. In
-    practice the layers of a transformer are equal, and the two ends are not. So Megatron-LM lets you count
-    the embedding and the loss as layers (`--account-for-embedding-in-pipeline-split`,
-    `--account-for-loss-in-pipeline-split`), and Llama 3 (2024) gave its first and its last stage one layer less each.
-
-    Time is not all that must be balanced: rank 0 of 1F1B keeps the most activations.""",
-    parts=("values", "edges"),
-)
-
-# %% [markdown]
-# ## 6 · Decide
+# ## 5 · Decide
 #
 # With N GPUs, a pipeline of p stages leaves room for N/p copies of it, which share the batch (*data parallelism*). Fewer stages make
 # a smaller bubble, but each GPU then holds more layers. Activations can be **recomputed**: a stage keeps only its input, and does its
@@ -1195,14 +1137,14 @@ debrief(
 #
 # - A forward and backward take t = `overhead` + 3 · b · L · `forward` on a stage, with recomputation 4 instead of 3. A step takes
 #   (m + p − 1) · t.
-# - Rank 0 of 1F1B has min(p, m) microbatches in flight and needs L · `states` + min(p, m) · b · L · `activations` bytes. With recomputation it
-#   needs L · `states` + min(p, m) · b · `boundary` + b · L · `activations`, since only one microbatch at a time has all of its activations.
+# - Rank 0 has the most microbatches in flight, min(p, m). The given `memory_of(job, plan)` returns the bytes that it needs. With
+#   recomputation these are the inputs of all microbatches in flight, and the activations of one.
 #
 # *Worked example.* 4 GPUs, 16 samples, 8 layers; 1 ms `forward`, 2 ms `overhead`; 2, ½ and 1/16 GB of `states`, `activations` and
 # `boundary`. Two stages: 2 copies with 8 samples each, for example m = 8 with b = 1. Then t = 2 + 3 · 4 · 1 = 14 ms, the step takes 9 · 14 =
 # 126 ms, and rank 0 needs 4 · 2 + 2 · 4 · ½ = 12 GB.
 #
-# ### Exercise 6 (12 points)
+# ### Exercise 5 (14 points)
 #
 # `choose_plan(job, memory) -> Plan` returns the `Plan(stages, microbatches, recompute)` with the shortest step that fits into `memory`
 # bytes per GPU.
@@ -1233,13 +1175,10 @@ def choose_plan(job: Job, memory: float) -> Plan:
         for microbatches in range(1, own + 1):
             if own % microbatches:
                 continue
-            size, in_flight = own // microbatches, min(stages, microbatches)
+            size = own // microbatches
             for recompute in (False, True):
                 seconds = job.overhead + (4 if recompute else 3) * size * layers * job.forward
-                kept = in_flight * size * layers * job.activations
-                if recompute:
-                    kept = in_flight * size * job.boundary + size * layers * job.activations
-                if layers * job.states + kept <= memory:
+                if memory_of(job, Plan(stages, microbatches, recompute)) <= memory:
                     found.append(((microbatches + stages - 1) * seconds, stages, microbatches, recompute))
     if not found:
         raise ValueError(f"memory = {memory} bytes: no plan fits")
@@ -1247,7 +1186,7 @@ def choose_plan(job: Job, memory: float) -> Plan:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "choose_plan_test_choice", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "choose_plan_test_choice", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose_plan", "the plan with the shortest step", part="choice", hidden="other jobs"):
     GB = 1e9
     worked = Job(4, 16, 8, 1e-3, 2e-3, 2 * GB, GB / 2, GB / 16)
@@ -1325,7 +1264,7 @@ hint(
     "choose_plan",
     "Three nested loops: stages, microbatches, and whether to recompute. Skip what does not divide.",
     "Keep the seconds and the plan of whatever fits, and take the one with the least seconds at the end.",
-    "`b = samples of a copy // microbatches`. With fewer microbatches than stages, only the microbatches are in flight.",
+    "`b = samples of a copy // microbatches`. `memory_of` takes a `Plan`, so make one for each combination.",
 )
 
 
@@ -1385,6 +1324,80 @@ audit(
 )
 
 # %% [markdown]
+# ## 6 · Plan, predict, train
+#
+# Now your pieces work together. A job needs a plan for 4 GPUs of 4 GB (`choose_plan`), and a bubble of at most 20%
+# (`microbatches_for`). `one_f_one_b` writes the schedule, `simulate` predicts the step, and `run_row` trains three steps with
+# SGD on the virtual cluster. Does each step take as long as predicted, and are the losses those of one process?
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.lab.drawings import timeline_of
+
+TO_PLAN = Job(4, 24, 4, 0.4e-3, 0.6e-3, 2e9, 0.2e9, 1e6)
+
+
+def train(rows, run_row, steps=3):
+    """Losses of the last rank, and when this rank was done with each step."""
+    rank, ranks, losses, ended = dist.get_rank(), dist.get_world_size(), [], []
+    stage = Stage(rank, 4, 0)
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.3)
+    inputs, targets = data_of(len(rows[0]) // 2, 2, 4, 0)
+    for step in range(steps):
+        advance_to(0.1 * step)
+        optimizer.zero_grad()
+        data = inputs if rank == 0 else [], targets if rank == ranks - 1 else []
+        losses.append(run_row(rows[rank], stage, *data, cross_entropy, (2, 4)))
+        ended.append(now() - 0.1 * step)
+        optimizer.step()
+    return losses, ended
+
+
+def train_alone(ranks, microbatches, steps=3):
+    """The same training in one process, with the whole batch at once."""
+    model = torch.nn.Sequential(*(Stage(rank, 4, 0) for rank in range(ranks)))
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.3), []
+    inputs, targets = (torch.cat(each) for each in data_of(microbatches, 2, 4, 0))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def library_rows(ranks, microbatches):
+    return [[(action.kind, action.microbatch) for action in row] for row in course_1f1b(ranks, microbatches).rows]
+
+
+PIECES = "choose_plan", "microbatches_for", "one_f_one_b", "simulate", "run_row"
+if parts := together(*PIECES, library={"one_f_one_b": library_rows}):
+    plan, fewest = parts.choose_plan(TO_PLAN, 4e9), parts.microbatches_for(4, 0.2)
+    print(f"{plan}; a bubble of at most 20% on 4 stages needs {fewest} microbatches or more")
+    rows = parts.one_f_one_b(plan.stages, plan.microbatches)
+    seconds = [FORWARD] * plan.stages, [BACKWARD] * plan.stages
+    ends = parts.simulate(rows, *seconds, LATENCY + 4 * 2 * 4 / BANDWIDTH)
+    run = Cluster(uniform(plan.stages, LATENCY, BANDWIDTH)).run(train, rows, parts.run_row)
+    alone = train_alone(plan.stages, plan.microbatches)
+    took = [1e3 * max(ended[step] for _, ended in run.results) for step in range(3)]
+    show.table(
+        [
+            ("loss, 4 stages", *(f"{loss:.6f}" for loss in run.results[-1][0])),
+            ("loss, one process", *(f"{loss:.6f}" for loss in alone)),
+            ("ms, measured", *(f"{ms:.6f}" for ms in took)),
+            ("ms, predicted", *[f"{1e3 * max(row[-1] for row in ends):.6f}"] * 3),
+        ],
+        header=("", "step 1", "step 2", "step 3"),
+        caption=f"{plan.stages} stages, {plan.microbatches} microbatches of 2 samples",
+    )
+    spans = [[s for s in run.spans if s.rank == rank and s.start < 0.1] for rank in range(plan.stages)]
+    measured = [[s.end for s in sorted(row) if s.what in ("forward", "backward")] for row in spans]
+    both = {name: timeline_of(rows, at, *seconds) for name, at in (("predicted", ends), ("measured", measured))}
+    show.figure(
+        draw_flight(both, both["measured"].seconds, whole=True), "your prediction of the step, and the step as it ran"
+    )
+
+# %% [markdown]
 # ## In practice
 #
 # `torch.distributed.pipelining` has what you have built: `PipelineStage` wraps a rank's layers, and a schedule class,
@@ -1403,7 +1416,7 @@ audit(
 # - The slowest stage sets the pace: balance first.
 # - Neighbours that both send first may wait forever: use `isend` or batched calls.
 #
-# The deep dives (`12_pipeline_parallel_dives.ipynb`) make the bubble smaller still, and combine the pipeline with data and tensor parallelism.
+# The deep dives (`12_pipeline_parallel_dives.ipynb`) balance the stages, make the bubble smaller still, and combine the pipeline with data and tensor parallelism.
 #
 # ## Reflection
 #

@@ -10,14 +10,14 @@
 #     name: python3
 #   threeloops:
 #     title: How long is a step, before it is run? Deep dives
-#     minutes: 50
+#     minutes: 60
 # ---
 
 # %% [markdown]
 # # How long is a step, before it is run? Deep dives
 #
-# These sections are complete and ungraded, and can be read in any order: schedules with a smaller bubble, a formula for the
-# length of a step that is put to the test, and a GPT that is cut in three ways at once.
+# These sections are complete and ungraded, and can be read in any order: balanced stages, schedules with a smaller bubble, a
+# formula for the length of a step that is put to the test, and a GPT that is cut in three ways at once.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -25,6 +25,7 @@
 import torch
 import torch.distributed as dist
 from threeloops.lab import audit, calibration, explore, figure, myth, palette, predict, reveal, show
+from threeloops.lab.drawings import draw_flight
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.training.cluster import Cluster, uniform
@@ -43,6 +44,79 @@ from threeloops.training.pipeline import (
     zb_v,
 )
 from threeloops.training.planning import LLAMA_70B, PUBLISHED, h100_node, memory, plans, step_time
+
+# %% [markdown]
+# ## Balance the stages
+#
+# The slowest stage sets the pace, so layers must be divided well. Equal numbers of layers are not equal work: the output
+# projection and the loss over a large vocabulary may cost as much as several layers.
+#
+# *Worked example.* Six layers of 2, 1, 1, 4, 2 and 2 ms on 3 stages. Two layers per stage make 3, 5 and 4 ms. With 3, 1 and 2
+# layers the stages take 4, 4 and 4 ms, and no division has a slowest stage below 4.
+#
+# Filling stages up to the mean does not find such a division, because a layer too many on an early stage cannot be taken
+# back. `balance` below keeps, for each number of layers and stages, the division whose slowest stage is the fastest. The best
+# division of the first layers on one stage fewer is all that it needs for the next.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "balanced",
+    "Sixteen layers of 1 ms on 4 stages, and a loss on the last stage that takes as long as 4 layers. 1F1B with 8 microbatches: "
+    "how many times as long is the step with 4 layers per stage as with balanced stages? (The balanced stages take 5 ms.)",
+    unit="×",
+)
+
+
+# %% tags=["demo"]
+def balance(layer_seconds, stages):
+    """Numbers of layers per stage, with the fastest slowest stage."""
+    layers = len(layer_seconds)
+    if layers < stages:
+        raise ValueError(f"{layers} layers for {stages} stages: each stage needs one")
+    best = {(0, 0): (0.0, [])}  # by stages and layers used so far: the slowest stage, and the division
+    for stage in range(1, stages + 1):
+        for end in range(stage, layers + 1):
+            best[stage, end] = min(
+                (
+                    max(best[stage - 1, start][0], sum(layer_seconds[start:end])),
+                    [*best[stage - 1, start][1], end - start],
+                )
+                for start in range(stage - 1, end)
+                if (stage - 1, start) in best
+            )
+    return best[stages, layers][1]
+
+
+print("the worked example:", balance([2, 1, 1, 4, 2, 2], 3))
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+LAYERS = [1e-3] * 16 + [4e-3]  # the loss counts as a layer
+
+
+def stage_seconds(counts):
+    ends = [sum(counts[: stage + 1]) for stage in range(len(counts))]
+    return [sum(LAYERS[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+
+with reveal("balanced"):
+    steps = {}
+    for name, counts in (("4 layers per stage", [4, 4, 4, 5]), ("balanced", balance(LAYERS, 4))):
+        forward = [seconds / 3 for seconds in stage_seconds(counts)]
+        durations = Durations(forward=forward, backward=[2 * each for each in forward])
+        steps[f"{name}, {' + '.join(f'{1e3 * x:g}' for x in stage_seconds(counts))} ms"] = simulate(
+            one_f_one_b(4, 8), durations
+        )
+    equal, balanced = steps.values()
+    show.against_prediction("balanced", round(equal.seconds / balanced.seconds, 2), unit="×", source="simulated")
+    show.figure(
+        draw_flight(steps, equal.seconds, whole=True), "equal numbers of layers, and balanced stages, on the same axis"
+    )
+
+# %% [markdown]
+# In practice the layers of a transformer are equal, and the two ends are not. So Megatron-LM lets you count the embedding and
+# the loss as layers (`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`), and Llama 3 (2024)
+# gave its first and its last stage one layer less each. Time is not all that must be balanced: rank 0 of 1F1B keeps the most
+# activations.
 
 # %% [markdown]
 # ## A smaller bubble
@@ -113,6 +187,9 @@ with reveal("zb"):
         show.figure(plot, f"timeline of {name}; a rank's second stage is paler")
 
 # %% [markdown]
+# With transfers of 0.1 ms, 1F1B takes longer than GPipe. A rank of GPipe has further microbatches to do while a message is on
+# its way, whereas one of 1F1B waits for a message in every round.
+#
 # A rank's second stage is paler. In ZB-V a rank waits only for its first microbatch, and at the end for the others.
 # No rank keeps more than rank 0 of 1F1B does, but each keeps as much. With more forwards before the first backward,
 # and so more memory, the bubble shrinks further (*ZB-H2*).

@@ -10,19 +10,21 @@
 #     name: python3
 #   threeloops:
 #     title: What does a failure cost? Deep dives
-#     minutes: 50
+#     minutes: 65
 # ---
 
 # %% [markdown]
 # # What does a failure cost? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order: a worker of torchrun that is killed for real, an end that
-# is announced, silent corruption, a canary, and failures that do not come at a constant rate.
+# is announced, sharded states and the memory of a peer, how many spares to pay for, silent corruption, a canary, and failures
+# that do not come at a constant rate.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import json
+import math
 import os
 import signal
 import subprocess
@@ -34,7 +36,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from threeloops.lab import calibration, figure, palette, predict, reveal, show, term
+from threeloops.lab import calibration, explore, figure, palette, predict, reveal, show, term
 from threeloops.training.cluster import Cluster, RankDies, compute, uniform
 from threeloops.training.cluster.pictures import gantt
 from threeloops.training.elastic import flip_bit
@@ -48,6 +50,7 @@ from threeloops.training.elastic.goodput import (
     cluster_mtbf,
     failures_per_node_day,
     simulate,
+    spares_needed,
     useful_share,
 )
 from threeloops.training.elastic.goodput import Job as SimulatedJob
@@ -152,9 +155,83 @@ script = (files("threeloops.training.elastic") / "requeue.sh").read_text().split
 print("\n".join(line for line in script if not line.startswith("# ") and line != "#"))
 
 # %% [markdown]
+# ## A part is gone
+#
+# With sharded states (ZeRO-1, lab 10) a lost rank takes its part of the optimizer's state along. So each rank also
+# keeps a **copy** of the part of the rank before it, and rank 0 keeps that of the last rank. Parts and copies here are all
+# of the same step. Then no single loss destroys anything, and nothing has to be read from storage.
+#
+# Afterwards the state is cut into new parts: of E elements, place p of N ranks has those from p · E // N up to, but
+# not including, (p + 1) · E // N. A rank already has many elements of its new part, in its old part or in its copy.
+#
+# *Example.* 12 elements, 4 ranks, rank 1 is lost.
+#
+# | rank | its part | its copy | its new part | comes from elsewhere |
+# |---|---|---|---|---|
+# | 0 | 0–2 | 9–11 | 0–3 | 3 |
+# | 2 | 6–8 | 3–5 | 4–7 | none |
+# | 3 | 9–11 | 6–8 | 8–11 | none |
+#
+# Rank 2 has element 3 in its copy. So one move is enough: rank 2 sends it to rank 0.
+
+# %% tags=["demo"]
+predict("moved", "1,200 elements on 8 ranks, and rank 3 is lost. How many elements have to travel?", unit="elements")
+
+
+def share_state(elements, ranks, lost):
+    """What has to travel when one rank's part is gone: (source, target, start, stop)."""
+    left = [rank for rank in range(ranks) if rank != lost]
+    moves = []
+    for place, target in enumerate(left):
+        start, stop = place * elements // len(left), (place + 1) * elements // len(left)
+        for owner in range(ranks):
+            keeper = (owner + 1) % ranks
+            low = max(start, owner * elements // ranks)
+            high = min(stop, (owner + 1) * elements // ranks)
+            if low < high and target not in (owner, keeper):
+                moves.append((keeper if owner == lost else owner, target, low, high))
+    return moves
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.lab.drawings import draw_new_parts
+
+print("12 elements, 4 ranks, rank 1 is lost:", share_state(12, 4, 1))
+
+
+def travelling(elements, ranks, lost):
+    return sum(stop - start for _, _, start, stop in share_state(elements, ranks, lost))
+
+
+with reveal("moved"):
+    show.against_prediction("moved", travelling(1200, 8, 3), unit="elements", source="counted")
+    explore(
+        lambda ranks, lost: draw_new_parts(240, ranks, min(lost, ranks - 1)),
+        labels={"lost": "rank that is lost"},
+        ranks=(2, 12, 1, 8),
+        lost=(0, 11, 1, 3),
+    )
+    show.table(
+        [(n, f"{travelling(6720, n, n // 2) / 6720:.1%}", f"{1 / n:.1%}") for n in (4, 8, 16, 64)],
+        header=("ranks", "share of the state that travels", "share that was lost"),
+        caption="The rank in the middle is lost",
+    )
+
+# %% [markdown]
+# New parts are longer than old ones, so all borders shift, most of all beside the lost rank. Ranks after it need elements
+# that lie before their own, and these are in their copies. Ranks before it need elements that lie behind their own, so
+# only these travel. If rank 0 is lost, nothing does.
+#
+# Each save costs one message of a part's size, so it can be made after every few steps. After a loss all ranks go back
+# to that step, and the copies have to be made again. Until then a second loss destroys something. Nor do the copies survive
+# the loss of two neighbours at a time. In a ring, N pairs of ranks are neighbours. The GEMINI paper (Wang et al., SOSP 2023)
+# places copies within groups instead: in groups of two, only N/2 pairs of losses destroy something. Put the members of a
+# group on different nodes, and save to storage as well, less often.
+
+# %% [markdown]
 # ## Shards, and the memory of a peer
 #
-# In the core you worked out which elements travel. Here is the whole recovery: each of four ranks has a part of a
+# Here is the whole recovery: each of four ranks has a part of a
 # state, and after every second step it sends a copy to the next rank. Rank 2 dies. `train_through_losses` makes a
 # group of those that are left, gathers all parts, and goes on from the last copies. No file is read.
 
@@ -237,6 +314,71 @@ with tempfile.TemporaryDirectory() as place:
     )
 print(f"three ranks go on in the same processes: {run.seconds:.2f} s for 10 steps")
 print(f"three new ranks go on from step {second.run.results[0]}: {second.end:.2f} s")
+
+# %% [markdown]
+# ## What to pay for
+#
+# A job that needs all its nodes waits when one of them is in repair, unless a **hot spare** takes its place at once. But spares
+# cost as much as nodes that work.
+#
+# A job's mean time between failures M is `node_mtbf / nodes`. With s spares, the chance that a failed node finds none is the given `no_spare(s,
+# repair, M)`. Then s + 1 nodes are in repair, and the job waits for the first of them to return: repair/(s + 1)
+# seconds on average. So
+#
+# - mean recovery: R = restart + no_spare · repair/(s + 1);
+# - useful work per node that is paid for: useful_share(interval, save, R, M) · nodes/(nodes + s).
+#
+# *Example.* 100 nodes, M = 20 hours, saves of 60 s, a restart of 600 s, a repair of 10 hours; save every 40 minutes. With 1 spare,
+# 39% of failures find none and wait for 5 hours, so R = 7,682 s. 0.862 of the time is useful, and 0.853 per node. With 2
+# spares 9% wait for 3.3 hours, and it is 0.919 per node. With 3 it is 0.922, and with 4 it is 0.914.
+
+# %% tags=["demo"]
+predict(
+    "spares",
+    "Llama 3's 16,384 GPUs had an interruption every 3.1 hours. If each takes a node away for a day, how many hot spares are needed so that 99% of failures find one?",
+    unit="spares",
+)
+
+
+def no_spare(spares, repair, mtbf):
+    """The chance that a failed node finds no spare: `spares` or more nodes are in repair (Poisson, mean repair/mtbf)."""
+    mean = repair / mtbf
+    return max(0.0, 1 - sum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(spares)))
+
+
+def worth(nodes, spares, mtbf, save, restart, repair, interval):
+    """Useful work per node that is paid for."""
+    recovery = restart + no_spare(spares, repair, mtbf) * repair / (spares + 1)
+    return useful_share(interval, save, recovery, mtbf) * nodes / (nodes + spares)
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+with reveal("spares"):
+    llama3 = MEASURED[0].days * 24 * HOUR / MEASURED[0].failures
+    show.against_prediction(
+        "spares", spares_needed(llama3, 24 * HOUR), unit="spares", source="model: repairs under way are Poisson"
+    )
+    plot, axes = figure(width=8.5, height=3.0)
+    for repair, colour in ((1, palette.green), (10, palette.blue), (24, palette.vermillion)):
+        shares = [100 * worth(100, s, 20 * HOUR, 60, 600, repair * HOUR, 2400) for s in range(11)]
+        best = max(range(11), key=shares.__getitem__)
+        axes.plot(range(11), shares, color=colour, marker=".")
+        axes.plot([best], [shares[best]], "o", color=colour)
+        axes.annotate(
+            f"repairs of {repair} h: best with {best} spare{'s' * (best > 1)}",
+            (0.5, (shares[0] + shares[1]) / 2),
+            (12, -14),
+            textcoords="offset points",
+        )
+    axes.set(xlabel="hot spares beside 100 nodes", ylabel="useful work per node paid for (%)", ylim=(20, 100))
+    show.figure(
+        plot, "100 nodes, a failure every 20 hours: useful work per node that is paid for, with 0 to 10 hot spares"
+    )
+
+# %% [markdown]
+# The first spares are worth a lot, since a job that waits for a repair has all its nodes idle. One spare costs only 1/nodes
+# of the job. So large jobs should have spares, and a job of a few nodes that rarely fails need not. The best interval is the
+# same for every R, because the factor e^(R/M) does not depend on it: the two choices can be made one after the other.
 
 # %% [markdown]
 # ## Silent corruption
@@ -468,8 +610,8 @@ with reveal("background"):
 
 # %% [markdown]
 # With a shape below 1, failures are most frequent at the start and become rarer, so over the first three months there
-# are more of them than the mean suggests. And where spares run out, the job is idle: that is the wait that the core's
-# model put into R.
+# are more of them than the mean suggests. And where spares run out, the job is idle: that is the wait that the model of spares
+# put into R.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("silent data corruption")

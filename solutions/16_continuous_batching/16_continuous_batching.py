@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: Which requests run next?
-#     minutes: 200
+#     minutes: 185
 #     withholds: [threeloops.product.request, threeloops.product.batching, threeloops.product.loadgen, threeloops.product.decode, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -47,6 +47,7 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 
 BLOCK = 16  # tokens per block of the cache
@@ -103,7 +104,7 @@ class Workload:
 WORKLOADS = [
     Workload("documents", 18.0, 120, (2000, 4000), (50, 100), ttft=1.0, gap=0.020),
     Workload("extraction", 220.0, 500, (100, 200), (60, 100), ttft=0.5, gap=0.050),
-    Workload("long chat", 4.0, 60, (6000, 8000), (400, 600), ttft=8.0, gap=0.010),
+    Workload("long chat", 2.5, 240, (6000, 8000), (400, 600), ttft=8.0, gap=0.010),
 ]
 
 
@@ -133,6 +134,17 @@ def arrivals(rate, requests, prompts, outputs, seed):
         at += rng.expovariate(rate)
         found.append((f"r{number}", at, rng.randint(*prompts), rng.randint(*outputs)))
     return found
+
+
+def latencies(served):
+    """The median TTFT, the P99 of all gaps and the median TPOT, in seconds; `served` has (arrival, times of tokens)."""
+    gaps = [np.diff(times) for _, times in served]
+    every, means = np.concatenate(gaps), [each.mean() for each in gaps if len(each)]
+    return {
+        "ttft": float(np.median([times[0] - arrival for arrival, times in served])),
+        "itl": float(np.percentile(every, 99)) if len(every) else 0.0,
+        "tpot": float(np.median(means)) if means else 0.0,
+    }
 
 
 def seconds_of(tokens, keys=0):
@@ -204,7 +216,7 @@ def admitting(admit, seats, blocks, budget):
             room = Room(seats - len(running), blocks - held, budget)
             line = [(r.name, r.prompt, r.output) for r in waiting]
             names = names_of(admit(list(line), room))
-            require_admission(names, line, room)
+            require_front(names, line, room)
             joined = waiting[: len(names)]
             del waiting[: len(names)]
             running += joined
@@ -221,15 +233,8 @@ def require(condition, message):
         check.true(False, message)
 
 
-def demands(joined):
-    """Seats, blocks and tokens of the budget that these (name, prompt, answer) take together."""
-    prompts = [prompt for _, prompt, _ in joined]
-    blocks = [blocks_for(prompt + answer) for _, prompt, answer in joined]
-    return len(joined), sum(blocks), sum(prompts) if len(joined) > 1 else 0
-
-
-def require_admission(names, line, room):
-    """Exactly the requests that must join, from the front of the queue."""
+def require_front(names, line, room):
+    """Each name once, and those that arrived first."""
     order = [name for name, _, _ in line]
     case = f"waiting (name, prompt, answer): {line[:6]}{' …' * (len(line) > 6)}, {room}"
     for name in names:
@@ -238,16 +243,6 @@ def require_admission(names, line, room):
     passed = [name for name in order[: max(map(order.index, names), default=0)] if name not in names]
     require(not passed, f"{names} join, so {passed[:1]} was overtaken: it arrived earlier and still waits ({case})")
     check.equal(names, order[: len(names)], what=f"names in the order of arrival ({case})")
-    free = (room.seats, room.blocks, room.budget)
-    kinds = ("seats", "blocks for prompts and answers", "tokens of prompts")
-    for what, used, left in zip(kinds, demands(line[: len(names)]), free, strict=True):
-        require(used <= left, f"{names} join and take {used} {what}, of which {left} are free ({case})")
-    if len(names) < len(line):
-        name, prompt, _ = line[len(names)]
-        more = demands(line[: len(names) + 1])
-        lacks = any(used > left for used, left in zip(more, free, strict=True))
-        alone = " (alone in a step a prompt may exceed the budget)" * (not names and prompt > room.budget)
-        require(lacks, f"{names} join and {name!r} waits, although it would fit{alone} ({case})")
 
 
 def making_room(make_room, seats, blocks):
@@ -288,38 +283,17 @@ def results_of(found):
     return {name: list(table) for name, table in tables.items()}, list(free), [tuple(each) for each in preempted]
 
 
-def require_who(found, given, free, size):
-    """Which requests decode, and which wait again, with how many tokens."""
-    tables, _, got = found
+def require_kinds(found, given, free, size):
+    """Each request once, in the tables or among the preempted."""
+    tables, _, preempted = found
     case = f"running (name, tokens, table): {given}, free {free}, blocks of {size}"
-    held = [len(table) for _, _, table in given]
-    lacks = [-(-length // size) - have for (_, length, _), have in zip(given, held, strict=True)]
-    stay = max(n for n in range(len(given) + 1) if sum(lacks[:n]) <= len(free) + sum(held[n:]))
-    names, decode = [name for name, _, _ in given], sorted(tables)
-    fewer = [name for name in names[:stay] if name not in tables]
-    extra = [name for name in names[stay:] if name in tables]
-    cause = ""
-    if fewer and extra:
-        cause = f"{fewer[0]!r} arrived before {extra[0]!r}: the last to arrive is preempted first"
-    elif fewer:
-        cause = f"there are blocks for {fewer[0]!r} too"
-    check.equal(decode, sorted(names[:stay]), what=f"requests that decode ({case})", hint=cause)
-    wanted = [(name, length) for name, length, _ in given[stay:]]
-    reverse = got != wanted and got == wanted[::-1]
-    short = got == [(name, length - 1) for name, length in wanted]
-    cause = (
-        "these are in the order of preemption: they wait in the order of arrival"
-        if reverse
-        else "the newest token must be computed, too"
-        if short
-        else ""
-    )
-    check.equal(got, wanted, what=f"preempted, with the tokens to compute again ({case})", hint=cause)
+    names = [*tables, *(name for name, _ in preempted)]
+    check.equal(sorted(names), sorted(name for name, _, _ in given), what=f"requests that decode or wait ({case})")
 
 
 def require_blocks(found, given, free, size):
-    """As well, every block in one place, and every table with what it needs."""
-    require_who(found, given, free, size)
+    """Every block in one place, and every table with what it needs."""
+    require_kinds(found, given, free, size)
     tables, left, _ = found
     case = f"running (name, tokens, table): {given}, free {free}, blocks of {size}"
     before = {name: list(table) for name, _, table in given}
@@ -373,16 +347,6 @@ def require_chunks(found, given, budget):
         require(count > 0, f"the chunk of {name!r} has {count} tokens ({case})")
         require(computed + count <= length, f"{name!r} gets {count} tokens and lacks {length - computed} ({case})")
         check.equal(samples, computed + count == length, what=f"whether {name!r} samples ({case})")
-    counts = {name: count for name, _, count, _ in found}
-    decoding = [name for name, (computed, length) in at.items() if length - computed == 1]
-    out = [name for name in decoding[:budget] if name not in counts]
-    require(not out, f"{out} has one token left and is left out: the budget has room for it ({case})")
-    left = budget - min(budget, len(decoding))
-    for name, (computed, length) in at.items():
-        if name not in decoding:
-            wanted = min(left, length - computed)
-            left -= wanted
-            check.equal(counts.get(name, 0), wanted, what=f"tokens of the prompt of {name!r} ({case})")
 
 
 def shared_prompts(seed, size, requests=12):
@@ -438,7 +402,7 @@ show.figure(plot, "Six requests of different lengths wait in front of one GPU, w
 # %% [markdown]
 # A model computes the tokens of a *prompt* together (*prefill*) and then one token of the answer per step (*decode*).
 # The keys and values of earlier tokens stay in a cache (lab 15). Time is *virtual* here: a model of an H100 says how
-# long a step takes, so results are repeatable. Only the last cell runs a real engine.
+# long a step takes, so results are repeatable.
 #
 # ## 1 · What a user notices
 #
@@ -456,163 +420,96 @@ show.figure(plot, "Six requests of different lengths wait in front of one GPU, w
 # average the system held 1.3 requests. That is *Little's law*: mean number in the system = requests per second · mean seconds
 # in it. With TTFT ≤ 0.4 s and TPOT ≤ 0.3 s only `a` is good: goodput is 1 per second.
 #
-# ### Exercise 1 (12 points)
+# ### Exercise 1 (8 points)
 #
 # `measure(served, ttft_limit, tpot_limit) -> dict`, where `served` has (arrival, times of its tokens) for each request,
-# in any order:
+# in any order. The given `latencies(served)` has the median TTFT, the P99 of the ITL and the median TPOT. Return
 #
-# - `"ttft"`: the median; `"itl"`: the P99; `"tpot"`: the median over requests with at least two tokens. Without any gap
-#   the last two are 0.
-# - `"in_system"`: mean number of requests in the system. `"goodput"`: good requests per second. A good one meets both
-#   limits (≤); with one token, only the first counts.
-# - Both divide by the time from the first arrival to the last token of all.
-
-# %% tags=["demo"]
-predict(
-    "tail",
-    "A token comes every 5 ms, but one gap in 50 lasts 100 ms, because another request's long prompt is computed. The mean "
-    "gap is 6.9 ms. What is the P99 of the gaps?",
-    unit="ms",
-)
+# - `"in_system"`: mean number of requests in the system;
+# - `"goodput"`: good requests per second. A good one meets both limits (≤); with one token, only the first counts.
+#
+# Both divide by the time from the first arrival to the last token of all.
 
 
 # %% nbgrader={"grade": false, "grade_id": "measure", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def measure(served: list[tuple[float, list[float]]], ttft_limit: float, tpot_limit: float) -> dict[str, float]:
-    """What users notice of a service, in seconds and requests per second."""
+    """The mean number of requests in the system, and good requests per second."""
     ### BEGIN SOLUTION
-    first = [times[0] - arrival for arrival, times in served]
-    gaps = [np.diff(times) for _, times in served]
-    every = np.concatenate(gaps)
-    mean_gaps = [each.mean() for each in gaps if len(each)]
-    good = sum(
-        ttft <= ttft_limit and (len(each) == 0 or each.mean() <= tpot_limit)
-        for ttft, each in zip(first, gaps, strict=True)
-    )
+    good = 0
+    for arrival, times in served:
+        gaps = np.diff(times)
+        good += times[0] - arrival <= ttft_limit and (len(gaps) == 0 or gaps.mean() <= tpot_limit)
     seconds = max(times[-1] for _, times in served) - min(arrival for arrival, _ in served)
-    return {
-        "ttft": float(np.median(first)),
-        "itl": float(np.percentile(every, 99)) if len(every) else 0.0,
-        "tpot": float(np.median(mean_gaps)) if mean_gaps else 0.0,
-        "in_system": sum(times[-1] - arrival for arrival, times in served) / seconds,
-        "goodput": good / seconds,
-    }
+    in_system = sum(times[-1] - arrival for arrival, times in served) / seconds
+    return {"in_system": in_system, "goodput": good / seconds}
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "measure_test_latencies", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("measure", "percentiles of latencies", part="latencies", hidden="other traces"):
+# %% nbgrader={"grade": true, "grade_id": "measure_test", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+with check("measure", "Little's law and goodput", hidden="other traces and limits"):
 
-    def latencies(served, ttft, itl, tpot, case):
-        got = measure([(arrival, list(times)) for arrival, times in served], 1.0, 1.0)
-        firsts = [times[0] - arrival for arrival, times in served]
-        gaps = [b - a for _, times in served for a, b in zip(times, times[1:], strict=False)]
-        several = [(times[-1] - times[0], len(times), times[-1] - a) for a, times in served if len(times) > 1]
-        slips = {
-            "this is the mean: take the median": float(np.mean(firsts)),
-            "this is the P99: take the median": float(np.percentile(firsts, 99)),
-            "this is counted from 0 s: count from the arrival": float(np.median([times[0] for _, times in served])),
-        }
-        check.close(got["ttft"], ttft, unit="s", what=f'"ttft" of {case}', hint=cause_of(got["ttft"], slips))
-        of_means = [total / (n - 1) for total, n, _ in several] or [0.0]
-        own = [np.percentile(np.diff(times), 99) for _, times in served if len(times) > 1] or [0.0]
-        slips = {
-            "this is the P99 of the requests' mean gaps: take all gaps together": float(np.percentile(of_means, 99)),
-            "this is the mean of the requests' own P99s: take all gaps together": float(np.mean(own)),
-            "this is the median of the requests' own P99s: take all gaps together": float(np.median(own)),
-            "this is the largest gap: take the P99": max(gaps, default=0.0),
-            "this is the median: take the P99": float(np.median(gaps or [0.0])),
-            "this is the mean: take the P99": float(np.mean(gaps or [0.0])),
-        }
-        check.close(got["itl"], itl, unit="s", what=f'"itl" of {case}', hint=cause_of(got["itl"], slips))
-        slips = {
-            "this is the median of all gaps: take each request's mean gap first": float(np.median(gaps or [0.0])),
-            "requests with one token count as 0: leave them out": float(
-                np.median(of_means * bool(several) + [0.0] * (len(served) - len(several)))
-            ),
-            "divide by the gaps, of which there is one fewer than tokens": float(
-                np.median([total / n for total, n, _ in several] or [0.0])
-            ),
-            "this counts from the arrival: count from the first token": float(
-                np.median([total / n for _, n, total in several] or [0.0])
-            ),
-            "this is the mean over the requests: take the median": float(np.mean(of_means)),
-        }
-        check.close(got["tpot"], tpot, unit="s", what=f'"tpot" of {case}', hint=cause_of(got["tpot"], slips))
-
-    worked = [(0.0, [0.3, 0.4, 0.8]), (0.5, [1.0])]
-    latencies(worked, 0.4, 0.397, 0.25, "the worked example")
-    three = [(2.0, [2.5, 3.0, 3.5]), (1.0, [2.0, 2.2]), (0.0, [0.2, 0.5, 0.6, 3.2])]
-    latencies(three, 0.5, 2.495, 0.5, "three requests")
-    latencies([(0.0, [0.5]), (1.0, [1.25])], 0.375, 0.0, 0.0, "two requests with one token each")
-    ### BEGIN HIDDEN TESTS
-    for seed in range(3):
-        rng = check.rng(seed)
-        served = []
-        for _ in range(40):
-            at = float(rng.uniform(0, 5))
-            served.append((at, (at + np.cumsum(rng.exponential(0.1, int(rng.integers(1, 20))))).tolist()))
-        gaps = [np.diff(times) for _, times in served]
-        latencies(
-            served,
-            float(np.percentile([t[0] - a for a, t in served], 50)),
-            float(np.percentile(np.concatenate(gaps), 99)),
-            float(np.percentile([g.mean() for g in gaps if len(g)], 50)),
-            f"40 requests, seed {seed}",
-        )
-    ### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "measure_test_rates", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("measure", "Little's law and goodput", part="rates", hidden="other traces and limits"):
-
-    def rates(served, ttft, tpot, in_system, goodput, case):
+    def rates(served, ttft, tpot, in_system, goodput, case, slips=None):
+        """`slips` maps causes to wrong values of either."""
         got = measure([(arrival, list(times)) for arrival, times in served], ttft, tpot)
-        n, end = len(served), max(times[-1] for _, times in served)
-        begin, inside = min(arrival for arrival, _ in served), sum(times[-1] - arrival for arrival, times in served)
-        listed = served[-1][1][-1] - served[0][0] or math.inf
-        order = "the list is in any order: count from the earliest arrival to the latest token"
-        slips = {
-            order: inside / listed,
-            "this divides by the last moment: count from the first arrival": inside / end,
-            "this is the mean number of seconds inside": inside / n,
-            "this counts each request from its first token: count from its arrival": sum(
-                t[-1] - t[0] for _, t in served
-            )
-            / (end - begin),
-        }
         case = f"{case}, TTFT ≤ {ttft} s and TPOT ≤ {tpot} s"
-        check.close(got["in_system"], in_system, what=f'"in_system", {case}', hint=cause_of(got["in_system"], slips))
-        wide = [(t[0] - a, np.diff(t)) for a, t in served]
-        span = end - begin
-        slips = {
-            "this is the share of the requests: count them per second": goodput * span / n,
-            "this is their number: count them per second": goodput * span,
-            "this divides by the last moment: count from the first arrival": goodput * span / end,
-            order: goodput * span / listed,
-            "a request that just meets a limit is good": sum(
-                f < ttft and (not len(g) or g.mean() < tpot) for f, g in wide
-            )
-            / span,
-            "only the TTFT was asked": sum(f <= ttft for f, g in wide) / span,
-            "only the TPOT was asked": sum(not len(g) or g.mean() <= tpot for f, g in wide) / span,
-            "a request needs both": sum(f <= ttft or not len(g) or g.mean() <= tpot for f, g in wide) / span,
-            "a request with one token needs only the first limit": sum(
-                f <= ttft and len(g) > 0 and g.mean() <= tpot for f, g in wide
-            )
-            / span,
-            "the limit is for the mean gap, not for the longest": sum(
-                f <= ttft and (not len(g) or g.max() <= tpot) for f, g in wide
-            )
-            / span,
-        }
-        check.close(got["goodput"], goodput, unit="/s", what=f'"goodput", {case}', hint=cause_of(got["goodput"], slips))
+        for name, expected, unit in (("in_system", in_system, ""), ("goodput", goodput, "/s")):
+            cause = cause_of(got[name], (slips or {}).get(name, {}))
+            check.close(got[name], expected, unit=unit, what=f'"{name}", {case}', hint=cause)
 
+    order = "the list is in any order: count from the earliest arrival to the latest token"
+    late = "this divides by the last moment: count from the first arrival"
     worked = [(0.0, [0.3, 0.4, 0.8]), (0.5, [1.0])]
-    rates(worked, 0.4, 0.3, 1.3, 1.0, "the worked example")
+    rates(
+        worked,
+        0.4,
+        0.3,
+        1.3,
+        1.0,
+        "the worked example",
+        {
+            "in_system": {
+                "this is the mean number of seconds inside": 0.65,
+                "this counts each request from its first token: count from its arrival": 0.5,
+            },
+            "goodput": {
+                "this is the share of the requests: count them per second": 0.5,
+                "a good request meets both limits, not one of them": 2.0,
+                "the limit is for the mean gap, not for the longest": 0.0,
+            },
+        },
+    )
     three = [(3.0, [3.5, 4.0, 4.5]), (2.0, [3.0, 3.25]), (1.0, [1.25, 1.5, 1.75, 5.0])]
-    rates(three, 0.5, 0.5, 1.6875, 0.25, "three requests, of which the first has exactly 0.5 s and 0.5 s")
+    rates(
+        three,
+        0.5,
+        0.5,
+        1.6875,
+        0.25,
+        "three requests, of which the first has exactly 0.5 s and 0.5 s",
+        {
+            "in_system": {order: 3.375, late: 1.35, "this is the mean number of seconds inside": 2.25},
+            "goodput": {
+                "a request that just meets a limit is good": 0.0,
+                "this is their number: count them per second": 1.0,
+                "this is the share of the requests: count them per second": 1 / 3,
+                "only one of the two limits was asked: a good request meets both": 0.5,
+                "a good request meets both limits, not one of them": 0.75,
+                late: 0.2,
+                order: 0.5,
+            },
+        },
+    )
     rates(three, 1.0, 1.25, 1.6875, 0.75, "three requests, of which one has exactly 1 s and one exactly 1.25 s")
     four = [(1.0, [1.5]), (2.0, [2.25]), (1.5, [5.0]), (1.0, [1.5, 2.0])]
-    rates(four, 0.5, 0.1, 1.3125, 0.5, "four requests, of which three have one token")
+    rates(
+        four,
+        0.5,
+        0.1,
+        1.3125,
+        0.5,
+        "four requests, of which three have one token",
+        {"goodput": {"a request with one token needs only the first limit": 0.0, "only the TTFT was asked": 0.75}},
+    )
     ### BEGIN HIDDEN TESTS
     for seed in range(3):
         rng = check.rng(seed + 5)
@@ -629,21 +526,21 @@ with check("measure", "Little's law and goodput", part="rates", hidden="other tr
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "measure",
-    "`np.diff(times)` has the gaps of a request; `np.concatenate` joins those of all requests.",
+    "The seconds of all requests in the system, added up and divided by the duration, are the mean number in it.",
     "The duration is `max` of the last tokens minus `min` of the arrivals. The first request in the list need not have "
     "arrived first.",
 )
-gaps = np.array([5.0] * 49 + [100.0])
-show.against_prediction("tail", float(np.percentile(np.tile(gaps, 20), 99)), unit="ms", source="computed")
+print("The worked example:", latencies([(0.0, [0.3, 0.4, 0.8]), (0.5, [1.0])]))
 debrief(
     "measure",
-    """The mean and the median of the gaps hide a stall of 100 ms; the P99 shows it. A user who reads an answer of 100 tokens
-    meets two such stalls on average. ITL pools all gaps because a request's own mean, its TPOT, hides them too.
+    """Suppose a token comes every 5 ms, but one gap in 50 lasts 100 ms, because another request's long prompt is computed.
+    The mean gap is 6.9 ms and the median 5 ms; only the P99 shows the stall of 100 ms. A user who reads an answer of 100
+    tokens meets two of them on average. ITL pools all gaps because a request's own mean, its TPOT, hides them too.
 
     Little's law needs no assumption about arrivals, order or lengths: both sides add up the same time, once by request and
     once by moment. So it can check a measurement. It also sizes a service: 40 requests per second that each stay for 3 s
     make 120 at a time.""",
-    parts=("latencies", "rates"),
+    parts=("",),
 )
 
 # %% [markdown]
@@ -666,7 +563,7 @@ debrief(
 # GFLOP, would take 0.017 ms. The prompt (0, 2048) has 2048 · 2049/2 pairs; its 33.9 TFLOP take 34.2 ms, its bytes only
 # 4.9 ms.
 #
-# ### Exercise 2 (14 points)
+# ### Exercise 2 (16 points)
 #
 # `step_seconds(chunks, model, device) -> float` is the time of a step with these chunks, a list of (start, count). An
 # empty step takes 0 s. `model` has `parameters`, `layers`, `width` and `kv_width`; `device` has `bandwidth` and `peak`.
@@ -694,7 +591,7 @@ def step_seconds(chunks: list[tuple[int, int]], model: Model, device: Device) ->
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "step_seconds_test_decode", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "step_seconds_test_decode", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("step_seconds", "steps that only decode", part="decode", hidden="other models and devices"):
     llama, h100 = Model(8e9, 32, 4096, 1024), Device(3.35e12, 989.4e12)
 
@@ -761,6 +658,17 @@ with check("step_seconds", "steps that only decode", part="decode", hidden="othe
         "600 short requests, which arithmetic limits",
     )
     decodes(
+        0.007282685554626866,
+        {
+            "requests at the same position each have keys of their own": 0.004817749435223881,
+            "the weights are read once per step, not once per request": 0.3081782079426866,
+        },
+        [999] * 64,
+        llama,
+        h100,
+        "64 requests at position 999",
+    )
+    decodes(
         0.0,
         {
             "an empty step reads no weights": 0.004776119403,
@@ -786,7 +694,7 @@ with check("step_seconds", "steps that only decode", part="decode", hidden="othe
         decodes(longer(starts, model, device), {}, starts, model, device, f"{len(starts)} requests, {model}, {device}")
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "step_seconds_test_prompts", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "step_seconds_test_prompts", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("step_seconds", "steps with prompts", part="prompts", hidden="other chunks and devices"):
     llama, h100 = Model(8e9, 32, 4096, 1024), Device(3.35e12, 989.4e12)
 
@@ -962,7 +870,7 @@ debrief(
 # - **Dynamic**: the same, but after, for example, 50 ms an incomplete batch starts too.
 # - **Continuous**: decide before every step. Finished requests leave, and waiting ones take their seats (Orca, 2022).
 #
-# The claim below compares each one's tokens per second with those of one request at a time.
+# The claims below compare their tokens per second, also with those of one request at a time.
 #
 # With continuous batching in its simplest form, new requests join in a step of their own, which computes their whole
 # prompts and gives each its first token. Running requests wait meanwhile. To join, a request needs
@@ -989,6 +897,8 @@ debrief(
 
 # %% tags=["demo"]
 myth("cb-1")
+myth("cb-3")
+myth("cb-4")
 predict(
     "policies",
     "A chat service on an H100 has 32 seats and far more requests than it can serve. Answers have 20 to 800 tokens, all "
@@ -1015,31 +925,50 @@ def admit(waiting: list[tuple[str, int, int]], room: Room) -> list[str]:
 # %% nbgrader={"grade": true, "grade_id": "admit_test_rules", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("admit", "which requests join a step", part="rules", hidden="other queues and limits"):
 
-    def joins(line, *room):
-        require_admission(names_of(admit(list(line), Room(*room))), line, Room(*room))
+    def joins(expected, line, *room, why):
+        room = Room(*room)
+        names = names_of(admit(list(line), room))
+        require_front(names, line, room)
+        case = f"waiting (name, prompt, answer): {line}, {room}"
+        check.equal(names, expected, what=f"requests that join ({case})", hint=why)
 
     four = [("a", 300, 20), ("b", 290, 30), ("c", 100, 20), ("d", 10, 10)]
-    joins(four, 3, 60, 600)
-    joins(four, 1, 60, 600)
-    joins(four, 0, 60, 600)
-    joins(four, 9, 39, 600)
-    joins(four, 9, 40, 590)
-    joins(four, 9, 48, 690)
-    joins(four, 9, 100, 9000)
-    joins([("long", 900, 20), ("short", 10, 10)], 4, 100, 600)
-    joins([("short", 10, 10), ("long", 900, 20), ("other", 5, 5)], 4, 100, 600)
-    joins([("big", 100, 900), ("small", 10, 6)], 4, 60, 600)
-    joins([("a", 16, 16), ("b", 17, 15), ("c", 17, 16)], 4, 4, 600)
-    joins([("a", 17, 16), ("b", 10, 10)], 4, 4, 600)
-    joins([("a", 10, 6), ("b", 600, 8)], 4, 60, 600)
-    joins([], 4, 60, 600)
+    joins(["a", "b"], [("a", 300, 4), ("b", 300, 400)], 4, 90, 620, why="the answers do not count for the budget")
+    joins(["a", "b"], four, 3, 60, 600, why="with c, three prompts would have 690 tokens")
+    joins(["a"], four, 1, 60, 600, why="there is one seat")
+    joins([], four, 0, 60, 600, why="there is no seat")
+    joins(["a"], four, 9, 39, 600, why="a and b would take 40 blocks for prompts and answers")
+    joins(["a", "b"], four, 9, 40, 590, why="a and b fit exactly: 40 blocks, and prompts of 590 tokens")
+    joins(["a", "b", "c"], four, 9, 48, 690, why="a, b and c fit exactly: 48 blocks, and prompts of 690 tokens")
+    joins(["a", "b", "c", "d"], four, 9, 100, 9000, why="all four fit")
+    long, short, other = ("long", 900, 20), ("short", 10, 10), ("other", 5, 5)
+    joins(["long"], [long, short], 4, 100, 600, why="alone in a step a prompt may exceed the budget")
+    joins(["short"], [short, long, other], 4, 100, 600, why="long would exceed the budget: only the first may")
+    joins([], [("big", 100, 900), ("small", 10, 6)], 4, 60, 600, why="big takes 63 blocks for its prompt and answer")
+    thirds = [("a", 16, 16), ("b", 17, 15), ("c", 17, 16)]
+    joins(["a", "b"], thirds, 4, 4, 600, why="a takes 2 blocks, b takes 2, and c would take 3")
+    joins(["a"], [("a", 17, 16), ("b", 10, 10)], 4, 4, 600, why="33 tokens take 3 blocks, and 20 take 2")
+    joins(["a"], [("a", 10, 6), ("b", 600, 8)], 4, 60, 600, why="both prompts have 610 tokens")
+    joins([], [], 4, 60, 600, why="nobody waits")
     ### BEGIN HIDDEN TESTS
+
+    def by_trial(line, room):
+        """The longest front of the queue that may join."""
+        most = 0
+        for count in range(1, len(line) + 1):
+            blocks = sum(math.ceil((prompt + answer) / BLOCK) for _, prompt, answer in line[:count])
+            prompts = sum(prompt for _, prompt, _ in line[:count])
+            if count <= room.seats and blocks <= room.blocks and (count == 1 or prompts <= room.budget):
+                most = count
+        return [name for name, _, _ in line[:most]]
+
     for seed in range(60):
         rng = check.rng(seed)
         line = [
             (f"r{i}", int(rng.integers(1, 400)), int(rng.integers(1, 300))) for i in range(int(rng.integers(0, 12)))
         ]
-        joins(line, int(rng.integers(0, 9)), int(rng.integers(0, 150)), int(rng.integers(50, 1500)))
+        room = (int(rng.integers(0, 9)), int(rng.integers(0, 150)), int(rng.integers(50, 1500)))
+        joins(by_trial(line, Room(*room)), line, *room, why="")
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "admit_test_trace", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1084,9 +1013,13 @@ with check("admit", "a trace in virtual time", part="trace", hidden="other trace
 
     def by_trial(line, room):
         """The longest front of the queue that may join."""
-        free = (room.seats, room.blocks, room.budget)
-        fits = [n for n in range(len(line) + 1) if all(a <= b for a, b in zip(demands(line[:n]), free, strict=True))]
-        return [name for name, _, _ in line[: max(fits)]]
+        most = 0
+        for count in range(1, len(line) + 1):
+            blocks = sum(math.ceil((prompt + answer) / BLOCK) for _, prompt, answer in line[:count])
+            prompts = sum(prompt for _, prompt, _ in line[:count])
+            if count <= room.seats and blocks <= room.blocks and (count == 1 or prompts <= room.budget):
+                most = count
+        return [name for name, _, _ in line[:most]]
 
     for seed, rate, *limits in (
         (3, 120.0, 3, 100, 2000),
@@ -1163,13 +1096,30 @@ def first_tokens(name):
 
 
 light = {name: first_tokens(name) for name in ("static", "dynamic", "continuous")}
+setting = "200 requests on a modelled H100, 32 seats"
 audit(
     "cb-1",
-    round(factors["continuous"], 1),
-    f"times the tokens/s of one request at a time, by continuous batching; static {factors['static']:.1f}, dynamic {factors['dynamic']:.1f}",
+    round(factors["static"], 1),
+    f"times the tokens/s of one request at a time, by static batching; continuous {factors['continuous']:.1f}",
     "model",
     "corrected",
-    how=f"200 requests on a modelled H100, 32 seats. Batching gains more than 10× where decoding dominates, because 32 requests share each read of the weights. Under full load dynamic hardly beats static, since its batches are full as well. It helps under light load: at 4 requests per second the median TTFT is {light['static']:.1f} s with static, {light['dynamic']:.1f} s with dynamic and {light['continuous']:.3f} s with continuous batching. Continuous is above both, as claimed. Published factors have other baselines: Orca 36.9× over FasterTransformer at equal latency (GPT-3 175B), vLLM 2–4× over FasterTransformer and Orca",
+    how=f"{setting}. Batching gains more than 10× where decoding dominates, because 32 requests share each read of the weights. Published factors have other baselines: Orca 36.9× over FasterTransformer at equal latency (GPT-3 175B), vLLM 2–4× over FasterTransformer and Orca",
+)
+audit(
+    "cb-3",
+    round(factors["dynamic"] / factors["static"], 2),
+    "times the tokens/s of static batching, by dynamic batching",
+    "model",
+    "corrected",
+    how=f"{setting}. Under full load dynamic hardly beats static, since its batches are full as well. It helps under light load: at 4 requests per second the median TTFT is {light['static']:.1f} s with static, {light['dynamic']:.1f} s with dynamic and {light['continuous']:.3f} s with continuous batching",
+)
+audit(
+    "cb-4",
+    round(factors["continuous"] / max(factors["static"], factors["dynamic"]), 2),
+    "times the tokens/s of the better of static and dynamic batching, by continuous batching",
+    "model",
+    "holds",
+    how=f"{setting}, answers of 20 to 800 tokens. The gain depends on how much the lengths of answers differ",
 )
 
 
@@ -1258,21 +1208,46 @@ def make_room(
 # %% nbgrader={"grade": true, "grade_id": "make_room_test_who", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("make_room", "which requests decode and which wait", part="who", hidden="other caches"):
 
-    def rooms(running, free, size):
+    def rooms(stay, running, free, size, why):
+        """The first `stay` requests decode, and the others wait."""
         copies = [(name, tokens, list(table)) for name, tokens, table in running]
-        require_who(results_of(make_room(copies, list(free), size)), running, free, size)
+        found = results_of(make_room(copies, list(free), size))
+        require_kinds(found, running, free, size)
+        case = f"running (name, tokens, table): {running}, free {free}, blocks of {size}"
+        tables, _, preempted = found
+        names = [name for name, _, _ in running]
+        check.equal(sorted(tables), sorted(names[:stay]), what=f"requests that decode ({case})", hint=why)
+        waits = [(name, tokens) for name, tokens, _ in running[stay:]]
+        cause = ""
+        if preempted != waits and preempted == waits[::-1]:
+            cause = "these are in the order of preemption: they wait in the order of arrival"
+        elif preempted == [(name, tokens - 1) for name, tokens in waits]:
+            cause = "the newest token must be computed, too"
+        check.equal(preempted, waits, what=f"preempted, with the tokens to compute again ({case})", hint=cause)
 
     three = [("a", 9, [0, 1]), ("b", 8, [2, 3]), ("c", 5, [4, 5])]
-    rooms(three, [], 4)
-    rooms(three, [7], 4)
-    rooms([("a", 8, [0, 1]), ("b", 9, [2, 3]), ("c", 4, [4])], [], 4)
-    rooms([("a", 9, [0, 1]), ("b", 9, [2, 3]), ("c", 9, [4, 5])], [6], 4)
-    rooms([("a", 9, [0, 1]), ("b", 9, [3, 2]), ("c", 4, [4]), ("d", 3, [5])], [], 4)
-    rooms([("a", 8, [0, 1]), ("b", 9, [2, 3])], [], 4)
-    rooms([("a", 33, [0, 1])], [2, 3], 16)
-    rooms([("a", 9, [0]), ("b", 4, [1])], [2], 4)
-    rooms([], [0, 1], 4)
+    first = "the last to arrive is preempted first"
+    rooms(2, three, [], 4, f"a lacks a block, so c is preempted: {first}")
+    rooms(3, three, [7], 4, "a takes block 7, and nobody is preempted")
+    rooms(2, [("a", 8, [0, 1]), ("b", 9, [2, 3]), ("c", 4, [4])], [], 4, f"b lacks a block, and c has one: {first}")
+    rooms(2, [("a", 9, [0, 1]), ("b", 9, [2, 3]), ("c", 9, [4, 5])], [6], 4, "a takes block 6, and b one of c's")
+    four = [("a", 9, [0, 1]), ("b", 9, [3, 2]), ("c", 4, [4]), ("d", 3, [5])]
+    rooms(2, four, [], 4, "a takes the block of d, and b that of c")
+    rooms(1, [("a", 8, [0, 1]), ("b", 9, [2, 3])], [], 4, "b lacks a block and is the last: it is preempted itself")
+    rooms(1, [("a", 33, [0, 1])], [2, 3], 16, "a takes a third block, and one stays free")
+    rooms(1, [("a", 9, [0]), ("b", 4, [1])], [2], 4, "a lacks two blocks: one is free, and b has one")
+    lone = [("a", 16, [0]), ("b", 4, [1]), ("c", 4, [2]), ("d", 4, [3]), ("e", 4, [4])]
+    rooms(2, lone, [], 4, "a lacks three blocks, so e, d and c are preempted one after another")
+    rooms(1, [("a", 4, [0]), ("b", 9, [1]), ("c", 4, [2])], [], 4, "b lacks two blocks, and c has only one: both wait")
+    rooms(0, [], [0, 1], 4, "nobody runs")
     ### BEGIN HIDDEN TESTS
+
+    def staying(running, free, size):
+        """How many of them, from the first on, decode."""
+        held = [len(table) for _, _, table in running]
+        lacks = [math.ceil(tokens / size) - have for (_, tokens, _), have in zip(running, held, strict=True)]
+        return max(n for n in range(len(running) + 1) if sum(lacks[:n]) <= len(free) + sum(held[n:]))
+
     for seed in range(40):
         rng = check.rng(seed)
         size, blocks, running = int(rng.integers(1, 6)), list(range(60)), []
@@ -1281,7 +1256,8 @@ with check("make_room", "which requests decode and which wait", part="who", hidd
             held = int(rng.integers(1, 6))
             table, blocks = [int(b) for b in blocks[:held]], blocks[held:]
             running.append((f"r{i}", held * size + int(rng.integers(0, 2 * size)), table))
-        rooms(running, [int(b) for b in blocks[: int(rng.integers(1, 4))]], size)
+        free = [int(b) for b in blocks[: int(rng.integers(1, 4))]]
+        rooms(staying(running, free, size), running, free, size, "")
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "make_room_test_blocks", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1303,6 +1279,9 @@ with check(
     keeps_blocks([("a", 8, [0, 1]), ("b", 9, [2, 3])], [], 4)
     keeps_blocks([("a", 33, [0, 1])], [2, 3], 16)
     keeps_blocks([("a", 9, [0]), ("b", 4, [1])], [2], 4)
+    keeps_blocks([("a", 16, [0]), ("b", 4, [1]), ("c", 4, [2]), ("d", 4, [3]), ("e", 4, [4])], [], 4)
+    keeps_blocks([("a", 4, [0]), ("b", 9, [1, 3]), ("c", 4, [2])], [], 4)
+    keeps_blocks([("a", 4, [0]), ("b", 13, [1, 3]), ("c", 4, [2])], [], 4)
     survives(
         "150.7215 235.7215 90.72146 210.7215 320.7215 280.7215 65.72146 110.7215 410.7215 515.7215 540.7215 "
         "495.7215 660.7215 620.7215 810.7215 600.7215",
@@ -1456,30 +1435,55 @@ def fill_step(running: list[tuple[str, int, int]], budget: int) -> list[tuple[st
 # %% nbgrader={"grade": true, "grade_id": "fill_step_test_chunks", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("fill_step", "the chunks of one step", part="chunks", hidden="other requests and budgets"):
 
-    def fills(running, budget):
+    def fills(expected, running, budget, why):
+        """`expected` has the chunks (name, start, count, samples), in the order of the requests."""
         found = [tuple(each) for each in fill_step(list(running), budget)]
         require_chunks(found, running, budget)
+        case = f"running (name, computed, tokens): {running}, budget {budget}"
+        place = [name for name, _, _ in running].index
+        check.equal(sorted(found, key=lambda chunk: place(chunk[0])), expected, what=f"the chunks, {case}", hint=why)
 
     worked = [("a", 30, 31), ("b", 0, 10), ("c", 12, 13), ("d", 4, 9)]
-    fills(worked, 8)
-    fills([("a", 31, 32), ("b", 6, 10), ("c", 13, 14), ("d", 4, 9)], 8)
-    fills(worked, 12)
-    fills(worked, 15)
-    fills(worked, 100)
-    fills(worked, 2)
-    fills(worked, 1)
-    fills([("a", 0, 9), ("b", 0, 1), ("c", 7, 8)], 8)
-    fills([("a", 5, 6), ("b", 8, 9), ("c", 2, 3)], 2)
-    fills([("a", 0, 20), ("b", 0, 4)], 8)
-    fills([], 8)
+    a, c, d = ("a", 30, 1, True), ("c", 12, 1, True), ("d", 4, 5, True)
+    fills([a, ("b", 0, 6, False), c], worked, 8, "a and c decode, and the other 6 tokens go to b")
+    fills(
+        [("a", 31, 1, True), ("b", 6, 4, True), ("c", 13, 1, True), ("d", 4, 2, False)],
+        [("a", 31, 32), ("b", 6, 10), ("c", 13, 14), ("d", 4, 9)],
+        8,
+        "a and c decode, b gets the 4 tokens that it lacks, and d the last 2",
+    )
+    fills([a, ("b", 0, 10, True), c], worked, 12, "after b, nothing remains for d")
+    fills([a, ("b", 0, 10, True), c, ("d", 4, 3, False)], worked, 15, "after b, 3 tokens remain for d")
+    fills([a, ("b", 0, 10, True), c, d], worked, 100, "the budget has room for all")
+    fills([a, c], worked, 2, "requests with one token left go first")
+    fills([a], worked, 1, "requests with one token left go first, in the order of arrival")
+    fills(
+        [("a", 0, 6, False), ("b", 0, 1, True), ("c", 7, 1, True)],
+        [("a", 0, 9), ("b", 0, 1), ("c", 7, 8)],
+        8,
+        "b and c have one token left, so they go first",
+    )
+    fills([("a", 5, 1, True), ("b", 8, 1, True)], [("a", 5, 6), ("b", 8, 9), ("c", 2, 3)], 2, "two of three fit")
+    fills([("a", 0, 8, False)], [("a", 0, 20), ("b", 0, 4)], 8, "a takes the whole budget")
+    fills([("a", 0, 4, True), ("b", 0, 4, False)], [("a", 0, 4), ("b", 0, 20)], 8, "a samples, and b does not")
+    fills([], [], 8, "nobody runs")
     ### BEGIN HIDDEN TESTS
+
+    def by_totals(running, budget):
+        lack = np.array([tokens - computed for _, computed, tokens in running])
+        order = np.argsort(lack > 1, kind="stable")
+        counts = np.zeros_like(lack)
+        counts[order] = np.diff(np.minimum(np.cumsum(lack[order]), budget), prepend=0)
+        return [(n, at, int(k), at + int(k) == end) for (n, at, end), k in zip(running, counts, strict=True) if k]
+
     for seed in range(60):
         rng = check.rng(seed)
         running = []
         for i in range(int(rng.integers(1, 12))):
             computed = int(rng.integers(0, 40))
             running.append((f"r{i}", computed, computed + (1 if rng.random() < 0.5 else int(rng.integers(1, 30)))))
-        fills(running, int(rng.integers(1, 60)))
+        budget = int(rng.integers(1, 60))
+        fills(by_totals(running, budget), running, budget, "")
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "fill_step_test_trace", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1606,7 +1610,7 @@ debrief(
 # must be computed, since its result chooses the next token. `z` = [9, 1, 4, 2, 7, 7, 7, 7, 3] hits nothing, although
 # its second block looks the same.
 #
-# ### Exercise 6 (12 points)
+# ### Exercise 6 (14 points)
 #
 # `find_prefix(prompt, cache, block_size) -> (keys, blocks)`. A prompt has `tokens`, `salt`, `temperature`, `seed`.
 #
@@ -1643,7 +1647,7 @@ def find_prefix(prompt: Prompt, cache: dict, block_size: int) -> tuple[list, lis
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "find_prefix_test_keys", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "find_prefix_test_keys", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("find_prefix", "keys of full blocks", part="keys", hidden="other prompts"):
 
     def keys_of(prompt, size):
@@ -1652,42 +1656,73 @@ with check("find_prefix", "keys of full blocks", part="keys", hidden="other prom
         require_keys(keys)
         return keys
 
-    def compares(a, b, size, what):
-        """Each key of `a` with each of `b`, first those of the same place."""
+    def compares(a, b, size, equal, what):
+        """`equal` has the pairs of blocks (of `a`, of `b`) whose keys are equal."""
         pairs = [(i, j) for i in range(len(a.tokens) // size) for j in range(len(b.tokens) // size)]
         ours, theirs = keys_of(a, size), keys_of(b, size)
         for i, j in sorted(pairs, key=lambda pair: (abs(pair[0] - pair[1]), pair)):
-            same = a.salt == b.salt and a.tokens[: (i + 1) * size] == b.tokens[: (j + 1) * size]
-            equal = ours[i] == theirs[j]
+            same, alike = (i, j) in equal, ours[i] == theirs[j]
             check.true(
-                equal is same,
-                f"block {i} of {a} and block {j} of {b}, blocks of {size}: the keys are {'equal' if equal else 'different'}; "
-                f"they should be {'equal' if same else 'different'}: {what}",
+                alike is same,
+                f"block {i} of {described(a)} and block {j} of {described(b)}, blocks of {size}: the keys are "
+                f"{'equal' if alike else 'different'}; they should be {'equal' if same else 'different'}: {what}",
             )
 
-    x = Prompt((5, 1, 4, 2, 7, 7, 7, 7, 3))
-    compares(x, Prompt((5, 1, 4, 2, 7, 7, 7, 7)), 4, "the same beginning")
-    compares(x, Prompt((9, 1, 4, 2, 7, 7, 7, 7, 3)), 4, "equal blocks after different beginnings differ")
-    compares(x, replace(x, temperature=0.8, seed=3), 4, "sampling is no part of a key")
-    compares(x, replace(x, salt="blue"), 4, "a salt is part of every key")
-    compares(x, Prompt((1, 5, 4, 2, 7, 7, 7, 7, 3)), 4, "the order of the tokens counts")
-    compares(Prompt((1, 23, 4, 5)), Prompt((12, 3, 4, 5)), 2, "the tokens are not a text")
-    compares(Prompt((0, 0, 7, 7)), Prompt((0, 0, 0, 0)), 2, "zeros are tokens")
-    compares(Prompt((5, 1, 4, 2, 7, 7, 7)), x, 4, "only full blocks have a key")
-    compares(Prompt((2, 3), "1"), Prompt((12, 3)), 2, "a salt must stay apart from the tokens")
-    compares(Prompt((0, 0, 0, 0)), Prompt((0, 0, 0, 0)), 2, "a key stands for all tokens up to the end of its block")
+    def described(prompt):
+        return repr(prompt) if len(prompt.tokens) < 40 else f"a prompt of {len(prompt.tokens):,} tokens"
+
+    x, both = Prompt((5, 1, 4, 2, 7, 7, 7, 7, 3)), {(0, 0), (1, 1)}
+    compares(x, Prompt((5, 1, 4, 2, 7, 7, 7, 7)), 4, both, "the same beginning")
+    compares(x, Prompt((9, 1, 4, 2, 7, 7, 7, 7, 3)), 4, set(), "equal blocks after different beginnings differ")
+    compares(x, replace(x, temperature=0.8, seed=3), 4, both, "sampling is no part of a key")
+    compares(x, replace(x, salt="blue"), 4, set(), "a salt is part of every key")
+    compares(replace(x, salt="Blue"), replace(x, salt="blue"), 4, set(), "salts differ in every letter")
+    compares(x, Prompt((1, 5, 4, 2, 7, 7, 7, 7, 3)), 4, set(), "the order of the tokens counts")
+    compares(Prompt((1, 23, 4, 5)), Prompt((12, 3, 4, 5)), 2, set(), "the tokens are not a text")
+    compares(Prompt((0, 0, 7, 7)), Prompt((0, 0, 0, 0)), 2, {(0, 0)}, "zeros are tokens")
+    compares(Prompt((5, 1, 4, 2, 7, 7, 7)), x, 4, {(0, 0)}, "only full blocks have a key")
+    compares(Prompt((2, 3), "1"), Prompt((12, 3)), 2, set(), "a salt must stay apart from the tokens")
+    compares(
+        Prompt((0, 0, 0, 0)), Prompt((0, 0, 0, 0)), 2, both, "a key stands for all tokens up to the end of its block"
+    )
+    five = (3, 8, 3, 8, 3, 8, 3, 8, 3, 8)
+    for changed in range(10):
+        other = Prompt((*five[:changed], 4, *five[changed + 1 :]))
+        before = {(block, block) for block in range(5) if block < changed // 2}
+        what = f"they differ in token {changed}, and a key stands for all tokens up to the end of its block"
+        compares(Prompt(five), other, 2, before, what)
+    pairs = [keys_of(Prompt((first, second)), 2)[0] for first in range(64) for second in range(64)]
+    alike = len(pairs) - len(set(pairs))
+    check.true(alike == 0, f"4,096 different blocks of two tokens from 0 to 63 have {len(set(pairs)):,} different keys")
+    long = tuple(range(1200))
+    compares(Prompt(long), Prompt((*long[:600], 0, *long[601:])), 1200, set(), "they differ in token 600")
     ### BEGIN HIDDEN TESTS
+
+    def agrees(a, b, size, what):
+        ours, theirs = (
+            [(prompt.salt, prompt.tokens[:end]) for end in range(size, len(prompt.tokens) + 1, size)]
+            for prompt in (a, b)
+        )
+        equal = {(i, j) for i, mine in enumerate(ours) for j, other in enumerate(theirs) if mine == other}
+        compares(a, b, size, equal, what)
+
     for seed in range(4):
         prompts = shared_prompts(seed, 3, 8)
         for a in prompts:
             for b in prompts:
-                compares(a, b, 3, "other prompts")
-    compares(Prompt((1, 2), salt="3"), Prompt((3, 1), salt="2"), 1, "a salt is no token")
-    compares(Prompt((70_000, 3)), Prompt((4_464, 3)), 1, "tokens may be large")
+                agrees(a, b, 3, "other prompts")
+    rng = random.Random(7)
+    many = tuple(rng.randrange(50_000) for _ in range(120))
+    for changed in range(0, 120, 7):
+        agrees(Prompt(many), Prompt((*many[:changed], 50_000, *many[changed + 1 :])), 15, f"token {changed} differs")
+    agrees(Prompt((1, 2), salt="3"), Prompt((3, 1), salt="2"), 1, "a salt is no token")
+    agrees(Prompt((70_000, 3)), Prompt((4_464, 3)), 1, "tokens may be large")
+    agrees(Prompt(long), Prompt((*long[:1199], 0)), 1200, "the last of 1,200 tokens differs")
+    agrees(Prompt((1, 2), salt=" a"), Prompt((1, 2), salt="a"), 1, "spaces count in a salt")
     for separator in ("-", ",", ", ", " ", "|", ":", ";", "/", "_", ".", "#", "\n", "\0"):
         what = "a salt may hold any text"
-        compares(Prompt((1, 2, 3), "7"), Prompt((2, 3, 4), f"7{separator}1"), 1, what)
-        compares(Prompt((1, 2, 3), ""), Prompt((2, 3, 4), f"1{separator}"), 1, what)
+        agrees(Prompt((1, 2, 3), "7"), Prompt((2, 3, 4), f"7{separator}1"), 1, what)
+        agrees(Prompt((1, 2, 3), ""), Prompt((2, 3, 4), f"1{separator}"), 1, what)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "find_prefix_test_hits", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1714,7 +1749,7 @@ with check("find_prefix", "the longest hit", part="hits", hidden="other prompts"
             cause = ""
             if len(blocks) * size >= len(prompt.tokens):
                 cause = "at least the last token must be computed"
-            elif len(blocks) > len(wanted):
+            elif blocks == [number for number in known if number is not None] != wanted:
                 cause = "an earlier key is not in the cache: what comes after the gap cannot be used"
             case = (
                 f"{prompt}, blocks of {size}, after {served} other prompts (number of each key in the cache: {known})"
@@ -1731,6 +1766,8 @@ with check("find_prefix", "the longest hit", part="hits", hidden="other prompts"
     hits([x, replace(x, salt="blue"), replace(x, salt="blue")], 4, [[], [], [2, 3]])
     hits([x, Prompt((9, 1, 4, 2, 7, 7, 7, 7, 3))], 4, [[], []])
     hits([Prompt(tuple(range(13))), Prompt(tuple(range(13)))], 4, [[], [0]], forget=(1,))
+    hits([x, x], 4, [[], []], forget=(0,))
+    hits([Prompt(tuple(range(17))), Prompt(tuple(range(17)))], 4, [[], [0, 1]], forget=(2,))
     hits([Prompt(tuple(range(12))), Prompt((*range(8), 1, 1, 1, 1))], 4, [[], [0, 1]])
     hits([Prompt((1, 2)), Prompt((1, 2))], 4, [[], []])
     ### BEGIN HIDDEN TESTS
@@ -1812,7 +1849,7 @@ debrief(
 # |---|---|---|---|---|---|
 # | documents | 18 | 2,000–4,000 | 50–100 | 1 s | 20 ms |
 # | extraction | 220 | 100–200 | 60–100 | 0.5 s | 50 ms |
-# | long chat | 4 | 6,000–8,000 | 400–600 | 8 s | 10 ms |
+# | long chat | 2.5 | 6,000–8,000 | 400–600 | 8 s | 10 ms |
 #
 # *Worked example.* With 64 seats and a budget of 512 tokens, only about 40% of the extraction requests meet both
 # limits. They wait for seats: a request decodes for 80 steps of about 6 ms, so in the long run 220 per second need
@@ -1875,10 +1912,10 @@ with check("choose_limits", "nine in ten requests meet both limits", hidden="oth
         check.note(f"{workload.name}: requests in time", 100 * both, 100.0, "%")
 
     for workload in WORKLOADS:
-        attains(workload, 1)
+        attains(workload, 2)
     ### BEGIN HIDDEN TESTS
     for workload in WORKLOADS:
-        attains(workload, 2)
+        attains(workload, 1)
         attains(workload, 3)
     ### END HIDDEN TESTS
 
@@ -1902,6 +1939,104 @@ debrief(
 )
 
 # %% [markdown]
+# ## 8 · Your engine
+#
+# Your decisions drive a trained GPT of 228,000 parameters here. Requests with a common beginning share a cache that is too
+# small for them, so some are preempted. Each answer must still be the one that its request gets alone.
+
+
+# %% tags=["demo"]
+import torch
+from threeloops.lab.drawings import draw_chunks
+from threeloops.product.decode import PagedCache, Rows
+from threeloops.product.trained import trained
+
+
+def run_engine(parts, model, prompts, outputs, blocks, seats, budget):
+    """Serve prompts (name → tokens) with your decisions. Returns the requests, and each step's chunks."""
+    cache = PagedCache(model.config, blocks, BLOCK, dtype=torch.float32, device="cpu")
+    waiting = [Served(name, place, len(tokens), outputs) for place, (name, tokens) in enumerate(prompts.items())]
+    for request in waiting:
+        request.tokens, request.table, request.hits, request.preempted = list(prompts[request.name]), [], 0, 0
+    running, done, steps, free, known = [], [], [], list(range(blocks)), {}
+    while waiting or running:
+        if waiting and len(running) < seats and blocks_for(len(waiting[0].tokens)) <= len(free):
+            request = waiting.pop(0)
+            request.table = [free.pop() for _ in range(blocks_for(len(request.tokens)))]
+            _, hits = parts.find_prefix(Prompt(tuple(request.tokens)), dict(known), BLOCK)
+            cache.copy(zip(hits, request.table, strict=False))  # a copy, since `make_room` wants a block in one table
+            request.computed, request.hits = len(hits) * BLOCK, max(request.hits, len(hits) * BLOCK)
+            running.append(request)
+        running.sort(key=lambda request: request.arrival)
+        given = [(request.name, len(request.tokens), list(request.table)) for request in running]
+        tables, free, preempted = parts.make_room(given, list(free), BLOCK)
+        for request in [each for each in running if each.name in {name for name, _ in preempted}]:
+            running.remove(request)
+            request.table, request.computed, request.preempted = [], 0, request.preempted + 1
+            waiting = sorted([*waiting, request], key=lambda each: each.arrival)
+        for request in running:
+            request.table = list(tables[request.name])
+        by_name = {request.name: request for request in running}
+        asked = [(request.name, request.computed, len(request.tokens)) for request in running]
+        chunks = [chunk for chunk in parts.fill_step(asked, budget) if chunk[2]]
+        rows = [Rows(by_name[n].tokens[at : at + count], at, by_name[n].table) for n, at, count, _ in chunks]
+        hidden, end = cache.hidden(model, rows), 0
+        for name, _, count, samples in chunks:
+            request, end = by_name[name], end + count
+            request.computed += count
+            if samples:
+                request.tokens.append(int(model.head(hidden[end - 1]).argmax()))
+        for request in [each for each in running if len(each.tokens) == each.prompt + each.output]:
+            running.remove(request)
+            done.append(request)
+            free = [*free, *request.table]
+        known = {}
+        for request in running:
+            keys, _ = parts.find_prefix(Prompt(tuple(request.tokens[: request.computed])), {}, BLOCK)
+            known.update(zip(keys, request.table, strict=False))
+        steps.append(chunks)
+    return sorted(done, key=lambda request: request.arrival), steps
+
+
+def written_alone(model, prompt, count):
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+    return tokens
+
+
+if parts := together("make_room", "fill_step", "find_prefix"):
+    gpt = trained("tiny")
+    begin = b"import sys\nimport os\n\n\nclass Reader:\n    "
+    ends = [b"def __init__(self", b"pass\n", b"def read(self, count):\n        return ", b"name = ", b"def close"]
+    prompts = {f"r{n}": list(begin + ends[n % 5]) for n in range(8)}
+    with torch.inference_mode():
+        requests, steps = run_engine(parts, gpt, prompts, 24, blocks=22, seats=6, budget=32)
+        alone = {
+            n: written_alone(gpt, prompts[f"r{n}"], 24) for n in range(5)
+        }  # r5 to r7 begin again with these prompts
+        same = [request.tokens == alone[n % 5] for n, request in enumerate(requests)]
+    show.table(
+        [
+            (
+                r.name,
+                r.prompt,
+                r.hits,
+                r.preempted,
+                "yes" if equal else "no",
+                bytes(r.tokens[r.prompt :]).decode("latin-1"),
+            )
+            for r, equal in zip(requests, same, strict=True)
+        ],
+        header=("request", "prompt", "from the prefix cache", "times preempted", "as computed alone", "answer"),
+        caption=f"{len(steps)} steps, 22 blocks of {BLOCK}, 6 seats, a budget of 32 tokens. All as computed alone: {all(same)}",
+    )
+    show.figure(
+        draw_chunks(list(prompts), steps),
+        "which requests each step computed: prompts in chunks, decoding, and waiting again after a preemption",
+    )
+
+# %% [markdown]
 # ## In practice
 #
 # vLLM and SGLang schedule in similar ways. Their names for the limits:
@@ -1916,9 +2051,6 @@ debrief(
 #
 # Without that flag, SGLang's chunks get their own steps.
 #
-# The last cell compares a prediction with the course's engine, which serves a tiny GPT on this CPU. One trace teaches
-# what a step costs here; a second is predicted, then measured. This takes about 10 seconds.
-#
 # ## What to remember
 #
 # - A decode step reads all weights anyway. More requests are nearly free, up to about 300 tokens per step on an H100.
@@ -1927,7 +2059,8 @@ debrief(
 # - Chunked prefill bounds the gaps. A small budget trades them against the TTFT.
 # - The cache key of a block stands for all tokens up to its end, and for the salt.
 #
-# The deep dives (`16_continuous_batching_dives.ipynb`) cover priorities, fair shares and speculation.
+# The deep dives (`16_continuous_batching_dives.ipynb`) cover priorities, fair shares and speculation, and an engine
+# on this CPU.
 #
 # ## Reflection
 #
@@ -1941,50 +2074,5 @@ debrief(
 # in the queue instead. If the TTFT then misses its limit, I add a replica.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-import torch
-from threeloops.models.gpt import GPT
-from threeloops.product.batching import fit
-from threeloops.product.decode import ModelRunner
-
-
-def tiny_model():
-    """Not trained, because its text does not matter here: `trained("tiny")` of threeloops.product.trained takes as long."""
-    torch.manual_seed(0)
-    return GPT(GPTConfig.tiny(max_sequence=512)).eval()
-
-
-def on_this_machine(requests):
-    policy = replace(CHUNKED, max_running=16, token_budget=64, prefix_cache=False)
-    return replay_requests(Engine(ModelRunner(tiny_model(), 512, BLOCK), BlockManager(512, BLOCK), policy), requests)
-
-
-def short_chats(rate, seed, requests=40):
-    return make_trace(poisson(rate, seed), requests, uniform(10, 120), uniform(10, 40), seed=seed)
-
-
-threads = torch.get_num_threads()
-torch.set_num_threads(1)  # a matrix of this size is too small to share, and the machine may be busy
-on_this_machine(short_chats(1000.0, 1, 10))
-learned = on_this_machine(short_chats(40.0, 8))
-fitted = fit([step.shape for step in learned.steps], [step.seconds for step in learned.steps])
-policy = replace(CHUNKED, max_running=16, token_budget=64, prefix_cache=False)
-predicted = measure_replay(on_h100(policy, short_chats(30.0, 9), 512, fitted).requests)
-real = measure_replay(on_this_machine(short_chats(30.0, 9)).requests)
-torch.set_num_threads(threads)
-show.table(
-    [
-        (
-            name,
-            f"{m.throughput:,.0f}",
-            f"{1e3 * m.ttft.p50:.1f} ms",
-            f"{1e3 * m.tpot.p50:.2f} ms",
-            f"{1e3 * m.itl.p99:.1f} ms",
-        )
-        for name, m in (("predicted in virtual time", predicted), ("measured on this machine", real))
-    ],
-    header=("40 requests at 30 per second", "tokens/s", "TTFT, median", "TPOT, median", "ITL, P99"),
-    caption="The same scheduler on two clocks. The model leaves out pauses of the operating system, which show in the P99",
-)
-show.busy_notice()
 term("continuous batching")
 calibration()

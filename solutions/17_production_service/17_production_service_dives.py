@@ -10,20 +10,23 @@
 #     name: python3
 #   threeloops:
 #     title: What breaks under load? Deep dives
-#     minutes: 30
+#     minutes: 40
 # ---
 
 # %% [markdown]
 # # What breaks under load? Deep dives
 #
-# Three parts that most services get sooner or later: a cache of answers, a switch of models without an interruption, and a proxy
-# in front of several replicas. There is nothing to hand in. Redis and NGINX are the real ones; where a machine does not have them,
+# Five parts that most services get sooner or later: keys of clients, a drain before each stop, a cache of answers, a switch of
+# models without an interruption, and a proxy in front of several replicas. There is nothing to hand in. Redis and NGINX are the real ones; where a machine does not have them,
 # the cell says so.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import asyncio
+import hashlib
+import hmac
+import random
 import re
 import shutil
 import socket
@@ -76,6 +79,120 @@ def running(command, port):
 
 
 # %% [markdown]
+# ## Whose key is this?
+#
+# A client proves who it is with a key in the header `Authorization: Bearer sk-7f3a…`. The service stores only the SHA-256 of
+# each key, so a stolen file is of no use. Nor may its timing tell how close a guess came: `==` stops at the first character
+# that differs, and `hmac.compare_digest` reads to the end. So the key is compared with *every* stored one, also after a match.
+#
+# Plain SHA-256 is enough because keys are random: nobody tries 2¹²⁸ of them. Passwords are not random, so they need a slow
+# hash such as scrypt. Keys belong in no log, no error message and no metric; log the client's name.
+
+
+# %% tags=["demo"]
+def find_client(authorization, keys):
+    """The client of this header, or None. `keys`: the SHA-256 of each client's key."""
+    scheme, _, key = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        return None
+    digest, found = hashlib.sha256(key.encode()).hexdigest(), None
+    for client, stored in keys.items():
+        if hmac.compare_digest(digest, stored):
+            found = client
+    return found
+
+
+KEYS = {client: hashlib.sha256(key.encode()).hexdigest() for client, key in (("anna", "sk-1"), ("ben", "sk-2"))}
+HEADERS = ("Bearer sk-1", "bearer sk-2", "Bearer sk-3", "Bearer ", "Basic sk-1", None, f"Bearer {KEYS['anna']}")
+show.table(
+    [(repr(header)[:40], find_client(header, KEYS) or "nobody: 401") for header in HEADERS], header=("header", "client")
+)
+
+# %% [markdown]
+# The last header has the stored digest instead of the key, as a thief of the file would send it.
+#
+# ## Stopping without harm
+#
+# Before a planned stop an orchestrator sends a signal (SIGTERM). The process *drains*: it takes no new requests, finishes those
+# that run, and exits. Streams that are not finished at the limit are cut off, and told so.
+#
+# *Worked example.* Three streams need 1, 3 and 60 s more, and the limit is 10 s. `drain` returns at 10 s with "finished", "finished"
+# and "cut off after 10 s". If the third takes 0.5 s to send its last event when it is cancelled, it returns at 10.5 s.
+
+# %% tags=["demo"]
+predict(
+    "cut_off",
+    "Forty streams run when a drain of 10 s begins. They need another 8 s on average, with an exponential distribution, so a share "
+    "of exp(−t/8) needs more than t seconds. How many of them are cut off?",
+    axis=(1, 40),
+)
+
+
+async def drain(running, limit):
+    """End all streams, and say what became of each. `running`: tasks by name."""
+    tasks, reason = dict(running), f"cut off after {limit:g} s"
+    if not tasks:
+        return {}
+    _, late = await asyncio.wait(tasks.values(), timeout=limit)  # raises nothing
+    for task in late:
+        task.cancel(reason)
+    if late:
+        await asyncio.wait(late)  # a task that was cut off may need time to clean up
+    found = {}
+    for name, task in tasks.items():
+        if task.cancelled():
+            found[name] = reason
+        else:
+            found[name] = f"failed: {task.exception()}" if task.exception() else "finished"
+    return found
+
+
+async def drains(streams, limit):
+    """Drain streams {name: (seconds, seconds to clean up)}. Returns what became of each, and when it ended."""
+    ends = {}
+
+    async def one(name, seconds, cleanup):
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            await asyncio.sleep(cleanup)  # sends its last event
+            raise
+        finally:
+            ends[name] = now()
+
+    running = {name: asyncio.create_task(one(name, *each)) for name, each in streams.items()}
+    await asyncio.sleep(0)  # all of them begin
+    return await drain(running, limit), ends, now()
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+rng = random.Random(3)
+forty = {f"stream {number}": (rng.expovariate(1 / 8), 0.5) for number in range(40)}
+became, ends, end = run(drains, forty, 10.0)
+with reveal("cut_off"):
+    cut = sum(text != "finished" for text in became.values())
+    show.against_prediction(
+        "cut_off", cut, source=f"virtual time; on average it is 40 · exp(−10/8) = {40 * np.exp(-10 / 8):.1f}"
+    )
+    plot, axes = figure(width=8.5, height=3.6)
+    for place, name in enumerate(sorted(ends, key=lambda name: forty[name][0])):
+        finished = became[name] == "finished"
+        axes.barh([place], [ends[name]], height=0.7, color=palette.green if finished else palette.orange)
+        if not finished:
+            axes.barh(
+                [place], [forty[name][0] - ends[name]], left=ends[name], height=0.7, color=palette.grey, alpha=0.25
+            )
+    axes.axvline(10, color=palette.vermillion, ls="--", lw=1)
+    axes.text(10.7, 3, "cut off, and told so (0.5 s to say it)", color=palette.orange, va="center", weight="bold")
+    axes.text(10.7, 7, "grey: what they would have needed", color=palette.grey, va="center")
+    axes.set(xlim=(0, 40), xlabel="seconds after the signal", ylabel="streams", yticks=[])
+    show.figure(plot, "Forty streams during a drain of 10 s: those that end in time, and those that are cut off")
+
+# %% [markdown]
+# The limit must be shorter than the time after which the orchestrator kills the process (`terminationGracePeriodSeconds`, 30 s
+# unless you change it). Whoever waits for each stream in turn, `limit` seconds each, waits far too long; and whoever does not wait for
+# those that were cut off loses their last event.
+#
 # ## Answers given before
 #
 # At temperature 0 the same prompt should have the same answer, so the answer can be kept. The key must contain all that shapes the answer: the
@@ -281,7 +398,7 @@ with reveal("refused"):
 # | `least_conn` | round robin does not see how long streams are, so one replica may get many of the long ones |
 # | `proxy_next_upstream error timeout`, as by default | with `non_idempotent` a POST that a replica has received is sent to another one as well, and is computed and paid for twice |
 # | `max_fails=2`, `fail_timeout=5s` | by default a single failure keeps a replica out for 10 s |
-# | `proxy_read_timeout 150s` | the default of 60 s ends a stream whose first token takes longer; a heartbeat (exercise 5) also helps |
+# | `proxy_read_timeout 150s` | the default of 60 s ends a stream whose first token takes longer; a heartbeat (exercise 4) also helps |
 # | `client_header_timeout`, `client_body_timeout` | the first is for the whole header and the second for the gap between two reads of a body; by default a client that stops sending holds a connection for 60 s |
 # | `client_max_body_size 1m`, as by default | a larger body is refused here; the limit of the service must be the same |
 # | `limit_req` with `limit_req_status 429` | a flood stops here; the default status is 503, which blames the service |

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from threeloops.lab.drawings import travelling
+from threeloops.lab.drawings import draw_accounts, draw_delay, log_account, travelling
 from threeloops.lab.drawings.training.failures import _log_stretches, draw_log, draw_new_parts
 from threeloops.training.elastic.goodput import best_interval, spares_needed, useful_share
 
@@ -37,7 +37,7 @@ def test_what_the_debrief_says_of_a_flat_top():
     ("spares", "percent", "hours", "share", "worth"),
     [(1, 39, 5, 0.862, 0.853), (2, 9, 3.3, None, 0.919), (3, None, None, None, 0.922), (4, None, None, None, 0.914)],
 )
-def test_the_worked_example_of_spares(spares, percent, hours, share, worth):
+def test_the_example_of_spares_in_the_dives(spares, percent, hours, share, worth):
     mean = 0.5
     none = 1 - sum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(spares))
     recovery = 600 + none * 10 * HOUR / (spares + 1)
@@ -60,7 +60,7 @@ def test_the_reflection():
 
 
 def test_what_travels_after_a_loss():
-    assert travelling(12, 4, 1) == 1, "the worked example"
+    assert travelling(12, 4, 1) == 1, "the example of the dives"
     for ranks in range(2, 9):
         assert travelling(840, ranks, 0) == 0, "ranks behind the lost one have what they need in their copies"
     assert travelling(840, 8, 6) > travelling(840, 8, 1) > 0
@@ -72,6 +72,10 @@ def test_work_has_its_fate_from_what_comes_later():
     assert _log_stretches(events, 40) == [
         (0.0, 20, "useful"), (20, 22, "save"), (22, 30, "lost"), (30, 37, "restart"), (37, 40, "lost"),
     ]  # fmt: skip
+    account = {"useful": 20, "lost": 11, "save": 2, "restart": 7}
+    assert log_account(events) == account
+    labels = [text.get_text() for text in draw_accounts({"a": account}, {"a": 0.5}).axes[0].texts]
+    assert labels == ["50.0%", "5.0%", "27.5%", "17.5%"]
     for until in (0, 21, 30, 40):
         assert sum(each.end - each.start for each in _log_stretches(events, until)) == until
         draw_log(events, until)
@@ -79,3 +83,11 @@ def test_work_has_its_fate_from_what_comes_later():
         assert f"{travelling(12, 4, lost)} of 12 elements travel" in draw_new_parts(12, 4, lost).axes[0].get_title(
             "left"
         )
+
+
+def test_a_step_on_three_of_four_ranks():
+    four, three = 3 / 16 + 6 / 64, 4 / 16 + 4 / 64
+    assert (four, three) == (18 / 64, 20 / 64) and round(three / four, 2) == 1.11
+    plot = draw_delay({"nobody dies": [("12 steps", 12 * four)], "a death": [("timeout", 8.0), ("regroup", 0.1)]})
+    labels = [text.get_text() for text in plot.axes[0].texts]
+    assert labels == ["12 steps: 3.38 s", "3.38 s", "timeout: 8.00 s", "", "8.10 s"]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from threeloops.hardware import accelerator
+from threeloops.lab.drawings.product.decoding import draw_decode_steps, draw_four_bits, draw_guess, draw_passes
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.decode import (
     BlockManager,
@@ -113,3 +114,20 @@ def test_the_step_of_the_reflection():
     assert cached / 1e9 == pytest.approx(15.7, abs=0.05)
     assert (WEIGHTS + cached) / 1e9 == pytest.approx(31.8, abs=0.05)
     assert (WEIGHTS / 16 * 4.125 + cached / 2) / 1e9 == pytest.approx(12, abs=0.1)
+
+
+def test_the_pictures_say_what_the_worked_examples_say():
+    plot = draw_decode_steps(WEIGHTS, CACHE, 2 * 8.03e9, (3.35e12, 989.4e12, 85.9e9), "H100")
+    assert [label.get_text() for label in plot.axes[0].get_xticklabels()] == ["1", "2", "4", "8", "16", "32", "65"]
+    assert plot.axes[0].texts[-1].get_text() == "2.5", "65 tokens in 25.6 ms"
+    assert (
+        "probability 0.40, and any guess with 0.70"
+        in draw_guess([0.5, 0.3, 0.2], [0.2, 0.5, 0.3], 0).axes[0].get_title("left")
+        + draw_guess([0.5, 0.3, 0.2], [0.2, 0.5, 0.3], 0).axes[0].get_title()
+    )
+    names = [
+        label.get_text() for label in draw_four_bits({"calm": [0.7, 0.1], "loud": [7.0, 0.1]}).axes[0].get_yticklabels()
+    ]
+    assert names == ["calm\nerror 0.000", "loud\nerror 0.100"]
+    texts = [text.get_text() for text in draw_passes([("the ", 2, "n"), ("abcd", 0, "x")]).axes[0].texts]
+    assert texts == ["t", "h", "e", "␣", "n", "3 tokens", "a", "b", "c", "d", "x", "1 token"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from lab_source import execute, load, run_exercise
 from threeloops.hardware import accelerator
+from threeloops.lab.drawings import draw_chunks
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CONTINUOUS, Engine, RooflineCost, SimulatedExecutor, StepShape
 from threeloops.product.batching.blocks import BlockManager
@@ -87,11 +88,11 @@ def in_time(workload, seats, budget, seed):
 
 
 def test_the_worked_example_of_the_services():
-    share, gap = in_time(lab()["WORKLOADS"][1], 64, 512, 1)
+    share, gap = in_time(lab()["WORKLOADS"][1], 64, 512, 2)
     assert share == pytest.approx(0.4, abs=0.05)
     assert gap == pytest.approx(6e-3, rel=0.1)
     assert pytest.approx(106, abs=0.5) == 220 * 80 * 6e-3
-    assert in_time(lab()["WORKLOADS"][1], 96, 512, 1)[0] >= 0.9  # the trace is short, so a few fewer pass, too
+    assert in_time(lab()["WORKLOADS"][1], 96, 512, 2)[0] >= 0.9  # the trace is short, so a few fewer pass, too
 
 
 @pytest.mark.parametrize(("service", "seats", "budget"), [(0, 64, 1250), (2, 14, 625)])
@@ -99,7 +100,7 @@ def test_a_step_that_takes_the_whole_gap_meets_its_limit(service, seats, budget)
     """16 µs · budget is the limit itself, and a sum of such steps is off by rounding."""
     workload = lab()["WORKLOADS"][service]
     assert budget * 16e-6 == pytest.approx(workload.gap, rel=1e-12)
-    assert in_time(workload, seats, budget, 1)[0] >= 0.9
+    assert in_time(workload, seats, budget, 2)[0] >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_a_step_that_takes_the_whole_gap_meets_its_limit(service, seats, budget)
 )
 def test_no_pair_serves_all_three(seats, budget, missed):
     (workload,) = (each for each in lab()["WORKLOADS"] if each.name == missed)
-    assert in_time(workload, seats, budget, 1)[0] < 0.9
+    assert in_time(workload, seats, budget, 2)[0] < 0.9
 
 
 IN_PLACE = [
@@ -154,3 +155,24 @@ def test_that_answer_does_change_what_it_is_given(name):
     before = repr(given)
     names[name.split("__")[0]](*given)
     assert repr(given) != before
+
+
+def test_little_s_law_and_the_gap_leave_room_for_long_chats():
+    """2.5 per second need 11 to 12 seats, and the gap allows 14 even if all requests are the longest."""
+    workload = lab()["WORKLOADS"][2]
+    step = 5e-3 + 40e-9 * 12 * 7500
+    assert 10 < workload.rate * 500 * step < 12 < 5e-3 / 40e-9 / 8600 < 15
+    for seed in (1, 2, 3):
+        assert in_time(workload, 14, 500, seed)[0] >= 0.9
+
+
+def test_the_picture_of_an_engine_has_a_row_per_request():
+    steps = [[("a", 0, 4, True)], [("a", 4, 1, True), ("b", 0, 3, False)], [("b", 3, 2, True)]]
+    assert [label.get_text() for label in draw_chunks(["a", "b"], steps).axes[0].get_yticklabels()] == ["a", "b"]
+
+
+def test_the_latencies_of_the_worked_example():
+    found = lab()["latencies"]([(0.0, [0.3, 0.4, 0.8]), (0.5, [1.0])])
+    assert found == pytest.approx({"ttft": 0.4, "itl": 0.397, "tpot": 0.25})
+    assert lab()["latencies"]([(0.0, [0.5]), (1.0, [1.25])]) == {"ttft": 0.375, "itl": 0.0, "tpot": 0.0}
+    assert np.mean([5.0] * 49 + [100.0]) == pytest.approx(6.9) and np.percentile([5.0] * 490 + [100.0] * 10, 99) == 100

@@ -1,15 +1,18 @@
 """Lab 17: the numbers of its prose, and that its service is the one that the course measures."""
 
+import asyncio
 import functools
 import heapq
 import math
 import re
 from importlib.resources import files
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from lab_source import execute, load
-from threeloops.simulation.event_loop import run
+from threeloops.lab.drawings.product.service import serve
+from threeloops.simulation.event_loop import now, run
 
 SOURCE = load("17_production_service")
 
@@ -73,10 +76,20 @@ def test_the_worked_example_of_admission():
 
 
 def test_the_worked_example_of_a_drain():
-    streams = {"a": (1.0, 0.0, ""), "b": (3.0, 0.0, ""), "c": (60.0, 0.5, "")}
-    seen = run(lab()["drained"], lab()["Lifecycle"], streams, 10)
-    assert seen["result"] == {"a": "finished", "b": "finished", "c": "cut off after 10 s"}
-    assert seen["end"] == 10.5
+    notebook = (SOURCE.folder / "17_production_service_dives.py").read_text()
+    cell = next(cell for cell in notebook.split("# %%") if "async def drains(" in cell)
+    names = {"asyncio": asyncio, "now": now}
+    exec(cell[cell.index("async def drain(") :], names)
+    became, _, end = run(names["drains"], {"a": (1.0, 0.0), "b": (3.0, 0.0), "c": (60.0, 0.5)}, 10)
+    assert became == {"a": "finished", "b": "finished", "c": "cut off after 10 s"}
+    assert end == 10.5
+
+
+def test_the_service_of_the_readers_pieces_serves_more_with_limits():
+    pieces = SimpleNamespace(**{name: lab()[name] for name in ("TokenBucket", "admit", "status", "stream", "Server")})
+    alone, limited = (serve(pieces, lab()["Model"](), limits=limits) for limits in (False, True))
+    assert limited.counts()["gave up after 1 s"] == 0 and limited.computed == limited.counts()["answered"]
+    assert alone.counts()["answered"] < limited.counts()["answered"] and alone.counts()["gave up after 1 s"] > 1000
 
 
 def test_the_worked_example_of_a_server():

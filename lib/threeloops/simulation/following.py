@@ -14,9 +14,9 @@ The grader's loop calls `start`, `go_on`, `call_now`, `raise_error`, `raise_dead
 The tasks here *ask* with lists as well:
 
     done    operation, kind, value
-    ask     question, export, what          run a coroutine of the grader's, or take the next item of its generator
+    ask     question, export, what          run a coroutine of the grader's, or take the next item of its generator, or
+                                            close that
     stop    question, reason                cancel that
-    close   export                          close that generator
 """
 
 import asyncio

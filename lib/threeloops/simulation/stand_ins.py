@@ -60,36 +60,41 @@ def _listed(value: Any) -> Any:
 
 async def _coroutine(loop: _Loop, export: int) -> Any:
     """Stand for a coroutine of the grader's. Cancelling this coroutine cancels that one."""
-    question, future = loop.question(export, "run")
+    kind, value = await _answer(loop, export, "run")
+    return _result(kind, value)
+
+
+async def _generator(loop: _Loop, export: int) -> AsyncIterator[Any]:
+    """Stand for an asynchronous generator of the grader's. Cancelling or closing it takes as long as it does there."""
+    is_open = True
+    try:
+        while True:
+            kind, value = await _answer(loop, export, "next")
+            is_open = kind == "value"
+            if kind == "ended":
+                return
+            yield _result(kind, value)
+    finally:
+        if is_open and not loop.is_ending:
+            kind, value = await _answer(loop, export, "close")
+            _result(kind, value)
+
+
+async def _answer(loop: _Loop, export: int, what: str) -> tuple[str, Any]:
+    """Ask the grader for something that takes time. A cancellation is passed on, and what it does there is awaited."""
+    question, future = loop.question(export, what)
     while True:
         try:
-            kind, value = await asyncio.shield(future)
-            break
+            return await asyncio.shield(future)
         except asyncio.CancelledError as error:
             if future.done() or loop.is_ending:
                 raise
             loop.asked.append(["stop", question, reason_of(error)])
+
+
+def _result(kind: str, value: Any) -> Any:
     if kind == "raised":
         raise value
     if kind == "cancelled":
         raise asyncio.CancelledError(*([] if value is None else [value]))
     return value
-
-
-async def _generator(loop: _Loop, export: int) -> AsyncIterator[Any]:
-    """Stand for an asynchronous generator of the grader's."""
-    try:
-        while True:
-            question, future = loop.question(export, "next")
-            try:
-                kind, value = await future
-            except asyncio.CancelledError:
-                loop.asked.append(["stop", question, None])
-                raise
-            if kind == "raised":
-                raise value
-            if kind != "value":
-                return
-            yield value
-    finally:
-        loop.asked.append(["close", export])

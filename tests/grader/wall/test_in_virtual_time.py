@@ -98,6 +98,27 @@ async def closes(f):
     return await manager.end(), now(), log
 
 
+async def lends(f, leave):
+    closed = []
+
+    async def source():
+        try:
+            while True:
+                await asyncio.sleep(1)
+                yield now()
+        finally:
+            await asyncio.sleep(5)
+            closed.append(now())
+
+    async def reader():
+        await f(source())
+
+    reading = asyncio.create_task(reader())
+    asyncio.get_running_loop().call_at(leave, reading.cancel)
+    await asyncio.wait([reading])
+    return reading.cancelled(), now(), closed
+
+
 async def reads_two(f):
     events = f()
     found = [await anext(events), await anext(events)]
@@ -242,6 +263,22 @@ def test_tasks_of_the_program_are_cancelled_with_a_reason_and_clean_up(run):
                 self.tasks[name] = task
         """,
         "assert in_virtual_time(closes, f) == ((True, 3.0), 3.0, [(('enough',), 3.0)])",
+    )
+    assert done.ok, done
+
+
+def test_a_generator_of_the_program_closes_in_its_own_time(run):
+    done = run(
+        """
+        async def f(source):
+            try:
+                async for moment in source:
+                    await asyncio.sleep(0.5)
+            finally:
+                await source.aclose()
+        """,
+        "assert in_virtual_time(lends, f, 2.25) == (True, 7.25, [7.25])\n"
+        "assert in_virtual_time(lends, f, 2.75) == (True, 7.75, [7.75])",
     )
     assert done.ok, done
 

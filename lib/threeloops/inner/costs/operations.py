@@ -11,7 +11,7 @@ def matmul(m: int, k: int, n: int, bytes_per_element: float = 2) -> Work:
     It reads both factors and writes the product: mk + kn + mn elements. It takes 2·m·k·n FLOPs.
     """
     require_positive(m=m, k=k, n=n, bytes_per_element=bytes_per_element)
-    return Work((m * k + k * n + m * n) * bytes_per_element, 2 * m * k * n)
+    return Work((m * k + k * n + m * n) * bytes_per_element, 2 * m * k * n, "product")
 
 
 def layernorm(rows: int, columns: int, bytes_per_element: float = 2) -> Work:
@@ -77,7 +77,8 @@ def attention(
     outer_elements = 2 * batch * (heads * queries + kv_heads * keys) * head_dim
     traffic = outer_elements if fused else outer_elements + 4 * batch * heads * queries * keys
     pairs = batch * heads * visible_pairs(queries, keys, causal and fused)
-    return Work(traffic * bytes_per_element, (4 * head_dim + 6) * pairs)
+    kind = ("decoding" if queries == 1 < keys else "attention") if fused else ""
+    return Work(traffic * bytes_per_element, (4 * head_dim + 6) * pairs, kind)
 
 
 def elementwise(

@@ -1,17 +1,21 @@
 """Bytes that move and arithmetic that is done, as one amount that can be added up."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Work", "require_positive"]
 
 
 @dataclass(frozen=True)
 class Work:
-    """Bytes moved and floating-point operations done. `a + b` does both, `3 * a` does it three times."""
+    """Bytes moved and floating-point operations done. `a + b` does both, `3 * a` does it three times.
+
+    `kind` names the operation if it is one: "product", "attention", "decoding" or "experts" (a layer of them).
+    """
 
     bytes: float
     flops: float
+    kind: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, amount in (("bytes", self.bytes), ("flops", self.flops)):
@@ -30,7 +34,8 @@ class Work:
     def __add__(self, other: "Work") -> "Work":
         if not isinstance(other, Work):
             return NotImplemented
-        return Work(self.bytes + other.bytes, self.flops + other.flops)
+        kind = self.kind if self.kind == other.kind else ""
+        return Work(self.bytes + other.bytes, self.flops + other.flops, kind)
 
     def __radd__(self, other: object) -> "Work":
         """Accept 0, with which `sum` of an iterable of Work begins."""
@@ -39,7 +44,7 @@ class Work:
     def __mul__(self, times: float) -> "Work":
         if isinstance(times, Work):
             return NotImplemented
-        return Work(self.bytes * times, self.flops * times)
+        return Work(self.bytes * times, self.flops * times, self.kind)
 
     __rmul__ = __mul__
 

@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 from threeloops.hardware.accelerators import accelerator
 from threeloops.inner.codegen.generated_code import Code
 from threeloops.inner.codegen.occupancy import compilation_target, occupancy
-from threeloops.inner.costs import Work, matmul
+from threeloops.inner.costs import Work, attention, matmul
 from threeloops.inner.meter.traffic import _KINDS, Traffic
 from threeloops.inner.predict import Prediction, predict
 from threeloops.inner.predict.calibration import Calibration, calibrate
 from threeloops.inner.predict.parts import _effective_l2
 
 H100, A100, MI300X = (accelerator(name) for name in ("H100 SXM", "A100", "MI300X"))
+
+
+def by_sheet(work, device, **options):
+    """A prediction as if the device reached the bandwidth of its data sheet: its interval goes from overlap to none."""
+    return predict(work, device, calibration=Calibration(device.memory_bandwidth), **options)
 
 
 def code(*, target="sm_90", registers=32, warps=4, shared=0, loads=None, tensor_cores=None, **others):
@@ -44,7 +49,7 @@ def streamed(size, **others):
 
 class TestStreaming:
     def test_bytes_over_bandwidth(self):
-        found = predict(Work(1e9, 0), H100, dtype="bf16")
+        found = by_sheet(Work(1e9, 0), H100, dtype="bf16")
         assert found.low == found.high == found.memory_seconds == pytest.approx(1e9 / H100.memory_bandwidth)
         assert found.bound == "memory" and found.compute_seconds == found.start_seconds == 0
 
@@ -62,7 +67,7 @@ class TestStreaming:
 
     def test_arithmetic_of_the_vector_units_overlaps_at_best(self):
         traffic = streamed(10**6, flops={"add": 6e9, "special": 1e9}, programs=0)
-        found = predict(traffic, H100, dtype="bf16")
+        found = by_sheet(traffic, H100, dtype="bf16")
         arithmetic = 7e9 / H100.rate("fp32")
         assert found.low == pytest.approx(arithmetic) and found.bound == "compute"
         assert found.high == pytest.approx(arithmetic + 1e6 / H100.memory_bandwidth)
@@ -75,12 +80,12 @@ class TestRepetitions:
         room = _effective_l2(A100)
         assert room == A100.caches.l2_bytes / 2
         size = int(room // 2) * 2
-        found = predict(streamed(size, requested_loaded=size), A100, dtype="fp16")
+        found = by_sheet(streamed(size, requested_loaded=size), A100, dtype="fp16")
         assert found.low == found.high == pytest.approx(size / A100.memory_bandwidth)
 
     def test_beyond_it_both_are_possible(self):
         size = 4 * A100.caches.l2_bytes
-        found = predict(streamed(size, requested_loaded=size), A100, dtype="fp16")
+        found = by_sheet(streamed(size, requested_loaded=size), A100, dtype="fp16")
         assert found.low == pytest.approx(size / A100.memory_bandwidth)
         assert found.high == pytest.approx(1.5 * size / A100.memory_bandwidth)
         assert any("L2 model" in line for line in found.how)
@@ -88,32 +93,32 @@ class TestRepetitions:
     def test_a_model_of_the_l2_decides(self):
         size = 4 * A100.caches.l2_bytes
         traffic = streamed(size, requested_loaded=size, dram_loaded=7 * 10**8, dram_stored=10**8)
-        found = predict(traffic, A100, dtype="fp16")
+        found = by_sheet(traffic, A100, dtype="fp16")
         assert found.low == found.high == pytest.approx(8e8 / A100.memory_bandwidth)
 
 
 class TestMatrixProducts:
     def test_from_overlap_to_one_after_the_other(self):
         work = matmul(8192, 8192, 8192)
-        found = predict(work, H100, dtype="bf16")
+        found = by_sheet(work, H100, dtype="bf16")
         compute, memory = work.flops / H100.rate("bf16"), work.bytes / H100.memory_bandwidth
         assert (found.low, found.high) == pytest.approx((compute, compute + memory))
         assert found.bound == "compute"
 
     def test_without_tensor_cores_the_vector_units_do_it(self):
-        found = predict(matmul(1024, 1024, 1024), H100, dtype="bf16", code=code(tensor_cores=None))
+        found = by_sheet(matmul(1024, 1024, 1024), H100, dtype="bf16", code=code(tensor_cores=None))
         assert found.compute_seconds == pytest.approx(2 * 1024**3 / H100.rate("fp32"))
 
     def test_dots_and_the_rest_are_counted_apart(self):
         traffic = streamed(1000, flops={"dot": 8e12, "special": 1e12})
-        found = predict(traffic, H100, dtype="fp8", code=code(tensor_cores="wgmma"))
+        found = by_sheet(traffic, H100, dtype="fp8", code=code(tensor_cores="wgmma"))
         parts = 8e12 / H100.rate("fp8"), 1e12 / H100.rate("fp32")
         assert found.compute_seconds == pytest.approx(max(parts))
         assert found.high == pytest.approx(sum(parts) + 1000 / H100.memory_bandwidth)
 
     def test_a_dtype_without_a_rate(self):
         with pytest.raises(LookupError, match="A100 .* has no FP8"):
-            predict(Work(1, 1), A100, dtype="fp8")
+            by_sheet(Work(1, 1), A100, dtype="fp8")
 
 
 class TestWaves:
@@ -132,16 +137,66 @@ class TestWaves:
     )
     def test_the_busiest_multiprocessor_decides(self, programs, resident_registers, low, high):
         made = code(registers=resident_registers, warps=8 if resident_registers == 255 else 4, tensor_cores="wgmma")
-        found = predict(Work(0, 1e12), H100, dtype="bf16", code=made, programs=programs)
+        found = by_sheet(Work(0, 1e12), H100, dtype="bf16", code=made, programs=programs)
         perfect = 1e12 / H100.rate("bf16")
         assert (found.low / perfect, found.high / perfect) == pytest.approx((low, high))
 
     @given(programs=st.integers(1, 10**5), registers=st.sampled_from([32, 64, 128, 168, 255]))
     def test_at_best_is_never_more_than_at_worst(self, programs, registers):
         made = code(registers=registers, tensor_cores="wgmma")
-        found = predict(Work(1e6, 1e9), H100, dtype="bf16", code=made, programs=programs)
+        found = by_sheet(Work(1e6, 1e9), H100, dtype="bf16", code=made, programs=programs)
         perfect = 1e9 / H100.rate("bf16")
         assert perfect * (1 - 1e-9) <= found.compute_seconds and found.low <= found.high
+
+
+class TestPublishedIntervals:
+    """Without a calibration, the interval holds most of what NVIDIA measured on the device for kernels of this kind."""
+
+    def test_a_product_takes_a_launch_and_more_than_the_data_sheet(self):
+        work = matmul(4096, 4096, 4096)
+        found = predict(work, H100, dtype="bf16")
+        floor = by_sheet(work, H100, dtype="bf16").low
+        assert floor < found.low < found.high < 2 * floor
+        assert found.compute_seconds == pytest.approx(work.flops / H100.rate("bf16"))
+        assert predict(Work(0, 0), H100, dtype="bf16").low > 1e-6
+
+    def test_it_says_where_it_comes_from(self):
+        (line,) = [line for line in predict(matmul(8, 8, 8), H100, dtype="bf16").how if "interval" in line]
+        assert "86% of 1,630 kernels of the kind product bf16 on H100 SXM" in line
+        assert "measured by NVIDIA (aiconfigurator-core 0.12.0), not by us" in line
+
+    def test_kinds_differ_and_an_unnamed_one_gets_a_wider_interval(self):
+        work = attention(8, 32, 1, 8192, 128, kv_heads=8, causal=True, fused=True)
+        decoding = predict(work, H100, dtype="bf16")
+        unnamed = predict(Work(work.bytes, work.flops), H100, dtype="bf16")
+        assert decoding.high / decoding.low < unnamed.high / unnamed.low
+        assert any("kernels on H100 SXM" in line for line in unnamed.how)
+
+    def test_fp16_counts_as_bf16(self):
+        found = [predict(matmul(512, 512, 512), A100, dtype=dtype) for dtype in ("fp16", "bf16")]
+        assert found[0].low == found[1].low
+
+    def test_a_device_that_nobody_measured_gets_the_interval_of_the_others(self):
+        found = predict(matmul(4096, 4096, 4096), MI300X, dtype="bf16")
+        assert any("five other GPUs" in line for line in found.how)
+        assert found.high / found.low > 1.3
+
+    @given(
+        st.floats(0, 1e12),
+        st.floats(0, 1e16),
+        st.sampled_from(["", "product", "attention", "decoding"]),
+        st.sampled_from([H100, A100, MI300X, *map(accelerator, ("H200 SXM", "B200", "L40S"))]),
+        st.sampled_from(["bf16", "int8"]),
+    )
+    def test_low_is_never_above_high(self, moved, flops, kind, device, dtype):
+        found = predict(Work(moved, flops, kind), device, dtype=dtype)
+        assert 0 < found.low <= found.high
+
+    def test_a_sum_of_kinds_has_none(self):
+        product = matmul(8, 8, 8)
+        assert (2 * product).kind == (product + product).kind == "product"
+        assert (product + attention(1, 1, 8, 8, 8, fused=True)).kind == ""
+        assert attention(1, 1, 8, 8, 8).kind == "", "three kernels"
 
 
 class TestCalibration:

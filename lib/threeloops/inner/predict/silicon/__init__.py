@@ -2,7 +2,7 @@
 
 Each kernel has a module with its formula and a dataclass of its constants. `fitted` returns the constants of a device,
 and `python -m benchmarks silicon` fits them again, judges them on shapes that no fit has seen, and prints the errors.
-Nothing is looked up in the tables at run time, so a shape may have any size.
+Nothing is looked up in the tables at run time, so a shape may have any size. Layers of experts are in `experts`.
 """
 
 from typing import TYPE_CHECKING
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from threeloops.inner.predict.silicon.constants import bounds, fitted, unidentified
     from threeloops.inner.predict.silicon.gemm import Gemm, QuantizingGemm, gemm_seconds
     from threeloops.inner.predict.silicon.host import StepHost
+    from threeloops.inner.predict.silicon.latent import LatentDecode, latent_decode_seconds
     from threeloops.inner.predict.silicon.sheet import Sheet, sheet
 else:
     import_on_demand(__name__)
 
 __all__ = [
-    "CustomAllReduce", "Decode", "Gemm", "Prefill", "QuantizingGemm", "Ring", "Sheet", "StepHost", "SwitchedRing",
-    "bounds", "collective_seconds", "custom_all_reduce_seconds", "decode_seconds", "fitted", "gemm_seconds",
-    "prefill_seconds", "sheet", "unidentified",
+    "CustomAllReduce", "Decode", "Gemm", "LatentDecode", "Prefill", "QuantizingGemm", "Ring", "Sheet", "StepHost",
+    "SwitchedRing", "bounds", "collective_seconds", "custom_all_reduce_seconds", "decode_seconds", "fitted",
+    "gemm_seconds", "latent_decode_seconds", "prefill_seconds", "sheet", "unidentified",
 ]  # fmt: skip

@@ -19,6 +19,8 @@ _STEP = 64
 """Elements of k that a program multiplies at a time."""
 _SHORTEST = 128
 """The shortest part of k that is worth a program of its own."""
+_COPIES = 5
+"""The published measurements cycle through enough weights to exceed the L2, but through no more than these."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class Gemm:
     """1 if programs run in whole waves, near 0 if the last wave is spread over all multiprocessors."""
     stream: float = constant(0.8, 0.3, 1.0)
     """Share of the sheet's bandwidth that a large operand gets."""
-    keep: float = constant(0.3, 0.02, 1.0)
-    """Share of the L2 in which operands survive until the next launch."""
+    keep: float = constant(0.8, 0.1, 1.2)
+    """Share of the L2 in which operands survive until they are used again. It may exceed 1, because a part of slightly
+    more than fits survives."""
     draw: float = constant(1.0, 0.2, 20.0)
     """How much one multiprocessor can load, relative to an equal share of the bandwidth."""
     join: float = constant(1e-6, 1e-8, 2e-5)
@@ -64,8 +67,9 @@ def gemm_seconds(device: Sheet, m: Sizes, n: Sizes, k: Sizes, constants: Gemm, *
     """Return the seconds of y = x·wᵀ, for x (m, k), w (n, k) and y (m, n) in 16 bits.
 
     The product is in bf16 with the constants of a `Gemm`, and in fp8 with those of a `QuantizingGemm`. `warm`: whether
-    operands small enough for the L2 are still there from the last call, as in the published measurements. In a model
-    the other layers' weights have replaced them.
+    weights are still in the L2 from an earlier call, as in the published measurements: these cycle through up to
+    five copies. In an L2 of 96 MiB, five copies of 20 MB stay, and so does a single one of 100 MB. In a model the other
+    layers' weights have replaced them.
 
     A library chooses among tiles and cuts of k; so does this, by its own times. The formula follows the design of
     CUTLASS (https://github.com/NVIDIA/cutlass): tiles, split k, and programs that share the bandwidth.
@@ -78,7 +82,8 @@ def gemm_seconds(device: Sheet, m: Sizes, n: Sizes, k: Sizes, constants: Gemm, *
     inputs = element * m * k
     outputs = 2 * m * n
     room = constants.keep * device.l2
-    cold = share_left(weights, room, 4) if warm else 1.0
+    copies = np.clip(np.ceil(device.l2 / weights), 1, _COPIES)
+    cold = share_left(copies * weights + inputs + outputs, room, 16) if warm else 1.0
     from_dram = weights * cold + (inputs + outputs) * share_left(inputs + outputs, room, 4)
     from_l2 = weights + inputs + outputs - from_dram
     loaded = from_dram / (device.bandwidth * constants.stream) + from_l2 / (device.bandwidth * L2_SPEED)

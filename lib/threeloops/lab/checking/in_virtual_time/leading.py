@@ -27,7 +27,7 @@ from threeloops.simulation.stand_ins import reason_of
 __all__ = ["LeadingLoop"]
 
 _FOLLOWING = "threeloops.simulation.following"
-_ASKED = {"done": (int, str), "ask": (int, int, str), "stop": (int,), "close": (int,)}
+_ASKED = {"done": (int, str), "ask": (int, int, str), "stop": (int,)}
 """The kinds of requests from the sandbox, each with the types of its first fields."""
 
 
@@ -158,8 +158,6 @@ class LeadingLoop(VirtualTimeLoop):
             case "stop", (reason,):
                 if number in self._questions:
                     self._questions[number].cancel(None if reason is None else str(reason))
-            case "close", () if inspect.isasyncgen(generator := self._export(number)):
-                self.create_task(generator.aclose()).add_done_callback(_retrieve)
             case _:
                 raise _malformed()
 
@@ -174,6 +172,8 @@ class LeadingLoop(VirtualTimeLoop):
             return value
         if what == "next" and inspect.isasyncgen(value):
             return _next(value)
+        if what == "close" and inspect.isasyncgen(value):
+            return _close(value)
         raise _malformed()
 
     async def _answer(self, question: int, work: Coroutine[Any, Any, Any]) -> None:
@@ -235,9 +235,8 @@ async def _next(generator: Any) -> Any:
     return await anext(generator)
 
 
-def _retrieve(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled():
-        task.exception()
+async def _close(generator: Any) -> None:
+    await generator.aclose()
 
 
 def _malformed() -> RuntimeError:

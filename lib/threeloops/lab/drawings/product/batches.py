@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from threeloops.figures import figure, legend_above, name_bar, name_rows, palette
 from threeloops.product.batching import Engine, Policy, SimulatedExecutor, StepShape
@@ -14,7 +15,7 @@ from threeloops.units import time_unit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BlockMap", "block_maps", "draw_block_map", "draw_steps"]
+__all__ = ["BlockMap", "block_maps", "draw_block_map", "draw_chunks", "draw_steps"]
 
 _COLORS = {"waiting": palette.grey, "prefill": palette.sky, "decode": palette.orange, "preempted": palette.vermillion}
 _OWNERS = (palette.sky, palette.orange, palette.green, palette.yellow, palette.purple, palette.blue, palette.vermillion)
@@ -64,6 +65,24 @@ def draw_steps(run: Replay, title: str) -> "Figure":
     name_rows(axes, range(len(every)), list(every), fontsize=7)
     axes.set_title(f"{title}: all requests are served after {end * unit:,.3g} {name.split()[-1].strip('()')}")
     legend_above(axes, _COLORS)
+    return fig
+
+
+def draw_chunks(names: Sequence[str], steps: Sequence[Sequence[tuple[str, int, int, bool]]]) -> "Figure":
+    """Draw the chunks (name, start, count, samples) of an engine's steps, as if each step took a millisecond and all
+    requests had arrived at its beginning."""
+    made = [
+        SimpleNamespace(
+            start=place / 1e3,
+            end=(place + 1) / 1e3,
+            requests=[name for name, *_ in chunks],
+            shape=SimpleNamespace(chunks=[chunk[1:] for chunk in chunks]),
+        )
+        for place, chunks in enumerate(steps)
+    ]
+    run = SimpleNamespace(start=0.0, steps=made, requests=[SimpleNamespace(id=name, arrival=0.0) for name in names])
+    fig = draw_steps(cast(Replay, run), "your engine, a step drawn as a millisecond")
+    fig.axes[0].set_xlabel("step")
     return fig
 
 

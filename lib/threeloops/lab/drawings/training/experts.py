@@ -12,7 +12,7 @@ from threeloops.training.expert_parallel import Load, keep_within_capacity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_exchange", "draw_expert_load", "expert_load"]
+__all__ = ["draw_degrees", "draw_dropped", "draw_exchange", "draw_expert_load", "expert_load"]
 
 _STAGES = (
     "each rank has four tokens",
@@ -62,6 +62,59 @@ def draw_expert_load(load: Load, factor: float) -> "Figure":
     share = f"{load.dropped / sum(load.chosen):.1%} dropped"
     axes.set_title(f"{named}: {share}; the busiest expert computes {slower:.2f}× its fair share")
     axes.legend(loc="upper right", ncols=2)
+    return fig
+
+
+def draw_dropped(tokens: Sequence[int], experts: int, routings: int = 20) -> "Figure":
+    """Draw the share of tokens that finds its expert full: a dot per random routing, for several numbers of tokens.
+
+    Every expert is equally likely, and takes its fair share of the tokens.
+    """
+    fig, axes = figure(width=8.5, height=2.8)
+    for place, count in enumerate(tokens):
+        loads = [expert_load(count, experts, k=1, skew=0.0, factor=1.0, seed=seed) for seed in range(routings)]
+        shares = [100 * load.dropped / count for load in loads]
+        axes.scatter([place + 0.012 * (n - routings / 2) for n in range(routings)], shares, s=16, color=palette.blue)
+        mean = sum(shares) / routings
+        axes.plot([place - 0.16, place + 0.16], [mean, mean], color=palette.vermillion, lw=2.0)
+        axes.text(place + 0.2, mean, f"mean {mean:.1f}%", va="center")
+    axes.set(xlim=(-0.5, len(tokens) - 0.3), ylim=(0, None), ylabel="dropped (%)")
+    axes.set_xticks(range(len(tokens)), [f"{count:,} tokens\n{count // experts:,} per expert" for count in tokens])
+    axes.set_title(f"{experts} equally likely experts, capacity factor 1: {routings} random routings each")
+    return fig
+
+
+def draw_degrees(
+    tokens: float, parameters: float, network: float, nvlink: float = 450e9, gpus: int = 64, memory: float = 80e9
+) -> "Figure":
+    """Draw the communication of a step in seconds for each degree of tensor parallelism, with nodes of 8 GPUs.
+
+    The rest is data parallelism over the network. Activations and gradients have 16 bits.
+    """
+    layers = round((parameters / 12 / 128**2) ** (1 / 3))
+    width = 128 * layers
+    degrees = (1, 2, 4, 8, 16, 32)
+    fig, axes = figure(width=8.5, height=2.9)
+    tensor = [16 * layers * tokens * width * (n - 1) / gpus / (nvlink if n <= 8 else network) for n in degrees]
+    data = [4 * parameters * (gpus / n - 1) / gpus / network for n in degrees]
+    totals = [a + b for a, b in zip(tensor, data, strict=True)]
+    fits = [16 * parameters / n <= memory for n in degrees]
+    best = min(total for total, fit in zip(totals, fits, strict=True) if fit)
+    top = 1.35 * max(totals[:4])
+    axes.bar(range(len(degrees)), tensor, color=palette.sky, label="tensor parallel: activations")
+    axes.bar(range(len(degrees)), data, bottom=tensor, color=palette.orange, label="data parallel: gradients")
+    for place, (seconds, fit) in enumerate(zip(totals, fits, strict=True)):
+        off = seconds > top
+        weight = "bold" if fit and seconds == best else "normal"
+        colour = ON_LIGHT if off else palette.ink
+        text = f"{seconds:.3f} s" + " ↑" * off
+        height = min(seconds, 1.08 * top)
+        axes.text(place, height, text, ha="center", va="top" if off else "bottom", color=colour, weight=weight)
+    named = [f"{n}" if fit else f"{n}\ndoes not fit" for n, fit in zip(degrees, fits, strict=True)]
+    axes.set_xticks(range(len(degrees)), named)
+    axes.set(xlabel="tensor-parallel degree n", ylabel="communication (s)", ylim=(0, 1.12 * top))
+    axes.set_title(f"{layers} layers of width {width:,}, {tokens / 1e3:,.0f}k tokens per step, {gpus} GPUs")
+    axes.legend()
     return fig
 
 

@@ -1,14 +1,14 @@
 """Failures of a job: where its time goes, and how the state of a lost rank is shared among the survivors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import ON_LIGHT, figure, fitting, legend_above, name_bar, name_rows, palette
+from threeloops.figures import ON_LIGHT, figure, fitting, legend_above, name_bar, name_rows, palette, text_inches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_log", "draw_new_parts", "travelling"]
+__all__ = ["draw_accounts", "draw_delay", "draw_log", "draw_new_parts", "log_account", "travelling"]
 
 _COLOURS = {
     "useful": palette.green, "not saved yet": palette.sky, "lost": palette.vermillion, "save": palette.orange,
@@ -32,6 +32,7 @@ def _log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[_S
     done: list[_Stretch] = []
     doing = "not saved yet"
     since = 0.0
+    decided = 0  # so many stretches have their fate
     for at, what in [*events, (until, "now")]:
         if at > until:
             at = until
@@ -41,7 +42,10 @@ def _log_stretches(events: Sequence[tuple[float, str]], until: float) -> list[_S
         since = at
         if what in ("saved", "failed", "end"):
             fate = "useful" if what == "saved" else "lost"
-            done = [stretch._replace(kind=fate) if stretch.kind == "not saved yet" else stretch for stretch in done]
+            for n in range(decided, len(done)):
+                if done[n].kind == "not saved yet":
+                    done[n] = done[n]._replace(kind=fate)
+            decided = len(done)
         if what in ("now", "end"):
             return done
         doing = {"save": "save", "failed": "restart"}.get(what, "not saved yet")
@@ -79,6 +83,72 @@ def draw_log(events: Sequence[tuple[float, str]], until: float, unit: str = "s",
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
     legend_above(axes, _COLOURS)
+    return plot
+
+
+def log_account(events: Sequence[tuple[float, str]]) -> dict[str, float]:
+    """The seconds of a whole log by what they were spent on. It must end with "end"."""
+    spent = {"useful": 0.0, "lost": 0.0, "save": 0.0, "restart": 0.0}
+    for stretch in _log_stretches(events, events[-1][0]):
+        spent[stretch.kind] += stretch.end - stretch.start
+    return spent
+
+
+def draw_accounts(accounts: Mapping[str, Mapping[str, float]], expected: Mapping[str, float]) -> "Figure":
+    """Draw the shares of each account in percent, one bar per account, from 60% on if all are at least that useful.
+
+    `expected` is the useful share that a model expects, from 0 to 1; a line marks it.
+    """
+    plot, axes = figure(width=9.5, height=0.9 + 0.5 * len(accounts))
+    useful = [account["useful"] / sum(account.values()) for account in accounts.values()]
+    start = 60.0 if min(useful) > 0.6 else 0.0
+    for row, (name, account) in enumerate(accounts.items()):
+        place = 0.0
+        for kind in ("useful", "save", "lost", "restart"):
+            share = 100 * account[kind] / sum(account.values())
+            axes.barh(row, share, left=place, height=0.66, color=_COLOURS[kind], edgecolor="white")
+            shown = place + share - max(place, start)
+            name_bar(axes, place + share - shown / 2, row, fitting(f"{share:.1f}%", shown / (100 - start) * 7.4, 9))
+            place += share
+        line = 100 * expected[name]
+        axes.plot([line, line], [row - 0.45, row + 0.45], color=palette.ink, lw=2.2)
+    axes.set(
+        xlim=(start, 100),
+        ylim=(len(accounts) - 0.4, -0.6),
+        xlabel="share of the year (%); lines: the model's useful share",
+    )
+    name_rows(axes, list(range(len(accounts))), list(accounts))
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    legend_above(axes, {kind: _COLOURS[kind] for kind in ("useful", "save", "lost", "restart")})
+    return plot
+
+
+def draw_delay(runs: Mapping[str, Sequence[tuple[str, float]]]) -> "Figure":
+    """Draw what runs consist of, one bar per run. A run is a list of (name, seconds)."""
+    end = max(sum(seconds for _, seconds in parts) for parts in runs.values())
+    colours = {"timeout": palette.vermillion, "step that is lost": palette.orange, "regroup": palette.purple}
+    plot, axes = figure(width=9.5, height=2.2)
+    for row, parts in enumerate(runs.values()):
+        place = 0.0
+        for name, seconds in parts:
+            colour = colours.get(name, palette.green)
+            axes.barh(row, seconds, left=place, height=0.6, color=colour, edgecolor="white")
+            labels = (f"{name}: {seconds:.2f} s", f"{seconds:.2f} s", "")
+            room = seconds / end * 7.6
+            name_bar(
+                axes,
+                place + seconds / 2,
+                row,
+                next(text for text in labels if text_inches(text, 9) + 0.1 < room or not text),
+            )
+            place += seconds
+        axes.text(place + end / 100, row, f"{place:.2f} s", va="center", size=10)
+    axes.set(xlim=(0, 1.09 * end), ylim=(len(runs) - 0.5, -0.6), xlabel="seconds")
+    name_rows(axes, list(range(len(runs))), list(runs))
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    legend_above(axes, {"steps": palette.green} | colours)
     return plot
 
 

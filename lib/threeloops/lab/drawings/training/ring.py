@@ -1,4 +1,5 @@
-"""A ring all-reduce, step by step, with the data in it: `animate(draw_ring, ring_steps(4))`.
+"""All-reduces in pictures: a ring step by step, with the data in it (`animate(draw_ring, ring_steps(4))`), how busy
+ports are, and which algorithm is the fastest for each size.
 
 The ring is that of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009),
 shifted by one chunk, so that rank r ends the reduce-scatter with chunk r, as in torch.distributed. In step k rank r
@@ -6,17 +7,20 @@ sends chunk r − 1 − k to rank r + 1, which adds it. In step k of the all-gat
 receiver's chunk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threeloops.figures import figure, palette
+from threeloops.training.cluster.cluster import Run
+from threeloops.units import readable_bytes
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["RingStep", "draw_ring", "ring_steps"]
+__all__ = ["REFERENCE", "RingStep", "draw_choices", "draw_ports", "draw_ring", "ring_steps"]
 
 _MOST_RANKS = 8
 _TINT = 0.16
@@ -116,3 +120,95 @@ def _draw_move(axes: "Axes", rank: int, chunk: int, ranks: int) -> None:
 
 def _text(value: float) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def draw_ports(runs: Mapping[str, Run], bandwidth: float) -> "Figure":
+    """Draw for each run, by its name, how many seconds each rank's port sends, and a line where the run ends."""
+    fig, all_axes = figure(1, len(runs), width=9.5, height=3.2, sharex=True, sharey=True)
+    longest = max(run.seconds for run in runs.values())
+    for axes, (name, run) in zip(all_axes, runs.items(), strict=True):
+        busy = [1e3 * sum(row) / bandwidth for row in run.bytes]
+        axes.barh(range(len(busy)), busy, height=0.7, color=palette.sky)
+        axes.axvline(1e3 * run.seconds, color=palette.vermillion, lw=2)
+        right = run.seconds > 0.7 * longest
+        axes.text(
+            1e3 * run.seconds,
+            -0.75,
+            f" {1e3 * run.seconds:.2f} ms ",
+            color=palette.vermillion,
+            ha="right" if right else "left",
+            va="bottom",
+        )
+        axes.set_title(name, loc="left", pad=18)
+        axes.set(xlabel="ms that the rank's port sends", ylim=(len(busy) - 0.4, -0.6), yticks=range(len(busy)))
+    all_axes[0].set_yticklabels([f"rank {rank}" for rank in range(len(all_axes[0].get_yticks()))])
+    return fig
+
+
+def draw_choices(
+    sizes: Sequence[int], times: Mapping[str, Sequence[float]], chosen: Sequence[str], took: Sequence[float]
+) -> "Figure":
+    """Draw the predicted times of each algorithm by size, and a dot for each run of the one that was chosen."""
+    fig, axes = figure(width=9.5, height=3.8)
+    colours = dict(zip(times, (palette.orange, palette.blue, palette.green), strict=False))
+    for name, seconds in times.items():
+        axes.plot(sizes, [1e6 * second for second in seconds], color=colours[name], lw=1.5)
+        axes.text(sizes[-1] * 1.2, 1e6 * seconds[-1], name, color=colours[name], va="center")
+    for size, name, second in zip(sizes, chosen, took, strict=True):
+        axes.plot([size], [1e6 * second], "o", color=colours.get(name, palette.grey), ms=7, mec=palette.ink, mew=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(sizes[::2], [readable_bytes(size) for size in sizes[::2]])
+    axes.set(xlim=(sizes[0] / 1.5, sizes[-1] * 8), xlabel="size of the tensor", ylabel="µs")
+    axes.set_title("lines: predicted; dots: the chosen all-reduce, run", loc="left")
+    return fig
+
+
+def _library_sum(name: str) -> "Callable[[torch.Tensor], torch.Tensor]":
+    def run(x: "torch.Tensor") -> "torch.Tensor":
+        from threeloops.training.collectives import ALL_REDUCES, TorchPeers
+
+        total = x.clone()
+        ALL_REDUCES[name].run(TorchPeers(), total, "sum")
+        return total
+
+    return run
+
+
+def _reduce_scatter(x: "torch.Tensor") -> "torch.Tensor":
+    from threeloops.training.collectives import TorchPeers, ring_reduce_scatter
+
+    peers = TorchPeers()
+    out = x.tensor_split(peers.size)[peers.rank].clone()
+    ring_reduce_scatter(peers, out, x)
+    return out
+
+
+def _fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    from threeloops.training.collectives import fit
+
+    link = fit(sizes, seconds)
+    return link.latency, link.bandwidth
+
+
+def _seconds(name: str, elements: int, element_size: int, ranks: int, latency: float, bandwidth: float) -> float:
+    from threeloops.training.collectives import ALL_REDUCES, Link
+
+    if name == "naive":  # through one port, where the library gives each pair of ranks a link
+        return 2 * (latency + (ranks - 1) * elements * element_size / bandwidth)
+    name = {"doubling": "recursive doubling"}.get(name, name)
+    return ALL_REDUCES[name].cost(elements, element_size, ranks, Link(latency, bandwidth)).seconds
+
+
+def _fastest(*arguments: Any) -> str:
+    return min(("naive", "ring", "doubling"), key=lambda name: _seconds(name, *arguments))
+
+
+REFERENCE: dict[str, Any] = {
+    "sum_through_rank_0": _library_sum("naive"),
+    "reduce_scatter": _reduce_scatter,
+    "doubling_all_reduce": _library_sum("recursive doubling"),
+    "choose_algorithm": {"all_reduce_seconds": _seconds, "fastest_all_reduce": _fastest},
+    "fit_link": _fit_link,
+}
+"""The library's answers to the exercises of lab 08, for the parts that a reader has not written."""
