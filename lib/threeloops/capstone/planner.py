@@ -305,7 +305,8 @@ def _ownership(best: Candidate) -> Decision:
     even = f"{sheet['break_even_utilisation']:.0%}" if "break_even_utilisation" in sheet.rows else "no utilisation"
     reason = (
         f"buying {sheet['owned_gpus']:.0f} GPUs takes {outlay:,.0f} USD at once; an owned GPU-hour costs {own:,.2f} "
-        f"USD if the hardware has work {100 * use:.2g}% of its life, a rented one {rent:.2f}; owning is cheaper from {even} on"
+        f"USD if the hardware has work {100 * use:.2g}% of its life, a rented one {rent:.2f}; owning is cheaper "
+        f"from {even} on"
     )
     budget = best.scenario.budget.total
     if not best.scenario.prices.owning:
