@@ -37,5 +37,7 @@ def allocated(function: Callable[..., Any], *arguments: Any) -> Allocated:
     finally:
         tracemalloc.stop()
     events = recording.kineto_results.events()
+    mapping = [range(e.start_ns(), e.start_ns() + e.duration_ns() + 1) for e in events if e.name() == "aten::from_file"]
     memory = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    return Allocated([size for _, size in memory if size > 0], objects)
+    tensors = [size for at, size in memory if size > 0 and not any(at in span for span in mapping)]
+    return Allocated(tensors, objects)
