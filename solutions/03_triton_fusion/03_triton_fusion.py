@@ -175,7 +175,7 @@ term("fusion")
 # means that the launcher allocates and launches, but does not fill, copy or convert. Never change the inputs.
 #
 # Put a kernel in its launcher's cell, with all functions and constants that it uses. Write a constant as a
-# number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`.
+# number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`, used as `z * HALF`.
 #
 # ## 1 · Your first fused kernel
 #
@@ -366,7 +366,7 @@ debrief(
 #
 # - `x`, `bias` and dtypes are as in exercise 1, and `grad` is like `x`. Compute in float32, round once.
 # - Element *i* = row · columns + column is kept if `tl.rand(seed, i) >= p`, for every seed from 0 up to 2⁶³. Its result
-#   is grad · gelu′(z) / (1 − p). A dropped element gets 0, even if its `grad` is infinite or NaN.
+#   is grad · gelu′(z) / (1 − p). A dropped element gets 0, even if its `grad` or `x` is infinite or NaN.
 # - `0 <= p < 1`. Any other `p`, NaN included, raises a `ValueError` that contains `p = ` and the value, even if `x` has
 #   no rows.
 # - One launch. Elements of `grad` and `x` are read at most once, and those of the result are written once. Besides
@@ -536,17 +536,20 @@ with check(
     "dropout_backward", "p, seeds, no rows, infinite gradients", part="edges", hidden="other p, seeds and infinities"
 ):
 
-    def unkept_check(value, seed):
-        """Dropped elements whose gradient is infinite or NaN, and kept ones whose gradient is 1, all at z = 0."""
+    def unkept_check(value, seed, x=0.0):
+        """Dropped elements with the gradient `value` at `x`, which may be infinite or NaN, and kept ones with 1 at 0."""
         kept = (uniform(seed, range(40)) >= 0.5).reshape(4, 10)
         grad = torch.where(kept, 1.0, value)
-        run = replay(dropout_backward, grad, torch.zeros(4, 10), torch.zeros(10), 0.5, seed)
-        case = f"{value} at each dropped element and 1 at the others, z = 0, p = 0.5, seed = {seed}"
+        run = replay(dropout_backward, grad, torch.where(kept, 0.0, x), torch.zeros(10), 0.5, seed)
+        case = (
+            f"{value} at each dropped element, where z = {x}, and 1 at the others, where z = 0, p = 0.5, seed = {seed}"
+        )
         hint = "∞ · 0 is NaN: choose 0 there, as in the example" if run.outputs.isnan().any() else ""
         check.close(run.outputs, kept.double(), what=f"the gradient for a grad of {case}", hint=hint)
 
     unkept_check(1.0, 2**31 + 5)
     unkept_check(float("inf"), 7)
+    unkept_check(1.0, 11, x=float("inf"))
     x, bias = torch.ones(2, 4, device=device()), torch.ones(4, device=device())
     nothing = torch.empty(0, 4, device=device())
     require_nothing(lambda: dropout_backward(nothing, nothing, bias, 0.5, 0), (0, 4), "the gradient of no rows")
@@ -556,6 +559,7 @@ with check(
     check.accepts(dropout_backward, x, x, bias, 0.0, 0)
     ### BEGIN HIDDEN TESTS
     unkept_check(float("nan"), 3)
+    unkept_check(1.0, 12, x=float("nan"))
     unkept_check(float("-inf"), 2**40 + 1)
     for p in (-1e-9, float("inf"), 7.0):
         check.raises(ValueError, dropout_backward, x, x, bias, p, 0, names=f"p = {p}")
