@@ -103,12 +103,11 @@ POINTS = {
         "choose_machine": 10,
     },
     "10_sharded_data_parallel": {
-        "state_bytes": 14,
-        "zero_1": 20,
-        "shard_gradients": 20,
-        "sharded_linear": 22,
-        "forward_prefetched": 14,
-        "choose_stage": 10,
+        "state_bytes": 16,
+        "zero_1": 22,
+        "shard_gradients": 22,
+        "sharded_linear": 24,
+        "forward_prefetched": 16,
     },
     "11_tensor_and_expert_parallel": {
         "parallel_mlp": 20,
