@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from threeloops.figures import figure, name_bar, name_rows, palette
 from threeloops.training.pipeline.draw import COLOURS
-from threeloops.training.pipeline.schedule import Action
+from threeloops.training.pipeline.schedule import Action, Kind
 from threeloops.training.pipeline.simulate import Timed, Timeline
 from threeloops.units import readable_seconds
 
@@ -20,7 +20,7 @@ _PART_WIDTH = 0.72
 
 
 def timeline_of(
-    rows: Sequence[Sequence[tuple[str, int]]],
+    rows: Sequence[Sequence[tuple[Kind, int]]],
     ends: Sequence[Sequence[float]],
     forward: Sequence[float],
     backward: Sequence[float],
