@@ -23,8 +23,9 @@ from threeloops_grader.machine.provenance import Provenance
 from benchmarks.result import Result, Series, Unmeasured
 from benchmarks.silicon_cases import Case, cases, digest, nearest
 from benchmarks.silicon_intervals import INTERVALS, from_other_devices, intervals_text
-from benchmarks.silicon_report import REPORTS, errors, judged, write_report
+from benchmarks.silicon_report import REPORTS, errors, judged, lines, write_report
 from benchmarks.silicon_serving import ENGINES, FITTED_ON, Points, points
+from benchmarks.silicon_training import judged_training
 
 __all__ = ["fit", "fit_host", "judged_serving", "measure", "write"]
 
@@ -93,11 +94,12 @@ def _solved(kind: type, predict: Callable[[Any], np.ndarray], seconds: np.ndarra
 def measure(about: Provenance, *, quick: bool = False) -> Result:
     """Judge every case with the library's constants and with those of a new fit. `quick`: without the fits."""
     series: list[Series] = []
+    report = write_report(REPORTS)
     facts: dict[str, Any] = {
         "errors": {},
         "fitted again": {},
         "on a bound": {},
-        "by kind": write_report(REPORTS)["kinds"],
+        "by kind": report["kinds"],
     }
     every_case = cases()
     for case in every_case:
@@ -115,6 +117,8 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         series.append(
             Series(case.name, "nearest shape", "|p/m − 1|", tuple(np.round(of_nearest, 4).tolist()), peer=True)
         )
+    served = judged_serving(lambda engine: fitted(StepHost, "Hopper", engine))
+    trained = judged_training()
     return Result(
         "silicon",
         about,
@@ -125,11 +129,22 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         series,
         {
             **facts,
-            "time per output token": judged_serving(lambda engine: fitted(StepHost, "Hopper", engine)),
+            "time per output token": served,
+            "training runs": trained,
             "inside the interval of other devices": {} if quick else from_other_devices(),
         },
-        notes=[f"times {MEASURED_BY}", "median, lowest and highest error of the held-out shapes"],
+        notes=[
+            *lines(report),
+            *(f"time per output token, {name}: {_listed(table)}" for name, table in served.items()),
+            *(f"training runs, {name}: {_listed(table)}" for name, table in trained.items()),
+            f"times {MEASURED_BY}; all errors are in reports/silicon.json",
+            "above: median, lowest and highest error of the held-out shapes",
+        ],
     )
+
+
+def _listed(table: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in table.items())
 
 
 def write() -> None:

@@ -13,7 +13,7 @@ from threeloops.inner.predict.silicon import Ring, SwitchedRing, fitted, unident
 
 from benchmarks.silicon_cases import Case, cases, nearest, present
 
-__all__ = ["REPORTS", "document", "errors", "judged", "markdown", "write_report"]
+__all__ = ["REPORTS", "document", "errors", "judged", "lines", "markdown", "write_report"]
 
 REPORTS = Path(__file__).parent.parent / "reports"
 
@@ -121,6 +121,17 @@ def markdown(made: dict[str, Any]) -> str:
         inside = "" if None in shares else _ends(shares)
         lines.append(f"| {title} | {' | '.join(ours)} | {' | '.join(beside)} | {inside} |")
     return "\n".join(lines) + "\n"
+
+
+def lines(made: dict[str, Any]) -> list[str]:
+    """Every kernel and party in a line of its own, to be printed."""
+    return [
+        f"{name}, {party}: n {of['n']}, MAPE {of['MAPE']:.1%}, p90 {of['p90']:.1%}, bias {of['bias']:.2f}"
+        + (f", {of['inside its interval']:.0%} inside its interval" if "inside its interval" in of else "")
+        for name, kernel in made["kernels"].items()
+        for party in _PARTIES.values()
+        if (of := kernel.get(party))
+    ]
 
 
 def _ends(shares: list[float]) -> str:

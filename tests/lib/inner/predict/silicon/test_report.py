@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.silicon_intervals import INTERVALS, from_other_devices, intervals_text
-from benchmarks.silicon_report import REPORTS, markdown, write_report
+from benchmarks.silicon_report import REPORTS, lines, markdown, write_report
 
 COVERED = 0.8
 PAGE = Path(__file__).parents[5] / "docs/predictions.md"
@@ -28,6 +28,24 @@ def test_the_page_shows_its_errors(report):
     """If it does not, the errors have changed: replace the table by the one that the failure prints."""
     shown = PAGE.read_text().partition("<!-- errors")[2].partition("-->")[2].partition("<!-- end of errors")[0]
     assert shown.strip() == markdown(report).strip()
+
+
+def test_a_line_says_how_far_a_party_is_off(report):
+    (line,) = [line for line in lines(report) if line.startswith("product bf16, H100 SXM, held-out")]
+    of = report["kernels"]["product bf16, H100 SXM"]["held-out"]
+    assert line.endswith(f"n 440, MAPE {of['MAPE']:.1%}, p90 {of['p90']:.1%}, bias {of['bias']:.2f}")
+    assert sum("inside its interval" in line for line in lines(report)) == 30
+
+
+def test_the_readme_names_the_best_and_the_worst(report):
+    def ends(kind):
+        errors = [100 * of["held-out"]["MAPE"] for of in report["kernels"].values() if of["kind"].startswith(kind)]
+        return f"{min(errors):.0f} to {max(errors):.0f}%"
+
+    text = " ".join((PAGE.parents[1] / "README.md").read_text().split())
+    worst = max(of["held-out"]["MAPE"] for of in report["kernels"].values())
+    assert f"products are {ends('product')} off, attention {ends('attention')}, and" in text
+    assert f"the worst kernels](docs/predictions.md) {worst:.0%}." in text
 
 
 def test_each_party_has_its_errors(report):

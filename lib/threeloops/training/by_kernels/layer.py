@@ -1,0 +1,158 @@
+"""The kernels of a transformer layer and of the head: seconds of forward and backward for one microbatch."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from threeloops.inner.predict.silicon import Gemm, Prefill, Sheet, fitted, gemm_seconds, prefill_seconds
+from threeloops.inner.predict.silicon import sheet as data_sheet
+from threeloops.training.by_kernels.assumptions import Assumptions
+from threeloops.training.planning.model import Transformer
+from threeloops.training.planning.plan import Plan
+
+__all__ = ["Kernels", "Passes"]
+
+_HOPPER = ("H100 SXM", "H200 SXM")
+"""Devices whose table has FlashAttention-3."""
+_OPTIMIZER_BYTES = 32
+"""Read and written per parameter by AdamW: gradient, master, two moments, all in float32, and the 16-bit weight."""
+_LOSS_BYTES = 24
+"""Read and written per logit by the loss and its gradient, in float32."""
+
+
+_Shape = tuple[float, float, float]
+"""Rows, columns, and the length of the sums of a product."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of the forward and of the backward pass."""
+
+    forward: float
+    backward: float
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward
+
+    def __add__(self, other: "Passes") -> "Passes":
+        return Passes(self.forward + other.forward, self.backward + other.backward)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of a plan on one device, in bf16.
+
+    Raises LookupError for a device whose kernels nobody published.
+    """
+
+    model: Transformer
+    plan: Plan
+    device: str
+    assumed: Assumptions
+
+    @cached_property
+    def products(self) -> Passes:
+        """The matrix products of a layer. Backward has two for each: the gradients of the input and of the weight."""
+        model = self.model
+        width = model.width
+        hidden = model.hidden
+        tp = self.plan.tp
+        shapes = [
+            ((width + 2 * model.kv_width) / tp, width),
+            (width, width / tp),
+            *[(hidden / tp, width)] * (1 + model.gated),
+            (width, hidden / tp),
+        ]
+        return self._multiplied([(self.plan.tokens, outputs, inputs) for outputs, inputs in shapes])
+
+    @cached_property
+    def attention(self) -> Passes:
+        plan = self.plan
+        if self.assumed.attention == "unfused":
+            return self._unfused
+        heads = self.model.heads / plan.tp
+        kv_heads = max(1.0, self.model.kv_heads / plan.tp)
+        head_dim = self.model.width // self.model.heads
+        constants = fitted(Prefill, self.device, "bf16")
+        seconds = float(
+            prefill_seconds(self.sheet, plan.microbatch, plan.sequence, heads, kv_heads, head_dim, constants)
+        )
+        seconds /= plan.cp * self._clock  # every rank of cp has an equal part of the pairs
+        if self.assumed.attention == "flash2" and self.device in _HOPPER:
+            seconds *= self.assumed.flash2
+        return Passes(seconds, self.assumed.backward * seconds)
+
+    @cached_property
+    def _unfused(self) -> Passes:
+        """Batched products, softmax and dropout, each of which reads and writes the scores of all heads."""
+        plan = self.plan
+        rows = plan.microbatch * self.model.heads / plan.tp * plan.sequence / plan.cp
+        head_dim = self.model.width // self.model.heads
+        scores = rows * plan.sequence
+        forward = self._seconds([(rows, plan.sequence, head_dim), (rows, head_dim, plan.sequence)])
+        # Forward: softmax reads and writes, dropout does the same and writes a mask of a byte. Backward: dropout reads
+        # a gradient and the mask and writes, softmax reads its output and a gradient and writes.
+        return Passes(forward + self._streamed(9 * scores), 2 * forward + self._streamed(11 * scores))
+
+    @cached_property
+    def light(self) -> Passes:
+        """Norms, residuals, rotary positions and activations of a layer, fused by a compiler. Backward moves twice as
+        many bytes."""
+        model = self.model
+        elements = 10 * model.width + 2 * (model.width + model.kv_width) + (3 if model.gated else 2) * model.hidden
+        seconds = self._streamed(2 * self.plan.tokens * elements / self.plan.tp)
+        return Passes(seconds, 2 * seconds)
+
+    @property
+    def layer(self) -> Passes:
+        return self.products + self.attention + self.light
+
+    @cached_property
+    def again(self) -> float:
+        """Seconds of the part of a layer's forward pass that backward repeats."""
+        if self.plan.recompute == "full":
+            return self.layer.forward
+        return self.products.forward / 2 + self.light.forward if self.plan.recompute == "selective" else 0.0
+
+    @cached_property
+    def head(self) -> float:
+        """Seconds of the head's products, of the loss, and of their backward pass."""
+        vocabulary = self.model.vocabulary / self.plan.tp
+        product = self._multiplied([(self.plan.tokens, vocabulary, self.model.width)])
+        return product.total + self._streamed(_LOSS_BYTES * self.plan.tokens * vocabulary)
+
+    def optimizer(self, parameters: float) -> float:
+        """Return the seconds of AdamW on so many parameters."""
+        return self._streamed(_OPTIMIZER_BYTES * parameters)
+
+    @cached_property
+    def sheet(self) -> Sheet:
+        """The device's data sheet, or that of its variant."""
+        of = data_sheet(self.device)
+        return replace(of, bandwidth=self.assumed.bandwidth) if self.assumed.bandwidth else of
+
+    @property
+    def _clock(self) -> float:
+        return self.assumed.clock(self.device)
+
+    def _multiplied(self, shapes: list[_Shape]) -> Passes:
+        """Return both passes of products (tokens, outputs, inputs)."""
+        to_inputs = [(tokens, inputs, outputs) for tokens, outputs, inputs in shapes]
+        to_weights = [(outputs, inputs, tokens) for tokens, outputs, inputs in shapes]
+        return Passes(self._seconds(shapes), self._seconds(to_inputs + to_weights))
+
+    def _seconds(self, shapes: list[_Shape]) -> float:
+        return _products_seconds(self.device, self.sheet.bandwidth, tuple(shapes)) / self._clock
+
+    def _streamed(self, size: float) -> float:
+        return size / (self.assumed.stream * self.sheet.bandwidth)
+
+
+@lru_cache(maxsize=4096)
+def _products_seconds(device: str, bandwidth: float, shapes: tuple[_Shape, ...]) -> float:
+    """Return the seconds of all these products at the clock of the tables, with operands from memory."""
+    m, n, k = np.array(shapes, dtype=float).T
+    of = replace(data_sheet(device), bandwidth=bandwidth)
+    return float(gemm_seconds(of, m, n, k, fitted(Gemm, device, "bf16"), warm=False).sum())
