@@ -33,7 +33,7 @@ import math
 import random
 from collections import deque
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 
 import numpy as np
 from threeloops.lab import (
@@ -238,6 +238,11 @@ def require(condition, message):
     """`check.true` that counts only what fails."""
     if not condition:
         check.true(False, message)
+
+
+def whole(value):
+    """Whether a value is a whole number, NumPy's included, and neither True nor False."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def cause_of(got, slips):
@@ -867,7 +872,7 @@ with check("admit", "who is accepted", part="status", hidden="other loads"):
         check.equal(len(found), 2, what="number of results")
         case = f"status of admit({load}, deadline={deadline:g}, bucket_wait={bucket_wait:g})"
         code = found[0]
-        right = type(code) is int and code == expected
+        right = whole(code) and code == expected
         check.true(right, f"{case} is {code!r}, expected {expected}" + (f": {why}" if why else ""))
         if expected == 200:
             check.true(found[1] is None, f"{case} is 200, so its Retry-After is None")
@@ -914,7 +919,7 @@ with check("admit", "when to come back", part="retry", hidden="other loads"):
     def retry(load, deadline, bucket_wait, expected, why=""):
         _, got = admit(load, deadline, bucket_wait)
         case = f"Retry-After of admit({load}, deadline={deadline:g}, bucket_wait={bucket_wait:g})"
-        check.true(type(got) is int, f"{case} is {got!r}: expected whole seconds, as an int")
+        check.true(whole(got), f"{case} is {got!r}: expected whole seconds, as an int")
         check.equal(got, expected, what=case, hint=why)
 
     full = Load(seats=8, running=8, places=20, queued=12, per_second=4.0)
@@ -1316,7 +1321,7 @@ with check("status", "what the probes get", hidden="all other states"):
     def answers(path, expected, why, loaded=True, engine_dead=False, draining=False):
         got = status(path, loaded, engine_dead, draining)
         case = f"status({path!r}, loaded={loaded}, engine_dead={engine_dead}, draining={draining})"
-        check.true(type(got) is int and got == expected, f"{case} is {got!r}, expected {expected}: {why}")
+        check.true(whole(got) and got == expected, f"{case} is {got!r}, expected {expected}: {why}")
 
     answers("/startup", 503, "it has not started yet", loaded=False)
     answers("/startup", 200, "it has started")

@@ -31,7 +31,7 @@ import math
 import random
 from collections import deque
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 
 import numpy as np
 from threeloops.lab import (
@@ -231,6 +231,11 @@ def has(value, names, what):
     return value
 
 
+def whole(value):
+    """Whether a value is a whole number, NumPy's included, and neither True nor False."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def sound(probes, case):
     has(
         probes,
@@ -246,7 +251,7 @@ def sound(probes, case):
             value = getattr(probe, name)
             least = int(name != "delay")
             check.true(
-                type(value) is int and value >= least,
+                whole(value) and value >= least,
                 f"{kind}.{name} = {value!r} for {case}: expected a whole number of at least {least}",
             )
     return probes
@@ -295,7 +300,7 @@ def require_day(choose_settings, name, seed, model=None):
     check.true(settings.target > 0, f"target = {settings.target!r}: expected more than 0")
     check.true(settings.window >= 0, f"window = {settings.window!r}: expected seconds, at least 0")
     limits = f"low = {settings.low!r}, high = {settings.high!r}"
-    kinds = type(settings.low) is int and type(settings.high) is int
+    kinds = whole(settings.low) and whole(settings.high)
     check.true(kinds and 1 <= settings.low <= settings.high, f"{limits}: expected whole numbers, 1 ≤ low ≤ high")
     day = run_day(service, settings, demand(service, seed))
     worst = max(day.moments, key=lambda moment: moment.wait)
