@@ -54,6 +54,7 @@ from threeloops.lab import (
     show,
     term,
 )
+from threeloops.lab.checking.wall import arguments_after
 
 ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -328,7 +329,7 @@ predict(
 # ```
 #
 # `saxpy_bytes(n: int, element_bytes: int) -> int` returns the bytes it moves on vectors of `n` elements of
-# `element_bytes` bytes each. Empty vectors move 0 bytes. One line is enough, and the picture below the check shows your count.
+# `element_bytes` bytes each. Empty vectors move 0 bytes. The picture below the check shows your count.
 
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -617,6 +618,9 @@ with check("level_bandwidth", "the level that feeds the loop", part="values", hi
     check.returns(16e9, level_bandwidth, 24.5 * 2**20, THREE_LEVELS, unit="B/s", hint=shared)
     five = (Level(1000, 5e9), Level(2000, 4e9), Level(3000, 3e9), Level(4000, 2e9), Level(float("inf"), 1e9))
     check.returns(2e9, level_bandwidth, 3500, five, unit="B/s", hint="a machine may have any number of levels")
+    slow_first = (Level(1000, 1e9), Level(2000, 4e9), Level(float("inf"), 2e9))
+    smallest = "500 bytes fit into the smallest level, and the smallest counts, not the fastest"
+    check.returns(1e9, level_bandwidth, 500, slow_first, unit="B/s", hint=smallest)
     ### BEGIN HIDDEN TESTS
     for seed in range(8):
         rng = check.rng(seed)
@@ -898,8 +902,8 @@ predict(
 # ### Exercise 6 (15 points)
 #
 # `throughput(bytes_moved: list[float], seconds: list[float], warmup: int) -> float` is the repaired function. It returns the
-# rate, in bytes per second, that the machine sustained over all runs except the first `warmup`. Runs may move different
-# amounts. It also refuses nonsense, with a `ValueError`:
+# rate, in bytes per second, that the machine sustained over all runs except the first `warmup`, and leaves the lists as they
+# are. Runs may move different amounts. It also refuses nonsense, with a `ValueError`:
 #
 # | situation | the message contains |
 # |---|---|
@@ -963,6 +967,12 @@ with check("throughput", "the sustained rate", part="values", hidden="irregular 
     check.returns(10e9, throughput, *args, unit="B/s", hint=cause(known, throughput, *args))
     check.returns(2.5e9, throughput, [5e6], [2e-3], 0, unit="B/s")
     check.returns(3e9, throughput, [1e6, 1e6, 6e6], [1.0, 1.0, 2e-3], 2, unit="B/s")
+    check.returns(1.5, throughput, [1.0, 3.0], [1.0, 2.0], 1, unit="B/s", hint="a rate need not be a whole number")
+    lists = [[1e6, 2e6], [1e-3, 1e-3], 1]
+    kept = arguments_after(throughput, *lists)
+    check.equal(
+        kept, [[1e6, 2e6], [1e-3, 1e-3], 1], what="the arguments after the call", hint="they belong to the caller"
+    )
     ### BEGIN HIDDEN TESTS
     for seed in range(6):
         rng = check.rng(seed)
@@ -1120,6 +1130,7 @@ with check("capability_report", "the GPUs that a process sees", part="visible", 
     sees(" 1 , 3", (1, 3), "spaces around an entry do not matter")
     sees("0,1x,2", (0,), "1x is not the number of a GPU")
     sees("2 0,1", (), "2 0 is one entry, and not the number of a GPU")
+    sees("0 1,2", (), "0 1 is one entry, and not the number of a GPU")
     sees("1,0,1", (), "a GPU listed twice hides all of them")
     sees("2,9,2", (2,), "the list has ended before the GPU is named again")
     sees("10,2", (10, 2), "a machine may have more than ten GPUs", count=12)

@@ -1259,7 +1259,7 @@ with check("peak_memory", "the peak and the operator at it", hidden="random prof
     peaks((8, "addmm"), takes((7.0, 8), events=byte), "an operator of 1 byte", "it does work: its bytes are not 0")
     start = takes((0.0, 8), events=early)
     peaks((8, "addmm"), start, "8 bytes at 0 µs, when `addmm` starts", "a peak may be reached at 0 µs")
-    peaks((2, "relu"), takes((10.0, 1), (70.0, 1)), "1 byte at 10 µs and 1 at 70", "2 bytes are more than 1")
+    peaks((9, "relu"), takes((10.0, 8), (70.0, 1)), "8 bytes at 10 µs and 1 at 70 µs", "9 bytes are more than 8")
     negative = {11: "sums may be negative on the way"}
     peaks((6, "relu"), takes((7.0, -5), (61.0, 11)), "−5 bytes, then 11", sizes=negative)
     wrapped = "the sum needs more than 32 bits"

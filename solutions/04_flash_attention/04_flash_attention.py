@@ -859,8 +859,8 @@ with check("merging", "summaries of blocks, merged in any order", part="values",
         blocks = [summed(scores[:, i : i + 3] + shift, values[i : i + 3]) for i in (0, 3)]
         finished(joined(*blocks), out, lse + shift, f"scores {shift:+,.0f} larger")
     faint = summed(wide([[-1e35, -1e35]]), wide([[1.0], [3.0]]))
-    finished(faint, wide([[2.0]]), wide([-1e35]), "two keys that score −10³⁵")
     finished(joined(faint, faint), wide([[2.0]]), wide([-1e35]), "two blocks of keys that score −10³⁵")
+    finished(faint, wide([[2.0]]), wide([-1e35]), "two keys that score −10³⁵")
     apart = [summed(scores[:, :3] - shift, values[:3]) for shift in (1000.0, -1000.0)]
     alone = wide([[1.420512484720, 1.575210382604], [1.0, 0.019945063437]])
     logs = wide([1002.407605964444, 1005.013385901721])
@@ -1845,11 +1845,11 @@ import warnings
 
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-predict("flex", "512 tokens, a window of 100, tiles of 64 × 64: how many tiles does FlexAttention visit?", unit="tiles")
+predict("flex", "512 tokens, a window of 200, tiles of 64 × 64: how many tiles does FlexAttention visit?", unit="tiles")
 
 
 def in_window(batch, head, i, j):
-    return (j <= i) & (i - j < 100)
+    return (j <= i) & (i - j < 200)
 
 
 mask = create_block_mask(in_window, None, None, 512, 512, device="cpu", BLOCK_SIZE=64)
@@ -1860,17 +1860,17 @@ q, k, v = (seeded(1, 2, 512, 64, seed=i) for i in range(3))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # uncompiled it makes the table; torch.compile(flex_attention) generates the kernel
     out = flex_attention(q, k, v, block_mask=mask)
-error = float((out - exact(q, k, v, band(512, 512, last=0, first=-99))[0]).abs().max())
+error = float((out - exact(q, k, v, band(512, 512, last=0, first=-199))[0]).abs().max())
 show.against_prediction("flex", partial + whole, unit="tiles", source="read from the block mask")
 with reveal("flex"):
     show.table(
         [
-            ["tiles that hold a visible pair, of 64", 21],
+            ["tiles that hold a visible pair, of 64", 30],
             ["partly visible tiles of the block mask", partial],
             ["whole tiles of the block mask", whole],
             ["largest difference from float64", f"{error:.1e}"],
         ],
-        ["window of 100, 512 tokens, tiles of 64 × 64", ""],
+        ["window of 200, 512 tokens, tiles of 64 × 64", ""],
     )
 
 # %% [markdown]

@@ -85,6 +85,11 @@ class Live:
     storages: int
 
 
+def storages_in(tree):
+    """The storages of all tensors in a tensor, or in tuples, lists and dicts of them, one per tensor."""
+    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
 def interrupted(live_bytes):
     """What comes out of `live_bytes` when `run` is interrupted, and how many modes are left that watch operators."""
 
@@ -693,7 +698,8 @@ with reveal("kept_by_a_layer"):
 #   made at the address of a dead one is new.
 # - A storage that existed before does not count, whether an operator gets it as a positional or a keyword argument, writes
 #   into it, or returns a view of it.
-# - Pass an operator its keyword arguments. It may return tuples and lists of tensors, in which `tree_leaves` finds them.
+# - Pass an operator its keyword arguments. It may return tuples and lists of tensors: `storages_in(tree)` finds the storages
+#   of all tensors in them.
 # - A tensor on the device "meta" has a storage with a size and no address: it counts. An empty tensor has one of 0 bytes.
 # - Whatever `run` raises, even an interrupt, reaches the caller, and afterwards nothing is watched.
 
@@ -829,7 +835,7 @@ with check("tracker", "storages, from birth to death", part="lifetimes", hidden=
         live_bytes(by_value(several_results)),
         Live(64 * 32 * (4 + 8 + 4 + 4), 0, 5),
         what="operators that return tuples and lists",
-        hint="tree_leaves(result) finds every tensor that an operator returns; the sort's input dies with the call",
+        hint="storages_in(result) finds the storage of every tensor that an operator returns; the sort's input dies with the call",
     )
 
     def without_addresses():

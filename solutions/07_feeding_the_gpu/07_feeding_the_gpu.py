@@ -404,6 +404,12 @@ def run_feed(feed, store, keys, ahead, train=None):
     return feed(keys, ahead, store.request, store.receive, store.cancel, train or store.train)
 
 
+def keys_after(feed, keys, ahead, *calls):
+    """Return the list of keys as `feed` leaves it."""
+    feed(keys, ahead, *calls)
+    return keys
+
+
 def press_ctrl_c(feed, keys, ahead, request, receive, cancel, train, during, before):
     """Run `feed`, and press Ctrl+C in the call of `during`, "request" or "train", that follows `before` others."""
     calls, count = {"request": request, "train": train}, 0
@@ -685,6 +691,8 @@ debrief(
 #   intervals, divided by its workers if `overlapped`. Without intervals it is 0.
 # - `gain`: for each stage, how many times faster the loop gets if this stage's cost is halved. The time of a sample is the
 #   largest cost if `overlapped`, and the sum of all costs if not. At least one interval takes time, so it is never 0.
+#
+# The trace stays as it is.
 
 
 # %% nbgrader={"grade": false, "grade_id": "forecast", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -750,6 +758,10 @@ with check("forecast", "whether stages overlap", part="overlap", hidden="random 
         True,
         "both work from 1 s to 3 s; it does not matter on which sample",
     )
+    overlaps(
+        beside((1.0, 3.0005), (3.0, 4.0), "half a millisecond at once"), True, "in a loop of steps of 1 ms it matters"
+    )
+    check.equal(arguments_after(forecast, IN_PAIRS), [IN_PAIRS], what="the trace after the call")
 
     ### BEGIN HIDDEN TESTS
     def at_once(trace):
@@ -902,7 +914,7 @@ term("Little's law")
 # ### Exercise 3 (17 points)
 #
 # `feed(keys, ahead, request, receive, cancel, train) -> int` trains on the data of every key, in order, and returns the number of
-# steps. A key may occur several times.
+# steps. A key may occur several times, data may be empty, and `keys` stays as it is.
 #
 # - Before it waits for a sample, it has requested that one and the `ahead` after it (fewer at the end), each once and in
 #   order, and nothing else.
@@ -979,6 +991,12 @@ with check(
     feeds(FarStore(objects_of(3), 0.019, 1e6, 0.010), again, 2, 0.070, 3, "keys 1, 0, 1, 1, 2, ahead = 2")
     feeds(FarStore(objects_of(2), 0.019, 1e6, 0.010), ["sample 0", "sample 1"], 5, 0.040, 2, "2 keys, ahead = 5")
     feeds(FarStore({}, 0.019, 1e6, 0.010), [], 3, 0.0, 0, "no keys, ahead = 3")
+    nothing = FarStore({"sample 0": b"", "sample 1": b"data"}, 0.020, 1e6, 0.010)
+    feeds(nothing, ["sample 0", "sample 1"], 1, 0.040, 2, "2 keys, the first without data, ahead = 1")
+    store = FarStore(objects_of(3), 0.019, 1e6, 0.010)
+    names = list(store.objects)
+    kept = there(keys_after, feed, names, 1, store.request, store.receive, store.cancel, store.train)
+    check.equal(kept, list(store.objects), what="the list of keys after the call", hint="it belongs to the caller")
 
     ### BEGIN HIDDEN TESTS
     def clock_of(count, ahead, sizes, latency, step):  # when the last step ends
@@ -1033,6 +1051,8 @@ with check("feed", "when the store or a step fails", part="failures", hidden="fa
         check.raises(error, run_feed, feed, store, list(store.objects), ahead, train, names=names)
         done = late if broken is None else broken
         check.equal(len(store.trained), done, what=f"steps done before {case}")
+        asked = [f"sample {n}" for n in range(min(count, done + ahead + 1))]
+        check.equal(store.requested, asked, what=f"what was requested, all in all, when {case}", hint="each once")
         left_open(store, f"{case}, ahead = {ahead}", cancelled)
 
     def interrupted(during, before, ahead, cancelled, count=9):
@@ -1281,8 +1301,6 @@ term("stream")
 #
 # - A sample takes at most 1.1 times as long as with `Settings(16, 48)`.
 # - The memory is at most 1.5 times the least that any settings of that speed take.
-#
-# Hidden loops differ.
 
 
 # %% nbgrader={"grade": false, "grade_id": "tune", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1432,7 +1450,7 @@ debrief(
 # Both functions are given. `number(field)` reads octal digits, and returns `None` if the field holds anything else.
 #
 # *Worked example.* `v1.2/000.seg.png` with 3 bytes: key `v1.2/000`, extension `seg.png`, size field `00000000003` and a zero
-# byte. The next header is 1,024 bytes behind this one. `write_shard(samples)` is given.
+# byte. The next header is 1,024 bytes behind this one.
 #
 # ### Exercise 6 (14 points)
 #
@@ -1527,6 +1545,20 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
     named = member("a.x", b"abc", also=[(3, b"\0old.jpg")])
     reads(abc, named + end, "a name with other bytes behind a zero byte", "the name ends at its first zero byte")
     reads(abc, member("a.x", b"abc", kind=b"\0") + end, "a type that is a zero byte")
+    slash = member("/a.JPG", b"abc")
+    reads(
+        one({"JPG": b"abc"}, "/a"),
+        slash + end,
+        "a.JPG in the root",
+        "the key keeps its slash, the extension its capitals",
+    )
+    bare = [Sample("d/", {"x": b"1"}), Sample("d/a", {"": b"2"})]
+    reads(
+        bare,
+        member("d/.x", b"1") + member("d/a.", b"2") + end,
+        "names with nothing on one side of the dot",
+        "either side of the dot may be empty",
+    )
     other = member("a.x", b"abc", also=[(100, b"0000600"), (136, b"14524600000 "), (257, b"ustar  "), (345, b"folder")])
     reads(abc, other + end, "a header with other fields filled in", "look at name, size, checksum and type only")
     ### BEGIN HIDDEN TESTS
@@ -1578,6 +1610,9 @@ with check("read_shard", "where reading a damaged shard stops", part="damage", h
     stops(good[:1024] + bytes(100) + good[1124:] + end, 1024, "a name of zeros in a header")
     stops(member("a.x", b"", size=b"00000000009\0") + end, 0, "a size with a 9")
     stops(member("a.x", b"abc", size=b"-0000000003\0") + end, 0, "a size with a sign")
+    lettered = bytearray(member("a.x", b"abc") + end)
+    lettered[148:156] = b"letters\0"
+    stops(lettered, 0, "a checksum of letters")
     stops(member("a.x", b"", kind=b"2") + end, 0, "a link")
     stops(member("v1.2/readme", b"abc") + end, 0, "no extension")
     stops(member("a.x", b"abc", also=[(0, b"\xff")]) + end, 0, "no UTF-8")
@@ -1757,6 +1792,9 @@ with check("Sampler", "who gets which samples", part="batches", hidden="other si
         "the main process loads, as worker 0",
     )
     hands(Sampler(1, 5, 3, State(0, 0, 0)), 0, [0], "the only batch of one sample")
+    first, second = Sampler(10, 3, 2, State(7, 2, 0)), Sampler(10, 3, 2, State(7, 2, 0))
+    hands(first, 0, [1, 5, 3], "the first batch of one of two samplers")
+    hands(second, 0, [1, 5, 3], "the first batch of the other one", "each sampler has its own counters")
     taken = there(use_up, Sampler(10, 3, 1, State(7, 2, 0)), [0, 0, 0])
     own = "each call returns a list of its own, which the next call does not change"
     check.equal(taken, [[1, 5, 3], [4, 6, 9], [0, 8, 2]], what="three batches, looked at after the third", hint=own)
@@ -2054,8 +2092,6 @@ if parts := together(*REFERENCE, library=REFERENCE):
 # latencies of a batch add up, unless the data set has `__getitems__` and asks for all at once. With `pin_memory=True` a thread
 # copies batches into pinned memory, and only from there does `batch.to("cuda", non_blocking=True)` run beside kernels.
 # `torchdata`'s `StatefulDataLoader` saves its position.
-#
-# The last cell runs a `DataLoader` with five settings.
 #
 # ## What to remember
 #

@@ -17,7 +17,7 @@
 # # How do many GPUs sum their gradients? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order. They show the other algorithms that libraries
-# use, when each is the fastest, and what happens if a buffer changes too early. The last section judges six claims.
+# use, when each is the fastest, and what happens if a buffer changes too early. The last section judges eight claims.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -262,7 +262,7 @@ for nics in (4, 2, 1):
 show.table(rows, header=("ports per node", "µs for 16 MiB per rank, 2 nodes of 4"))
 
 # %% [markdown]
-# ## Six claims
+# ## Eight claims
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("coll-1")
@@ -302,7 +302,20 @@ audit(
     "×, per direction",
     "published",
     "corrected",
-    how="the 900 GB/s of an H100's NVLink count both directions, 450 GB/s each. A port of 400 Gbit/s InfiniBand carries 50 GB/s each way. 900/50 compares two directions with one. The factor is 9, so it is not even one order of magnitude",
+    how="the 900 GB/s of an H100's NVLink count both directions, 450 GB/s each. A port of 400 Gbit/s InfiniBand carries 50 GB/s each way. 900/50 compares two directions with one, so the factor is 9",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("coll-7")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+audit(
+    "coll-7",
+    h100.link_bandwidth / NETWORK.bandwidth,
+    "×, per direction: less than one order of magnitude",
+    "published",
+    "corrected",
+    how="450 GB/s per direction over NVLink and 50 GB/s over a port of 400 Gbit/s. Three orders of magnitude would be a network of 0.45 GB/s, less than an Ethernet port of 10 Gbit/s",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -315,7 +328,20 @@ audit(
     "Gbit/s per NDR port of four lanes",
     "published",
     "corrected",
-    how="a port of four lanes has 200 Gbit/s in HDR, 400 in NDR and 800 in XDR: the claim is one generation off. NVLink 4.0 has 18 links of 50 GB/s, so 900 GB/s in both directions together; 600 GB/s is NVLink 3.0, the A100's",
+    how="a port of four lanes has 200 Gbit/s in HDR, 400 in NDR and 800 in XDR: the claim is one generation off",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("coll-8")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+audit(
+    "coll-8",
+    2 * h100.link_bandwidth / 1e9,
+    "GB/s of NVLink 4.0, both directions together",
+    "published",
+    "corrected",
+    how="NVLink 4.0 has 18 links of 50 GB/s, so 900 GB/s in both directions together; 600 GB/s is NVLink 3.0, the A100's",
 )
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: Why does every GPU keep the same copy?
-#     minutes: 220
+#     minutes: 180
 #     withholds: [threeloops.training.sharded, threeloops.training.tensor_parallel, threeloops.training.composition, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -26,6 +26,7 @@
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+import gc
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -48,9 +49,10 @@ from threeloops.lab import (
     reveal,
     show,
     term,
+    together,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
-from threeloops.training.cluster import Cluster, RankFailed, ask, charge, compute, now, uniform
+from threeloops.training.cluster import Cluster, ClusterError, ask, charge, compute, now, uniform
 
 FORWARD, BACKWARD = 0.1e-3, 0.2e-3  # seconds that each layer takes
 LATENCY, BANDWIDTH = 10e-6, 1e9  # of the link from each rank to each other one: seconds, bytes/s
@@ -68,15 +70,6 @@ class States:
     parameters: int
     gradients: int
     optimizer: int  # the states of Adam, and the master copy where there is one
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to train: the stage of ZeRO, the samples per GPU and step, and the samples per second of all GPUs."""
-
-    stage: int
-    batch: int
-    samples_per_second: float
 
 
 class Net(torch.nn.Module):
@@ -131,6 +124,24 @@ def batches_for_ranks(rows, width, seed):
 # What the test cells share: programs that run on every rank.
 
 
+def alive(least, most, parameters=()):
+    """How many storages of at least `least` bytes the tensors of this process share, those of `parameters` left out. If
+    these are more than `most`, Python first collects what nobody can reach."""
+    gradients = [parameter.grad for parameter in parameters]
+    left_out = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    for collect in (False, True):
+        if collect:
+            gc.collect()
+        tensors = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
+        sizes = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+        count = sum(size >= least and place not in left_out for place, size in sizes.items())
+        del tensors
+        if count <= most:
+            break
+    del gradients
+    return count
+
+
 def updated(zero_1, weights, optimizer, options, steps):
     """The weights after some steps, as a view shows them that was taken before the first."""
     view = weights.view(-1)
@@ -143,8 +154,11 @@ def updated(zero_1, weights, optimizer, options, steps):
 class TwelveStates(torch.optim.Optimizer):
     """Keeps twelve numbers per element, as none does at work, so that they are most of what a rank takes."""
 
+    elements = 0  # in all such optimizers of this process
+
     def __init__(self, params, lr=0.1):
         super().__init__(params, {"lr": lr})
+        TwelveStates.elements += sum(p.numel() for group in self.param_groups for p in group["params"])
 
     @torch.no_grad()
     def step(self):
@@ -162,7 +176,7 @@ def updated_large(zero_1, length):
     step = zero_1(weights, TwelveStates)
     for number in range(2):
         step(ask("gradient", number).float())
-    return weights[ask("places")]
+    return weights[ask("places")], TwelveStates.elements
 
 
 def reduced(shard_gradients, widths, steps=1, seed=0):
@@ -172,7 +186,8 @@ def reduced(shard_gradients, widths, steps=1, seed=0):
     found, left = [], []
     for step in range(steps):
         mean_square(model(ask("batch", step))).backward()
-        found.append(finish())
+        pieces = finish()  # the next step may write into the same tensors
+        found.append({k: v.clone() for k, v in pieces.items()} if isinstance(pieces, dict) else pieces)
         left.append([name for name, p in model.named_parameters() if p.grad is not None])
         model.zero_grad()
     return found, left
@@ -188,10 +203,15 @@ def reduced_large(shard_gradients, width, layers):
     model = torch.nn.Sequential(*[new(torch.nn.Linear, width, width, bias=False) for _ in range(layers)])
     for number, layer in enumerate(model):
         layer.weight.data = turned(number, width)
-    finish = shard_gradients(model)
-    model(ask("batch", 0)).sum().backward()
+    finish, parameters, counts = shard_gradients(model), list(model.parameters()), []
+    x = ask("batch", 0)
+    for layer in model:
+        x = layer(x)
+        x.register_hook(lambda _: counts.append(alive(4 * width**2, 2, parameters)))  # before this layer's backward
+    x.sum().backward()
     pieces, places = finish(), ask("places")
-    return {name: piece[places] for name, piece in pieces.items()}
+    counts.append(alive(4 * width**2, 0, parameters))
+    return {name: piece[places] for name, piece in pieces.items()}, counts
 
 
 def chained(sharded_linear, widths):
@@ -213,11 +233,15 @@ def from_codes(codes, width):
 def chained_large(sharded_linear, width, layers):
     pieces = [from_codes(ask("piece", layer), width).requires_grad_() for layer in range(layers)]
     first = x = ask("batch", 0).requires_grad_()
+    counts = []
     for piece in pieces:
         x = sharded_linear(x, piece, width)
+        counts.append(alive(4 * width**2, 0))
+        x.register_hook(lambda _: counts.append(alive(4 * width**2, 0)))  # before this layer's backward
     x.sum().backward()
+    counts.append(alive(4 * width**2, 0))
     places = ask("places")
-    return [x.detach(), first.grad, *(each.grad[places] for each in pieces)]
+    return [x.detach(), first.grad, *(each.grad[places] for each in pieces)], counts
 
 
 def gathered(forward_prefetched, x, widths, seconds):
@@ -241,7 +265,13 @@ def gathered(forward_prefetched, x, widths, seconds):
 def gathered_large(forward_prefetched, x, layers):
     width = len(x)
     pieces = [from_codes(ask("piece", layer), width) for layer in range(layers)]
-    return forward_prefetched(pieces, lambda layer, whole, x: whole.view(width, width) @ x, x)
+    counts = []
+
+    def use(layer, whole, x):
+        counts.append(alive(whole.numel() * whole.element_size(), 2))
+        return whole.view(width, width) @ x
+
+    return forward_prefetched(pieces, use, x), counts
 
 
 def alike(got, expected):
@@ -382,12 +412,12 @@ show.figure(plot, "Four GPUs hold the same parameters, gradients and optimizer s
 # on 4 ranks: rank 0 has a piece of 3. Stage 1 in mixed precision keeps 2 · 10 = 20 bytes of parameters, 20 of gradients, and
 # 12 · 3 = 36 bytes for the optimizer.
 #
-# ### Exercise 1 (14 points)
+# ### Exercise 1 (16 points)
 #
 # `state_bytes(parameters, ranks, stage, mixed) -> States` returns the bytes on rank 0, between backward and step, as
 # `States(parameters=…, gradients=…, optimizer=…)`.
 #
-# - What the stage cuts has ⌈P/N⌉ elements, and the rest has all P. All bytes are integers.
+# - Count ⌈P/N⌉ elements for each part that the stage cuts, and P for each that it does not. All bytes are integers.
 # - `mixed` is True for mixed precision, and False for float32.
 # - A `stage` other than 0 to 3, or `ranks` below 1, raises a `ValueError` with its name and value, as in `stage = 4`.
 
@@ -399,6 +429,8 @@ predict(
 )
 myth("zero-1")
 myth("zero-2")
+myth("zero-6")
+myth("zero-7")
 myth("zero-5")
 
 
@@ -420,7 +452,7 @@ def state_bytes(parameters: int, ranks: int, stage: int, mixed: bool) -> States:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "state_bytes_test_values", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "state_bytes_test_values", "locked": true, "points": 13, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("state_bytes", "bytes on rank 0", part="values", hidden="other models and numbers of ranks"):
 
     def holds(expected, parameters, ranks, stage, mixed):
@@ -485,6 +517,7 @@ hint(
     "`-(-parameters // ranks)` rounds up, and stays an integer.",
     "Each of the three numbers is bytes per parameter times either the piece or all parameters: which stage cuts it?",
 )
+from threeloops.lab.drawings.training import sharding
 from threeloops.training.sharded import model_states
 
 PARTS = {"parameters": palette.green, "gradients": palette.sky, "optimizer states": palette.orange}
@@ -529,11 +562,27 @@ audit(
 )
 audit(
     "zero-2",
-    round(16 / per_parameter(64, 3)),
-    f"× less in stage 3 on 64 ranks; {16 / per_parameter(64, 1):.1f}× in stage 1 and {16 / per_parameter(64, 2):.1f}× in stage 2",
+    round(16 / per_parameter(64, 1), 1),
+    f"× less in stage 1 on 64 ranks, {16 / per_parameter(8, 1):.1f}× on 8",
     "model",
     "corrected",
-    how="4 and 8 are the limits of stages 1 and 2 for many ranks: 16/(4 + 12/N) and 16/(2 + 14/N). On 8 ranks they give 2.9 and 4.3. Stage 3 has no limit of 8: it saves a factor of N",
+    how="4 is the limit for many ranks: 16/(4 + 12/N)",
+)
+audit(
+    "zero-6",
+    round(16 / per_parameter(64, 2), 1),
+    f"× less in stage 2 on 64 ranks, {16 / per_parameter(8, 2):.1f}× on 8",
+    "model",
+    "corrected",
+    how="8 is the limit for many ranks: 16/(2 + 14/N)",
+)
+audit(
+    "zero-7",
+    round(16 / per_parameter(64, 3)),
+    f"× less in stage 3 on 64 ranks, {16 / per_parameter(8, 3):.0f}× on 8",
+    "model",
+    "corrected",
+    how="stage 3 has no limit of 8: it divides all model states by the number of ranks N",
 )
 audit(
     "zero-5",
@@ -566,7 +615,7 @@ debrief(
 # `dist.all_gather_into_tensor(flat, piece)` joins the pieces on every rank. The next cell shows both. `flat` must be N
 # times as long as `piece`, so a flat tensor of 10 elements is padded with two zeros on 4 ranks: `F.pad(flat, (0, 2))`.
 #
-# ### Exercise 2 (20 points)
+# ### Exercise 2 (22 points)
 #
 # `zero_1(weights, optimizer_class, **options)` returns a function `step(gradient)`.
 #
@@ -625,7 +674,7 @@ def zero_1(weights: torch.Tensor, optimizer_class, **options):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "zero_1_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "zero_1_test_values", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("zero_1", "the weights after some steps", part="values", hidden="other lengths, optimizers and ranks"):
 
     def updates(ranks, length, optimizer, options, steps, seed):
@@ -679,7 +728,7 @@ with check("zero_1", "what is sent", part="traffic", hidden="another number of r
     zero_sends(3, 100, 2, seed=2236067981)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "zero_1_test_memory", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "zero_1_test_memory", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("zero_1", "the memory of a rank", part="memory", hidden="another number of ranks"):
 
     def zero_takes(ranks, length, seed=0):
@@ -688,13 +737,19 @@ with check("zero_1", "the memory of a rank", part="memory", hidden="another numb
         served = {"gradient": lambda rank, step: gradients[rank][step], "places": places}
         run = on_cluster(Cluster(ranks), updated_large, zero_1, length, memory=True, served=served)
         change = -0.1 * sum(each.double().sum(0) for each in gradients) / ranks
-        for rank, got in enumerate(run.results):
+        piece = -(-length // ranks)
+        for rank, (got, elements) in enumerate(run.results):
             check.computed([got], [change[places.last[rank]]], f"rank {rank} of {ranks}, {length:,} weights,")
+            check.true(
+                elements <= piece,
+                f"optimizers on rank {rank} of {ranks} have {elements:,} elements, {length:,} weights: expected at most "
+                f"{piece:,}, one piece",
+            )
         whole = 4 * length
         needed = 4 * whole + 14 * whole / ranks
         require_memory(
             run,
-            needed + 4 * whole,
+            needed + 2.5 * whole,
             needed,
             f"{ranks} ranks, {whole / MIB:.0f} MiB of weights, an optimizer with twelve states per element",
             f"states for all elements take {12 * whole / MIB:.0f} MiB, states for a piece {12 * whole / ranks / MIB:.0f} MiB",
@@ -713,6 +768,15 @@ hint(
     "`piece.detach()`, and copy all but the padding into `weights`.",
 )
 show.against_prediction("zero1", 1.0, unit="×", source="an all-reduce is a reduce-scatter and an all-gather (lab 08)")
+with reveal("zero1"):
+    three = {
+        "DDP: all-reduce of gradients": ("reduce-scatter", "all-gather"),
+        "ZeRO-1: update between the two": ("reduce-scatter", "all-gather"),
+        "all-reduce, then gather weights": ("reduce-scatter", "all-gather", "all-gather"),
+    }
+    show.figure(
+        sharding.draw_transfers(three), "what DDP sends, what ZeRO-1 sends, and what a less careful one would send"
+    )
 debrief(
     "zero_1",
     """A ring all-reduce is a reduce-scatter followed by an all-gather. ZeRO-1 does the same two, and puts the update in
@@ -742,7 +806,7 @@ debrief(
 # KiB, so with four layers nothing is saved. With a hundred layers the whole gradients take 25 MiB, the pieces 6.25 MiB, and those
 # three still 768 KiB.
 #
-# ### Exercise 3 (20 points)
+# ### Exercise 3 (22 points)
 #
 # `shard_gradients(model)` registers hooks, and returns a function `finish()`. In each step the test calls `backward()` and
 # then `finish()`.
@@ -838,7 +902,7 @@ with check("shard_gradients", "pieces of the mean gradient", part="values", hidd
     reduces(2, [4, 4, 4], 1, seed=5, data=4123105625)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "shard_gradients_test_overlap", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "shard_gradients_test_overlap", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("shard_gradients", "time and bytes of a step", part="overlap", hidden="other links and numbers of ranks"):
 
     def reduction_takes(ranks, width, layers, latency=LATENCY, bandwidth=BANDWIDTH, data=0):
@@ -898,7 +962,7 @@ with check("shard_gradients", "time and bytes of a step", part="overlap", hidden
     reduction_takes(2, 128, 7, bandwidth=0.1e9, data=2828427127)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "shard_gradients_test_memory", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "shard_gradients_test_memory", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("shard_gradients", "the memory of a rank", part="memory", hidden="another number of ranks"):
 
     def reduction_needs(ranks, width, layers, data=0):
@@ -907,22 +971,31 @@ with check("shard_gradients", "the memory of a rank", part="memory", hidden="ano
         run = on_cluster(Cluster(ranks), reduced_large, shard_gradients, width, layers, memory=True, served=served)
         weights = [turned(layer, width) for layer in range(layers)]
         means = mean_over_ranks([linear_alone(weights, batch_of(rank, 1, width, data)) for rank in range(ranks)])
-        for rank, got in enumerate(run.results):
+        for rank, (got, counts) in enumerate(run.results):
             pieces = {f"{k}.weight": mean.chunk(ranks)[rank][places.last[rank]] for k, mean in enumerate(means)}
             check.computed(got, pieces, f"rank {rank} of {ranks}, {layers} layers of {width} × {width},")
+            most = max(counts[:-1])
+            when = f"when the backward of a layer begins on rank {rank}, and two reduce-scatters may be under way"
+            freed = (
+                ""
+                if most < layers - 1
+                else ": if no gradient is freed during backward, all of them are alive at the end"
+            )
+            check.true(most <= 2, f"{most} whole gradients are alive {when}{freed}")
+            check.equal(counts[-1], 0, what=f"whole gradients that are alive after finish() on rank {rank}")
         each = 4 * width**2
         needed = each * (layers + layers / ranks + 3)
         require_memory(
             run,
-            needed + 15 * MIB,
+            needed + 1.4 * each,
             needed,
             f"{ranks} ranks, {layers} layers of {each / MIB:.0f} MiB: parameters, pieces and gradients under way",
             f"if no gradient is freed during backward, that is {layers * each / MIB:.0f} MiB more",
         )
 
-    reduction_needs(4, 768, 16)
+    reduction_needs(4, 1536, 8)
     ### BEGIN HIDDEN TESTS
-    reduction_needs(3, 768, 18, data=3162277663)
+    reduction_needs(3, 1536, 9, data=3162277663)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -963,7 +1036,7 @@ myth("zero-4")
 # between. The next cell has a linear layer without sharding, which also multiplies by a number. For an incoming gradient
 # `g`, the gradient of `x` is `g @ weight`, and that of the weight is `g.T @ x`.
 #
-# ### Exercise 4 (22 points)
+# ### Exercise 4 (24 points)
 #
 # `sharded_linear(x, piece, out_features)` returns `x @ weight.T`.
 #
@@ -1025,7 +1098,7 @@ class ShardedLinear(torch.autograd.Function):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "sharded_linear_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "sharded_linear_test_values", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("sharded_linear", "outputs and gradients", part="values", hidden="other layers and numbers of ranks"):
 
     def chains(ranks, widths, rows, seed):
@@ -1090,7 +1163,7 @@ with check("sharded_linear", "what is sent", part="traffic", hidden="other layer
     chain_sends(3, [6, 6, 3, 3], seed=3316624791)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "sharded_linear_test_memory", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "sharded_linear_test_memory", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("sharded_linear", "the memory of a rank", part="memory", hidden="another number of ranks"):
 
     def chain_needs(ranks, width, layers, seed=0):
@@ -1101,23 +1174,27 @@ with check("sharded_linear", "the memory of a rank", part="memory", hidden="anot
         weights = [from_codes(whole, width).view(width, width) for whole in wholes]
         alone = [linear_alone(weights, batch_of(rank, 1, width, seed)) for rank in range(ranks)]
         means = mean_over_ranks(alone)
-        for rank, given in enumerate(run.results):
+        for rank, (given, counts) in enumerate(run.results):
             expected = [*alone[rank][:2], *(mean.chunk(ranks)[rank][places.last[rank]] for mean in means)]
             for got, right in zip(given, expected, strict=True):
                 check.computed([got], [right], f"rank {rank} of {ranks}, {layers} layers of {width} × {width},")
+            check.true(
+                not max(counts),
+                f"{max(counts)} whole weights or gradients are alive between two layers on rank {rank}: expected none",
+            )
         each = 4 * width**2
-        needed = each * (2 * layers / ranks + 1.5)
+        needed = each * (2 * layers / ranks + 2)
         require_memory(
             run,
-            needed + 16 * MIB,
+            needed + 1.4 * each,
             needed,
             f"{ranks} ranks, {layers} layers of {each / MIB:.0f} MiB: pieces, their gradients and the layer in use",
             f"if whole weights stay from forward to backward, that is {layers * each / MIB:.0f} MiB more",
         )
 
-    chain_needs(2, 768, 14)
+    chain_needs(2, 1536, 6)
     ### BEGIN HIDDEN TESTS
-    chain_needs(3, 768, 12, seed=3464101616)
+    chain_needs(3, 1536, 6, seed=3464101616)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1128,6 +1205,12 @@ hint(
     "Return one value for each argument of forward: `None` for `out_features`.",
 )
 show.against_prediction("zero3", 1.5, unit="×", source="two all-gathers and a reduce-scatter, against one of each")
+with reveal("zero3"):
+    both = {
+        "DDP: all-reduce of gradients": ("reduce-scatter", "all-gather"),
+        "ZeRO-3: forward, backward, gradient": ("all-gather", "all-gather", "reduce-scatter"),
+    }
+    show.figure(sharding.draw_transfers(both), "what DDP sends and what ZeRO-3 sends")
 from threeloops.training.sharded import bytes_sent
 
 audit(
@@ -1160,7 +1243,7 @@ debrief(
 # 1.0 ms. With it, layer 1 is gathered from 0.2 to 0.4 ms, while layer 0 computes from 0.2 to 0.5 ms, and layer 1
 # computes from 0.5 to 0.8 ms.
 #
-# ### Exercise 5 (14 points)
+# ### Exercise 5 (16 points)
 #
 # `forward_prefetched(pieces, use, x)` runs a model forward and returns its output.
 #
@@ -1211,7 +1294,7 @@ def forward_prefetched(pieces: list[torch.Tensor], use, x: torch.Tensor) -> torc
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "forward_prefetched_test_values", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "forward_prefetched_test_values", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("forward_prefetched", "the output", part="values", hidden="other layers and numbers of ranks"):
 
     def forwards(ranks, widths, seed):
@@ -1292,7 +1375,7 @@ with check("forward_prefetched", "the time, and what is under way", part="time",
     forward_takes(2, [32] * 7, [1e-3] * 6, latency=1e-4, seed=3741657387)
     ### END HIDDEN TESTS
 
-# %% nbgrader={"grade": true, "grade_id": "forward_prefetched_test_memory", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# %% nbgrader={"grade": true, "grade_id": "forward_prefetched_test_memory", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("forward_prefetched", "the memory of a rank", part="memory", hidden="another number of ranks"):
 
     def forward_needs(ranks, width, layers, seed=0):
@@ -1301,21 +1384,27 @@ with check("forward_prefetched", "the memory of a rank", part="memory", hidden="
         run = on_cluster(Cluster(ranks), gathered_large, forward_prefetched, x, layers, memory=True, served=served)
         weights = [from_codes(whole, width).view(width, width) for whole in wholes]
         expected = linear_alone(weights, x[None])[0][0]
-        for rank, got in enumerate(run.results):
+        for rank, (got, counts) in enumerate(run.results):
             check.computed([got], [expected], f"rank {rank} of {ranks}, {layers} layers of {width} × {width},")
+            most = max(counts)
+            check.true(
+                most <= 2,
+                f"{most} whole weights are alive while layer {counts.index(most)} computes on rank {rank}: expected its own, "
+                "and the one that is being gathered",
+            )
         each = 4 * width**2
         needed = each * (layers / ranks + 2)
         require_memory(
             run,
-            needed + 20 * MIB,
+            needed + 1.4 * each,
             needed,
             f"{ranks} ranks, {layers} layers of {each / MIB:.0f} MiB: pieces and two whole weights",
             f"if whole weights stay, that is up to {layers * each / MIB:.0f} MiB more",
         )
 
-    forward_needs(2, 768, 16)
+    forward_needs(2, 1536, 6)
     ### BEGIN HIDDEN TESTS
-    forward_needs(3, 768, 15, seed=3872983347)
+    forward_needs(3, 1536, 6, seed=3872983347)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1341,7 +1430,7 @@ with reveal("ahead"):
     try:
         ahead = Cluster(4).run(prefetched_step, 8)
         show.figure(gantt(ahead, most_arrows=0), "yours: the all-gather of the next layer beside the computation")
-    except RankFailed:
+    except ClusterError:
         print("your timeline appears here when exercise 5 passes")
 
 UNITS = 6
@@ -1398,6 +1487,7 @@ animate(
     seconds=0.9,
     caption="A step of FSDP on 4 ranks: units (what is gathered at once, here a layer) are gathered and freed, one ahead. "
     "The last one stays whole from forward to backward, as in some implementations",
+    still=UNITS + 2,
 )
 debrief(
     "forward_prefetched",
@@ -1417,169 +1507,43 @@ debrief(
 #
 # Stages 1 and 2 send what DDP sends, and hold less. (The price of stage 2 appears with several microbatches per step, as section 3
 # says.) Stage 3 holds the least, and sends 1.5 times as much. Freed memory has a use: a larger batch per GPU, which spreads the
-# communication over more samples. To keep it simple, leave the overlap out. For P parameters in mixed precision on N GPUs with a link of β bytes/s:
+# communication over more samples. To keep it simple, leave the overlap out. For P parameters in mixed precision on N GPUs with
+# a link of β bytes/s:
 #
-# - A GPU's batch is the largest integer number of samples that fits beside its model states (exercise 1).
+# - A GPU's batch is the largest integer number of samples that fits beside its model states.
 # - A step takes batch · seconds per sample + f · (N − 1)/N · 2P/β, where f is 2, and 3 in stage 3.
 # - The rate is N · batch ÷ step.
 #
 # *Worked example.* 20 billion parameters on 16 GPUs of 80 GB, 2 GB and 0.5 s per sample, 25 GB/s. Stage 0 needs 320 GB, and stage 1
 # 95 GB. Stage 2 needs 57.5 GB, which leaves room for 11 samples: 5.5 s + 3 s, or 20.7 samples/s. Stage 3
-# needs 20 GB, and 30 samples take 15 s + 4.5 s: 24.6 samples/s. With 10 billion parameters, stage 2 wins.
+# needs 20 GB, and 30 samples take 15 s + 4.5 s: 24.6 samples/s.
 #
-# ### Exercise 6 (10 points)
-#
-# `choose_stage(parameters, ranks, gpu_bytes, sample_bytes, sample_seconds, bandwidth) -> Plan` returns the
-# `Plan(stage, batch, samples_per_second)` with the highest rate, and of equal ones the lowest stage.
-#
-# - Only stages count in which at least one sample fits. If there is none, it raises a `ValueError` that names `gpu_bytes`
-#   with its value, as in `gpu_bytes = 1000`.
-
-# %% tags=["demo"]
-predict("stage", "The worked example on a link of 1 GB/s instead of 25 GB/s: which stage is best?", options=("2", "3"))
-myth("zero-3")
-
-
-# %% nbgrader={"grade": false, "grade_id": "choose_stage", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def choose_stage(
-    parameters: int, ranks: int, gpu_bytes: int, sample_bytes: int, sample_seconds: float, bandwidth: float
-) -> Plan:
-    """The stage and batch with the highest rate."""
-    ### BEGIN SOLUTION
-    piece, plans = -(-parameters // ranks), []
-    for stage in range(4):
-        elements = [piece if stage >= cut_from else parameters for cut_from in (3, 2, 1)]
-        states = 2 * elements[0] + 2 * elements[1] + 12 * elements[2]
-        batch = (gpu_bytes - states) // sample_bytes
-        transfers = 3 if stage == 3 else 2
-        communication = transfers * (ranks - 1) / ranks * 2 * parameters / bandwidth
-        if batch >= 1:
-            plans.append(Plan(stage, batch, ranks * batch / (batch * sample_seconds + communication)))
-    if not plans:
-        raise ValueError(f"gpu_bytes = {gpu_bytes}: not even one sample fits, in any stage")
-    return max(plans, key=lambda plan: plan.samples_per_second)
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "choose_stage_test_plan", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("choose_stage", "the best plan", part="plan", hidden="other models, GPUs and links"):
-
-    def plans(stage, batch, *given, why=""):
-        got = choose_stage(*given)
-        what = "choose_stage({:,}, {}, {:,}, {:,}, {:g}, {:g})".format(*given) + (f": {why}" if why else "")
-        check.true(type(got).__name__ == "Plan", f"{what} returned {type(got).__name__}: expected a Plan")
-        check.equal(got.stage, stage, what=f"stage of {what}")
-        check.equal(got.batch, batch, what=f"batch of {what}")
-
-    BILLION = 10**9
-    plans(3, 30, 20 * BILLION, 16, 80 * BILLION, 2 * BILLION, 0.5, 25e9, why="the worked example")
-    plans(
-        2,
-        25,
-        10 * BILLION,
-        16,
-        80 * BILLION,
-        2 * BILLION,
-        0.5,
-        25e9,
-        why="a larger batch in stage 3, but 1.5 × traffic",
-    )
-    plans(0, 1, 8, 2, 228, 100, 0.5, 64.0, why="the same batch in all stages, so stage 0")
-    plans(1, 1, 8, 2, 120, 40, 0.5, 64.0, why="in stage 1 one sample fits exactly")
-    plans(3, 14, 10, 4, 62, 1, 0.5, 64.0, why="stage 2 takes exactly all 62 bytes, and leaves none for a sample")
-    plans(0, 4, 4, 1, 128, 16, 0.5, 64.0, why="on one GPU nothing is cut")
-    check.raises(ValueError, choose_stage, 1000, 2, 1000, 10, 0.5, 1e9, names=("gpu_bytes = 1000",))
-    # the states fit, and not one sample does
-    check.raises(ValueError, choose_stage, 8, 2, 100, 60, 0.5, 64.0, names=("gpu_bytes = 100",))
-    check.raises(ValueError, choose_stage, 8, 1, 130, 60, 0.5, 64.0, names=("gpu_bytes = 130",))
-
-    ### BEGIN HIDDEN TESTS
-    def every_plan(count, among, memory, sample, seconds, rate):
-        """Batch and rate of each stage."""
-        part, found = math.ceil(count / among), {}
-        for stage, states in enumerate((16 * count, 4 * count + 12 * part, 2 * count + 14 * part, 16 * part)):
-            room = math.floor((memory - states) / sample)
-            if room > 0:
-                sending = (6 if stage == 3 else 4) * count * (among - 1) / (among * rate)
-                found[stage] = room, among / (seconds + sending / room)
-        return found
-
-    for seed in range(20):
-        rng = check.rng(seed)
-        count, among = int(rng.integers(10**6, 10**8)), int(rng.integers(2, 100))
-        given = (
-            count,
-            among,
-            int(count * rng.uniform(3, 20)),
-            int(count * rng.uniform(0.01, 0.8)),
-            float(rng.uniform(0.01, 1)),
-            float(10 ** rng.uniform(7, 9)),
-        )
-        found = every_plan(*given)
-        if 3 in found and any(math.isclose(found[3][1], found[k][1], rel_tol=1e-9) for k in found if k < 3):
-            continue  # rounding decides
-        if found:
-            best = max(found, key=lambda stage: (round(found[stage][1], 9), -stage))
-            plans(best, found[best][0], *given)
-        else:
-            check.raises(ValueError, choose_stage, *given, names=(f"gpu_bytes = {given[2]}",))
-    ### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "choose_stage_test_rate", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("choose_stage", "the samples per second", part="rate", hidden="other models, GPUs and links"):
-
-    def rate(expected, *given, why="", slips=None):
-        got = choose_stage(*given)
-        what = "samples per second of choose_stage({:,}, {}, {:,}, {:,}, {:g}, {:g})".format(*given)
-        check.true(type(got).__name__ == "Plan", f"choose_stage returned {type(got).__name__}: expected a Plan")
-        per_gpu = math.isclose(got.samples_per_second * given[1], expected, rel_tol=1e-6) and given[1] > 1
-        cause = "this is the rate of one GPU" if per_gpu else ""
-        for reason, value in (slips or {}).items():
-            cause = reason if math.isclose(got.samples_per_second, value, rel_tol=1e-6) else cause
-        check.close(got.samples_per_second, expected, rtol=1e-6, what=what + (f": {why}" if why else ""), hint=cause)
-
-    rate(
-        480 / 19.5,
-        20 * 10**9,
-        16,
-        80 * 10**9,
-        2 * 10**9,
-        0.5,
-        25e9,
-        why="the worked example",
-        slips={"with f = 2 in stage 3": 480 / 18, "without (N − 1)/N": 480 / 19.8},
-    )
-    rate(
-        400 / 14,
-        10**10,
-        16,
-        80 * 10**9,
-        2 * 10**9,
-        0.5,
-        25e9,
-        why="16 · 25 samples in 12.5 + 1.5 s",
-        slips={"without (N − 1)/N": 400 / 14.1},
-    )
-    rate(2 / 0.75, 8, 2, 228, 100, 0.5, 64.0, why="2 samples in 0.5 + 0.25 s")
-    rate(2.0, 4, 1, 128, 16, 0.5, 64.0, why="one GPU sends nothing")
-    ### BEGIN HIDDEN TESTS
-    rate(56 / (7 * 0.25 + 3 * 7 / 8 * 2 * 800 / 1400.0), 800, 8, 3000, 200, 0.25, 1400.0)
-    rate(3 * 4 / (4 * 2.0 + 2 * 2 / 3 * 2 * 90 / 45.0), 90, 3, 600 + 400, 100, 2.0, 45.0)
-    ### END HIDDEN TESTS
+# Predict first, then move the numbers: where does stage 2 win, and when does even stage 3 not fit?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-hint(
-    "choose_stage",
-    "Try all four stages: states, batch, step, rate; skip those with a batch below 1.",
-    "`max` keeps the first of equal plans, so collect them from stage 0 on.",
-)
-
+predict("stage", "The worked example on a link of 1 GB/s instead of 25 GB/s: which stage is best?", options=("2", "3"))
+myth("zero-3")
 slow = {}
 for stage, (batch, factor) in {2: (11, 2), 3: (30, 3)}.items():
     slow[stage] = 16 * batch / (0.5 * batch + factor * 15 / 16 * 2 * 20e9 / 1e9)
 show.against_prediction(
     "stage", str(max(slow, key=slow.get)), source=f"model: {slow[2]:.2f} and {slow[3]:.2f} samples/s in stages 2 and 3"
 )
+with reveal("stage"):
+    explore(
+        sharding.draw_rates,
+        billion_parameters=[20, 7, 10, 13, 70],
+        ranks=[16, 8, 64],
+        gpu_gb=[80, 40, 141],
+        gb_per_second=[25, 1, 5, 450],
+        labels={"gpu_gb": "GB per GPU", "gb_per_second": "link (GB/s)"},
+    )
+    print(
+        "Among stages 0 to 2 the traffic is equal, so the one with the largest batch wins. Between 2 and 3 compare batch ÷ f, "
+        "whatever the link: in the worked example 11/2 against 30/3. Where memory is plentiful the two batches are nearly "
+        "equal, and stage 2 wins. The model leaves out overlap, latencies, and that a larger batch changes the training "
+        "(lab 09). Recomputation (lab 06) makes samples smaller, and is often tried before stage 3."
+    )
 audit(
     "zero-3",
     model_states([70 * 10**9], 8, 3).total / 1e9,
@@ -1588,17 +1552,36 @@ audit(
     "corrected",
     how="70 billion parameters take 1,120 GB with Adam in mixed precision: 140 GB on each of 8 GPUs, so it needs offloading or fewer bytes per parameter. And hundreds of GPUs do not help DDP, since each of them would hold all 1,120 GB",
 )
-debrief(
-    "choose_stage",
-    """Among stages 0 to 2 the traffic is equal, so the one with the largest batch wins. Between 2 and 3 compare batch ÷
-    f, whatever the link: in the worked example 11/2 against 30/3. A slower link only widens the gap. Where memory is
-    plentiful the two batches are nearly equal, and stage 2 wins.
 
-    What the model leaves out: overlap hides part of the communication; a larger batch changes the training (lab 09), so there is
-    a largest useful one; and the latency terms, which grow with N. Recomputation (lab 06) makes samples smaller, and is
-    often tried before stage 3.""",
-    parts=("plan", "rate"),
-)
+# %% [markdown]
+# ## 7 · One model, four ways
+#
+# Your pieces train a model: eight layers of 1 MiB, six steps of Adam in float32 on four ranks. It runs as DDP, with your
+# `zero_1` for each layer, with your `shard_gradients`, and with your `sharded_linear`. Your `state_bytes` predicts what a rank
+# holds, and the operating system says what it took. Exercises that do not pass yet are replaced by the reference.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+if parts := together(*sharding.REFERENCE, library=sharding.REFERENCE):
+    runs = [Cluster(4).run(sharding.loss_of_stage, stage, vars(parts), memory=True) for stage in range(4)]
+    held = [parts.state_bytes(8 * 2**18, 4, stage, False) for stage in range(4)]
+    counted = [(each.parameters, each.gradients, each.optimizer) for each in held]
+    sent = [sum(sent_by_ranks(run)) / sum(sent_by_ranks(runs[0])) for run in runs]
+    losses = [[sum(step) / 4 for step in zip(*run.results, strict=True)] for run in runs]
+    show.table(
+        [
+            (name, *(f"{loss:.6f}" for loss in of))
+            for name, of in zip(("DDP", "stage 1", "stage 2", "stage 3"), losses, strict=True)
+        ],
+        header=("mean loss in step", *range(1, 7)),
+        caption="The same training in all four, up to rounding",
+    )
+    show.figure(
+        sharding.draw_held(counted, [max(run.memory) for run in runs], sent),
+        "model states by state_bytes, the measured peak of a rank, and what it sends, for DDP and the stages of ZeRO",
+    )
+    print(
+        "What a rank takes beyond its states are activations, messages under way, and whole weights or gradients in use."
+    )
 
 # %% [markdown]
 # ## In practice
@@ -1670,7 +1653,7 @@ rows = []
 for how in ("DDP", "fully_shard", "fully_shard, reshard_after_forward=False", "yours"):
     try:
         run = Cluster(4).run(torch_sends, how)
-    except RankFailed:
+    except ClusterError:
         rows.append((how, "not yet", ""))
         continue
     sent = sum(m.size for m in run.messages if m.source == 0 and m.ready >= 1.0)

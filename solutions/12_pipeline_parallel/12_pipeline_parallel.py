@@ -281,7 +281,7 @@ show.figure(plot, "A model of twelve layers in four stages; microbatches wait to
 #
 # - All stages take equally long, and transfers are free. The answer does not depend on how long forward and backward take.
 # - At least one microbatch is needed, even if there is one stage, which never waits.
-# - Rounding must not cost a microbatch: for 4 stages and 0.2 the answer is exactly 12.
+# - A floating-point error must not add a microbatch: for 4 stages and 0.2 the answer is 12, not 13.
 # - A `share` that is not above 0 and below 1 raises a `ValueError` with its value, as in `share = 0`.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -1296,8 +1296,8 @@ with reveal("plan"):
 debrief(
     "choose_plan",
     """There are two ways to make room: more stages, or recomputation. With one sample per microbatch, S samples on N GPUs
-    take (S/N + 1 − 1/p) · `layers` forwards and backwards, plus overhead. So from a few stages on, more of them add
-    little but overhead, while recomputation adds a third to all but the overhead. That is why 32 stages win here. It is
+    take (S/N + 1 − 1/p) · `layers` forwards and backwards, plus overhead. Beyond a few stages, adding more costs
+    little except overhead, while recomputation adds a third to everything except the overhead. That is why 32 stages win here. It is
     the other way round if `overhead` is large (3 ms are enough), or if recomputation makes the pipeline unnecessary and
     each GPU has only one or two samples.
 

@@ -1040,6 +1040,7 @@ hint(
     "The budget does not hold for the first request: test it only if another has joined already.",
 )
 from threeloops.lab.drawings import draw_steps
+from threeloops.lab.drawings.product import batches
 from threeloops.product.batching import CHUNKED, CONTINUOUS, POLICIES, Engine, SimulatedExecutor
 from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.loadgen import measure as measure_replay
@@ -1565,6 +1566,12 @@ with reveal("chunks"):
         round(1e3 * by_budget["chunks, budget 512"].itl.p99, 1),
         unit="ms",
         source="the course's engine in virtual time",
+    )
+    show.figure(
+        batches.draw_budgets(
+            {name.removeprefix("chunks, budget "): (1e3 * m.itl.p99, m.ttft.p99) for name, m in rows_}
+        ),
+        "the P99 of the gaps against the P99 of the TTFT: whole prompts, and chunks with five budgets",
     )
     show.table(
         [

@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: What breaks under load?
-#     minutes: 180
+#     minutes: 195
 #     withholds: [threeloops.product.service, threeloops.product.loadgen, threeloops.product.batching, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -266,11 +266,11 @@ axes.fill_between(clock, answered, came, color=palette.orange, alpha=0.25, lw=0)
 axes.plot(clock, came, color=palette.orange, lw=2)
 axes.plot(clock, answered, color=palette.green, lw=2)
 axes.text(44, 590, "requests that have arrived: 16 per second", color=palette.orange, ha="right", weight="bold")
-axes.text(46, 215, "requests that are answered: 8 per second", color=palette.green, weight="bold", ha="left")
+axes.text(61.5, 110, "requests that are answered: 8 per second", color=palette.green, weight="bold", ha="right")
 axes.annotate("", (50, 640), (50, 320), arrowprops={"arrowstyle": "<->", "color": palette.ink, "lw": 1.4})
 axes.text(51, 440, "they wait", size=11, weight="bold")
 axes.annotate("", (50, 320), (30, 320), arrowprops={"arrowstyle": "<->", "color": palette.ink, "lw": 1.4})
-axes.text(40, 338, "how long? who is still there?", size=10, ha="center")
+axes.text(40, 338, "how long?", size=11, weight="bold", ha="center")
 axes.set(xlim=(0, 62), ylim=(0, 830), xlabel="seconds", ylabel="requests")
 show.figure(
     plot,
@@ -435,7 +435,9 @@ def draw_loop(frame):
 
 
 with reveal("late"):
-    animate(draw_loop, range(1, 29, 1), seconds=0.5, caption="Five requests to the sample server, in steps of 10 ms")
+    animate(
+        draw_loop, range(1, 29), seconds=0.5, caption="Five requests to the sample server, in steps of 10 ms", still=13
+    )
 
 # %% [markdown]
 # Averages hide the tail, the slowest requests, so services report percentiles. A fleet reports them as a *histogram*: for each

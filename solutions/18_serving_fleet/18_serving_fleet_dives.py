@@ -16,8 +16,8 @@
 # %% [markdown]
 # # How many replicas, and when? Deep dives
 #
-# These sections are complete and ungraded, and can be read in any order: which replica gets a request, prefill and
-# decode on separate GPUs, and the files that run a fleet on Kubernetes, on Slurm, and under Prometheus.
+# These sections are complete and ungraded, and can be read in any order: how fast a fleet may shrink, which replica
+# gets a request, prefill and decode on separate GPUs, and the files that run a fleet on Kubernetes, on Slurm, and under Prometheus.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -31,7 +31,7 @@ from importlib.resources import as_file, files
 import numpy as np
 import yaml
 from threeloops.hardware import accelerator
-from threeloops.lab import calibration, predict, progress, reveal, show, term
+from threeloops.lab import calibration, figure, palette, predict, progress, reveal, show, term
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CHUNKED, RooflineCost, StepShape
 from threeloops.product.fleet import (
@@ -55,6 +55,73 @@ def percentile(values, percent):
 
 
 # %% [markdown]
+# ## How many per minute?
+#
+# A window says *whether* a fleet may shrink. A rate says how fast: at most so many replicas may be added or removed per *period*.
+# What was added uses up only what may be added, and what was removed only what may be removed.
+#
+# *Worked example.* Nine replicas run and 3 are wanted. Two may be removed per minute, and one was removed 30 s ago, so one more may go:
+# 8 stay.
+
+
+# %% tags=["demo"]
+def limited(wanted, current, changes, now, period, most_added, most_removed):
+    """How many replicas there are from now on. `changes`: (second, difference)."""
+    recent = [difference for second, difference in changes if now - second < period]
+    added = sum(difference for difference in recent if difference > 0)
+    removed = -sum(difference for difference in recent if difference < 0)
+    if wanted > current:
+        return min(wanted, current + max(0, most_added - added))
+    return max(wanted, current - max(0, most_removed - removed))
+
+
+print(limited(3, 9, [(570, -1)], 600, 60, 4, 2))
+predict(
+    "dip",
+    "Thirty replicas run. For six minutes only 6 are wanted, then 30 again, and a new one loads for 4 minutes. At most two are "
+    "removed per minute. How many of the 30 are still there when demand returns?",
+    unit="replicas",
+)
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+def dip(most_removed):
+    """Ready replicas every 15 s: demand needs 30, from second 120 to 480 only 6."""
+    ready, coming, changes, line = 30, [], [], []
+    for now in range(0, 1200, 15):
+        ready += sum(moment <= now for moment in coming)
+        coming = [moment for moment in coming if moment > now]
+        wanted = 6 if 120 <= now < 480 else 30
+        change = limited(wanted, ready + len(coming), changes, now, 60, 100, most_removed) - ready - len(coming)
+        if change:
+            changes.append((now, change))
+        if change > 0:
+            coming += [now + 240] * change
+        ready += min(0, change)
+        line.append((now, ready))
+    return line
+
+
+with reveal("dip"):
+    slow, fast = dip(2), dip(100)
+    show.against_prediction("dip", dict(slow)[465], unit="replicas", source="virtual time")
+    plot, axes = figure(width=8.5, height=2.8)
+    needed = [6 if 120 <= now < 480 else 30 for now, _ in slow]
+    axes.fill_between([now for now, _ in slow], needed, step="post", color=palette.sky, alpha=0.4, lw=0)
+    axes.text(20, 3, "needed", color=palette.blue, weight="bold")
+    for line, color, words, place in (
+        (slow, palette.green, "two per minute", (500, 19)),
+        (fast, palette.vermillion, "all at once", (500, 8)),
+    ):
+        axes.step([now for now, _ in line], [ready for _, ready in line], where="post", color=color)
+        axes.text(*place, words, color=color, weight="bold")
+    axes.set(xlim=(0, 1190), ylim=(0, 33), xlabel="seconds", ylabel="replicas ready")
+    show.figure(plot, "Ready replicas when demand falls for six minutes, with and without a limit on removals")
+
+# %% [markdown]
+# Without a limit, 24 replicas are missing for the four minutes in which they load again; with it, half of them never left. A window of
+# more than six minutes would have kept all. Kubernetes has both, and takes the stricter.
+#
 # ## Which replica gets the request?
 #
 # A router in front of the replicas may look at three things:

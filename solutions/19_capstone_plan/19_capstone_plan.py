@@ -842,6 +842,7 @@ with check("break_even", "where the two cost the same", part="values", hidden="o
     }
     breaks_even(0.678405631659, worked, 40_000, 4, 4_000, 0.3, 1.3, 0.10, 2.50)
     breaks_even(1.15405251142, {}, 40_000, 2, 4_000, 0.3, 1.3, 0.10, 2.50)
+    breaks_even(4.00793378995, {}, 40_000, 0.5, 4_000, 0.3, 1.3, 0.10, 2.50)
     breaks_even(0.0942219880576, {}, 30_000, 5, 0, 0.2, 1.0, 0.25, 8.00)
     breaks_even(2.28310502283, {}, 60_000, 3, 9_000, 0.0, 1.0, 0.05, 1.50)
     breaks_even(3.92694063927, {}, 5_000, 4, 0, 0.5, 1.5, 0.50, 0.60)
@@ -1054,6 +1055,13 @@ with check("review", "step, days and cost", part="claims", hidden="other claims,
     names_of_claims(
         propose(*seventy, FITS, 2e12, step=0.93, days=0.93, cost=0.93), ["step", "days", "cost"], "each is 7% better"
     )
+    quiet = replace(propose(*seventy, FITS, 2e12), node_mtbf=20 * DAY)
+    names_of_claims(quiet, ["days"], "these nodes fail ten times as often")
+    names_of_claims(
+        propose(*seventy, FITS, 2e12, node_mtbf=5 * DAY),
+        [],
+        "the best interval is that of a job which fails this often",
+    )
     names_of_claims(
         propose(*seventy, FITS, 2e12, step=0.951, days=0.951, cost=0.951),
         ["step", "days", "cost"],
@@ -1065,13 +1073,6 @@ with check("review", "step, days and cost", part="claims", hidden="other claims,
         propose(LLAMA_70B, four, FITS, 2e12, node_mtbf=2 * DAY, days=0.93),
         ["days"],
         "128 nodes of 4 GPUs fail this often",
-    )
-    quiet = replace(propose(*seventy, FITS, 2e12), node_mtbf=20 * DAY)
-    names_of_claims(quiet, ["days"], "these nodes fail ten times as often")
-    names_of_claims(
-        propose(*seventy, FITS, 2e12, node_mtbf=5 * DAY),
-        [],
-        "the best interval is that of a job which fails this often",
     )
     ### BEGIN HIDDEN TESTS
     for seed in range(24):
@@ -1234,6 +1235,7 @@ with check("answer", "what is refused", part="refusals", hidden="other asks"):
 
     refuses(replace(SEVENTY, days=30, budget=1.1e6), SEVENTY_ROWS, 35.31525, 1_133_737)
     refuses(replace(SEVENTY, days=30, budget=1.0e6), SEVENTY_ROWS, None, 1_133_737)
+    refuses(replace(SEVENTY, budget=1.0e6), SEVENTY_ROWS, None, 1_084_884)
     refuses(replace(SEVENTY, days=5), SEVENTY_ROWS, 9.22637, None)
     refuses(replace(SEVENTY, days=5, budget=1e5), SEVENTY_ROWS, None, None)
     refuses(replace(SEVENTY, model=LLAMA_405B, nodes=(1, 2), days=1e4, budget=1e12), [], None, None)
@@ -1375,13 +1377,15 @@ debrief(
 #
 # The 70B run again, now by your functions alone: what to offer, in a layout that stands a slow network, how long it takes, what to reserve
 # for the year and whether to buy, judged by your own review. Then a run is drawn at random, failure by failure, beside your schedule.
+# The robust layout takes five days more than the one that is offered, and misses the 40 days. What do you tell the board?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 if pieces := together("gpu_hours", "schedule", "robust", "reserve", "break_even", "review", "answer"):
     from threeloops.lab.drawings.product.plan import calendar_of, draw_calendar
 
     ask = SEVENTY
-    nodes = pieces.answer(ask).nodes
+    offer = pieces.answer(ask)
+    nodes = offer.nodes
     gpus = nodes * ask.machine.gpus_per_node
     layout = pieces.robust(ask.model, worlds(ask.machine), gpus, ask.batch, ask.sequence)
     step = step_time(ask.model, ask.machine, layout)
@@ -1394,13 +1398,17 @@ if pieces := together("gpu_hours", "schedule", "robust", "reserve", "break_even"
     links = ask.machine.inside.bandwidth
     claims = (ask.node_mtbf, ask.save, ask.recovery, ask.price, links)
     plan = Proposal(ask.model, ask.machine, layout, ask.tokens, *claims, step.seconds, days, cost)
-    hopeful = replace(plan, inside=2 * links, days=work / DAY, cost=hours * ask.price)
+    hopeful = replace(plan, inside=2 * links, days=0.9 * work / DAY)
     mtbf = ask.node_mtbf / nodes
+    fast_days, fast_cost = outcome(ask, nodes, offer.layout, offer.interval)
     drawn = [calendar_of(work, interval, ask.save, ask.recovery, mtbf, seed) for seed in range(200)]
     ends = sorted(spans[-1].end / DAY for spans, _ in drawn)
     show.table(
         [
-            ("offer", f"{nodes} nodes, {gpus} GPUs"),
+            (
+                "offer",
+                f"{nodes} nodes, {gpus} GPUs; {fast_days:.1f} days and {fast_cost / 1e6:.2f} million, as planned",
+            ),
             ("layout for four worlds", f"dp {layout.dp}, pp {layout.pp}, tp {layout.tp}, ZeRO-{layout.zero}"),
             ("GPU-hours by the formula", f"{hours:,.0f}, and {days * 24 * gpus:,.0f} with failures"),
             ("days", f"{days:.2f}, with a save every {interval / 60:.0f} minutes"),
@@ -1412,7 +1420,10 @@ if pieces := together("gpu_hours", "schedule", "robust", "reserve", "break_even"
             ("reserve for the year, with a service on 64 GPUs", f"{pieces.reserve(year, 1.5, ask.price)} GPUs"),
             ("buy above a utilisation of", f"{pieces.break_even(40_000, 4, 4_000, 0.3, 1.3, 0.10, ask.price):.0%}"),
             ("your review of this plan", str(list(pieces.review(plan)))),
-            ("… of one without failures, links counted twice", str(list(pieces.review(hopeful)))),
+            (
+                "… of one that hopes for 10% fewer days than its steps take, links counted twice",
+                str(list(pieces.review(hopeful))),
+            ),
         ],
         header=("70B, 2·10¹² tokens", "by your functions"),
     )

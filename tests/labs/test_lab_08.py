@@ -32,3 +32,9 @@ def test_eight_ranks_with_a_megabyte_each(name, microseconds):
 @pytest.mark.parametrize(("ranks", "tensors"), [(2, 1.0), (8, 1.75), (16, 1.875)])
 def test_a_ring_sends_less_than_two_tensors_per_rank(ranks, tensors):
     assert set(ALL_REDUCES["ring"].cost(2**20, 4, ranks, NETWORK).bytes) == {tensors * 2**22}
+
+
+def test_doubling_sends_more_and_waits_less():
+    doubling, ring = (ALL_REDUCES[name].cost(2**20, 4, 8, NETWORK) for name in ("recursive doubling", "ring"))
+    assert (max(doubling.bytes) / 2**22, max(ring.bytes) / 2**22) == (3.0, 1.75)
+    assert (max(doubling.messages), max(ring.messages)) == (3, 14)

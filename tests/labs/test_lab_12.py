@@ -73,6 +73,11 @@ def test_the_visible_cases_of_exercise_4():
     ]
 
 
+def test_transfers_of_the_visible_case_do_not_wait_for_one_another():
+    timeline = simulate(schedule_of("F0 F1 B0 B1", "F0 F1 B0 B1"), ONE_TWO, 5.0)
+    assert ends(timeline) == [[1, 2, 17, 19], [7, 8, 10, 12]]
+
+
 def test_the_editor_starts_with_a_legal_schedule_and_refuses_what_the_text_suggests():
     rows = [str(gpipe(3, 4)).splitlines()[rank].split(": ")[1] for rank in range(3)]
     check(schedule_of(*rows), complete=False)

@@ -1,8 +1,11 @@
 """Lab 13: the numbers of its prose."""
 
 import hashlib
+import itertools
 import json
 
+import pytest
+from threeloops.lab.disks.syncs import fewest_syncs, with_syncs
 from threeloops.training.checkpoint.crash import check, crash_states, recording
 from threeloops.training.checkpoint.crash.model.operations import Record, Rename
 from threeloops.training.checkpoint.crash.model.states import states_after
@@ -50,3 +53,51 @@ def test_the_worked_example_of_stalls():
         stalls.append(free - begin)
         free += write
     assert stalls == [1.0, 6.0]
+
+
+SAVE = [
+    ("mkdir", "step-2.tmp"),
+    ("create", "step-2.tmp/model"),
+    ("write", "step-2.tmp/model", 700),
+    ("create", "notes"),
+    ("write", "notes", 50),
+    ("rename", "step-2.tmp", "step-2"),
+]
+BEFORE = {"step-1": None, "step-1/model": b"old"}
+
+
+def load_newest(folder):
+    names = sorted(path.name for path in folder.glob("step-*") if path.name[5:].isdigit())
+    return (folder / names[-1] / "model").read_bytes()
+
+
+def test_three_of_the_six_fsyncs_are_needed_and_enough():
+    places = [(0, "."), (2, "step-2.tmp/model"), (2, "step-2.tmp"), (4, "notes"), (5, "step-2"), (5, ".")]
+    sets = [chosen for size in range(7) for chosen in itertools.combinations(places, size)]
+    safe = [chosen for chosen in sets if check(with_syncs(SAVE, BEFORE, chosen), load_newest).ok]
+    assert len(sets) == 64
+    assert safe[0] == ((2, "step-2.tmp/model"), (2, "step-2.tmp"), (5, "."))
+    assert len(safe[1]) == 4 and all({*safe[0]} <= {*chosen} for chosen in safe)
+
+
+def test_the_fewest_fsyncs_of_the_save_and_of_a_pointer():
+    assert sorted(fewest_syncs(SAVE, BEFORE, load_newest)) == [(4, "step-2.tmp"), (4, "step-2.tmp/model"), (5, ".")]
+    operations = [
+        ("mkdir", "step-2"),
+        ("create", "step-2/a"),
+        ("write", "step-2/a", 30),
+        ("create", "latest.tmp"),
+        ("write", "latest.tmp", "step-2"),
+        ("rename", "latest.tmp", "latest"),
+    ]
+
+    def load(folder):
+        return (folder / (folder / "latest").read_text() / "a").read_bytes()
+
+    files = {"step-1": None, "step-1/a": b"old", "latest": b"step-1"}
+    assert len(fewest_syncs(operations, files, load)) == 5
+
+
+def test_an_fsync_of_something_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="there is no 'step-2' after operation 2"):
+        with_syncs(SAVE, BEFORE, [(2, "step-2")])

@@ -7,6 +7,7 @@ import pytest
 from lab_source import execute, load, run_exercise
 from threeloops.hardware import accelerator
 from threeloops.lab.drawings import draw_chunks
+from threeloops.lab.drawings.product.batches import draw_budgets
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CONTINUOUS, Engine, RooflineCost, SimulatedExecutor, StepShape
 from threeloops.product.batching.blocks import BlockManager
@@ -169,6 +170,10 @@ def test_little_s_law_and_the_gap_leave_room_for_long_chats():
 def test_the_picture_of_an_engine_has_a_row_per_request():
     steps = [[("a", 0, 4, True)], [("a", 4, 1, True), ("b", 0, 3, False)], [("b", 3, 2, True)]]
     assert [label.get_text() for label in draw_chunks(["a", "b"], steps).axes[0].get_yticklabels()] == ["a", "b"]
+    assert [t.get_text() for t in draw_budgets({"whole": (48.0, 0.2), "512": (9.0, 0.3)}).axes[0].texts] == [
+        "whole",
+        "512",
+    ]
 
 
 def test_the_latencies_of_the_worked_example():

@@ -86,6 +86,8 @@ def encode(value: Any, buffers: list[Buffer], special: Special, depth: int = 0) 
     kind = type(value)
     if value is None or kind in (bool, str, float):
         return value
+    if kind is np.str_:  # a name out of an array of names
+        return str(value)
     if kind is int:
         return value if -(2**60) < value < 2**60 else {"i": _hex(value)}
 

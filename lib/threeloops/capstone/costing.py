@@ -7,12 +7,13 @@ everything is sums and products in a `Sheet`, so that a spreadsheet can repeat i
 import math
 from dataclasses import dataclass
 
-from threeloops.capstone.plan import CostLine
-from threeloops.capstone.scenario import Item, Prices, Refusal, Scenario, ScenarioError, Serving
+from threeloops.capstone.plan import CostLine, Evidence
+from threeloops.capstone.scenario import Item, Price, Prices, Refusal, Scenario, Serving
 from threeloops.capstone.serving import ServingPart, plan_serving
 from threeloops.capstone.sheet import Sheet
 from threeloops.capstone.training import TrainingPart, plan_training
 from threeloops.hardware.accelerators import accelerator
+from threeloops.training.planning import Transformer, step_error
 
 __all__ = ["Candidate", "candidate", "candidates"]
 
@@ -35,7 +36,7 @@ class Candidate:
     sheet: Sheet
     costs: tuple[CostLine, ...]
     owned: bool
-    """Whether owning hardware is cheaper than renting it, at the scenario's utilisation."""
+    """Whether hardware is bought: if that is allowed, within the budget, and cheaper than renting."""
     refused: Refusal | None
     """Why it is refused: it takes too long, or costs too much."""
 
@@ -50,20 +51,41 @@ class Candidate:
 
 
 def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
-    """Compute one accelerator's candidate. Raises Refusal if nothing can be computed (it does not fit, or no promise
-    can be kept), and ScenarioError if no price of a cloud is known."""
+    """Compute one accelerator's candidate. Raises Refusal if nothing can be computed: it does not fit, no promise can
+    be kept, or no price of a cloud is known."""
+    _cloud_price(prices, name)
     training = plan_training(scenario, name) if scenario.training is not None else None
     serving = plan_serving(scenario, name) if scenario.serving is not None else None
     sheet = Sheet()
-    owned = _price(sheet, scenario, prices, name)
     if training is not None:
         _train(sheet, training)
     if scenario.serving is not None and serving is not None:
         _serve(sheet, scenario.serving, serving)
+    owned = _price(sheet, scenario, prices, name)
+    if training is not None:
+        sheet.derive("cost", *_TRAINING_COSTS)
+    if serving is not None:
+        sheet.derive("cost", *_SERVING_COSTS)
     lines = [(label, key) for label, key in _LINES if key in sheet.rows]
     sheet.derive("cost", ("total_cost", "Total cost", "USD", " + ".join(key for _, key in lines)))
+    if training is not None:
+        _ranges(sheet, [key for _, key in lines])
     costs = tuple(CostLine(label, key, sheet[key]) for label, key in lines)
     return Candidate(name, scenario, training, serving, sheet, costs, owned, _refused(scenario, name, sheet))
+
+
+def _ranges(sheet: Sheet, lines: list[str]) -> None:
+    """Add days and cost at the errors that predicted steps have had."""
+    rest = "".join(f" + {key}" for key in lines if key == "serving_cost")
+    trained = " + ".join(key for key in lines if key != "serving_cost")
+    for word in ("low", "high"):
+        label = {"low": "at least (one published run in ten was faster)", "high": "at most (one in ten was slower)"}[
+            word
+        ]
+        days = (f"training_days_{word}", f"Days of training, {label}", "days", f"training_days * error_{word}")
+        sheet.derive("training", days)
+        cost = (f"total_cost_{word}", f"Total cost, {label}", "USD", f"({trained}) * error_{word}{rest}")
+        sheet.derive("cost", cost)
 
 
 def candidates(scenario: Scenario, prices: Prices) -> dict[str, Candidate | Refusal]:
@@ -99,22 +121,36 @@ def _refused(scenario: Scenario, name: str, sheet: Sheet) -> Refusal | None:
     return None
 
 
-def _price(sheet: Sheet, scenario: Scenario, prices: Prices, name: str) -> bool:
-    """Prices of a GPU-hour, rented and owned, and whether owning is cheaper."""
+def _cloud_price(prices: Prices, name: str) -> Price:
     gpu = accelerator(name).name
     rent = prices.find("cloud", gpu)
     if rent is None:
-        raise ScenarioError(
+        raise Refusal(
+            "price",
             f"no price of item 'cloud' for {gpu!r}: expected USD per GPU-hour; add a [[price]] to a copy of the table "
-            "and give it with --prices"
+            "and give it with --prices",
         )
+    return rent
+
+
+def _price(sheet: Sheet, scenario: Scenario, prices: Prices, name: str) -> bool:
+    """Add the prices of a GPU-hour, rented and owned. Return whether owning is chosen."""
+    gpu = accelerator(name).name
+    rent = _cloud_price(prices, name)
     sheet.put(
         "prices",
         ("cloud_list_price", f"{gpu} in a cloud, list price", rent.value, "USD/h", rent.level, rent.origin),
         ("discount", "Discount of a reservation", scenario.prices.discount, "share", "given", "prices.discount"),
     )
     sheet.derive("prices", ("rent_per_gpu_hour", "A rented GPU-hour", "USD/h", "cloud_list_price * (1 - discount)"))
-    owned = _own(sheet, prices, gpu, scenario) and sheet["own_per_gpu_hour"] < sheet["rent_per_gpu_hour"]
+    priced = _own(sheet, prices, gpu, scenario)
+    budget = scenario.budget.total
+    owned = (
+        priced
+        and scenario.prices.owning
+        and (budget is None or sheet["outlay"] <= budget)
+        and sheet["own_per_gpu_hour"] < sheet["rent_per_gpu_hour"]
+    )
     chosen = "own_per_gpu_hour" if owned else "rent_per_gpu_hour"
     sheet.derive("prices", ("gpu_hour_price", "A GPU-hour of this plan", "USD/h", chosen))
     return owned
@@ -129,6 +165,9 @@ _OWN_PRICES: tuple[tuple[Item, str, str], ...] = (
     ("pue", "pue", "Power of the site per power of its computers (PUE)"),
     ("support", "support_share", "Support and staff, as a share of the purchase"),
 )
+
+_OUTLAY = ("outlay", "To buy all GPUs and their network, at once", "USD",
+           "owned_gpus * (purchase_per_gpu + network_per_gpu)")  # fmt: skip
 
 _OWN_FORMULAS = (
     ("own_capital_per_year", "Written off per GPU and year", "USD/year",
@@ -162,16 +201,21 @@ def _own(sheet: Sheet, prices: Prices, gpu: str, scenario: Scenario) -> bool:
         "prices",
         *((name, label, price.value, price.unit, price.level, price.origin) for price, name, label in own_prices),
         ("life_years", "Over which a purchase is written off", terms.years, "years", "given", "prices.years"),
-        (
-            "owned_utilisation",
-            "Share of its life in which owned hardware has work",
-            terms.utilisation,
-            "share",
-            "given",
-            "prices.utilisation",
-        ),
     )
-    sheet.derive("prices", *_OWN_FORMULAS)
+    owned = {
+        "training_gpu_hours": "gpus + spare_nodes * gpus_per_node",
+        "serving_gpu_hours": "most_replicas * gpus_per_replica",
+    }
+    needed = " + ".join(gpus for hours, gpus in owned.items() if hours in sheet.rows)
+    sheet.derive("prices", ("owned_gpus", "GPUs that would have to be bought", "GPU", needed))
+    label = "Share of its life in which owned hardware has work"
+    if terms.utilisation is None:
+        hours = [name for name in ("training_gpu_hours", "spare_gpu_hours", "serving_gpu_hours") if name in sheet.rows]
+        share = f"({' + '.join(hours)}) / (owned_gpus * life_years * 8760)"
+        sheet.derive("prices", ("owned_utilisation", label, "share", share))
+    else:
+        sheet.put("prices", ("owned_utilisation", label, terms.utilisation, "share", "given", "prices.utilisation"))
+    sheet.derive("prices", _OUTLAY, *_OWN_FORMULAS)
     if sheet["rent_per_gpu_hour"] > sheet["own_energy_per_hour"]:  # otherwise renting is always cheaper
         sheet.derive("prices", _BREAK_EVEN)
     return True
@@ -186,7 +230,10 @@ _TRAINING_FORMULAS = (
     ("training_slack_days", "Days left before the deadline", "days", "deadline_days - training_days"),
     ("training_gpu_hours", "GPU-hours of training", "GPU·h", "gpus * training_hours"),
     ("spare_gpu_hours", "GPU-hours of spare nodes", "GPU·h", "spare_nodes * gpus_per_node * training_hours"),
-)
+    ("written_bytes", "Written by all checkpoints", "bytes",
+     "training_useful_hours * 3600 / checkpoint_interval * checkpoint_bytes"),
+    ("storage_bytes", "Storage for the checkpoints that are kept", "bytes", "kept_checkpoints * checkpoint_bytes"),
+)  # fmt: skip
 _TRAINING_COSTS = (
     ("training_useful_cost", "Useful steps", "USD", "gpus * training_useful_hours * gpu_hour_price"),
     ("training_lost_cost", "Failures and checkpoints", "USD",
@@ -202,24 +249,30 @@ def _train(sheet: Sheet, part: TrainingPart) -> None:
     planner = "threeloops.training.planning"
     goodput = "threeloops.training.elastic.goodput"
     fullest = max(rank.total for rank in part.memory)
-    parameters = part.scenario.model.transformer.parameters
+    model = part.scenario.trained
+    error = step_error(part.gpu.name)
+    residuals = f"{planner}.step_error: {error.runs} published runs on {' and '.join(error.devices)}"
     sheet.put(
         "training",
-        ("parameters", "Parameters", parameters, "", "model", f"{planner}.Transformer"),
+        ("parameters", "Parameters", model.parameters, "", "model", f"{planner}.Transformer"),
+        *_kinds_of_parameters(model, f"{planner}.Transformer"),
         ("tokens", "Tokens to train on", training.tokens, "tokens", "given", "training.tokens"),
         ("batch", "Sequences per step", training.batch, "sequences", "given", "training.batch"),
         ("sequence", "Tokens per sequence", training.sequence, "tokens", "given", "training.sequence"),
-        ("gpus", "GPUs that train", cluster.gpus, "GPU", "given", "cluster.gpus"),
+        ("gpus_there", "GPUs of the cluster", cluster.gpus, "GPU", "given", "cluster.gpus"),
+        ("gpus", "GPUs that train", part.gpus, "GPU", "model", f"{planner}.plans"),
         ("gpus_per_node", "GPUs per node", cluster.gpus_per_node, "GPU", "given", "cluster.gpus_per_node"),
         ("deadline_days", "Deadline", training.deadline_days, "days", "given", "training.deadline_days"),
         (
             "gpu_seconds_per_step",
             "GPU-seconds of a step",
-            part.step.seconds * cluster.gpus,
+            part.step.seconds * part.gpus,
             "GPU·s",
             "model",
             f"{planner}.step_time",
         ),
+        ("error_low", "Published steps by predicted ones, fastest tenth", error.low, "", "model", residuals),
+        ("error_high", "Published steps by predicted ones, slowest tenth", error.high, "", "model", residuals),
         ("mfu", "Model FLOPs utilisation", part.step.mfu, "share", "model", f"{planner}.step_time"),
         ("memory_per_gpu", "Memory of the fullest GPU at its peak", fullest, "bytes", "model", f"{planner}.memory"),
         (
@@ -247,6 +300,22 @@ def _train(sheet: Sheet, part: TrainingPart) -> None:
             f"{goodput}.cluster_mtbf",
         ),
         (
+            "checkpoint_stop",
+            "How long a save stops the job",
+            part.save,
+            "s",
+            "model",
+            "cluster.checkpoint_stop_seconds, or the copy to the host if that takes longer",
+        ),
+        (
+            "kept_checkpoints",
+            "Checkpoints that are kept",
+            cluster.kept_checkpoints,
+            "",
+            "given",
+            "cluster.kept_checkpoints",
+        ),
+        (
             "checkpoint_interval",
             "Work between two checkpoints",
             part.interval,
@@ -258,7 +327,17 @@ def _train(sheet: Sheet, part: TrainingPart) -> None:
         ("spare_nodes", "Spare nodes", part.spares, "nodes", "model", f"{goodput}.spares_needed"),
     )
     sheet.derive("training", *_TRAINING_FORMULAS)
-    sheet.derive("cost", *_TRAINING_COSTS)
+
+
+def _kinds_of_parameters(model: Transformer, source: str) -> list[tuple[str, str, float, str, Evidence, str]]:
+    """Rows for parameters that one token does not use, and for those that are trained alone."""
+    rows: list[tuple[str, str, float, str, Evidence, str]] = []
+    if model.experts:
+        rows.append(("active_parameters", "Parameters that a token uses", model.active_parameters, "", "model", source))
+    if model.adapter_rank:
+        trained = model.layers * model.adapter_parameters
+        rows.append(("trained_parameters", "Parameters that are trained", trained, "", "model", source))
+    return rows
 
 
 _SERVING_FORMULAS = (
@@ -326,4 +405,3 @@ def _serve(sheet: Sheet, serving: Serving, part: ServingPart) -> None:
         ("most_replicas", "Replicas at the busiest time", part.most_replicas, "replicas", "model", f"{fleet}.flow"),
     )
     sheet.derive("serving", *_SERVING_FORMULAS)
-    sheet.derive("cost", *_SERVING_COSTS)

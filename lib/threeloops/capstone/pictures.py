@@ -57,14 +57,15 @@ def _schedule(part: TrainingPart) -> Gantt:
     """The beginning of a step, or all of it if it is short: a few microbatches of a few stages."""
     step = part.step
     plan = part.step.plan
-    model = part.scenario.model.transformer
+    model = part.scenario.trained
     count = min(plan.microbatches, max(_MICROBATCHES, plan.pp))
     if plan.chunks > 1:
         count = max(plan.pp, count - count % plan.pp)
     forward = model.layer_flops(plan.tokens, plan.sequence)
     again = model.recomputed_flops(plan.tokens, plan.sequence, plan.recompute)
-    per_chunk = (step.compute + step.tensor + step.context) / plan.microbatches / plan.chunks
-    share = forward / (3 * forward + again)
+    backward = model.backward_flops(plan.tokens, plan.sequence)
+    per_chunk = (step.compute + step.tensor + step.context + step.expert) / plan.microbatches / plan.chunks
+    share = forward / (forward + backward + again)
     durations = Durations(forward=share * per_chunk, backward=(1 - share) * per_chunk)
     if plan.chunks > 1:
         schedule = interleaved(plan.pp, count, plan.chunks)

@@ -4,6 +4,9 @@
 >>> plan.decision("parallelism").choice, plan["training_days"], plan["total_cost"]
 """
 
+from dataclasses import replace
+from typing import get_args
+
 from threeloops.capstone.costing import Candidate, candidates
 from threeloops.capstone.pictures import figures
 from threeloops.capstone.plan import Decision, Option, Plan
@@ -11,8 +14,10 @@ from threeloops.capstone.scenario import Prices, Refusal, Scenario, read_prices
 from threeloops.capstone.serving import ServingPart
 from threeloops.capstone.training import TrainingPart
 from threeloops.capstone.variations import infeasible, sensitivity
-from threeloops.training.planning import ALLOCATED_SHARE, Machine, StepTime, memory, step_time
+from threeloops.training.elastic.goodput import MEASURED, RSC1_PER_NODE_DAY, cluster_mtbf, failures_per_node_day
+from threeloops.training.planning import ALLOCATED_SHARE, StepTime, memory, step_error, step_time
 from threeloops.training.planning import Plan as Parallelism
+from threeloops.training.planning.model import Recompute
 from threeloops.units import readable_bytes, readable_duration, readable_seconds
 
 __all__ = ["decisions", "make_plan"]
@@ -23,7 +28,7 @@ def make_plan(scenario: Scenario, prices: Prices | None = None) -> Plan:
 
     Raises:
         Infeasible: no accelerator of the scenario can do it; with the smallest changes that would make it feasible.
-        ScenarioError: a price is missing.
+        ScenarioError: no accelerator of the scenario has a price.
     """
     prices = prices or read_prices()
     outcomes = candidates(scenario, prices)
@@ -58,7 +63,7 @@ def _option(name: str, outcome: Candidate | Refusal) -> Option:
     gpus = 0.0
     notes = []
     if outcome.training is not None:
-        gpus += outcome.scenario.cluster.gpus
+        gpus += outcome.training.gpus
         notes.append(_words(outcome.training.step.plan))
     if outcome.serving is not None:
         gpus += outcome.serving.most_replicas * outcome.serving.replica.gpus
@@ -70,10 +75,20 @@ def _option(name: str, outcome: Candidate | Refusal) -> Option:
 
 def _accelerator(best: Candidate, outcomes: dict[str, Candidate | Refusal]) -> Decision:
     others = [outcome for outcome in outcomes.values() if isinstance(outcome, Candidate) and outcome.name != best.name]
-    refused = [f"{name} ({outcome.problem})" for name, outcome in outcomes.items() if isinstance(outcome, Refusal)]
-    reason = f"the cheapest of {len(outcomes)} that does it: {best.total:,.0f} USD"
+    refusals = {name: outcome.problem for name, outcome in outcomes.items() if isinstance(outcome, Refusal)}
+    refused = [f"{name} ({problem})" for name, problem in refusals.items() if problem != "price"]
+    unpriced = [name for name, problem in refusals.items() if problem == "price"]
+    reason = f"the cheapest of {len(outcomes) - len(unpriced)} that does it: {best.total:,.0f} USD"
+    if best.training is not None:
+        low, high = (best.sheet[f"total_cost_{word}"] for word in ("low", "high"))
+        reason += f" ({low:,.0f} to {high:,.0f} at the errors of published runs)"
     reason += f"; not feasible: {', '.join(refused)}" if refused else ""
-    margin = f"the next costs {others[0].total / best.total - 1:.0%} more" if others else "the only one"
+    reason += f"; left out, because no price of a cloud is known: {', '.join(unpriced)}" if unpriced else ""
+    margin = "the only one"
+    if others:
+        dearer = others[0].total / best.total - 1
+        error = _errors(best, others[0])
+        margin = f"the next costs {dearer:.0%} more" + (f": a tie, because the error is {error:.0%}" * (dearer < error))
     return Decision(
         "accelerator", best.name, reason, margin, others[0].name if others else "none", "threeloops.capstone.costing"
     )
@@ -88,70 +103,103 @@ def _parallelism(part: TrainingPart) -> Decision:
         "parallelism",
         _words(plan),
         f"the fastest of {len(part.candidates)} that fit: {readable_seconds(step.seconds)} per step, MFU {step.mfu:.0%}"
-        f"; {_exposed(step)}",
-        f"{other.seconds / step.seconds - 1:.1%} faster" if other else "the only one that fits",
+        f"; {_exposed(step)}{_idle(part)}",
+        _margin(part, other) if other else "the only one that fits",
         _words(other.plan) if other else "none",
         "threeloops.training.planning.plans",
+    )
+
+
+def _errors(one: Candidate, other: Candidate) -> float:
+    """The error of a comparison of two accelerators: the larger spread of published runs around their predictions."""
+    if one.training is None:
+        return 0.0
+    return max(step_error(candidate.name).spread for candidate in (one, other))
+
+
+def _margin(part: TrainingPart, other: StepTime) -> str:
+    faster = other.seconds / part.step.seconds - 1
+    spread = step_error(part.gpu.name).spread
+    tie = f": a tie, because predictions spread by {spread:.0%} around published runs" if faster < spread else ""
+    return f"{faster:.1%} faster{tie}"
+
+
+def _idle(part: TrainingPart) -> str:
+    if not part.idle_gpus:
+        return ""
+    return (
+        f"; {part.idle_gpus} of {part.scenario.cluster.gpus} GPUs stay idle and are not paid for, because no plan with "
+        "more of them is done sooner"
     )
 
 
 def _exposed(step: StepTime) -> str:
     """Name the largest part of the time that is not computation."""
     parts = {"tensor parallelism": step.tensor, "context parallelism": step.context, "the bubble": step.bubble}
-    parts |= {"gradients and parameters": step.data}
+    parts |= {"expert parallelism": step.expert, "gradients and parameters": step.data}
     name = max(parts, key=lambda name: parts[name])
     return f"{parts[name] / step.seconds:.1%} of it waits for {name}" if parts[name] else "nothing in it waits"
 
 
 def _words(plan: Parallelism) -> str:
     axes = [f"{name.upper()} {size}" for name in ("dp", "cp", "pp", "tp") if (size := getattr(plan, name)) > 1]
+    experts = f", EP {plan.ep}" if plan.ep > 1 else ""
     chunks = f", {plan.chunks} chunks per stage" if plan.chunks > 1 else ""
-    return f"{' × '.join(axes) or 'one GPU'}, ZeRO-{plan.zero}{chunks}, recompute {plan.recompute}"
+    loss = f", loss in {plan.loss_chunks} parts" if plan.loss_chunks > 1 else ""
+    return f"{' × '.join(axes) or 'one GPU'}{experts}, ZeRO-{plan.zero}{chunks}, recompute {plan.recompute}{loss}"
 
 
 def _recomputation(part: TrainingPart) -> Decision:
+    """Compare what backward computes again with the other ways, on the same axes."""
     step = part.step
-    model = part.scenario.model.transformer
-    other = next((candidate for candidate in part.candidates if candidate.plan.recompute != step.plan.recompute), None)
+    model = part.scenario.trained
     most = max(rank.total for rank in part.memory)
     usable = ALLOCATED_SHARE * part.machine.memory_bytes
-    runner_up = "none"
-    if other is not None:
-        need = max(rank.total for rank in memory(model, other.plan))
-        runner_up = f"{other.plan.recompute}: {readable_bytes(need)}, {other.seconds / step.seconds - 1:.1%} slower"
+    others = []
+    for name in get_args(Recompute):
+        if name != step.plan.recompute:
+            plan = replace(step.plan, recompute=name)
+            need = max(rank.total for rank in memory(model, plan))
+            slower = step_time(model, part.machine, plan).seconds / step.seconds - 1
+            verdict = f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
+            fits = "" if need <= usable else ", which does not fit"
+            others.append((need > usable, slower, f"{name}: {readable_bytes(need)}{fits}, {verdict}"))
     return Decision(
         "recomputation",
         step.plan.recompute,
         f"the fastest parallelism needs {readable_bytes(most)} with it, and tensors can have {readable_bytes(usable)}",
         f"{readable_bytes(usable - most)} are left",
-        runner_up,
+        min(others)[-1],
         "threeloops.training.planning.memory",
     )
 
 
 def _training_precision(part: TrainingPart) -> Decision:
-    name = "BF16" if "bf16" in part.gpu.rates else "FP16"
-    reason = f"{name} matmuls with float32 masters and gradients"
-    reason += "; needs no loss scaling" if name == "BF16" else f"; {part.gpu.name} has no BF16, so the loss is scaled"
+    half = "BF16" if "bf16" in part.gpu.rates else "FP16"
+    if part.machine.product_flops is not None:
+        slower = step_time(part.scenario.trained, replace(part.machine, product_flops=None), part.step.plan)
+        return Decision(
+            "training precision",
+            "FP8",
+            f"as asked for: the matmuls of layers run in FP8, attention and head in {half}, with float32 masters and "
+            "gradients. The planner has no model of what this does to the loss",
+            f"{slower.seconds / part.step.seconds:.2f} times as fast as {half}",
+            f"{half} matmuls",
+            "threeloops.training.planning.step_time",
+        )
+    reason = f"{half} matmuls with float32 masters and gradients"
+    reason += "; needs no loss scaling" if half == "BF16" else f"; {part.gpu.name} has no BF16, so the loss is scaled"
     if "fp8" not in part.gpu.rates:
-        return Decision("training precision", name, reason, "the only one", "none", "threeloops.hardware.accelerators")
-    gain = part.gpu.rate("fp8") / part.machine.peak_flops
-    machine: Machine = part.machine
-    faster = Machine(
-        machine.gpus_per_node,
-        machine.memory_bytes,
-        gain * machine.flops,
-        gain * machine.peak_flops,
-        machine.inside,
-        machine.between,
-    )
-    best = step_time(part.scenario.model.transformer, faster, part.step.plan).seconds
+        return Decision("training precision", half, reason, "the only one", "none", "threeloops.hardware.accelerators")
+    share = part.machine.flops / part.machine.peak_flops
+    faster = replace(part.machine, product_flops=share * part.gpu.rate("fp8"))
+    best = step_time(part.scenario.trained, faster, part.step.plan).seconds
     return Decision(
         "training precision",
-        name,
+        half,
         f"{reason}. The planner has no model of what FP8 does to the loss, so it is not chosen unasked",
         f"FP8 would make a step at most {part.step.seconds / best:.2f} times as fast",
-        "FP8 matmuls",
+        'FP8 matmuls (training.precision = "fp8")',
         "threeloops.training.planning.step_time",
     )
 
@@ -161,11 +209,15 @@ def _interval(part: TrainingPart) -> Decision:
     size = readable_bytes(part.checkpoint_bytes)
     stop = readable_seconds(part.save)
     later = readable_duration(part.flush)
+    nodes = -(-part.gpus // part.scenario.cluster.gpus_per_node)
+    rates = [*(failures_per_node_day(run) for run in MEASURED), RSC1_PER_NODE_DAY]
+    often, seldom = (readable_duration(cluster_mtbf(86400 / rate, nodes)) for rate in (max(rates), min(rates)))
     return Decision(
         "checkpoint interval",
         f"every {readable_duration(part.interval)}, in the background",
-        f"the job fails every {readable_duration(part.mtbf)}; a save of {size} stops it for {stop} and is on storage "
-        f"{later} later; {part.share:.2%} of the time is useful",
+        f"the job fails every {readable_duration(part.mtbf)} (at the rates of four published clusters: every {often} "
+        f"to {seldom}); a save of {size} stops it for {stop} and is on storage {later} later; {part.share:.2%} of the "
+        "time is useful",
         f"{part.share - share:.2%} of the time",
         f"stop for each save, every {readable_duration(interval)}: {share:.2%} useful",
         "threeloops.training.elastic.goodput.best_interval",
@@ -243,18 +295,29 @@ def _fleet(part: ServingPart) -> Decision:
 def _ownership(best: Candidate) -> Decision:
     sheet = best.sheet
     rent = sheet["rent_per_gpu_hour"]
+    model = "threeloops.capstone.costing"
     if "own_per_gpu_hour" not in sheet.rows:
         reason = f"{rent:.2f} USD per GPU-hour; no price of owning is known"
-        return Decision("rent or own", "rent", reason, "the only one", "none", "threeloops.capstone.costing")
+        return Decision("rent or own", "rent", reason, "the only one", "none", model)
     own = sheet["own_per_gpu_hour"]
     use = sheet["owned_utilisation"]
+    outlay = sheet["outlay"]
     even = f"{sheet['break_even_utilisation']:.0%}" if "break_even_utilisation" in sheet.rows else "no utilisation"
+    reason = (
+        f"buying {sheet['owned_gpus']:.0f} GPUs takes {outlay:,.0f} USD at once; an owned GPU-hour costs {own:,.2f} "
+        f"USD if the hardware has work {100 * use:.2g}% of its life, a rented one {rent:.2f}; owning is cheaper "
+        f"from {even} on"
+    )
+    budget = best.scenario.budget.total
+    if not best.scenario.prices.owning:
+        reason = f"prices.owning = false; {reason}"
+    elif budget is not None and outlay > budget:
+        reason = f"the budget of {budget:,.0f} USD does not pay for the hardware: {reason}"
     return Decision(
         "rent or own",
         "own" if best.owned else "rent",
-        f"an owned GPU-hour costs {own:.2f} USD if the hardware has work {use:.0%} of its life, a rented one {rent:.2f}"
-        f"; owning is cheaper from {even} on",
+        reason,
         f"{abs(rent - own) / max(rent, own):.0%} per GPU-hour",
         "rent" if best.owned else "own",
-        "threeloops.capstone.costing",
+        model,
     )

@@ -3,10 +3,11 @@
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from threeloops.capstone.scenario import Refusal, Scenario
+from threeloops.capstone.scenario import Cluster, Refusal, Scenario
 from threeloops.hardware.accelerators import Accelerator, accelerator
 from threeloops.training.elastic.goodput import (
     best_interval,
@@ -36,7 +37,8 @@ class TrainingPart:
     machine: Machine
     candidates: tuple[StepTime, ...]
     save: float
-    """How long an asynchronous save stops the job: until each GPU's share of the state is in its host's memory."""
+    """How long an asynchronous save stops the job: until each GPU's share of the state is in its host's memory, and at
+    least `cluster.checkpoint_stop_seconds`."""
     flush: float
     """The time from there until the checkpoint is on storage."""
     recovery: float
@@ -62,20 +64,31 @@ class TrainingPart:
     @cached_property
     def memory(self) -> list[Memory]:
         """The memory of each pipeline rank."""
-        return memory(self.scenario.model.transformer, self.step.plan)
+        return memory(self.scenario.trained, self.step.plan)
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that train. More may be there: the planner leaves some idle if that is faster."""
+        return self.step.plan.gpus
+
+    @property
+    def idle_gpus(self) -> int:
+        return self.scenario.cluster.gpus - self.gpus
 
     @property
     def checkpoint_bytes(self) -> float:
-        return checkpoint_bytes(self.scenario.model.transformer)
+        return checkpoint_bytes(self.scenario.trained)
 
 
 def checkpoint_bytes(model: Transformer) -> float:
-    """The masters and optimizer states in float32: the bytes that a run needs to continue, however it was cut."""
-    states = model_states([model.parameters], 1, 0)
+    """The masters and optimizer states of all trained weights in float32: the bytes that a run needs to continue,
+    however it was cut."""
+    trained = model.layers * model.adapter_parameters if model.adapter_rank else model.parameters
+    states = model_states([trained], 1, 0)
     return states.masters + states.optimizer
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=1024)
 def _parallelisms(model: Transformer, machine: Machine, gpus: int, batch: int, sequence: int) -> tuple[StepTime, ...]:
     """`plans`, remembered: a scenario and its variations ask the same again."""
     cut = sequence > _LONGEST_CONTEXT_WITHOUT_CUTTING
@@ -83,31 +96,64 @@ def _parallelisms(model: Transformer, machine: Machine, gpus: int, batch: int, s
 
 
 def plan_training(scenario: Scenario, name: str) -> TrainingPart:
-    """Plan training on the accelerator of this name. Raises Refusal if nothing fits, or failures leave no time to
-    work."""
+    """Plan training on the accelerator of this name, on all GPUs or on the part of them that is done first.
+
+    Raises Refusal if nothing fits, or failures leave no time to work.
+    """
     training = scenario.training
-    cluster = scenario.cluster
     assert training is not None
     gpu = accelerator(name)
     machine = machine_of(scenario, name)
-    model = scenario.model.transformer
-    candidates = _parallelisms(model, machine, cluster.gpus, training.batch, training.sequence)
-    if not candidates:
-        raise Refusal("memory", _why_nothing_fits(scenario, machine, gpu))
-    size = checkpoint_bytes(model)
-    nodes = cluster.nodes
-    copy = size / cluster.gpus / (gpu.host_link_bandwidth or _HOST_COPY)
+    model = scenario.trained
+    best: TrainingPart | None = None
+    refusal: Refusal | None = None
+    for gpus in _sizes(scenario.cluster):
+        fastest = model.step_flops(training.batch, training.sequence) / gpus / (machine.product_flops or machine.flops)
+        if best is not None and fastest >= best.step.seconds / best.share:
+            break
+        if gpus * ALLOCATED_SHARE * machine.memory_bytes < checkpoint_bytes(model):
+            break
+        steps = _parallelisms(model, machine, gpus, training.batch, training.sequence)
+        if not steps:
+            continue
+        try:
+            part = _with_failures(scenario, gpu, machine, steps)
+        except Refusal as error:
+            refusal = refusal or error
+            continue
+        if best is None or part.step.seconds / part.share < best.step.seconds / best.share:
+            best = part
+    if best is None:
+        raise refusal or Refusal("memory", _why_nothing_fits(scenario, machine, gpu))
+    return best
+
+
+def _sizes(cluster: Cluster) -> Iterator[int]:
+    """Numbers of GPUs that can be used: all, then fewer and fewer nodes, then fewer GPUs of one node."""
+    nodes = range(cluster.nodes, 1, -1)
+    yield from (count * cluster.gpus_per_node for count in nodes)
+    yield from range(min(cluster.gpus, cluster.gpus_per_node), 0, -1)
+
+
+def _with_failures(scenario: Scenario, gpu: Accelerator, machine: Machine, steps: tuple[StepTime, ...]) -> TrainingPart:
+    """Choose interval and spares for these parallelisms. Raises Refusal if failures leave no time to work."""
+    cluster = scenario.cluster
+    size = checkpoint_bytes(scenario.trained)
+    gpus = steps[0].plan.gpus
+    nodes = -(-gpus // cluster.gpus_per_node)
+    stop = max(cluster.checkpoint_stop_seconds, size / gpus / (gpu.host_link_bandwidth or _HOST_COPY))
     flush = size / (cluster.storage_gbytes * 1e9)
     recovery = cluster.restart_seconds + flush
     repair = cluster.repair_hours * 3600
     mtbf = cluster_mtbf(cluster.node_mtbf_days * 86400, nodes)
+    shortest = max(cluster.shortest_interval_seconds, steps[0].seconds)
     try:
-        interval = max(best_interval(copy, mtbf), flush, candidates[0].seconds)
-        blocking = best_interval(flush, mtbf)
+        interval = max(best_interval(stop, mtbf), flush, shortest)
+        blocking = max(best_interval(max(stop, flush), mtbf), shortest)
         needed = spares_needed(mtbf, repair)
         shares = {
-            needed: useful_share(interval, copy, recovery, mtbf, flush),
-            0: _or_nothing(interval, copy, recovery + repair, mtbf, flush),
+            needed: useful_share(interval, stop, recovery, mtbf, flush),
+            0: _or_nothing(interval, stop, recovery + repair, mtbf, flush),
         }
     except (OverflowError, ValueError):
         shares = {0: 0.0}
@@ -120,14 +166,14 @@ def plan_training(scenario: Scenario, name: str) -> TrainingPart:
     hours = {spares: (nodes + spares) / max(share, _LEAST_SHARE) for spares, share in shares.items()}
     spares, other = sorted(hours, key=lambda count: hours[count])
     waits = recovery if spares else recovery + repair
-    synchronous = blocking, useful_share(blocking, flush, waits, mtbf)
+    synchronous = blocking, useful_share(blocking, max(stop, flush), waits, mtbf)
     saving = 1 - hours[spares] / hours[other]
     return TrainingPart(
         scenario,
         gpu,
         machine,
-        candidates,
-        copy,
+        steps,
+        stop,
         flush,
         waits,
         mtbf,
@@ -150,22 +196,32 @@ def _or_nothing(*times: float) -> float:
 
 
 def machine_of(scenario: Scenario, name: str) -> Machine:
-    """Nodes of this accelerator with the links of the scenario's cluster."""
+    """Nodes of this accelerator with the links of the scenario's cluster. Raises Refusal if it has no arithmetic of the
+    precision that is asked for."""
     cluster = scenario.cluster
-    return node(name, cluster.link_gbits / 8 * 1e9, cluster.efficiency, cluster.gpus_per_node)
+    try:
+        machine = node(name, cluster.link_gbits / 8 * 1e9, cluster.efficiency, cluster.gpus_per_node)
+    except LookupError as error:
+        raise Refusal("memory", f"{name} cannot be planned: {error}") from None
+    if scenario.training is None or scenario.training.precision != "fp8":
+        return machine
+    gpu = accelerator(name)
+    if "fp8" not in gpu.rates:
+        raise Refusal("memory", f"{gpu.name} has no fp8 arithmetic, and training.precision = 'fp8'")
+    return replace(machine, product_flops=cluster.efficiency * gpu.rate("fp8"))
 
 
 def _why_nothing_fits(scenario: Scenario, machine: Machine, gpu: Accelerator) -> str:
     training = scenario.training
     cluster = scenario.cluster
-    model = scenario.model.transformer
+    model = scenario.trained
     assert training is not None
     endless = replace(machine, memory_bytes=math.inf)
     any_size = _parallelisms(model, endless, cluster.gpus, training.batch, training.sequence)
     if not any_size:
         return (
             f"a batch of {training.batch} sequences of {training.sequence} tokens cannot be divided among "
-            f"{cluster.gpus} GPUs"
+            f"{cluster.gpus} GPUs, and the model does not fit on fewer"
         )
     leanest = min(max(rank.total for rank in memory(model, step.plan)) for step in any_size)
     usable = ALLOCATED_SHARE * machine.memory_bytes

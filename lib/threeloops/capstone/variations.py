@@ -33,19 +33,23 @@ def sensitivity(best: Candidate, prices: Prices, decide: _Decide) -> tuple[Chang
 def _variations(scenario: Scenario, prices: Prices) -> Iterator[tuple[str, Scenario, Prices]]:
     cluster = scenario.cluster
     if scenario.training is not None:
-        yield "bandwidth between nodes halves", changed(scenario, "cluster.link_gbits", cluster.link_gbits / 2), prices
         for word, factor in (("halves", 0.5), ("doubles", 2.0)):
+            link = factor * cluster.link_gbits
+            yield f"bandwidth between nodes {word}", changed(scenario, "cluster.link_gbits", link), prices
             mtbf = factor * cluster.node_mtbf_days
             yield f"time between failures {word}", changed(scenario, "cluster.node_mtbf_days", mtbf), prices
-        efficiency = 0.8 * cluster.efficiency
-        yield "kernels reach 20% less", changed(scenario, "cluster.efficiency", efficiency), prices
+        for word, factor in (("less", 0.8), ("more", 1.2)):
+            efficiency = min(1.0, factor * cluster.efficiency)
+            yield f"kernels reach 20% {word}", changed(scenario, "cluster.efficiency", efficiency), prices
     yield "clouds are 30% dearer", scenario, prices.with_cloud(1.3)
     yield "clouds are 30% cheaper", scenario, prices.with_cloud(0.7)
     if scenario.serving is not None:
-        rate = 2 * scenario.serving.peak_requests_per_second
-        yield "demand doubles", changed(scenario, "serving.peak_requests_per_second", rate), prices
-        reached = 0.8 * scenario.serving.reached
-        yield "the engine reaches 20% less", changed(scenario, "serving.reached", reached), prices
+        for word, factor in (("halves", 0.5), ("doubles", 2.0)):
+            rate = factor * scenario.serving.peak_requests_per_second
+            yield f"demand {word}", changed(scenario, "serving.peak_requests_per_second", rate), prices
+        for word, factor in (("less", 0.8), ("more", 1.2)):
+            reached = min(1.0, factor * scenario.serving.reached)
+            yield f"the engine reaches 20% {word}", changed(scenario, "serving.reached", reached), prices
 
 
 def _change(
@@ -62,7 +66,7 @@ def _change(
     return Change(what, outcome.total, outcome.days, tuple(differ))
 
 
-_MILDEST: tuple[Problem, ...] = ("budget", "deadline", "slo", "tpot", "failures", "memory")
+_MILDEST: tuple[Problem, ...] = ("budget", "deadline", "slo", "tpot", "failures", "memory", "price")
 _KEYS: dict[Problem, tuple[str, ...]] = {
     "budget": ("budget.total", "training.tokens", "serving.days"),
     "deadline": ("cluster.gpus", "training.deadline_days"),
@@ -70,6 +74,7 @@ _KEYS: dict[Problem, tuple[str, ...]] = {
     "tpot": ("serving.tpot_seconds",),
     "failures": ("cluster.node_mtbf_days", "cluster.storage_gbytes"),
     "memory": ("cluster.gpus", "serving.precision"),
+    "price": (),
 }
 """The keys that may be changed to solve each problem."""
 
@@ -94,10 +99,12 @@ _SIMULATED_DOUBLINGS = 6
 
 def infeasible(scenario: Scenario, prices: Prices, outcomes: dict[str, Candidate | Refusal]) -> Infeasible:
     """Return the error for a scenario that no accelerator can do. It describes the closest accelerator, and the changes
-    that would make it feasible."""
+    that would make it feasible. Raises ScenarioError if no accelerator has a price."""
     refusals = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refusal)}
     name = min(refusals, key=lambda name: (_MILDEST.index(refusals[name].problem), refusals[name].excess))
     problem = refusals[name].problem
+    if problem == "price":
+        raise ScenarioError(refusals[name].message)
     proposals = [_proposal(scenario, prices, name, key) for key in _KEYS[problem]]
     return Infeasible(
         problem, refusals[name].message, tuple(proposal for proposal in proposals if proposal is not None)
@@ -189,10 +196,14 @@ def _gpus(scenario: Scenario, name: str, good: Callable[[float], bool]) -> int |
 def _fewest(scenario: Scenario, name: str) -> int:
     """Fewer GPUs cannot do: masters and optimizer states fill them, or all their FLOPs are too few for the deadline."""
     training = scenario.training
-    model = scenario.model.transformer
+    model = scenario.trained
     machine = machine_of(scenario, name)
     assert training is not None
     states = checkpoint_bytes(model) / (ALLOCATED_SHARE * machine.memory_bytes)
     steps = training.tokens / (training.batch * training.sequence)
     work = steps * model.step_flops(training.batch, training.sequence)
-    return max(1, math.floor(states), math.floor(work / machine.flops / (training.deadline_days * 86400)))
+    return max(
+        1,
+        math.floor(states),
+        math.floor(work / (machine.product_flops or machine.flops) / (training.deadline_days * 86400)),
+    )

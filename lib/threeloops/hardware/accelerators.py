@@ -49,9 +49,11 @@ class Accelerator:
 
     `multiprocessors`: SMs, compute units, TensorCores (TPU), NeuronCores or CPU cores. Each has `fp32_lanes` lanes of
     one multiply-add per clock, and `matrix_units` matrix units (tensor cores) of `matrix_fma` 16-bit multiply-adds
-    per clock, accumulated in FP32. `matrix_clock_hz` is set only where matrix work boosts to another clock. `absent`:
-    dtypes that the hardware lacks. `sources` maps a field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to its
-    document and how it was read.
+    per clock, accumulated in FP32. `link_bandwidth` is the sum over all links of a device. `link_topology` says where
+    they lead: "switch" (all of it to any device of the node), "mesh" (a share to each of `link_neighbours`), "pair"
+    (the other card of a bridge), "torus" (two neighbours in each dimension), or None. `matrix_clock_hz` is set only
+    where matrix work boosts to another clock. `absent`: dtypes that the hardware lacks. `sources` maps a
+    field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to its document and how it was read.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Accelerator:
     matrix_fma: int | None = None
     link_name: str | None = None
     link_bandwidth: float | None = None
+    link_topology: str | None = None
+    link_neighbours: int | None = None
     host_link_name: str | None = None
     host_link_bandwidth: float | None = None
     absent: frozenset[str] = frozenset()

@@ -188,6 +188,12 @@ def test_views_and_byte_orders_arrive_as_what_they_mean(value, expected):
     assert same(across(value), expected)
 
 
+def test_a_name_out_of_an_array_of_names_is_text():
+    name = across(np.array(["fetch", "train"])[1])
+    assert type(name) is str
+    assert name == "train"
+
+
 def test_dtypes_and_devices_cross():
     dtypes = [getattr(torch, name) for name in _TORCH]
     assert [across(dtype) for dtype in dtypes] == dtypes

@@ -16,7 +16,7 @@ ALL = accelerators()
 FIELDS = {
     "name", "vendor", "year", "aliases", "memory_bytes", "memory_bandwidth", "rates", "caches", "multiprocessors",
     "clock_hz", "matrix_clock_hz", "fp32_lanes", "matrix_units", "matrix_fma", "link_name", "link_bandwidth",
-    "host_link_name", "host_link_bandwidth",
+    "host_link_name", "host_link_bandwidth", "link_topology", "link_neighbours",
 }  # fmt: skip
 CACHES = {"l1_bytes", "shared_memory_bytes", "shared_memory_per_block_bytes", "l2_bytes", "l3_bytes"}
 
@@ -49,12 +49,22 @@ def test_an_entry_is_complete_and_every_value_names_its_document(name):
         assert cell["source"] in TABLE["documents"], field
         if cell["value"] is None:
             assert cell["note"], f"{field}: nothing is published, and nothing says so"
-        elif field.endswith("_name"):
+        elif field.endswith(("_name", "_topology")):
             assert isinstance(cell["value"], str), field
         else:
             assert isinstance(cell["value"], int) and cell["value"] > 0, field
         assert field in ALL[name].sources
     assert ENTRIES[name]["memory_bytes"]["value"] and ENTRIES[name]["memory_bandwidth"]["value"]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_links_lead_somewhere(name):
+    one = ALL[name]
+    assert one.link_topology in ("switch", "mesh", "pair", "torus", None)
+    assert (one.link_topology is None) == (one.link_bandwidth is None)
+    assert (one.link_neighbours is None) == (one.link_topology in ("switch", None))
+    if one.link_topology == "torus":
+        assert one.link_neighbours == (6 if "3D" in one.link_name else 4)
 
 
 def test_every_document_is_used_and_described():

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from threeloops.hardware.measured import MEASURED_BY, measured
+from threeloops.hardware.measured import MEASURED_BY, host_link_share, link_share, measured
 
 TABLES = files("threeloops.hardware.measured") / "tables"
 MANIFEST = json.loads((TABLES / "manifest.json").read_text())
@@ -62,3 +62,12 @@ def test_a_wrong_question_is_told_what_there_is():
         measured("gemm").where(rows=3)
     with pytest.raises(LookupError, match="gemm: no row has device = 'H800'; there are .*H100 SXM"):
         measured("gemm").where(device="H800")
+
+
+def test_the_share_of_a_link_is_that_of_the_measured_bus_bandwidth():
+    """335 of 450 GB/s on eight H100; an accelerator that was not measured has the median of those that were."""
+    assert link_share("H100 SXM") == pytest.approx(335.5 / 450, rel=0.005)
+    shares = sorted(link_share(name) for name in ("A100 SXM 80GB", "B200", "H100 SXM", "H200 SXM"))
+    assert shares[0] > 0.6 and shares[-1] < 0.8
+    assert link_share("A100 PCIe 80GB") == pytest.approx((shares[1] + shares[2]) / 2)
+    assert host_link_share() * 31.5 == pytest.approx(19.3, rel=0.02)

@@ -115,8 +115,9 @@ def _headline(plan: Plan) -> Table:
 
 
 _HEADLINE = (
-    "gpus", "training_days", "memory_per_gpu", "mfu", "useful_share", "most_replicas", "tpot", "attainment",
-    "cost_per_million_tokens", "gpu_hour_price", "total_cost",
+    "gpus", "training_days", "training_days_low", "training_days_high", "memory_per_gpu", "mfu", "useful_share",
+    "most_replicas", "tpot", "attainment", "cost_per_million_tokens", "gpu_hour_price", "total_cost", "total_cost_low",
+    "total_cost_high", "outlay",
 )  # fmt: skip
 """Names of quantities, in the order in which they are shown."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 __all__ = ["Infeasible", "Problem", "Proposal", "Refusal"]
 
-Problem = Literal["memory", "failures", "deadline", "tpot", "slo", "budget"]
+Problem = Literal["memory", "failures", "deadline", "tpot", "slo", "budget", "price"]
 
 
 class Refusal(Exception):

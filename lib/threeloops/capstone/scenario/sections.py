@@ -4,6 +4,7 @@ The names are those of the TOML file, with the unit if there is one. Strings are
 infinity are refused, by pydantic's strict mode.
 """
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -29,11 +30,14 @@ _PRESETS = {
     "llama-3-405b": LLAMA_405B,
 }
 _SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "vocabulary")
+_SHAPES = ("gated", "tied", "head_dim", "experts", "experts_per_token", "shared_experts")
+_QUANTIZED_BITS = {16: 16.0, 8: 8.0, 4: 4 + 0.127}
+"""Bits per frozen weight; with 4, QLoRA's constants take 0.127 bits more (Dettmers et al. 2023, section 3)."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class Model:
-    """[model]: a `preset`, or all six sizes of a decoder-only transformer with a gated MLP."""
+    """[model]: a `preset`, or all six sizes of a decoder-only transformer, and what is special about it."""
 
     preset: Literal["llama-2-7b", "llama-3-8b", "llama-3-70b", "llama-3-405b"] | None = None
     layers: _Count | None = None
@@ -42,12 +46,23 @@ class Model:
     kv_heads: _Count | None = None
     hidden: _Count | None = None
     vocabulary: _Count | None = None
+    gated: bool | None = None
+    """Whether the MLP has a gate (SwiGLU). Default: true."""
+    tied: bool | None = None
+    """Whether embedding and head are one matrix. Default: false."""
+    head_dim: _Count | None = None
+    """The width of one head. Default: width / heads."""
+    experts: _Count | None = None
+    """The experts that a router chooses from, in each layer; `hidden` is the width of one. Default: one MLP."""
+    experts_per_token: _Count | None = None
+    shared_experts: _Count | None = None
+    """Further experts, of the same width, through which every token passes."""
 
     @model_validator(mode="after")
     def _is_a_transformer(self) -> "Model":
         missing = [name for name in _SIZES if getattr(self, name) is None]
-        if self.preset and len(missing) < len(_SIZES):
-            given = ", ".join(name for name in _SIZES if name not in missing)
+        given = ", ".join(name for name in (*_SIZES, *_SHAPES) if getattr(self, name) is not None)
+        if self.preset and given:
             raise ValueError(f"preset = {self.preset!r} has all sizes: leave out {given}, or the preset")
         if not self.preset and missing:
             raise ValueError(f"{', '.join(missing)} missing: give all six sizes, or preset = {sorted(_PRESETS)}")
@@ -57,12 +72,17 @@ class Model:
     @property
     def transformer(self) -> Transformer:
         """The model as the training planner describes it."""
-        return Transformer(*(getattr(self, name) for name in _SIZES)) if self.preset is None else _PRESETS[self.preset]
+        if self.preset is not None:
+            return _PRESETS[self.preset]
+        shape = {name: value for name in _SHAPES if (value := getattr(self, name)) is not None}
+        return Transformer(*(getattr(self, name) for name in _SIZES), **shape)
 
     def gpt(self, sequence: int) -> GPTConfig:
         """Return the model as the serving models describe it."""
         t = self.transformer
-        return GPTConfig(t.vocabulary, t.layers, t.heads, t.kv_heads, t.width, t.hidden, sequence, t.tied)
+        return GPTConfig(
+            t.vocabulary, t.layers, t.heads, t.kv_heads, t.width, t.hidden, sequence, t.tied, head_dim=t.head_dim
+        )
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -73,6 +93,20 @@ class Training:
     batch: _Count
     sequence: _Count
     deadline_days: _Positive
+    precision: Literal["bf16", "fp8"] = "bf16"
+    """The type of the matmuls with weights. Masters, gradients, attention and head stay as they are."""
+    lora_rank: _Count | None = None
+    """Train adapters of this rank on every matmul, and freeze all other weights (LoRA). Default: train all weights."""
+    base_bits: Literal[16, 8, 4] = 16
+    """Bits of each frozen weight; 4 is QLoRA."""
+
+    @model_validator(mode="after")
+    def _freezes_only_with_adapters(self) -> "Training":
+        if self.base_bits != 16 and self.lora_rank is None:
+            raise ValueError(
+                f"base_bits = {self.base_bits}: only frozen weights can have fewer than 16 bits; give lora_rank too"
+            )
+        return self
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -96,6 +130,13 @@ class Cluster:
     """The time from a failure to the first step, without reading the checkpoint."""
     repair_hours: _Amount = 24.0
     """The time until a failed node is back."""
+    checkpoint_stop_seconds: _Amount = 6.3
+    """How long a save in the background stops the job at least. Default: 7B parameters on 128 GPUs with
+    torch.distributed.checkpoint (PyTorch blog, "Reducing Model Checkpointing Times by Over 10x", 2024)."""
+    shortest_interval_seconds: _Amount = 300.0
+    """Checkpoints are not written more often than this."""
+    kept_checkpoints: _Count = 2
+    """The checkpoints that storage must hold at the same time."""
 
     @model_validator(mode="after")
     def _has_its_accelerators(self) -> "Cluster":
@@ -153,8 +194,10 @@ class Serving:
 class Owning:
     """[prices]: the use of owned hardware, and the terms of the cloud."""
 
-    utilisation: _Share = 0.7
-    """Share of its life in which owned hardware has work, this plan's and other work."""
+    owning: bool = True
+    """Whether hardware may be bought."""
+    utilisation: _Share | None = None
+    """Share of its life in which owned hardware has work, this plan's and other work. Default: this plan's alone."""
     years: _Positive = 4.0
     """The years over which a purchase is written off."""
     discount: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -177,7 +220,22 @@ class Scenario:
     def _asks_for_something(self) -> "Scenario":
         if self.training is None and self.serving is None:
             raise ValueError("neither [training] nor [serving]: add a section for what is to be planned")
+        if self.serving is not None and (self.model.experts or self.model.gated is False):
+            what = "experts" if self.model.experts else "gated = false"
+            raise ValueError(
+                f"[serving] of a model with {what}: the serving model has gated MLPs without experts only; plan the "
+                "training alone, or give the sizes of a dense model"
+            )
         return self
+
+    @property
+    def trained(self) -> Transformer:
+        """The model as it is trained: with adapters, if [training] asks for them."""
+        model = self.model.transformer
+        if self.training is None or self.training.lora_rank is None:
+            return model
+        bits = _QUANTIZED_BITS[self.training.base_bits]
+        return replace(model, adapter_rank=self.training.lora_rank, frozen_bits=bits)
 
     def inputs(self) -> list[tuple[str, Any]]:
         """Every key with its value, defaults included, as a file would name it: ("training.tokens", 2e12)."""

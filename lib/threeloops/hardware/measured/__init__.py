@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from threeloops import import_on_demand
 
 if TYPE_CHECKING:
+    from threeloops.hardware.measured.links import host_link_share, link_share
     from threeloops.hardware.measured.published import MEASURED_BY, Table, measured
 else:
     import_on_demand(__name__)
 
-__all__ = ["MEASURED_BY", "Table", "measured"]
+__all__ = ["MEASURED_BY", "Table", "host_link_share", "link_share", "measured"]

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from threeloops.lab.text.numeric import Numbers, Worst, numbers, worst
 from threeloops.lab.text.plain import (
     MAPPINGS,
@@ -69,6 +71,8 @@ def compare(actual: object, expected: object, tolerance: Tolerance, unit: str = 
 
 def _compare(actual, expected, tolerance: Tolerance, unit: str, where: str) -> Mismatch | None:
     kind = type(expected)
+    if type(actual) is np.str_:  # a name out of an array of names is text
+        actual = str(actual)
     by_element = tolerance.exact and kind in SEQUENCES and type(actual) in SEQUENCES
     if not by_element and (wanted := numbers(expected)) is not None:
         return _compare_numbers(actual, expected, wanted, tolerance, unit, where)

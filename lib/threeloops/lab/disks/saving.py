@@ -36,6 +36,8 @@ class Saving:
 
     def __init__(self, state: dict[str, Tensor], fails: tuple[int, ...]) -> None:
         self.state = state
+        self.attached: list[str] = []
+        """The names of copies that require gradients, so that autograd keeps what they were made of."""
         self.log: list[str] = []
         self.written: dict[int, dict[str, Tensor]] = {}
         self.places: dict[str, set[int]] = {}
@@ -72,26 +74,36 @@ class Saving:
         for step in steps or _STEPS:
             self._gates[step].set()
 
-    def begins(self, step: int) -> None:
+    def begins(self, step: int) -> bool:
+        """Wait until the test lets this write go. Return whether it fails."""
         self.log.append(f"write {step} begins")
         self._gates[step].wait(_LONGEST_WAIT)
         if step in self._fails:
-            raise OSError(f"no space for step {step}")
+            return True
         self._going.add(step)
+        return False
 
-    def ends(self, step: int, tensors: dict[str, Tensor], places: dict[str, int]) -> None:
+    def ends(self, step: int, tensors: dict[str, Tensor], places: dict[str, int], attached: list[str]) -> None:
         self._going.remove(step)  # a write that was not let go has not happened
         self.written[step] = {name: tensor.clone() for name, tensor in tensors.items()}
         for name, place in places.items():
             self.places.setdefault(name, set()).add(place if _holds(place, tensors[name]) else -step)
+        self.attached += [name for name in attached if name not in self.attached]
         self.log.append(f"write {step} ends")
 
 
 @contextmanager
-def saving(saver_class: Callable[..., Any], state: dict[str, Tensor], fails: tuple[int, ...] = ()) -> Iterator[Saving]:
+def saving(
+    saver_class: Callable[..., Any],
+    state: dict[str, Tensor],
+    fails: tuple[int, ...] = (),
+    parameters: tuple[str, ...] = (),
+) -> Iterator[Saving]:
     """Drive a new saver, `saver_class(write)`, with a copy of `state`, in which views of the same tensor stay views.
 
-    `fails` has the steps whose write raises an OSError.
+    Args:
+        fails: the steps whose write raises an OSError, or a RuntimeError if the step is even.
+        parameters: the names of tensors that require gradients when the saver gets them.
     """
     layout, size = _layout_of(state)
     with in_folder({}) as folder:
@@ -102,7 +114,7 @@ def saving(saver_class: Callable[..., Any], state: dict[str, Tensor], fails: tup
         run = Saving(tensors, fails)
         with wall.offered(run.begins, waits=True) as begins, wall.offered(run.ends, waits=True) as ends:
             path = None if wall.connection is None else str(folder.path / "state")
-            run._saver = _made(saver_class, path or tensors, layout, begins, ends)
+            run._saver = _made(saver_class, path or tensors, layout, begins, ends, parameters)
             yield run
 
 
@@ -144,9 +156,10 @@ def _tensors_in(buffer: Any, layout: _Layout) -> dict[str, Tensor]:
 class _Saver:
     """A student's saver and the state that it gets."""
 
-    def __init__(self, saver: Any, state: dict[str, Tensor]) -> None:
+    def __init__(self, saver: Any, state: dict[str, Tensor], parameters: tuple[str, ...]) -> None:
         self.saver = saver
         self.state = state
+        self.parameters = parameters
 
 
 @wall.student_side
@@ -154,8 +167,9 @@ def _made(
     saver_class: Callable[..., Any],
     state: str | dict[str, Tensor],
     layout: _Layout,
-    begins: Callable[..., None],
+    begins: Callable[..., bool],
     ends: Callable[..., None],
+    parameters: tuple[str, ...],
 ) -> _Saver:
     if isinstance(state, str):
         with open(state, "r+b") as file:
@@ -163,16 +177,22 @@ def _made(
     copies = []  # keep all copies, so that a new one never gets an old address
 
     def write(step: int, copy: dict[str, Tensor]) -> None:
-        begins(step)
+        if begins(step):
+            raise (RuntimeError if step % 2 == 0 else OSError)(f"no space for step {step}")
         copies.append(dict(copy))
-        ends(step, dict(copy), {name: tensor.data_ptr() for name, tensor in copy.items()})
+        places = {name: tensor.data_ptr() for name, tensor in copy.items()}
+        attached = [name for name, tensor in copy.items() if tensor.requires_grad]
+        ends(step, {name: tensor.detach() for name, tensor in copy.items()}, places, attached)
 
-    return _Saver(saver_class(write), state)
+    return _Saver(saver_class(write), state, parameters)
 
 
 @wall.student_side
 def _save(saver: _Saver, step: int) -> None:
-    given = dict(saver.state)
+    given = {
+        name: tensor.detach().requires_grad_() if name in saver.parameters else tensor
+        for name, tensor in saver.state.items()
+    }
     saver.saver.save(step, given)
     for name in given:  # a saver that keeps this dictionary will find other tensors in it
         given[name] = torch.zeros(1)

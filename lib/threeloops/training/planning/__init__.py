@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from threeloops import import_on_demand
 
 if TYPE_CHECKING:
+    from threeloops.training.planning.accuracy import StepError, step_error
     from threeloops.training.planning.memory import ALLOCATED_SHARE, Memory, memory
     from threeloops.training.planning.model import Transformer
     from threeloops.training.planning.plan import Machine, Plan
@@ -35,5 +36,6 @@ else:
 
 __all__ = [
     "ALLOCATED_SHARE", "LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "Machine", "Memory", "PUBLISHED", "Plan", "PublishedRun",
-    "StepTime", "Transformer", "a100_node", "h100_node", "memory", "node", "plans", "step_time",
+    "StepError", "StepTime", "Transformer", "a100_node", "h100_node", "memory", "node", "plans", "step_error",
+    "step_time",
 ]  # fmt: skip

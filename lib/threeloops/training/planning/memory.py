@@ -47,17 +47,19 @@ def memory(model: Transformer, plan: Plan) -> list[Memory]:
 def _of_rank(model: Transformer, plan: Plan, rank: int, layers: int) -> Memory:
     last = rank == plan.pp - 1
     ends = model.embedding_parameters * ((rank == 0) + (last and not (model.tied and plan.pp == 1)))
-    parameters = (layers * model.layer_parameters + ends) / plan.tp
-    shards = plan.replicas if plan.zero else 1
-    gathered = 0.0
-    if plan.zero == 3:  # the parameters are the masters; two layers at a time are gathered, and what is no layer stays
-        states = 12 * parameters / shards
-        gathered = 2 * (ends + (min(2, layers) if plan.pp == 1 else layers) * model.layer_parameters) / plan.tp
-    else:
-        states = parameters * (2 + 12 / shards)
-    accumulated = 4 * parameters / (shards if plan.zero >= 2 and not (plan.zero == 3 and plan.pp > 1) else 1)
+    states = gathered = accumulated = 0.0
+    for part in _parts(model, plan, layers, ends):
+        shards = part.replicas if plan.zero else 1
+        whole = part.trained + part.frozen
+        if plan.zero == 3:  # the parameters are the masters; two layers at a time are gathered, and what is no layer
+            share = min(2, layers) / layers if plan.pp == 1 else 1.0
+            states += 12 * part.trained / shards + model.frozen_bits / 8 * part.frozen / shards
+            gathered += 2 * (part.ends + share * (whole - part.ends))
+        else:
+            states += part.trained * (2 + 12 / shards) + model.frozen_bits / 8 * part.frozen
+        accumulated += 4 * part.trained / (1 if plan.accumulates_whole else shards)
     activations = 2 * plan.tokens * layers * model.saved(plan.recompute) / plan.tp
-    loss = _LOSS_BYTES * plan.tokens * model.vocabulary / plan.tp if last else 0.0
+    loss = _LOSS_BYTES * plan.tokens * model.vocabulary / plan.tp / plan.loss_chunks if last else 0.0
     layer = 2 * plan.tokens * (model.saved("none") - model.saved(plan.recompute)) / plan.tp
     return Memory(
         states,
@@ -66,3 +68,25 @@ def _of_rank(model: Transformer, plan: Plan, rank: int, layers: int) -> Memory:
         plan.in_flight(rank) * activations,
         max(loss, layer),
     )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Parameters that one rank holds, before ZeRO divides them among `replicas`."""
+
+    trained: float
+    frozen: float
+    ends: float
+    """Embedding and head among them."""
+    replicas: int
+
+
+def _parts(model: Transformer, plan: Plan, layers: int, ends: float) -> tuple[_Part, _Part]:
+    """The experts of a rank, and all else."""
+    experts = layers * model.expert_parameters / plan.ep / plan.tp
+    dense = layers * (model.layer_parameters - model.expert_parameters) / plan.tp
+    ends /= plan.tp
+    if model.adapter_rank:
+        adapters = layers * model.adapter_parameters / plan.tp
+        return _Part(adapters, dense + ends, ends, plan.replicas), _Part(0.0, experts, 0.0, plan.replicas // plan.ep)
+    return _Part(dense + ends, 0.0, ends, plan.replicas), _Part(experts, 0.0, 0.0, plan.replicas // plan.ep)

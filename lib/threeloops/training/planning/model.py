@@ -14,42 +14,101 @@ torchtitan. "full" keeps only the input of each layer."""
 @dataclass(frozen=True)
 class Transformer:
     """Grouped-query attention and an MLP, gated (SwiGLU) or not, without biases. Embedding and head are two matrices,
-    or one (`tied`)."""
+    or one (`tied`).
+
+    With `experts`, every layer has that many MLPs, and each token passes through `experts_per_token` of them and
+    through `shared_experts` more. Routing is taken as balanced. With `adapter_rank`, only LoRA adapters of this rank
+    are trained, one on every matmul of a layer (Hu et al. 2021), and all other weights are frozen in `frozen_bits`
+    bits (about 4.13 for QLoRA: Dettmers et al. 2023).
+    """
 
     layers: int
     width: int
     heads: int
     kv_heads: int
     hidden: int
+    """The width of the MLP, or of one expert."""
     vocabulary: int
     gated: bool = True
     tied: bool = False
+    head_dim: int = 0
+    """The width of one head; 0 stands for width / heads."""
+    experts: int = 0
+    experts_per_token: int = 0
+    shared_experts: int = 0
+    adapter_rank: int = 0
+    """0: all weights are trained."""
+    frozen_bits: float = 16.0
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "kv_heads", "hidden", "vocabulary"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: expected 1 or more")
-        if self.width % self.heads or self.heads % self.kv_heads:
+        for name in ("head_dim", "experts", "experts_per_token", "shared_experts", "adapter_rank"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} = {getattr(self, name)}: expected 0 or more")
+        if (self.width % self.heads and not self.head_dim) or self.heads % self.kv_heads:
             raise ValueError(
                 f"width = {self.width}, heads = {self.heads}, kv_heads = {self.kv_heads}: expected each to be a "
-                "multiple of the next"
+                "multiple of the next (or give head_dim, if heads do not divide the width)"
             )
+        if not self.experts and (self.experts_per_token or self.shared_experts):
+            raise ValueError(
+                f"experts_per_token = {self.experts_per_token}, shared_experts = {self.shared_experts}: expected 0, "
+                "because there are no experts; give experts"
+            )
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(
+                f"experts_per_token = {self.experts_per_token}: expected 1 to experts = {self.experts}; how many "
+                "experts does the router choose for a token?"
+            )
+        if not 0 < self.frozen_bits <= 32:
+            raise ValueError(f"frozen_bits = {self.frozen_bits}: expected more than 0, and at most 32")
+
+    @property
+    def attention_width(self) -> int:
+        """The width of one token's queries."""
+        return self.heads * (self.head_dim or self.width // self.heads)
 
     @property
     def kv_width(self) -> int:
         """The width of one token's keys, and of its values."""
-        return self.width // self.heads * self.kv_heads
+        return self.attention_width // self.heads * self.kv_heads
+
+    @property
+    def active_hidden(self) -> int:
+        """The width of all MLPs through which one token passes."""
+        return self.hidden * (self.experts_per_token + self.shared_experts if self.experts else 1)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of each matmul of a layer, in the order in which it runs: those of one token."""
+        mlp = ("gate", "up") if self.gated else ("up",)
+        return {
+            "query": (self.width, self.attention_width),
+            "key": (self.width, self.kv_width),
+            "value": (self.width, self.kv_width),
+            "output": (self.attention_width, self.width),
+            **dict.fromkeys(mlp, (self.width, self.active_hidden)),
+            "down": (self.active_hidden, self.width),
+        }
 
     @cached_property
     def matrices(self) -> dict[str, int]:
-        """Weights of each matmul of a layer, in the order in which it runs."""
-        mlp = {"gate": self.hidden, "up": self.hidden} if self.gated else {"up": self.hidden}
-        outputs = {"query": self.width, "key": self.kv_width, "value": self.kv_width, "output": self.width, **mlp}
-        return {name: self.width * size for name, size in outputs.items()} | {"down": self.hidden * self.width}
+        """The weights of each matmul of a layer that one token uses, in the order in which it runs."""
+        return {name: inputs * outputs for name, (inputs, outputs) in self.shapes.items()}
+
+    @property
+    def expert_parameters(self) -> int:
+        """All experts that the router chooses from, in one layer."""
+        return self.experts * (3 if self.gated else 2) * self.width * self.hidden
 
     @cached_property
     def layer_parameters(self) -> int:
-        return sum(self.matrices.values()) + 2 * self.width
+        """All weights of one layer: every expert, the router and both norms."""
+        chosen = self.experts_per_token * (3 if self.gated else 2) * self.width * self.hidden
+        router = self.width * self.experts
+        return sum(self.matrices.values()) - chosen + self.expert_parameters + router + 2 * self.width
 
     @property
     def embedding_parameters(self) -> int:
@@ -58,19 +117,57 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
+        """All parameters, adapters not included."""
         return self.layers * self.layer_parameters + (2 - self.tied) * self.embedding_parameters + self.width
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that one token uses."""
+        idle = self.expert_parameters * (self.experts - self.experts_per_token) // self.experts if self.experts else 0
+        return self.parameters - self.layers * idle
+
+    @property
+    def adapter_parameters(self) -> int:
+        """The trained parameters of one layer's adapters: rank · (inputs + outputs) of each matrix."""
+        mlp = ("gate", "up", "down")
+        whole = sum(sum(shape) for name, shape in self.shapes.items() if name not in mlp)
+        active = sum(sum(shape) for name, shape in self.shapes.items() if name in mlp)
+        if self.experts:
+            one = (3 if self.gated else 2) * (self.width + self.hidden)
+            active = one * (self.experts + self.shared_experts)
+        return self.adapter_rank * (whole + active)
 
     def layer_flops(self, tokens: int, sequence: int) -> float:
         """Forward of one layer; causal attention, which looks at half of the sequence on average."""
-        return tokens * (2 * sum(self.matrices.values()) + 2 * sequence * self.width)
+        return tokens * (2 * sum(self.matrices.values()) + 2 * sequence * self.attention_width + self._adapter_flops)
+
+    def backward_flops(self, tokens: int, sequence: int) -> float:
+        """Backward of one layer, without recomputation: gradients of inputs and weights, or (with adapters) of inputs
+        only."""
+        if not self.adapter_rank:
+            return 2 * self.layer_flops(tokens, sequence)
+        products = 2 * sum(self.matrices.values())
+        return tokens * (products + 2 * (2 * sequence * self.attention_width + self._adapter_flops))
+
+    @property
+    def _adapter_flops(self) -> int:
+        """FLOPs of the adapters in one layer's forward, per token."""
+        return 2 * self.adapter_rank * sum(sum(shape) for shape in self.shapes.values())
 
     def head_flops(self, tokens: int) -> float:
+        """Forward of the head."""
         return 2 * tokens * self.embedding_parameters
+
+    @property
+    def head_passes(self) -> int:
+        """How many times `head_flops` the head needs in forward and backward: 3, or 2 if it is frozen."""
+        return 2 if self.adapter_rank else 3
 
     def step_flops(self, batch: int, sequence: int) -> float:
         """Forward and backward of `batch` sequences, without recomputation."""
         tokens = batch * sequence
-        return 3 * (self.layers * self.layer_flops(tokens, sequence) + self.head_flops(tokens))
+        layer = self.layer_flops(tokens, sequence) + self.backward_flops(tokens, sequence)
+        return self.layers * layer + self.head_passes * self.head_flops(tokens)
 
     def recomputed_flops(self, tokens: int, sequence: int, recompute: Recompute) -> float:
         """Return the part of `layer_flops` that backward repeats."""
@@ -84,12 +181,13 @@ class Transformer:
         Without recomputation, these are the inputs and outputs of both norms, the tensors that attention and the MLP's
         nonlinearity need (the latter is one kernel), and the inputs of the last matmuls of attention and MLP. That is
         32 of the 34 bytes per token and width of Korthikanti et al. 2022 (table 2, attention recomputed). The other two
-        are dropout masks.
+        are dropout masks. With experts, the tokens as sent to each and as returned by each are kept too.
         """
         if recompute == "full":
             return self.width
+        sent = 2 * self.experts_per_token * self.width
         if recompute == "selective":
-            outputs = {"query": self.width, "value": self.kv_width, "down": self.width}
-            outputs |= {"gate": self.hidden} if self.gated else {"up": self.hidden}
-            return self.width + self.width + sum(outputs[name] for name in list(self.matrices)[::2] if name in outputs)
-        return 6 * self.width + 2 * self.kv_width + (3 if self.gated else 2) * self.hidden
+            products = sum(outputs for _, outputs in list(self.shapes.values())[::2])
+            return self.width + self.attention_width + products + sent
+        nonlinear = 3 if self.gated else 2
+        return 4 * self.width + 2 * self.attention_width + 2 * self.kv_width + nonlinear * self.active_hidden + sent

@@ -1,5 +1,6 @@
 """A plan: how a training step is cut, and on which machine it runs."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,16 +25,45 @@ class Machine:
     inside: Link
     between: Link
     """The link between nodes, per GPU and per direction."""
+    neighbours: int = 0
+    """The number of links of a GPU in a mesh without switches, each to a neighbour of its own. `inside` is one of them,
+    and a ring over n GPUs uses n − 1 at once. 0: `inside` leads to every GPU of the node."""
+    bridge: Link | None = None
+    """The link between the two cards of a pair, if pairs have one of their own."""
+    product_flops: float | None = None
+    """Dense FLOP/s of the matmuls with weights, if they run in a smaller type than 16 bits."""
 
     def link(self, ranks: range) -> Link:
         """Return the link of a ring over these ranks. Several ranks of a node use their links to other nodes together,
         like NCCL's channels, and a message passes between nodes once per node."""
         nodes = len({rank // self.gpus_per_node for rank in ranks})
-        if nodes == 1:
-            return self.inside
         per_node = -(-len(ranks) // nodes)
+        if nodes == 1:
+            return self._within(ranks)
         latency = (self.between.latency * nodes + self.inside.latency * (len(ranks) - nodes)) / len(ranks)
-        return Link(latency, min(self.inside.bandwidth, self.between.bandwidth * per_node))
+        own = self._within(ranks[:per_node]).bandwidth if per_node > 1 else math.inf
+        return Link(latency, min(own, self.between.bandwidth * per_node))
+
+    def _within(self, ranks: range) -> Link:
+        """Return the link of a ring inside a node."""
+        if self.bridge is not None and len(ranks) == 2 and ranks.step == 1:
+            return self.bridge
+        lanes = max(1, min(len(ranks) - 1, self.neighbours))
+        return Link(self.inside.latency, self.inside.bandwidth * lanes)
+
+    def exchange(self, ranks: range, size: float) -> float:
+        """Return the seconds of an all-to-all in which each of these ranks sends `size` bytes, its own part included.
+
+        Each GPU sends to other nodes through its own link, and to its node's GPUs at the same time.
+        """
+        if len(ranks) == 1:
+            return 0.0
+        nodes = len({rank // self.gpus_per_node for rank in ranks})
+        per_node = -(-len(ranks) // nodes)
+        near = self._within(ranks[:per_node])
+        inside = near.latency + (per_node - 1) / len(ranks) * size / near.bandwidth if per_node > 1 else 0.0
+        outside = self.between.latency + (1 - 1 / nodes) * size / self.between.bandwidth if nodes > 1 else 0.0
+        return max(inside, outside)
 
 
 @dataclass(frozen=True)
@@ -41,9 +71,11 @@ class Plan:
     """The lengths of the axes, and the settings of one step.
 
     `batch` counts sequences of all ranks. Gradients are reduced and accumulated in float32. Stages of ZeRO work over dp
-    and cp together: stage 1 shards masters and optimizer states, 2 also the gradients, 3 also the parameters (FSDP). In
-    a pipeline FSDP gathers a rank's parameters once per step, and scatters its gradients once, as torch's schedules do.
-    Tensor parallelism includes sequence parallelism, and cuts head and loss along the vocabulary.
+    and cp together: stage 1 shards masters and optimizer states, 2 also the gradients, 3 also the parameters (FSDP).
+    Stages 2 and 3 reduce gradients after the backward of each microbatch (DeepSpeed, FSDP). In a pipeline, torch's
+    schedules gather a rank's parameters once per step and scatter its gradients once, so gradients stay whole until
+    then, for stages 2 and 3 as for stage 1. Tensor parallelism includes sequence parallelism, and cuts head and loss
+    along the vocabulary. Expert parallelism divides the experts among `ep` of the ranks over dp and cp.
     """
 
     batch: int
@@ -58,9 +90,12 @@ class Plan:
     """Model chunks per rank: 1 is 1F1B, more is interleaved 1F1B."""
     zero: Literal[0, 1, 2, 3] = 1
     recompute: Recompute = "none"
+    ep: int = 1
+    loss_chunks: int = 1
+    """Parts in which head and loss are computed, one after the other, so that logits take less memory."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "sequence", "dp", "cp", "pp", "tp", "microbatch", "chunks"):
+        for name in ("batch", "sequence", "dp", "cp", "pp", "tp", "microbatch", "chunks", "ep", "loss_chunks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: expected 1 or more")
         if self.batch % (self.dp * self.microbatch):
@@ -69,6 +104,8 @@ class Plan:
             )
         if self.sequence % (self.cp * self.tp):
             raise ValueError(f"sequence = {self.sequence}: expected a multiple of cp · tp = {self.cp} · {self.tp}")
+        if self.replicas % self.ep:
+            raise ValueError(f"ep = {self.ep}: expected a divisor of dp · cp = {self.replicas}")
         if self.chunks > 1 and (self.pp == 1 or self.microbatches % self.pp):
             raise ValueError(
                 f"{self.chunks} chunks with pp = {self.pp} and {self.microbatches} microbatches: the interleaved "
@@ -84,12 +121,15 @@ class Plan:
 
     @property
     def groups(self) -> dict[str, range]:
-        """The first group of ranks along each axis of `mesh`, and of the replicas over dp and cp."""
+        """The first group of ranks along each axis of `mesh`, of the replicas over dp and cp, of those that share the
+        experts, and of those that have the same ones."""
         inner = self.tp * self.replicas
         return {
             "tp": range(self.tp),
             "cp": range(0, self.tp * self.cp, self.tp),
             "replicas": range(0, inner, self.tp),
+            "ep": range(0, self.tp * self.ep, self.tp),
+            "expert replicas": range(0, inner, self.tp * self.ep),
             "pp": range(0, inner * self.pp, inner),
         }
 
@@ -111,6 +151,11 @@ class Plan:
         """Ranks with the same part of the model, over which ZeRO shards."""
         return self.dp * self.cp
 
+    @property
+    def accumulates_whole(self) -> bool:
+        """Whether a rank keeps whole gradients between microbatches: without ZeRO-2 or 3, or in a pipeline."""
+        return self.zero < 2 or self.pp > 1
+
     def layers(self, model: Transformer) -> list[int]:
         """Layers of each pipeline rank. First and last get no more than others, for they have embedding and head.
 
@@ -121,6 +166,8 @@ class Plan:
             raise ValueError(f"pp · chunks = {self.pp} · {self.chunks}: expected at most {model.layers}, one per layer")
         if model.kv_heads % self.tp:
             raise ValueError(f"tp = {self.tp}: expected a divisor of {model.kv_heads} heads of keys and values")
+        if max(1, model.experts) % self.ep:
+            raise ValueError(f"ep = {self.ep}: expected a divisor of experts = {model.experts}")
         base, extra = divmod(model.layers, self.pp)
         order = [*range(1, self.pp - 1), 0, self.pp - 1]
         return [base + (rank in order[:extra]) for rank in range(self.pp)]

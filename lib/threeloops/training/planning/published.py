@@ -13,39 +13,65 @@
 from dataclasses import dataclass
 
 from threeloops.hardware.accelerators import accelerator
+from threeloops.hardware.measured import host_link_share, link_share
 from threeloops.training.collectives import Link
 from threeloops.training.planning.model import Transformer
 from threeloops.training.planning.plan import Machine, Plan
 
 __all__ = ["LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "PUBLISHED", "PublishedRun", "a100_node", "h100_node", "node"]
 
+_A100 = "A100 SXM 80GB"
+_H100 = "H100 SXM"
 _NVLINK = 3.4e-6
 _NETWORK = 14e-6  # seconds that NCCL 2.23 assumes for a hop of a ring (src/graph/tuning.cc)
 
 
 def h100_node(efficiency: float = 0.6) -> Machine:
     """8 H100 SXM, 400 Gb/s per GPU to other nodes. Kernels reach `efficiency` of the peak."""
-    return node("H100 SXM", 50e9, efficiency)
+    return node(_H100, 50e9, efficiency)
 
 
 def a100_node(efficiency: float = 0.6) -> Machine:
     """8 A100 SXM of 80 GB, 200 Gb/s per GPU to other nodes."""
-    return node("A100 SXM 80GB", 25e9, efficiency)
+    return node(_A100, 25e9, efficiency)
 
 
 def node(name: str, between: float, efficiency: float = 0.6, gpus: int = 8) -> Machine:
     """Return nodes of `gpus` accelerators of this name, each with `between` bytes/s per direction to other nodes.
 
-    16-bit arithmetic is BF16, or FP16 if the hardware lacks BF16. Accelerators without a link of their own use their
-    host's. Raises LookupError if the accelerator has neither type, or if no link is known.
+    16-bit arithmetic is BF16, or FP16 if the hardware lacks BF16. NVLink and PCIe have the share of the data sheet's
+    bandwidth that NCCL reaches (`hardware.measured.link_share`). Other links have all of it, because no measurement of
+    theirs is in the tables. In a mesh, `inside` is the link to one neighbour. In a torus it is a ring along one
+    dimension. Cards with a bridge, and those without links, use the host's links for more than two. Raises LookupError
+    if the accelerator has neither type, or if no link is known.
     """
     gpu = accelerator(name)
     peak = gpu.rates.get("bf16") or gpu.rate("fp16")
-    bandwidth = gpu.link_bandwidth or gpu.host_link_bandwidth
-    if bandwidth is None:
+    own = gpu.link_bandwidth or 0.0
+    bridge = None
+    neighbours = 0
+    if own and gpu.link_topology == "switch":
+        bandwidth = link_share(gpu.name) * own
+    elif own and gpu.link_topology == "mesh":
+        neighbours = gpu.link_neighbours or 1
+        bandwidth = own / neighbours
+    elif own and gpu.link_topology == "torus":
+        bandwidth = 2 * own / (gpu.link_neighbours or 2)
+    elif gpu.host_link_bandwidth is None:
         raise LookupError(f"{gpu.name}: no bandwidth of a link to its neighbours is known; leave it out")
-    inside = Link(_NVLINK, bandwidth)
-    return Machine(gpus, gpu.memory_bytes, efficiency * peak, peak, inside, Link(_NETWORK, between))
+    else:
+        bandwidth = host_link_share() * gpu.host_link_bandwidth
+        bridge = Link(_NVLINK, link_share(gpu.name) * own) if own else None
+    return Machine(
+        gpus,
+        gpu.memory_bytes,
+        efficiency * peak,
+        peak,
+        Link(_NVLINK, bandwidth),
+        Link(_NETWORK, between),
+        neighbours,
+        bridge,
+    )
 
 
 @dataclass(frozen=True)
@@ -62,6 +88,11 @@ class PublishedRun:
     memory_gib: float | None = None
     unlike: str = ""
     """A property of the run that the planner does not model."""
+
+    @property
+    def device(self) -> str:
+        """The accelerator, by its name in the hardware table."""
+        return _A100 if self.machine.peak_flops == accelerator(_A100).rate("bf16") else _H100
 
 
 LLAMA_8B = Transformer(32, 4096, 32, 8, 14336, 128256)

@@ -12,6 +12,9 @@ from threeloops.training.planning.time import StepTime, step_time
 
 __all__ = ["plans"]
 
+_LOSS_CHUNKS = 8
+"""Parts of the loss, if the logits of a whole microbatch do not fit (as in torchtitan and Liger)."""
+
 
 def plans(
     model: Transformer,
@@ -36,20 +39,25 @@ def plans(
     Args:
         batch, sequence: sequences per step of all GPUs, and tokens of each.
         context: whether sequences may be cut.
-        zero, recompute, chunks: the values to choose from. Stage 3 of ZeRO is not tried in a pipeline.
+        zero, recompute, chunks: the values to choose from. In a pipeline, stages 2 and 3 of ZeRO keep whole gradients
+            and need no less memory than stage 1, so only the lowest of the given stages from 1 on is tried.
     """
     if gpus < 1 or not 0 < memory_share <= 1:
         raise ValueError(f"gpus = {gpus}, memory_share = {memory_share}: expected 1 or more, and a share above 0")
     feasible = []
+    limit = memory_share * machine.memory_bytes
     for dp, cp, pp, tp in _meshes(model, machine, gpus, batch, sequence, context):
-        for stage, again, many in product(zero, recompute, chunks):
-            if pp == 1 and many > 1 or pp > 1 and (stage == 3 or many > 1 and batch // dp % pp):
+        ways = _divisors(math.gcd(model.experts, dp * cp)) if model.experts else (1,)
+        for stage, again, many, ep in product(zero, recompute, chunks, ways):
+            if pp == 1 and many > 1 or pp > 1 and (stage > max(1, min(zero)) or many > 1 and batch // dp % pp):
                 continue
             if pp * many > model.layers:
                 continue
-            plan = Plan(batch, sequence, dp, cp, pp, tp, 1, many, stage, again)
-            if max(usage.total for usage in memory(model, plan)) <= memory_share * machine.memory_bytes:
-                feasible.append(step_time(model, machine, plan))
+            for loss_chunks in (1, _LOSS_CHUNKS):
+                plan = Plan(batch, sequence, dp, cp, pp, tp, 1, many, stage, again, ep, loss_chunks)
+                if max(usage.total for usage in memory(model, plan)) <= limit:
+                    feasible.append(step_time(model, machine, plan))
+                    break
     return sorted(feasible, key=lambda step: step.seconds)
 
 

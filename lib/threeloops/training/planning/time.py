@@ -27,10 +27,12 @@ class StepTime:
     model_flops: float
     """FLOPs of all GPUs, without recomputation."""
     peak_flops: float
+    expert: float = 0.0
+    """All-to-alls of expert parallelism."""
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.tensor + self.context + self.bubble + self.data
+        return self.compute + self.tensor + self.context + self.expert + self.bubble + self.data
 
     @property
     def tokens_per_gpu(self) -> float:
@@ -49,46 +51,86 @@ class StepTime:
 
 
 def step_time(model: Transformer, machine: Machine, plan: Plan) -> StepTime:
-    """Predict a step's time. The slowest pipeline rank sets the pace of all microbatches. Collectives of tensor and
-    context parallelism are exposed. Transfers between stages are hidden except for the first microbatch. Those of data
-    parallelism are hidden behind the layers that compute meanwhile. The optimizer's own time is left out."""
+    """Predict a step's time. The slowest pipeline rank sets the pace of all microbatches. Collectives of tensor,
+    context and expert parallelism are exposed. Transfers between stages are hidden except for the first microbatch.
+    Those of data parallelism are hidden behind the layers that compute meanwhile. The optimizer's own time is left
+    out."""
     m = plan.microbatches
-    tokens = plan.tokens
     layers = plan.layers(model)
+    deep = max(layers)
     links = {axis: machine.link(ranks) for axis, ranks in plan.groups.items()}
-    forward = model.layer_flops(tokens, plan.sequence) / plan.tp / machine.flops
-    again = model.recomputed_flops(tokens, plan.sequence, plan.recompute) / plan.tp / machine.flops
-    head = model.head_flops(tokens) / plan.tp / machine.flops
-    stream = 2 * tokens * model.width  # bytes of the activations between layers
-    tensor = 8 * _ring(stream, plan.tp, links["tp"])  # per layer: two gathers and two scatters, each way
+    forward, backward, again, head = _computation(model, machine, plan)
+    stream = 2 * plan.tokens * model.width  # bytes of the activations between layers
+    repeated = plan.recompute == "full"  # backward repeats the collectives of forward too
+    # Per layer: two gathers and two scatters, each way.
+    tensor = (12 if repeated else 8) * _ring(stream, plan.tp, links["tp"])
     keys = 2 * 2 * plan.microbatch * plan.sequence * model.kv_width / plan.tp
-    context = 2 * _ring(keys, plan.cp, links["cp"])
+    context = (3 if repeated else 2) * _ring(keys, plan.cp, links["cp"])
+    # Per layer: tokens go to their experts and come back, each way.
+    sent = stream * model.experts_per_token / plan.tp
+    expert = (6 if repeated else 4) * machine.exchange(plan.groups["ep"], sent)
 
     def of_stage(rank: int, count: int) -> float:
-        return count * (3 * forward + again) + 3 * head * (rank == plan.pp - 1)
+        return count * (forward + backward + again) + model.head_passes * head * (rank == plan.pp - 1)
 
     compute = max(of_stage(rank, count) for rank, count in enumerate(layers))
-    per_microbatch = compute + max(layers) * (tensor + context)
+    per_microbatch = compute + deep * (tensor + context + expert)
     transfer = links["pp"].seconds(stream // plan.tp) if plan.pp > 1 else 0.0
     bubble = (plan.pp - 1) * (per_microbatch / plan.chunks + 2 * transfer * plan.chunks)
-    parameters = (max(layers) * model.layer_parameters + model.embedding_parameters) / plan.tp
-    gather, scatter = (_ring(size * parameters, plan.replicas, links["replicas"]) for size in (2, 4))
-    ahead = max(layers) * (forward + tensor / 2)
+    gather, scatter = _gradients(model, plan, links, deep)
+    ahead = deep * (forward + (tensor + expert) / (3 if repeated else 2))
     behind = per_microbatch - ahead
     if plan.zero == 3 and plan.pp == 1:  # gathered for each pass of each microbatch, scattered after each backward
-        data = m * (max(0.0, gather - ahead) + max(0.0, gather + scatter - behind)) + (gather + scatter) / max(layers)
+        data = m * (max(0.0, gather - ahead) + max(0.0, gather + scatter - behind)) + (gather + scatter) / deep
     else:
-        data = max(0.0, gather - ahead) + max(0.0, scatter - behind) + scatter / max(layers)
+        scatters = 1 if plan.accumulates_whole else m
+        data = max(0.0, gather - ahead) + scatters * max(0.0, scatter - behind) + scatter / deep
     return StepTime(
         m * compute,
-        m * max(layers) * tensor,
-        m * max(layers) * context,
+        m * deep * tensor,
+        m * deep * context,
         bubble,
         data,
         plan,
         model.step_flops(plan.batch, plan.sequence),
         machine.peak_flops,
+        m * deep * expert,
     )
+
+
+def _computation(model: Transformer, machine: Machine, plan: Plan) -> tuple[float, float, float, float]:
+    """Seconds that one microbatch computes on one rank: forward, backward and recomputation of a layer, and the
+    forward of the head, which stays in 16 bits."""
+    tokens = plan.tokens
+    parallel = plan.tp * machine.flops
+    forward = model.layer_flops(tokens, plan.sequence) / parallel
+    backward = model.backward_flops(tokens, plan.sequence) / parallel
+    again = model.recomputed_flops(tokens, plan.sequence, plan.recompute) / parallel
+    head = model.head_flops(tokens) / parallel
+    if machine.product_flops is None:
+        return forward, backward, again, head
+    products = 2 * tokens * sum(model.matrices.values())
+    saved = products / parallel * (1 - machine.flops / machine.product_flops)
+    passes = 1 if model.adapter_rank else 2
+    repeated = {"none": 0.0, "full": 1.0, "selective": again * parallel / products}[plan.recompute]
+    return forward - saved, backward - passes * saved, again - repeated * saved, head
+
+
+def _gradients(model: Transformer, plan: Plan, links: dict[str, Link], deep: int) -> tuple[float, float]:
+    """Seconds to gather the 16-bit parameters of a rank from its replicas, and to scatter float32 gradients."""
+    experts = deep * model.expert_parameters / plan.ep / plan.tp
+    dense = (deep * (model.layer_parameters - model.expert_parameters) + model.embedding_parameters) / plan.tp
+    near = (plan.replicas, links["replicas"])
+    far = (plan.replicas // plan.ep, links["expert replicas"])
+    if model.adapter_rank:
+        adapters = deep * model.adapter_parameters / plan.tp
+        if plan.zero < 3:  # only what was trained has changed
+            return _ring(2 * adapters, *near), _ring(4 * adapters, *near)
+        width = model.frozen_bits / 8
+        gather = _ring(width * dense + 2 * adapters, *near) + _ring(width * experts, *far)
+        return gather, _ring(4 * adapters, *near)
+    gather, scatter = (_ring(size * dense, *near) + _ring(size * experts, *far) for size in (2, 4))
+    return gather, scatter
 
 
 def _ring(size: float, ranks: int, link: Link) -> float:

@@ -1,7 +1,5 @@
 """A plan's documents as other programs read them: LibreOffice opens, converts and recalculates, poppler reads pages."""
 
-from dataclasses import replace
-
 import openpyxl
 import pytest
 from hand_made_plan import hand_made_plan
@@ -10,8 +8,8 @@ from threeloops.capstone import make_plan, read_prices, read_scenario
 from threeloops.capstone.documents import write
 
 PRICE, GPUS = 5.25, 48
-CHEAPER = {"purchase": 0.8, "electricity": 0.5}
-"""Owning is what the example does, so a lower price of it changes no decision."""
+CHEAPER = 0.8
+"""The example rents, so a lower price of clouds changes no decision."""
 
 
 def edited(path, target, **cells):
@@ -42,8 +40,7 @@ def office(tmp_path_factory):
 @pytest.fixture(scope="module")
 def example():
     scenario = read_scenario("7b_finetuning")
-    rows = (replace(row, value=row.value * CHEAPER.get(row.item, 1.0)) for row in read_prices().price)
-    return make_plan(scenario), make_plan(scenario, replace(read_prices(), price=tuple(rows)))
+    return make_plan(scenario), make_plan(scenario, read_prices().with_cloud(CHEAPER))
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +49,13 @@ def recalculated(office, example, tmp_path_factory):
     folder = tmp_path_factory.mktemp("workbooks")
     (hand_made,) = write(hand_made_plan(), folder / "hand made", ["xlsx"])
     (real,) = write(example[0], folder / "real", ["xlsx"])
-    prices = {"purchase_per_gpu": CHEAPER["purchase"], "electricity_price": CHEAPER["electricity"]}
     files = (
         hand_made.rename(folder / "hand_made.xlsx"),
         edited(folder / "hand_made.xlsx", folder / "hand_made_edited.xlsx", h100_=PRICE, gpus=GPUS),
         real.rename(folder / "real.xlsx"),
-        edited(folder / "real.xlsx", folder / "real_edited.xlsx", **{k: f * example[0][k] for k, f in prices.items()}),
+        edited(
+            folder / "real.xlsx", folder / "real_edited.xlsx", cloud_list_price=CHEAPER * example[0]["cloud_list_price"]
+        ),
     )
     (folder / "out").mkdir()
     return folder, office.convert("xlsx", folder / "out", *files)

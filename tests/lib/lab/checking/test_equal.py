@@ -52,6 +52,7 @@ class Phase(enum.IntEnum):
         (b"ab", b"ab"),
         (True, True),
         (np.bool_(True), True),
+        (np.array(["fetch", "train"])[1], "train"),
         ({"a": [1, (2, "x")]}, {"a": [1, (2, "x")]}),
         (collections.OrderedDict(a=1), {"a": 1}),
         ({1, 2}, {2, 1}),

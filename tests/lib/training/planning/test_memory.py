@@ -70,3 +70,36 @@ def test_the_whole_is_the_sum_of_its_parts():
     (found,) = memory(LLAMA_8B, Plan(16, 8192, dp=8, microbatch=2, zero=3, recompute="selective"))
     assert found.total == found.states + found.gradients + found.gathered + found.activations + found.working
     assert found.activations == 32 * 2 * 16384 * 31744
+
+
+@pytest.mark.parametrize(("stage", "pp", "shards"), [(1, 1, 1), (2, 1, 4), (3, 1, 4), (2, 2, 1), (3, 2, 1)])
+def test_accumulated_gradients_are_sharded_only_if_each_microbatch_scatters_them(stage, pp, shards):
+    found = of(Plan(16, 64, dp=4, pp=pp, zero=stage))
+    ends = 48 * 64 * (2 if pp == 1 else 1)
+    assert found[0].gradients == 4 * (8 // pp * MODEL.layer_parameters + ends) / shards
+
+
+def test_experts_are_sharded_over_the_ranks_that_have_the_same_ones():
+    """14 bytes per parameter without ZeRO. With ZeRO-1, 2 and a share of 12: 1/dp, and ep/dp for experts."""
+    model = Transformer(2, 64, 8, 4, 96, 48, experts=4, experts_per_token=2)
+    experts = 2 * 4 * 3 * 64 * 96
+    dense = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 64 * 4 + 2 * 64) + 2 * 48 * 64
+    assert model.parameters == experts + dense + 64
+    (whole,) = of(Plan(8, 64, dp=8, ep=4, zero=0), model)
+    assert whole.states == 14 * (experts / 4 + dense)
+    (sharded,) = of(Plan(8, 64, dp=8, ep=4, zero=1), model)
+    assert sharded.states == pytest.approx((2 + 12 / 2) * experts / 4 + (2 + 12 / 8) * dense)
+
+
+def test_frozen_weights_have_no_gradients_and_no_optimizer():
+    model = Transformer(2, 64, 8, 4, 96, 48, adapter_rank=4, frozen_bits=4)
+    adapters = 2 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 96))
+    frozen = 2 * model.layer_parameters + 2 * 48 * 64
+    (usage,) = of(Plan(4, 64, zero=0), model)
+    assert usage.states == frozen / 2 + 14 * adapters
+    assert usage.gradients == 4 * adapters
+
+
+def test_the_loss_in_parts_needs_a_part_of_the_logits():
+    whole, parts = (of(Plan(2, 4096, recompute="none", loss_chunks=n))[0].working for n in (1, 8))
+    assert whole == 12 * 4096 * 48 and parts == whole / 8

@@ -65,6 +65,32 @@ def test_published_models_have_their_published_sizes():
             assert abs(run.model.parameters / 1e9 - billions) < 0.12
 
 
+def test_sizes_of_models_with_experts_and_free_heads():
+    """Mixtral 8x7B: 46.7 billion parameters, of which a token uses 12.9 (Jiang et al. 2024). Qwen3-32B has 64 heads of
+    128 beside a width of 5,120, and 32.8 billion parameters (Qwen3 technical report, table 1; its model card)."""
+    mixtral = Transformer(32, 4096, 32, 8, 14336, 32000, experts=8, experts_per_token=2)
+    assert round(mixtral.parameters / 1e9, 1) == 46.7 and round(mixtral.active_parameters / 1e9, 1) == 12.9
+    qwen = Transformer(64, 5120, 64, 8, 25600, 151936, head_dim=128)
+    assert round(qwen.parameters / 1e9, 1) == 32.8
+    assert LLAMA_8B.active_parameters == LLAMA_8B.parameters
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"experts": 8}, "experts_per_token = 0: expected 1 to experts = 8"),
+        ({"experts_per_token": 2}, "there are no experts"),
+        ({"experts": 2, "experts_per_token": 3}, "expected 1 to experts = 2"),
+        ({"adapter_rank": -1}, "adapter_rank = -1"),
+        ({"adapter_rank": 8, "frozen_bits": 0.0}, "frozen_bits = 0.0"),
+        ({"heads": 7, "kv_heads": 7}, "give head_dim"),
+    ],
+)
+def test_impossible_sizes_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Transformer(**{"layers": 1, "width": 64, "heads": 8, "kv_heads": 8, "hidden": 1, "vocabulary": 1} | wrong)
+
+
 def test_what_backward_needs_per_token():
     """Megatron's 34 bytes per token and width are 32 and two dropout masks; a gated MLP of a hand-counted layer."""
     plain = Transformer(1, 64, 8, 8, 256, 1, gated=False)

@@ -68,8 +68,9 @@ def test_the_first_microbatch_waits_for_each_transfer():
     assert slow.bubble - free.bubble == pytest.approx(3 * 2 * 0.5)
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2])
-def test_gradients_are_hidden_behind_the_last_backward_but_for_the_last_layer(zero):
+@pytest.mark.parametrize(("zero", "scatters"), [(0, 1), (1, 1), (2, 2)])
+def test_gradients_are_hidden_behind_the_last_backward_but_for_the_last_layer(zero, scatters):
+    """ZeRO-2 scatters after the backward of each of the two microbatches."""
     link = Link(0.0, 1e5)
     machine = replace(MACHINE, inside=link)
     step = step_time(MODEL, machine, Plan(4, 16, dp=2, zero=zero))
@@ -78,7 +79,7 @@ def test_gradients_are_hidden_behind_the_last_backward_but_for_the_last_layer(ze
     forward = 8 * MODEL.layer_flops(16, 16) / 1e9
     backward = 2 * forward + 3 * MODEL.head_flops(16) / 1e9
     assert scatter > backward and gather > forward
-    assert step.data == pytest.approx(scatter - backward + gather - forward + scatter / 8)
+    assert step.data == pytest.approx(scatters * (scatter - backward) + gather - forward + scatter / 8)
     fast = step_time(MODEL, replace(MACHINE, inside=Link(0.0, 1e12)), Plan(4, 16, dp=2, zero=zero))
     assert fast.data == pytest.approx(parameters * 4 / 2 / 1e12 / 8)
 
@@ -123,3 +124,54 @@ def test_one_gpu_waits_for_nobody():
     step = step_time(MODEL, replace(MACHINE, inside=Link(1.0, 1.0), between=Link(1.0, 1.0)), Plan(3, 16))
     assert (step.tensor, step.context, step.bubble, step.data) == (0, 0, 0, 0)
     assert step.mfu == pytest.approx(0.5)
+
+
+def test_full_recomputation_repeats_the_collectives_of_forward():
+    machine = replace(MACHINE, inside=Link(1e-3, 1e6))
+    none, full = (step_time(MODEL, machine, Plan(2, 16, tp=4, cp=2, recompute=what)) for what in ("none", "full"))
+    assert full.tensor == pytest.approx(1.5 * none.tensor)
+    assert full.context == pytest.approx(1.5 * none.context) or none.context == 0
+
+
+def test_tokens_travel_to_their_experts_and_back_in_both_passes():
+    """On nodes of two, half of what each of four ranks sends crosses the network, and a quarter stays in the node."""
+    model = replace(MODEL, experts=4, experts_per_token=2)
+    machine = replace(MACHINE, gpus_per_node=2, inside=Link(0.0, 1e6), between=Link(0.0, 1e5))
+    sent = 2 * 2 * 16 * 64  # bytes: each token twice
+    step = step_time(model, machine, Plan(8, 16, dp=4, ep=4))
+    assert step.expert == pytest.approx(2 * 8 * 4 * sent / 2 / 1e5)
+    assert step_time(model, machine, Plan(8, 16, dp=4, ep=1)).expert == 0
+    near = step_time(model, machine, Plan(8, 16, dp=4, ep=2))
+    assert near.expert == pytest.approx(2 * 8 * 4 * sent / 2 / 1e6)
+
+
+def test_frozen_weights_save_a_third_of_the_products_and_all_but_the_adapters_traffic():
+    model = replace(MODEL, adapter_rank=1)
+    tokens, sequence = 16, 16
+    products = 2 * tokens * sum(model.matrices.values())
+    attention = 2 * tokens * sequence * model.width
+    adapters = 2 * tokens * model.adapter_parameters
+    assert model.layer_flops(tokens, sequence) == products + attention + adapters
+    assert model.backward_flops(tokens, sequence) == products + 2 * (attention + adapters)
+    step = step_time(model, replace(MACHINE, inside=Link(0.0, 1e8)), Plan(2, 16, dp=2))
+    assert step.data == pytest.approx(8 * model.adapter_parameters * 4 / 2 / 1e8 / 8)
+
+
+def test_smaller_types_speed_up_the_products_of_layers_only():
+    fast = replace(MACHINE, product_flops=2 * MACHINE.flops)
+    slow, quick = (step_time(MODEL, machine, Plan(2, 16)).compute for machine in (MACHINE, fast))
+    products = 2 * 16 * sum(MODEL.matrices.values()) / MACHINE.flops
+    assert slow - quick == pytest.approx(2 * 8 * 3 * products / 2)
+
+
+@pytest.mark.parametrize(("ranks", "lanes"), [(range(2), 1), (range(4), 3), (range(8), 7), (range(0, 8, 4), 1)])
+def test_a_ring_in_a_mesh_has_the_links_to_all_its_ranks(ranks, lanes):
+    machine = replace(MACHINE, inside=Link(1e-6, 64e9), neighbours=7)
+    assert machine.link(ranks) == Link(1e-6, lanes * 64e9)
+
+
+def test_a_bridge_joins_two_cards_and_no_more():
+    bridge = Link(1e-6, 200e9)
+    machine = replace(MACHINE, inside=Link(2e-6, 20e9), bridge=bridge)
+    assert machine.link(range(2)) == bridge
+    assert machine.link(range(4)) == machine.link(range(0, 4, 2)) == machine.inside

@@ -133,7 +133,7 @@ def draw_number_line(shape: Any, value: float) -> "Figure":
     error = f"relative error {abs(nearest - value) / value:.2g}" if np.isfinite(nearest) else "too large"
     axes.set_title(f"{shape.name}: {value:.9g} becomes {nearest:.9g}, {error}", fontsize=11)
     marked = numbers[codes % 4 == 0]
-    axes.set_xticks(marked, [f"{number:.7g}" for number in marked])
+    axes.set_xticks(marked, [f"{number:.9g}" for number in marked])  # 9 digits tell float32 numbers apart
     margin = (numbers[-1] - numbers[0]) / 15
     axes.set(xlim=(numbers[0] - margin, numbers[-1] + margin), ylim=(0, 2.15), yticks=[])
     axes.set_xlabel("each line is a number of the format; the tall ones have even codes")

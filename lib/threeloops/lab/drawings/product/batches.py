@@ -1,6 +1,6 @@
 """Serving in virtual time: which requests each step computes, and which request holds which block of the cache."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -15,7 +15,7 @@ from threeloops.units import time_unit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BlockMap", "block_maps", "draw_block_map", "draw_chunks", "draw_steps"]
+__all__ = ["BlockMap", "block_maps", "draw_block_map", "draw_budgets", "draw_chunks", "draw_steps"]
 
 _COLORS = {"waiting": palette.grey, "prefill": palette.sky, "decode": palette.orange, "preempted": palette.vermillion}
 _OWNERS = (palette.sky, palette.orange, palette.green, palette.yellow, palette.purple, palette.blue, palette.vermillion)
@@ -81,8 +81,30 @@ def draw_chunks(names: Sequence[str], steps: Sequence[Sequence[tuple[str, int, i
         for place, chunks in enumerate(steps)
     ]
     run = SimpleNamespace(start=0.0, steps=made, requests=[SimpleNamespace(id=name, arrival=0.0) for name in names])
-    fig = draw_steps(cast(Replay, run), "your engine, a step drawn as a millisecond")
+    fig = draw_steps(cast(Replay, run), "")
     fig.axes[0].set_xlabel("step")
+    fig.axes[0].set_title(f"your engine: {len(steps)} steps")
+    return fig
+
+
+def draw_budgets(measured: Mapping[str, tuple[float, float]]) -> "Figure":
+    """Draw what each way to compute prompts costs: the P99 of the gaps against the P99 of the time to first token.
+
+    `measured` maps names to (gap in ms, time to first token in s).
+    """
+    fig, axes = figure(width=8.5, height=3.4)
+    places = list(measured.values())
+    axes.plot([gap for gap, _ in places[1:]], [ttft for _, ttft in places[1:]], color=palette.blue, lw=1.2)
+    for number, (name, (gap, ttft)) in enumerate(measured.items()):
+        axes.plot([gap], [ttft], "s" if number == 0 else "o", color=palette.vermillion if number == 0 else palette.blue)
+        axes.annotate(name, (gap, ttft), (7, 5), textcoords="offset points", size=10)
+    axes.set(
+        xlabel="P99 of the gaps between tokens (ms)",
+        ylabel="P99 of the TTFT (s)",
+        xlim=(0, 1.3 * max(gap for gap, _ in places)),
+        ylim=(0, 1.15 * max(ttft for _, ttft in places)),
+    )
+    axes.set_title("Each point is a budget in tokens: lower left is better", size=10)
     return fig
 
 

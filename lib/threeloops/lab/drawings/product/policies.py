@@ -12,8 +12,8 @@ from typing import Any
 
 __all__ = ["PolicyDay", "run_policies"]
 
-TICK = 15
-TOKENS = 240
+_TICK = 15
+_TOKENS = 240
 """Tokens of an answer: 6 s in a seat, at 40 tokens/s."""
 
 
@@ -70,7 +70,7 @@ def run_policies(
     wanted: list[tuple[int, int]] = []
     peak = max(range(len(rates)), key=lambda tick: rates[tick])
     for tick, rate in enumerate(rates):
-        now = tick * TICK
+        now = tick * _TICK
         while starting and starting[0] <= now:
             starting.popleft()
             ready += 1
@@ -99,14 +99,14 @@ def _flow(day: PolicyDay, service: Any, tick: int, rate: float, inside: float, r
     seats = ready * service.seats
     answered = 0.0
     for _ in range(5):
-        gone = TICK / 5 * min(inside, seats) / service.hold
-        inside += TICK / 5 * rate - gone
+        gone = _TICK / 5 * min(inside, seats) / service.hold
+        inside += _TICK / 5 * rate - gone
         answered += gone
     waiting = max(0.0, inside - seats)
-    day.moments.append(_Moment(tick * TICK, rate, ready, starting, waiting))
+    day.moments.append(_Moment(tick * _TICK, rate, ready, starting, waiting))
     day.requests += rate
     day.late += rate * (waiting * service.hold / seats > service.wait)
-    day.attempts.append((f"tick {tick}", round(answered * TOKENS), True))
+    day.attempts.append((f"tick {tick}", round(answered * _TOKENS), True))
     return inside
 
 
@@ -115,7 +115,7 @@ def _retried(pieces: Any, lost: Callable[[int], Any], victims: int, rng: random.
     budget = 10.0
     before = day.retried
     for number in range(victims):
-        streamed = 0 if number % 4 == 0 else rng.randrange(1, TOKENS)
+        streamed = 0 if number % 4 == 0 else rng.randrange(1, _TOKENS)
         day.attempts.append((f"broken {number}", streamed, False))
         if pieces.retry_delay(lost(streamed), 1, budget, rng.random()) is None:
             day.lost += 1

@@ -7,7 +7,7 @@ import asyncio
 import math
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,13 @@ from threeloops.simulation.event_loop import now, run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Load", "Served", "draw_served", "serve"]
+__all__ = ["Served", "draw_served", "serve"]
 
-SECONDS = 20
-DRAIN = 18.0
-DEADLINE = 0.5
-PATIENCE = 1.0
-BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, math.inf)
+_SECONDS = 20
+_DRAIN = 18.0
+_DEADLINE = 0.5
+_PATIENCE = 1.0
+_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, math.inf)
 _COLORS = {
     "answered": palette.green,
     "429: over its own limit": palette.sky,
@@ -34,8 +34,8 @@ _COLORS = {
 
 
 @dataclass(frozen=True)
-class Load:
-    """What the service measures of itself, with the fields of lab 17's `Load`."""
+class _Load:
+    """The service's measurements of itself, with the fields of lab 17's `Load`."""
 
     seats: int
     running: int
@@ -46,7 +46,7 @@ class Load:
 
 @dataclass
 class Served:
-    """What became of the requests of one replica: (moment, outcome), and seconds to each first token."""
+    """Outcomes of the requests of one replica, as (moment, outcome), and seconds to each first token."""
 
     outcomes: list[tuple[float, str]] = field(default_factory=list)
     first_token: list[float] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Served:
 
     def histogram(self) -> dict[float, int]:
         """Return the cumulative counts of the seconds to the first token."""
-        return {bound: sum(seconds <= bound for seconds in self.first_token) for bound in BOUNDS}
+        return {bound: sum(seconds <= bound for seconds in self.first_token) for bound in _BOUNDS}
 
 
 def serve(pieces: Any, model: Any, *, limits: bool, seed: int = 1) -> Served:
@@ -88,12 +88,12 @@ class _Replica:
 
     async def run(self) -> Served:
         self.server = self.pieces.Server(self.model, 16, 0.010)
-        clients = []
+        clients: list[Coroutine[Any, Any, None]] = []
         for rate, name in ((60.0, "many"), (60.0, "greedy")):
             at = 0.0
             while True:
                 at += self.random.expovariate(400.0 if name == "many" and 5 <= at < 10 else rate)
-                if at > SECONDS:
+                if at > _SECONDS:
                     break
                 client = name if name == "greedy" else f"client {self.random.randrange(40)}"
                 clients.append(self.client(len(clients), at, client))
@@ -102,13 +102,13 @@ class _Replica:
 
     async def client(self, number: int, moment: float, name: str) -> None:
         await asyncio.sleep(moment)
-        refused = self.refusal(name) if self.limits or now() >= DRAIN else ""
+        refused = self.refusal(name) if self.limits or now() >= _DRAIN else ""
         if refused:
             self.served.outcomes.append((moment, refused))
             return
         self.inside += 1
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(_PATIENCE):
                 answer = await self.server.handle(f"r{number}")
         except TimeoutError:
             self.served.outcomes.append((moment, "gave up after 1 s"))
@@ -121,7 +121,7 @@ class _Replica:
 
     def refusal(self, name: str) -> str:
         """Return why a request that arrives now is refused, or nothing."""
-        if self.pieces.status("/ready", True, False, now() >= DRAIN) != 200:
+        if self.pieces.status("/ready", True, False, now() >= _DRAIN) != 200:
             return "503: it drains"
         if name not in self.buckets:
             self.buckets[name] = self.pieces.TokenBucket(10.0, 40.0)
@@ -129,8 +129,8 @@ class _Replica:
         span = self.finished[-1] - self.finished[0] if len(self.finished) == 50 else 0.0
         running = min(self.inside, 16)
         speed = 49 / span if span else 0.0
-        load = Load(16, running, 256, self.inside - running, speed)
-        status, _ = self.pieces.admit(load, DEADLINE, wait)
+        load = _Load(16, running, 256, self.inside - running, speed)
+        status, _ = self.pieces.admit(load, _DEADLINE, wait)
         reasons = {200: "", 429: "429: over its own limit"}
         return reasons.get(status, "503: the service is full")
 
@@ -154,7 +154,7 @@ async def _words(answer: str) -> AsyncIterator[str]:
 def draw_served(runs: Sequence[tuple[str, Served]]) -> "Figure":
     """Draw what became of the requests that arrived in each half second, one panel per run."""
     fig, panels = figure(len(runs), 1, width=9.5, height=2.2 * len(runs), sharex=True, sharey=True)
-    places = [place / 2 for place in range(2 * SECONDS)]
+    places = [place / 2 for place in range(2 * _SECONDS)]
     for axes, (title, served) in zip(panels, runs, strict=True):
         bottom = [0.0] * len(places)
         for outcome, color in _COLORS.items():
@@ -162,7 +162,7 @@ def draw_served(runs: Sequence[tuple[str, Served]]) -> "Figure":
             heights = [2.0 * counts[place] for place in range(len(places))]
             axes.bar(places, heights, width=0.5, align="edge", bottom=bottom, color=color, lw=0)
             bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
-        axes.set(ylabel="per second", xlim=(0, SECONDS))
+        axes.set(ylabel="per second", xlim=(0, _SECONDS))
         axes.set_title(title, loc="left", size=10)
     for place, (outcome, color) in enumerate(_COLORS.items()):
         panels[0].text(

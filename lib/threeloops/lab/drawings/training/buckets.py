@@ -5,10 +5,11 @@ of its own to the next. Here a chunk may have any number of bytes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threeloops.figures import bar_corners, figure, fitting, legend_above, name_bar, name_rows, palette, time_axis
 from threeloops.simulation.link import SharedLink
@@ -17,10 +18,11 @@ from threeloops.training.data_parallel.scaling import Gradient, bucketed_step
 from threeloops.units import readable_bytes, readable_seconds
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Bucket", "Layer", "Overlap", "draw_buckets", "fill_buckets"]
+__all__ = ["REFERENCE", "Bucket", "Layer", "Overlap", "draw_buckets", "draw_exposed", "fill_buckets"]
 
 _HIDDEN = palette.green
 _EXPOSED = palette.vermillion
@@ -145,3 +147,84 @@ def _draw_bar(axes: "Axes", start: float, end: float, y: float, colour: str, tex
     edge = "white" if inches > 0.06 else colour  # it would hide a thin bar
     axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors=edge, lw=0.7))
     name_bar(axes, (start + end) / 2, y, fitting(text, inches, 9))
+
+
+def draw_exposed(steps: Mapping[str, tuple[float, float]], computing: float, what: str = "predicted") -> "Figure":
+    """Draw steps by name: their computation, the communication that nothing hides, and a mark at another number of
+    seconds, such as a prediction. `steps` has the measured and the other seconds of each."""
+    fig, axes = figure(width=9.0, height=0.5 * len(steps) + 1.4)
+    for row, (taken, marked) in enumerate(steps.values()):
+        axes.barh([row], [1e3 * computing], height=0.6, color=_BACKWARD)
+        axes.barh([row], [1e3 * (taken - computing)], left=1e3 * computing, height=0.6, color=_EXPOSED, alpha=0.8)
+        axes.plot([1e3 * marked] * 2, [row - 0.42, row + 0.42], color=palette.ink, lw=2)
+        axes.text(1e3 * max(taken, marked), row, f"  {1e3 * taken:.4f} ms", va="center")
+    axes.set_yticks(range(len(steps)), steps)
+    axes.set(ylim=(len(steps) - 0.4, -0.6), xlabel="ms per step")
+    axes.set_xlim(0, 1.25e3 * max(max(pair) for pair in steps.values()))
+    legend_above(axes, {"computation": _BACKWARD, "exposed communication": _EXPOSED, f"mark: {what}": palette.ink})
+    return fig
+
+
+def _start_together(model: "torch.nn.Module") -> None:
+    import torch.distributed as dist
+
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+
+def _assign_buckets(sizes: Sequence[int], bucket_bytes: int, first_bytes: int) -> list[list[int]]:
+    return assign_buckets(sizes, bucket_bytes / 2**20, first_bytes / 2**20)
+
+
+def _overlap(model: "torch.nn.Module", buckets: Sequence[Sequence[str]]) -> Callable[[], None]:
+    """Average bucket by bucket, for a model whose gradients come in the order of the buckets."""
+    import torch
+    import torch.distributed as dist
+
+    parameters = dict(model.named_parameters())
+    place = {name: number for number, bucket in enumerate(buckets) for name in bucket}
+    arrived = [0] * len(buckets)
+    under_way: list[Any] = []
+
+    def note(name: str) -> None:
+        number = place[name]
+        arrived[number] += 1
+        if arrived[number] == len(buckets[number]):
+            gradients = [parameters[member].grad.reshape(-1) for member in buckets[number]]
+            flat = torch.cat(gradients) / dist.get_world_size()
+            under_way.append((buckets[number], flat, dist.all_reduce(flat, async_op=True)))
+
+    for name in place:
+        parameters[name].register_post_accumulate_grad_hook(lambda _, name=name: note(name))
+
+    def finish() -> None:
+        for bucket, flat, work in under_way:
+            work.wait()
+            pieces = flat.split([parameters[name].numel() for name in bucket])
+            for name, piece in zip(bucket, pieces, strict=True):
+                parameters[name].grad.copy_(piece.view_as(parameters[name]))
+        under_way.clear()
+        arrived[:] = [0] * len(buckets)
+
+    return finish
+
+
+def _scaling(
+    forward: float, backward: float, gradient_bytes: int, buckets: int, ranks: int, latency: float, bandwidth: float
+) -> SimpleNamespace:
+    ring = 2 * (ranks - 1) * (latency + gradient_bytes / (buckets * ranks * bandwidth))
+    end = 0.0
+    for number in range(1, buckets + 1):
+        end = max(end, forward + backward * number / buckets) + ring
+    exposed = end - forward - backward
+    hidden = 1 - exposed / (buckets * ring) if ring else 1.0
+    return SimpleNamespace(seconds=end, efficiency=(forward + backward) / end, hidden=hidden)
+
+
+REFERENCE: dict[str, Any] = {
+    "start_together": _start_together,
+    "assign_buckets": _assign_buckets,
+    "overlap": _overlap,
+    "scaling": _scaling,
+}
+"""Stand-ins for the answers to lab 09 that a reader has not written."""
