@@ -24,6 +24,7 @@ from threeloops.inner.predict.silicon import (
     Ring,
     Sheet,
     SwitchedRing,
+    UnsplitDecode,
     collective_seconds,
     custom_all_reduce_seconds,
     decode_seconds,
@@ -32,6 +33,7 @@ from threeloops.inner.predict.silicon import (
     prefill_seconds,
     sheet,
 )
+from threeloops.inner.predict.silicon.attention import BEFORE_HOPPER
 from threeloops.inner.predict.silicon.collectives import OPERATIONS
 from threeloops.inner.predict.silicon.experts import (
     Exchange,
@@ -80,6 +82,7 @@ _TITLES = {
     QuantizingGemm: "product",
     Prefill: "attention of prompts",
     Decode: "attention while decoding",
+    UnsplitDecode: "attention while decoding",
     LatentDecode: "latent attention while decoding",
     Experts: "layer of experts",
     QuantizedExperts: "layer of experts",
@@ -225,7 +228,8 @@ def _attention() -> Iterator[Case]:
         for device in _devices(table):
             shape = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim")
             predicted = partial(function, sheet(device))
-            yield Case(kind, device, "bf16", table.where(device=device), shape, predicted, _attention_work)
+            of_device = UnsplitDecode if kind is Decode and device in BEFORE_HOPPER else kind
+            yield Case(of_device, device, "bf16", table.where(device=device), shape, predicted, _attention_work)
 
 
 def _prefill(device: Sheet, constants: Prefill, rows: Table) -> np.ndarray:
@@ -235,7 +239,8 @@ def _prefill(device: Sheet, constants: Prefill, rows: Table) -> np.ndarray:
 
 def _decode(device: Sheet, constants: Decode, rows: Table) -> np.ndarray:
     keys = rows["isl"] + rows["step"]
-    return decode_seconds(device, rows["batch_size"], keys, rows["num_key_value_heads"], rows["head_dim"], constants)
+    sizes = rows["batch_size"], keys, rows["num_key_value_heads"], rows["head_dim"]
+    return decode_seconds(device, *sizes, constants, heads=rows["num_heads"])
 
 
 def _attention_work(row: Row) -> costs.Work:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from threeloops.files import replace_text
 from threeloops.hardware.measured import MEASURED_BY
-from threeloops.inner.predict.silicon import Ring, SwitchedRing, fitted, unidentified
+from threeloops.inner.predict.silicon import Decode, Ring, SwitchedRing, UnsplitDecode, fitted, unidentified
 
 from benchmarks.silicon_cases import Case, cases, nearest, present
 
@@ -65,6 +65,7 @@ def judged(case: Case, constants: Any) -> dict[str, dict[str, float]]:
 def _other_device(case: Case) -> Any:
     """The constants of an H100, or for an H100 those of an H200. None if they were not fitted there."""
     kind: type = SwitchedRing if case.kind is Ring and case.variant == "all_reduce" else case.kind
+    kind = Decode if kind is UnsplitDecode else kind
     try:
         return fitted(kind, "H200 SXM" if case.device == "H100 SXM" else "H100 SXM", case.variant)
     except LookupError:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from threeloops import import_on_demand
 
 if TYPE_CHECKING:
-    from threeloops.inner.predict.silicon.attention import Decode, Prefill, decode_seconds, prefill_seconds
+    from threeloops.inner.predict.silicon.attention import (
+        Decode,
+        Prefill,
+        UnsplitDecode,
+        decode_constants,
+        decode_seconds,
+        prefill_seconds,
+    )
     from threeloops.inner.predict.silicon.collectives import (
         CustomAllReduce,
         Ring,
@@ -28,6 +35,6 @@ else:
 
 __all__ = [
     "CustomAllReduce", "Decode", "Gemm", "LatentDecode", "Prefill", "QuantizingGemm", "Ring", "Sheet", "StepHost",
-    "SwitchedRing", "bounds", "collective_seconds", "custom_all_reduce_seconds", "decode_seconds", "fitted",
-    "gemm_seconds", "latent_decode_seconds", "prefill_seconds", "sheet", "unidentified",
+    "SwitchedRing", "UnsplitDecode", "bounds", "collective_seconds", "custom_all_reduce_seconds", "decode_constants",
+    "decode_seconds", "fitted", "gemm_seconds", "latent_decode_seconds", "prefill_seconds", "sheet", "unidentified",
 ]  # fmt: skip

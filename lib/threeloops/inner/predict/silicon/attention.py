@@ -4,10 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threeloops.inner.predict.silicon.constants import constant
+from threeloops.inner.predict.silicon.constants import constant, fitted
 from threeloops.inner.predict.silicon.sheet import Sheet, Sizes, overlapped, share_left
 
-__all__ = ["Decode", "Prefill", "decode_seconds", "prefill_seconds"]
+__all__ = [
+    "BEFORE_HOPPER", "Decode", "Prefill", "UnsplitDecode", "decode_constants", "decode_seconds", "prefill_seconds",
+]  # fmt: skip
+
+BEFORE_HOPPER = ("A100 SXM 80GB", "L40S")
+"""Measured devices that run FlashAttention-2, which does not split the keys of heads that are not grouped."""
 
 _BLOCK = 128
 """Queries, and keys, that a program handles at a time."""
@@ -98,6 +103,19 @@ class Decode:
     """Seconds of a program, and half of those to join two parts of a long sequence."""
 
 
+@dataclass(frozen=True)
+class UnsplitDecode(Decode):
+    """Constants of a device before Hopper, on which FlashAttention-2 runs."""
+
+    block: float = constant(1e-6, 1e-9, 1e-5)
+    """Seconds of 128 keys of a program that handles a whole sequence."""
+
+
+def decode_constants(device: str) -> Decode:
+    """Return the fitted constants of the kernel that a device runs. Raises LookupError if it was not measured."""
+    return fitted(UnsplitDecode if device in BEFORE_HOPPER else Decode, device, "bf16")
+
+
 def decode_seconds(
     device: Sheet,
     batch: Sizes,
@@ -106,17 +124,27 @@ def decode_seconds(
     head_dim: Sizes,
     constants: Decode,
     *,
+    heads: Sizes | None = None,
     element_bytes: float = 2.0,
     warm: bool = True,
 ) -> np.ndarray:
     """Return the seconds of one query per sequence over `keys` keys and values each.
 
-    They are read once for all query heads of a group. Long sequences are split, as in Flash-Decoding. `warm`: whether a
-    small cache is still in the L2 from the last call, as in the published measurements. In a model it never is.
+    They are read once for all query heads of a group. Long sequences are split, as in Flash-Decoding. `heads`: of the
+    queries. If each has keys of its own, the constants of an `UnsplitDecode` do not split: FlashAttention-2 does so for
+    grouped heads only ("only apply split-k for decoding" in its flash_api.cpp), and else one program reads a whole
+    sequence. Without `heads` they are grouped. `warm`: whether a small cache is still in the L2 from the last call, as
+    in the published measurements. In a model it never is.
     """
     batch, keys, kv_heads, head_dim = (np.asarray(value, dtype=float) for value in (batch, keys, kv_heads, head_dim))
     size = batch * keys * kv_heads * 2 * head_dim * element_bytes
     cold = share_left(size, constants.keep * device.l2, 8) if warm else 1.0
     loaded = size / device.bandwidth * (cold / constants.stream + (1 - cold) / constants.cached)
-    programs = batch * kv_heads / device.multiprocessors + 0.5 * np.log2(1 + keys / _BLOCK)
-    return constants.start + loaded + cold * constants.fill + constants.tail * programs
+    turns = batch * kv_heads / device.multiprocessors
+    joins = 0.5 * np.log2(1 + keys / _BLOCK)
+    if isinstance(constants, UnsplitDecode) and heads is not None:
+        alone = np.asarray(heads) == kv_heads
+        whole = np.ceil(keys / _BLOCK) * constants.block * np.maximum(turns, 1)
+        loaded = np.where(alone, overlapped(loaded, whole, 4), loaded)
+        joins = np.where(alone, 0.0, joins)
+    return constants.start + loaded + cold * constants.fill + constants.tail * (turns + joins)

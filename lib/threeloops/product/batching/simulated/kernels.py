@@ -14,6 +14,7 @@ from threeloops.inner.predict.silicon import (
     Sheet,
     StepHost,
     custom_all_reduce_seconds,
+    decode_constants,
     decode_seconds,
     fitted,
     gemm_seconds,
@@ -116,9 +117,17 @@ class KernelCost:
 
     def _decoding(self, batch: np.ndarray, keys: np.ndarray) -> np.ndarray:
         head_dim = self.config.head_dim
-        heads = max(1.0, self.config.kv_heads / self.ranks)
+        kv_heads = max(1.0, self.config.kv_heads / self.ranks)
         seconds = decode_seconds(
-            self._sheet, batch, keys, heads, head_dim, self._decode, element_bytes=self.kv_bytes, warm=False
+            self._sheet,
+            batch,
+            keys,
+            kv_heads,
+            head_dim,
+            self._decode,
+            heads=self.config.heads / self.ranks,
+            element_bytes=self.kv_bytes,
+            warm=False,
         )
         return np.where(batch > 0, seconds, 0.0)
 
@@ -144,7 +153,7 @@ class KernelCost:
 
     @cached_property
     def _decode(self) -> Decode:
-        return replace(fitted(Decode, self.device, "bf16"), start=0.0)
+        return replace(decode_constants(self.device), start=0.0)
 
     @cached_property
     def _prefill(self) -> Prefill:

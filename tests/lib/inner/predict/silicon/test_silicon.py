@@ -16,6 +16,7 @@ from threeloops.inner.predict.silicon import (
     SwitchedRing,
     collective_seconds,
     custom_all_reduce_seconds,
+    decode_constants,
     decode_seconds,
     fitted,
     gemm_seconds,
@@ -109,6 +110,16 @@ def test_no_collective_is_faster_than_its_links(ranks, size):
     assert float(collective_seconds(H100, "all_gather", ranks, size, ring)) >= (ranks - 1) / ranks * size / H100.link
     custom = fitted(CustomAllReduce, "H100 SXM", "vllm")
     assert float(custom_all_reduce_seconds(H100, ranks, size, custom)) >= 2 * (ranks - 1) / ranks * size / H100.link
+
+
+def test_flash_attention_2_does_not_split_the_keys_of_heads_that_are_not_grouped():
+    """One sequence with 8 heads: 8 of an A100's multiprocessors read all of it. A Hopper's kernel splits it."""
+    for device, times in (("A100 SXM 80GB", 4), ("H100 SXM", 1)):
+        constants = decode_constants(device)
+        grouped, alone = (
+            float(decode_seconds(sheet(device), 1, 1 << 15, 8, 128, constants, heads=heads)) for heads in (64, 8)
+        )
+        assert alone > times * grouped if times > 1 else alone == grouped
 
 
 def test_in_a_model_a_small_cache_comes_from_memory():
