@@ -1379,7 +1379,7 @@ debrief(
 #
 # The 70B run again, now by your functions alone: what to offer, in a layout that stands a slow network, how long it takes, what to reserve
 # for the year and whether to buy, judged by your own review. Then a run is drawn at random, failure by failure, beside your schedule.
-# The robust layout takes five days more than the one that is offered, and misses the 40 days. What do you tell the board?
+# The robust layout takes six days more than the one that is offered, and misses the 40 days. What do you tell the board?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 if pieces := together("gpu_hours", "schedule", "robust", "reserve", "break_even", "review", "answer"):
