@@ -210,7 +210,7 @@ with reveal("most_sensitive"):
         range(len(changes)), [each.change for each in sorted(changes, key=lambda change: abs(change.cost - total))]
     )
     axes.axvline(0, color=palette.grey, lw=0.8)
-    axes.set(xlabel="change of the bill, %", xlim=(-12, 26))
+    axes.set(xlabel="change of the bill, %", xlim=(-36, 36))
     show.figure(plot, "How much each change of an input changes the bill")
     show.table(
         [(each.change, "; ".join(each.decisions) or "no decision changes") for each in changes],

@@ -58,9 +58,11 @@ def test_the_robust_layout_costs_little_as_planned_and_much_less_on_a_slow_netwo
         step_time(LLAMA_70B, machine, robust).seconds / step_time(LLAMA_70B, machine, fastest).seconds
         for machine in (machines[0], machines[2])
     )
-    assert 1 < planned < 1.2
+    assert round(planned, 2) == 1.18, "the debrief says so"
     assert slow < 0.5
-    assert (fastest.zero, fastest.pp, robust.pp) == (3, 1, 2), "the debrief says what each sends"
+    assert (fastest.zero, fastest.tp, robust.zero, robust.tp, robust.recompute) == (3, 4, 3, 1, "full"), (
+        "the debrief says so"
+    )
 
 
 @given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 9), st.integers(1, 9))
@@ -96,7 +98,7 @@ def test_the_worked_example_of_buying():
 
 def test_the_worked_example_of_the_review():
     plan = lab()["Plan"](64, 8192, dp=16, zero=3)
-    assert round(step_time(LLAMA_8B, h100_node(), plan).seconds, 2) == 2.84
+    assert round(step_time(LLAMA_8B, h100_node(), plan).seconds, 2) == 2.85
     claimed = lab()["propose"](LLAMA_8B, h100_node(), plan, 1e12, step=1 / 2.84, inside=2)
     assert lab()["review"](claimed) == ["links", "step"]
 
@@ -115,11 +117,11 @@ def test_the_worked_example_of_the_plan():
         interval = lab()["best_interval"](ask.save, ask.node_mtbf / nodes)
         days, cost = lab()["outcome"](ask, nodes, layout, interval)
         rows[nodes] = (round(days), round(cost / 1e6, 2))
-    assert rows == {16: (138, 1.06), 64: (35, 1.08), 256: (9, 1.13)}
+    assert rows == {16: (139, 1.07), 64: (36, 1.09), 256: (9, 1.15)}
     offer = lab()["answer"](ask)
     assert (offer.nodes, offer.next_best) == (64, 256)
     refusal = lab()["answer"](lab()["replace"](ask, days=30, budget=1.1e6))
-    assert (round(refusal.days), round(refusal.budget / 1e6, 2)) == (35, 1.13)
+    assert (round(refusal.days), round(refusal.budget / 1e6, 2)) == (36, 1.15)
 
 
 def test_more_nodes_may_be_cheaper_where_few_have_to_recompute():
