@@ -61,8 +61,8 @@ def draw_flight(timelines: Mapping[str, Timeline], at: float, *, whole: bool = F
             for timed in row:
                 if timed.start < at:
                     _box(left, timed.start, min(timed.end, at), rank, COLOURS[timed.action.kind], timed)
-            kept = [str(microbatch) for microbatch in _in_flight(row, at)]
-            for place, name_of_square in enumerate([""] * int(timeline.peak()[rank]) if whole else kept):
+            microbatches = [str(microbatch) for microbatch in _in_flight(row, at)]
+            for place, name_of_square in enumerate([""] * int(timeline.peak()[rank]) if whole else microbatches):
                 right.barh([rank], [0.8], left=place, height=0.72, color=palette.yellow)
                 name_bar(right, place + 0.4, rank, name_of_square, 8)
         if not whole:
