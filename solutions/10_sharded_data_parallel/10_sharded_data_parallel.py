@@ -124,8 +124,8 @@ def batches_for_ranks(rows, width, seed):
 # What the test cells share: programs that run on every rank.
 
 
-def alive(least, most, parameters=()):
-    """How many storages of at least `least` bytes the tensors of this process share, those of `parameters` left out. If
+def alive(whole, most, parameters=()):
+    """How many storages of exactly `whole` bytes the tensors of this process share, those of `parameters` left out. If
     these are more than `most`, Python first collects what nobody can reach."""
     gradients = [parameter.grad for parameter in parameters]
     left_out = {parameter.untyped_storage().data_ptr() for parameter in parameters}
@@ -134,7 +134,7 @@ def alive(least, most, parameters=()):
             gc.collect()
         tensors = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
         sizes = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
-        count = sum(size >= least and place not in left_out for place, size in sizes.items())
+        count = sum(size == whole and place not in left_out for place, size in sizes.items())
         del tensors
         if count <= most:
             break
@@ -154,11 +154,12 @@ def updated(zero_1, weights, optimizer, options, steps):
 class TwelveStates(torch.optim.Optimizer):
     """Keeps twelve numbers per element, as none does at work, so that they are most of what a rank takes."""
 
-    elements = 0  # in all such optimizers of this process
+    elements = 0  # in the largest such optimizer of this process
 
     def __init__(self, params, lr=0.1):
         super().__init__(params, {"lr": lr})
-        TwelveStates.elements += sum(p.numel() for group in self.param_groups for p in group["params"])
+        elements = sum(p.numel() for group in self.param_groups for p in group["params"])
+        TwelveStates.elements = max(TwelveStates.elements, elements)
 
     @torch.no_grad()
     def step(self):
@@ -742,7 +743,7 @@ with check("zero_1", "the memory of a rank", part="memory", hidden="another numb
             check.computed([got], [change[places.last[rank]]], f"rank {rank} of {ranks}, {length:,} weights,")
             check.true(
                 elements <= piece,
-                f"optimizers on rank {rank} of {ranks} have {elements:,} elements, {length:,} weights: expected at most "
+                f"an optimizer on rank {rank} of {ranks} has {elements:,} elements, {length:,} weights: expected at most "
                 f"{piece:,}, one piece",
             )
         whole = 4 * length
