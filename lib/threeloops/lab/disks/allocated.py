@@ -15,7 +15,7 @@ __all__ = ["Allocated", "allocated"]
 
 @dataclass(frozen=True)
 class Allocated:
-    """What a call allocated. Mapped files do not count."""
+    """The allocations of one call. Mapped files do not count."""
 
     tensors: list[int]
     """Bytes of each allocation that PyTorch made on the CPU, in order."""

@@ -74,11 +74,11 @@ def draw_guess(draft: Sequence[float], model: Sequence[float], guess: int) -> "F
     """Draw, for each token, how likely draft and model are to give it, and what becomes of a guess of the draft."""
     plot, axes = figure(width=9.0, height=3.2)
     for token, (q, p) in enumerate(zip(draft, model, strict=True)):
-        kept = min(p, q)
-        axes.bar(token - 0.2, kept, width=0.36, color=palette.green)
-        axes.bar(token - 0.2, q - kept, width=0.36, bottom=kept, color=palette.vermillion)
-        axes.bar(token + 0.2, kept, width=0.36, color=palette.green)
-        axes.bar(token + 0.2, p - kept, width=0.36, bottom=kept, color=palette.orange)
+        shared = min(p, q)
+        axes.bar(token - 0.2, shared, width=0.36, color=palette.green)
+        axes.bar(token - 0.2, q - shared, width=0.36, bottom=shared, color=palette.vermillion)
+        axes.bar(token + 0.2, shared, width=0.36, color=palette.green)
+        axes.bar(token + 0.2, p - shared, width=0.36, bottom=shared, color=palette.orange)
         axes.text(token - 0.2, q, f"q = {q:.2f}", ha="center", va="bottom", size=9)
         axes.text(token + 0.2, p, f"p = {p:.2f}", ha="center", va="bottom", size=9)
     axes.set_xticks(range(len(draft)), [f"token {token}" for token in range(len(draft))])
@@ -96,10 +96,10 @@ def draw_passes(passes: Sequence[tuple[str, int, str]]) -> "Figure":
     """Draw passes of the target model, a row each: the guessed characters, how many were kept, and what came after."""
     plot, axes = figure(width=9.5, height=0.7 + 0.36 * len(passes))
     longest = max(len(guesses) for guesses, _, _ in passes) + 1
-    for row, (guesses, kept, drawn) in enumerate(passes):
+    for row, (guesses, accepted, drawn) in enumerate(passes):
         for place, letter in enumerate(guesses):
-            colour = palette.green if place < kept else palette.vermillion
-            axes.barh(row, 0.92, left=place, height=0.8, color=colour, alpha=1.0 if place < kept else 0.35)
+            colour = palette.green if place < accepted else palette.vermillion
+            axes.barh(row, 0.92, left=place, height=0.8, color=colour, alpha=1.0 if place < accepted else 0.35)
             name_bar(axes, place + 0.46, row, _shown(letter), 10)
         axes.barh(row, 0.92, left=longest + 0.3, height=0.8, color=palette.orange)
         name_bar(axes, longest + 0.76, row, _shown(drawn), 10)
