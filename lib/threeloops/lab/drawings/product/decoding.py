@@ -103,7 +103,7 @@ def draw_passes(passes: Sequence[tuple[str, int, str]]) -> "Figure":
             name_bar(axes, place + 0.46, row, _shown(letter), 10)
         axes.barh(row, 0.92, left=longest + 0.3, height=0.8, color=palette.orange)
         name_bar(axes, longest + 0.76, row, _shown(drawn), 10)
-        axes.text(longest + 1.6, row, f"{kept + 1} token{'s' * (kept > 0)}", va="center", size=10)
+        axes.text(longest + 1.6, row, f"{accepted + 1} token{'s' * (accepted > 0)}", va="center", size=10)
     axes.set(xlim=(-0.1, longest + 3.2), ylim=(len(passes) - 0.4, -0.6))
     name_rows(axes, list(range(len(passes))), [f"pass {row + 1}" for row in range(len(passes))])
     axes.set_xticks([])
