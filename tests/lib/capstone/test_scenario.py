@@ -37,6 +37,34 @@ def test_a_file_and_an_example_are_read_alike(tmp_path):
     assert [read_scenario(name).title for name in examples()]
 
 
+MIXTURE = """layers = 2
+width = 64
+heads = 4
+kv_heads = 2
+hidden = 96
+vocabulary = 100
+experts = 4
+experts_per_token = 2
+"""
+
+
+def test_a_mixture_of_experts_is_trained_but_not_served():
+    mixture = GOOD.replace('preset = "llama-3-8b"\n', MIXTURE)
+    model = scenario_from(mixture.encode(), "mine.toml").trained
+    assert (model.experts, model.experts_per_token, model.adapter_rank) == (4, 2, 0)
+    serving = "[serving]\npeak_requests_per_second = 1.0\nprompt_tokens = 8\noutput_tokens = 8\nttft_seconds = 1.0\n"
+    assert "[serving] of a model with experts" in refused(f"{mixture}{serving}tpot_seconds = 1.0\n")
+    assert "expected 1 to experts = 4" in refused(mixture.replace("experts_per_token = 2", "experts_per_token = 5"))
+
+
+def test_adapters_belong_to_the_trained_model_only():
+    scenario = scenario_from(
+        GOOD.replace("batch = 7", "batch = 7\nlora_rank = 16\nbase_bits = 4").encode(), "mine.toml"
+    )
+    assert (scenario.trained.adapter_rank, scenario.trained.frozen_bits) == (16, 4.127)
+    assert scenario.model.transformer.adapter_rank == 0
+
+
 def test_a_file_of_an_examples_name_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "7b_finetuning").write_text(GOOD)
@@ -54,6 +82,14 @@ def test_a_file_of_an_examples_name_wins(tmp_path, monkeypatch):
         ("gpus = 3", "gpus = true", "cluster.gpus = True: expected a valid integer"),
         ("gpus = 3", "gpus = 12", "gpus = 12: expected a multiple of gpus_per_node = 8"),
         ("batch = 7", "batch = -7", "training.batch = -7"),
+        (
+            "batch = 7",
+            "batch = 7\nbase_bits = 4",
+            "only frozen weights can have fewer than 16 bits; give lora_rank too",
+        ),
+        ("batch = 7", "batch = 7\nlora_rank = 0", "training.lora_rank = 0: expected greater than or equal to 1"),
+        ("batch = 7", 'batch = 7\nprecision = "fp4"', "training.precision = 'fp4'"),
+        ('preset = "llama-3-8b"', 'preset = "llama-3-8b"\nexperts = 8', "has all sizes: leave out experts"),
         ("tokens = 1_000_000_000", "tokens = nan", "training.tokens = nan: expected a finite number"),
         ("tokens = 1_000_000_000", "tokens = inf", "training.tokens = inf: expected a finite number"),
         ("tokens = 1_000_000_000", "tokens = -1", "training.tokens = -1: expected greater than 0"),
