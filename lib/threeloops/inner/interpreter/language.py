@@ -180,7 +180,26 @@ class _NumpyTypes(dict[str, np.dtype]):
         return self[name]
 
 
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+def _leave_tensors_to_themselves() -> None:
+    """Let `constant * tensor` be the tensor's operation, as in the compiler. The constant's own would wrap the result
+    in another constant."""
+    for name in (*_BINARY, *_COMPARISONS):
+        setattr(tl.constexpr, f"__{name}__", _for_constants(getattr(tl.constexpr, f"__{name}__")))
+
+
+def _for_constants(operation: Any) -> Any:
+    def apply(self: Any, other: Any) -> Any:
+        return NotImplemented if isinstance(other, tl.tensor) else operation(self, other)
+
+    return apply
+
+
 def install() -> None:
+    _leave_tensors_to_themselves()
     builder = interpreter.interpreter_builder
     # The overflow check of integers takes a third of the time, and the assertion that uses it is off.
     builder.options = replace(builder.options, sanitize_overflow=False)

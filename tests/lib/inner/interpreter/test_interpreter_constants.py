@@ -89,3 +89,30 @@ def test_what_is_refused_for_a_constant_is_refused_for_one(kind, says):
         inspect(lambda: run(specialized, kind, n=1), "sm_90")
     with pytest.raises(Exception, match=says):
         run(specialized, kind, n=1)
+
+
+THREE = tl.constexpr(3)
+
+
+@triton.jit
+def constant_first(out):
+    i = tl.arange(0, 4)
+    tl.store(out + i, THREE + i)
+    tl.store(out + 4 + i, THREE - i)
+    tl.store(out + 8 + i, THREE * i)
+    tl.store(out + 12 + i, THREE // (i + 1))
+    tl.store(out + 16 + i, THREE % (i + 1))
+    tl.store(out + 20 + i, (THREE & i) + (THREE | i) + (THREE ^ i) + (THREE << i) + (THREE >> i))
+    tl.store(out + 24 + i, tl.where(THREE < i + 1, 1, 0) + tl.where(THREE == i, 2, 0))  # noqa: SIM300
+    tl.store(out + 28 + i, (8 * (THREE / (i + 1).to(tl.float32))).to(tl.int32))
+
+
+def test_a_constant_before_a_tensor_is_the_tensors_operation():
+    """`THREE * i` is `i * THREE`, as in a compiled kernel, where the constant's own operation never sees a tensor."""
+    out = torch.zeros(32, dtype=torch.int64)
+    constant_first[(1,)](out)
+    i = torch.arange(4)
+    bits = (3 & i) + (3 | i) + (3 ^ i) + (3 << i) + (3 >> i)
+    truths = (i > 2).long() + 2 * (i == 3)
+    expected = (3 + i, 3 - i, 3 * i, 3 // (i + 1), 3 % (i + 1), bits, truths, (24 / (i + 1)).long())
+    assert out.view(8, 4).tolist() == torch.stack(expected).tolist()
