@@ -1589,7 +1589,7 @@ if parts := together("replace_file", "save_step", "newest_whole", "BackgroundSav
         header=("newest_whole found", "states"),
         caption=f"{len(found)} states that a power cut may leave, from the first operation to the last",
     )
-    resumed = {
+    resumptions = {
         step: on_cluster(Cluster(2), continue_from, parts.restore, state.numpy().tobytes(), 8 - step, served=serve)
         for step, state in states.items()
     }
@@ -1597,11 +1597,13 @@ if parts := together("replace_file", "save_step", "newest_whole", "BackgroundSav
     axes.plot(range(1, 9), losses[0], color=palette.blue, lw=5, alpha=0.35)
     axes.text(8.1, losses[0][-1], "never interrupted", va="center")
     for step, shade in ((2, palette.orange), (4, palette.green)):
-        axes.plot(range(step + 1, 9), resumed[step].results[0], "o", ms=9 if step == 2 else 4, color=shade)
-        axes.text(step + 1, resumed[step].results[0][0], f"  resumed from step {step}", va="bottom", color=palette.ink)
+        axes.plot(range(step + 1, 9), resumptions[step].results[0], "o", ms=9 if step == 2 else 4, color=shade)
+        axes.text(
+            step + 1, resumptions[step].results[0][0], f"  resumed from step {step}", va="bottom", color=palette.ink
+        )
     axes.set(xlim=(0.8, 9.9), xlabel="step", ylabel="loss on rank 0")
     show.figure(plot, "losses of the run, and of two runs resumed from its checkpoints")
-    same = all(run.results[rank] == losses[rank][step:] for step, run in resumed.items() for rank in range(2))
+    same = all(run.results[rank] == losses[rank][step:] for step, run in resumptions.items() for rank in range(2))
     print("losses equal bit for bit, on both ranks and from both checkpoints:", same)
 
 # %% [markdown]

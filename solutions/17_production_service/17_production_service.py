@@ -524,8 +524,8 @@ with check("percentile", "one replica", part="one", hidden="other histograms"):
         edges, inside = np.cumsum(rng.uniform(0.01, 1.0, 12)), rng.integers(0, 40, 12) * rng.integers(0, 2, 12)
         buckets = {float(bound): int(count) for bound, count in zip(edges, np.cumsum(inside), strict=True)}
         for q in (0.1, 33.3, 50.0, 90.0, 99.0, 99.9):
-            whole = {**buckets, math.inf: int(inside.sum())}
-            one(whole, q, by_bisection(whole, q), {})
+            histogram = {**buckets, math.inf: int(inside.sum())}
+            one(histogram, q, by_bisection(histogram, q), {})
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "percentile_test_merged", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}

@@ -262,3 +262,26 @@ def test_every_claim_of_the_lab_is_audited(name):
     )
     assert asked in (set(), audited)
     assert audited == {claim.id for claim in claims().values() if claim.lab == name[:2]}
+
+
+def module_names(node: ast.AST):
+    """Names that code binds in its module: those of functions and classes, but not what these bind inside."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child.name
+        elif not isinstance(child, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                yield child.id
+            yield from module_names(child)
+
+
+@pytest.mark.parametrize("lab", POINTS)
+def test_no_later_cell_replaces_a_function_of_the_setup(lab):
+    """In a notebook all cells share one namespace, so a test would call what another cell has bound."""
+    functions = {
+        child.name for child in ast.parse(load(lab).setup).body if isinstance(child, ast.FunctionDef | ast.ClassDef)
+    }
+    for cell in find_lab(lab).master().cells:
+        if cell.cell_type == "code" and "setup" not in cell.metadata.get("tags", []):
+            replaced = functions & set(module_names(ast.parse(cell.source)))
+            assert not replaced, f"{cell.source[:80]!r} replaces {replaced}"
