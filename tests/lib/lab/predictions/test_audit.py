@@ -51,7 +51,7 @@ def test_the_record_is_plain_json():
         "id": "pipe-1",
         "claim": claims()["pipe-1"].claim,
         "lab": "12",
-        "source": "D,E",
+        "source": "E",
         "number": 3,
         "unit": "steps",
         "level": "model",
