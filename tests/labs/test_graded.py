@@ -36,30 +36,35 @@ def by_exercise(lab: Lab, answers: list[SomeAnswer]) -> dict[str, list[SomeAnswe
     return {each.id: [answer for answer in answers if answer.exercise == each.id] for each in manifest(lab).exercises}
 
 
-RIGHT_PER_TURN = 3
-"""Exercises that are right in each submission of the first turn: a lab of five has two wrong ones beside them."""
+def first_turn(exercises: int) -> tuple[int, int]:
+    """Submissions of the first turn, and exercises that are right in each. Every exercise is right three times, and
+    wrong at least twice: a lab of four needs six submissions with two right ones, and others one for each exercise."""
+    return (6, 2) if exercises == 4 else (exercises, 3)
 
 
 def combined(answers: dict[str, list[T]]) -> Iterator[dict[str, T]]:
-    """Several wrong answers per submission, at most one for each exercise, and none for three exercises in turn; after
-    the first turn, for one.
+    """Several wrong answers per submission, at most one for each exercise, and none for the exercises whose turn it is
+    to be right; after the first turn, that is one.
 
     Three answers in a submission take a third of the time of one each. No wrong one can hide behind another: the
     message of each must name its own fault. A lab of three exercises has none to leave: there all are wrong.
     """
     waiting = {name: list(several) for name, several in answers.items() if several}
+    submissions, right = first_turn(len(answers))
     for number in count():
         if not waiting:
             return
-        left = in_turn(list(answers), number, RIGHT_PER_TURN if number < len(answers) else 1)
+        left = in_turn(list(answers), number, right if number < submissions else 1)
         chosen = waiting.keys() - left or waiting.keys()  # so that every submission places at least one
         yield {name: waiting[name].pop(0) for name in answers if name in chosen}
         waiting = {name: several for name, several in waiting.items() if several}
 
 
 def in_turn(names: list[str], number: int, many: int) -> set[str]:
-    """`many` neighbours among the exercises, in a ring, of which the first is the one whose turn it is."""
-    return {names[(number + i) % len(names)] for i in range(many)}
+    """`many` neighbours among the exercises, in a ring, of which the first is the one whose turn it is. Pairs do not
+    overlap, so that all come up equally often."""
+    first = number * many if many == 2 else number
+    return {names[(first + i) % len(names)] for i in range(many)}
 
 
 def options(lab: Lab, sandbox: Sandbox) -> Options:
@@ -89,10 +94,11 @@ def one_lab_at_a_time(request, warm):
 
 
 def is_first_turn(lab: Lab, number: int) -> bool:
-    """Whether submission `number` is one of those in which three exercises are right among wrong answers to all others.
-    Every run grades these, with three right and two to five wrong answers to each exercise; `make test-all` grades
-    the rest as well, and `threeloops test LAB` those of one lab."""
-    return number < len(manifest(lab).exercises)
+    """Whether submission `number` is one of those in which exercises are right among wrong answers to all others.
+
+    Every run grades these, with three right and two to five wrong answers to each exercise. `make test-all` grades the
+    rest as well, and `threeloops test LAB` those of one lab."""
+    return number < first_turn(len(manifest(lab).exercises))[0]
 
 
 @dataclass(frozen=True)
@@ -220,7 +226,7 @@ def test_every_wrong_and_every_right_answer_is_graded_once():
 
 @pytest.mark.parametrize("slug", LABS)
 def test_every_run_grades_three_right_and_two_wrong_answers_to_each_exercise(slug):
-    first = islice(wrong_ones(LABS[slug]), len(manifest(LABS[slug]).exercises))
+    first = islice(wrong_ones(LABS[slug]), first_turn(len(manifest(LABS[slug]).exercises))[0])
     right, wrong = zip(*((tried.right, tried.wrong) for tried in first), strict=True)
     for each in manifest(LABS[slug]).exercises:
         assert sum(each.id in answers for answers in right) == 3
