@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from threeloops.files import replace_text
 from threeloops.hardware.measured import MEASURED_BY
-from threeloops.inner.predict.silicon import StepHost, bounds, fitted, unidentified
+from threeloops.inner.predict.silicon import StepHost, bounds, fitted
 from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Result, Series, Unmeasured
@@ -95,20 +95,11 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     """Judge every case with the library's constants and with those of a new fit. `quick`: without the fits."""
     series: list[Series] = []
     report = write_report(REPORTS)
-    facts: dict[str, Any] = {
-        "errors": {},
-        "fitted again": {},
-        "on a bound": {},
-        "by kind": report["kinds"],
-    }
-    every_case = cases()
-    for case in every_case:
+    again: dict[str, Any] = {}
+    for case in cases():
         constants: Any = fitted(case.kind, case.device, case.variant)
-        facts["errors"][case.name] = judged(case, constants)
-        if bound := unidentified(constants):
-            facts["on a bound"][case.name] = bound
         if not quick:
-            facts["fitted again"][case.name] = judged(case, fit(case))["held out"]
+            again[case.name] = judged(case, fit(case))["held out"]
         held_out = case.held_out
         seconds = case.rows["seconds"][held_out]
         off = np.abs(case.predict(constants, case.rows)[held_out] / seconds - 1)
@@ -128,7 +119,8 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         },
         series,
         {
-            **facts,
+            "report": report,
+            "fitted again": again,
             "time per output token": served,
             "training runs": trained,
             "inside the interval of other devices": {} if quick else from_other_devices(),

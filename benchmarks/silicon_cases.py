@@ -53,7 +53,7 @@ from threeloops.training.collectives import (
 )
 from threeloops.training.planning.published import node
 
-__all__ = ["Case", "Present", "cases", "digest", "nearest", "present", "records"]
+__all__ = ["Case", "Present", "by_sheet", "cases", "digest", "nearest", "present", "records"]
 
 _WITH_SWITCH = ("H100 SXM", "H200 SXM", "B200")
 """Devices whose NVSwitch adds: it came with its third generation."""
@@ -162,12 +162,21 @@ def present(case: Case, rows: Table) -> Present:
     if not case.work:
         assert case.closed_form
         return Present(np.array([case.closed_form(row) for row in records(rows)]))
+    floor, _ = by_sheet(case, rows)
+    return Present(floor, *_ends(case, rows, None))
+
+
+def by_sheet(case: Case, rows: Table) -> tuple[np.ndarray, np.ndarray]:
+    """The seconds of these rows by the data sheet: at best, with overlap, and at worst, without."""
+    return _ends(case, rows, Calibration(accelerator(case.device).memory_bandwidth))
+
+
+def _ends(case: Case, rows: Table, calibration: Calibration | None) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of the interval that `predict` gives each row."""
+    assert case.work
     device = accelerator(case.device)
-    work = [case.work(row) for row in records(rows)]
-    made = [predict(one, device, dtype=case.dtype) for one in work]
-    by_sheet = Calibration(device.memory_bandwidth)
-    floor = [predict(one, device, dtype=case.dtype, calibration=by_sheet).low for one in work]
-    return Present(np.array(floor), np.array([one.low for one in made]), np.array([one.high for one in made]))
+    made = [predict(case.work(row), device, dtype=case.dtype, calibration=calibration) for row in records(rows)]
+    return np.array([one.low for one in made]), np.array([one.high for one in made])
 
 
 def nearest(case: Case) -> np.ndarray:

@@ -8,13 +8,10 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
-from threeloops.hardware import accelerator
-from threeloops.inner.predict import predict
-from threeloops.inner.predict.calibration import Calibration
 from threeloops.inner.predict.published import ANY, NOMINAL, Spread
 
 from benchmarks.result import Unmeasured
-from benchmarks.silicon_cases import Case, cases, records
+from benchmarks.silicon_cases import Case, by_sheet, cases, records
 
 __all__ = ["INTERVALS", "Timed", "from_other_devices", "intervals_text", "timed"]
 
@@ -43,14 +40,7 @@ class Timed:
     @cached_property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """The seconds by the data sheet at best and at worst."""
-        assert self.case.work
-        device = accelerator(self.case.device)
-        by_sheet = Calibration(device.memory_bandwidth)
-        made = [
-            predict(self.case.work(row), device, dtype=self.case.dtype, calibration=by_sheet)
-            for row in records(self.case.rows)
-        ]
-        return np.array([one.low for one in made]), np.array([one.high for one in made])
+        return by_sheet(self.case, self.case.rows)
 
 
 @cache
@@ -97,8 +87,8 @@ def _fit(group: list[Timed]) -> list[float]:
     return [len(logs), *(float(f"{value:.{_DIGITS}g}") for value in (*low, *high))]
 
 
-def _quantile(by_sheet: np.ndarray, logs: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
-    """Start and factor with a `share` of the weight below start + factor · by_sheet, as seconds and a number."""
+def _quantile(sheet_seconds: np.ndarray, logs: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
+    """Start and factor with a `share` of the weight below start + factor · sheet_seconds, as seconds and a number."""
     try:
         from scipy.optimize import minimize
     except ModuleNotFoundError:
@@ -106,13 +96,13 @@ def _quantile(by_sheet: np.ndarray, logs: np.ndarray, weights: np.ndarray, share
 
     def loss(parameters: np.ndarray) -> float:
         start, factor = np.exp(parameters)
-        above = logs - np.log(start + factor * by_sheet)
+        above = logs - np.log(start + factor * sheet_seconds)
         return float((weights * np.where(above > 0, share * above, (share - 1) * above)).sum() / weights.sum())
 
-    order = np.argsort(by_sheet)
+    order = np.argsort(sheet_seconds)
     small = logs[order[: len(order) // 5]]
     large = order[-len(order) // 3 :]
-    slope = np.quantile(logs[large] - np.log(by_sheet[large]), share)
+    slope = np.quantile(logs[large] - np.log(sheet_seconds[large]), share)
     begin = np.array([np.quantile(small, share), slope])
     starts = (begin, begin - [0.7, 0.0])
     options = {"maxiter": 2000, "xatol": 1e-4, "fatol": 1e-7}

@@ -6,6 +6,7 @@ that are not printed) are left out, as they are when `step_time` is compared.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from threeloops.training.planning import PUBLISHED, PublishedRun, step_time
 __all__ = ["judged_training", "seconds_by_kernels"]
 
 _SOURCES = {
-    "megatron": ("A100 SXM 80GB", Assumptions(attention="unfused")),
-    "llama3": ("H100 SXM", Assumptions(attention="fastest")),
-    "torchtitan": ("H100 SXM", Assumptions(power=500 / 700, bandwidth=2.4e12)),
+    "megatron": Assumptions(attention="unfused"),
+    "llama3": Assumptions(attention="fastest"),
+    "torchtitan": Assumptions(power=500 / 700, bandwidth=2.4e12),
 }
-"""Device and assumptions of each source.
+"""The assumptions about each source.
 
 Megatron's attention of 2021 writes the scores. Llama 3's paper does not name its kernel, but it appeared in the month
 of FlashAttention-3. torchtitan called torch's FlashAttention-2, on cards of 500 W.
@@ -28,8 +29,8 @@ of FlashAttention-3. torchtitan called torch's FlashAttention-2, on cards of 500
 
 def seconds_by_kernels(run: PublishedRun, **changed: Any) -> float:
     """The seconds of a run's step, with assumptions of its source that may be replaced by name."""
-    device, assumed = _SOURCES[run.source]
-    return kernel_step(run.model, run.machine, run.plan, device, Assumptions(**{**vars(assumed), **changed})).seconds
+    assumed = replace(_SOURCES[run.source], **changed)
+    return kernel_step(run.model, run.machine, run.plan, run.device, assumed).seconds
 
 
 def judged_training() -> dict[str, dict[str, float]]:

@@ -30,6 +30,7 @@ Record = Mapping[str, Any]
 BITS = {"16-bit": ("float16", "bfloat16"), "32-bit": ("float32",)}
 GATHER = "random gather"
 """The kernel that costs a meter most: it touches a sector per element."""
+_INSIDE = "inside its interval"
 
 
 def kernels(evidence: Evidence) -> Iterator[Row]:
@@ -144,26 +145,22 @@ def roofline(evidence: Evidence) -> Iterator[Row]:
 
 def silicon(evidence: Evidence) -> Iterator[Row]:
     """The errors of predicted kernels on shapes left out of the fit, a row per kind of kernel."""
-    errors = evidence.facts["errors"]
-    for kind in dict.fromkeys(case.partition(", ")[0] for case in errors):
-        cases = {case.partition(", ")[2]: table for case, table in errors.items() if case.startswith(f"{kind}, ")}
-        ours = ", ".join(f"{device} {table['held out']['mean']:.1%}" for device, table in cases.items())
+    kernels = evidence.facts["report"]["kernels"]
+    for kind in dict.fromkeys(name.rpartition(", ")[0] for name in kernels):
+        members = [kernel for name, kernel in kernels.items() if name.startswith(f"{kind}, ")]
+        errors = [kernel["held-out"]["MAPE"] for kernel in members]
+        ours = ", ".join(f"{of['device']} {error:.1%}" for of, error in zip(members, errors, strict=True))
         against = []
-        for peer in ("nearest shape", "data sheet"):
-            means = [table[peer]["mean"] for table in cases.values() if peer in table]
-            if means:
-                worse = [table["held out"]["mean"] >= table[peer]["mean"] for table in cases.values()]
-                outcome = (
-                    f"{LOSS} not smaller on {sum(worse)} of {len(worse)}" if any(worse) else f"{GAIN} smaller on all"
-                )
-                has_interval = any("inside its interval" in table.get(peer, {}) for table in cases.values())
-                name = "closed form" if peer == "data sheet" and not has_interval else peer
-                against.append((f"{name}: {span(means, '{:.1%}'.format)}", outcome))
+        for party, name in (("nearest neighbour", "nearest shape"), ("present predictor", _present(members))):
+            others = [kernel[party]["MAPE"] for kernel in members]
+            against.append((f"{name}: {span(others, '{:.1%}'.format)}", _smaller(errors, others)))
         say = f"mean error of predicted times on shapes left out of the fit: {kind}"
         yield fact(evidence, say, ours, *against, level=PUBLISHED)
-    covered = {name: table["data sheet"].get("inside its interval") for name, table in errors.items()}
-    for kind in ("product", "attention of prompts", "attention while decoding"):
-        shares = [share for name, share in covered.items() if name.startswith(kind) and share is not None]
+    for kind in dict.fromkeys(kernel["kind"] for kernel in kernels.values()):
+        parties = [kernel["present predictor"] for kernel in kernels.values() if kernel["kind"] == kind]
+        shares = [party[_INSIDE] for party in parties if _INSIDE in party]
+        if not shares:
+            continue
         say = f"published times inside the interval of predict(), shapes left out of its fit: {kind}"
         yield fact(evidence, say, span(shares, "{:.0%}".format), level=PUBLISHED)
     served = evidence.facts["time per output token"]
@@ -173,4 +170,14 @@ def silicon(evidence: Evidence) -> Iterator[Row]:
     ours = ", ".join(f"{name} {of['mean']:.1%} (largest {of['largest']:.0%})" for name, of in trained.items())
     present = ", ".join(f"{name} {of['mean of step_time']:.1%}" for name, of in trained.items())
     say = "mean error of the step of published training runs, from kernels"
-    yield fact(evidence, say, ours, (f"planning.step_time: {present}", f"{GAIN} smaller for all"), level=PUBLISHED)
+    outcome = _smaller([of["mean"] for of in trained.values()], [of["mean of step_time"] for of in trained.values()])
+    yield fact(evidence, say, ours, (f"planning.step_time: {present}", outcome), level=PUBLISHED)
+
+
+def _present(members: Sequence[Record]) -> str:
+    return "data sheet" if _INSIDE in members[0]["present predictor"] else "closed form"
+
+
+def _smaller(errors: Sequence[float], others: Sequence[float]) -> str:
+    worse = sum(ours >= theirs for ours, theirs in zip(errors, others, strict=True))
+    return f"{LOSS} not smaller on {worse} of {len(errors)}" if worse else f"{GAIN} smaller on all"

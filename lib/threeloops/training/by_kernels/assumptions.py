@@ -25,7 +25,7 @@ class Assumptions:
     flash2: float = _CUDNN
     """Seconds of FlashAttention-2 on a Hopper per second of the fastest kernel. cuDNN, which is as fast as
     FlashAttention-3 (arXiv 2407.08608, figure 5), reaches 620 TFLOP/s where FlashAttention-2 reaches 323: heads of 128
-    on an H100, medians that we measured."""
+    on an H100, medians that we measured. On other devices the published kernel counts as it is."""
     stream: float = 0.8
     """Share of the sheet's bandwidth that element-wise kernels and the optimizer reach: on an H100, RMSNorm reaches 74%
     and softmax 84% of it (benchmarks/GPU.md)."""

@@ -20,7 +20,6 @@ _OPTIMIZER_BYTES = 32
 _LOSS_BYTES = 24
 """Read and written per logit by the loss and its gradient, in float32."""
 
-
 _Shape = tuple[float, float, float]
 """Rows, columns, and the length of the sums of a product."""
 
@@ -57,12 +56,13 @@ class Kernels:
         """The matrix products of a layer. Backward has two for each: the gradients of the input and of the weight."""
         model = self.model
         width = model.width
+        queries = model.attention_width
         hidden = model.hidden
         tp = self.plan.tp
         shapes = [
-            ((width + 2 * model.kv_width) / tp, width),
-            (width, width / tp),
-            *[(hidden / tp, width)] * (1 + model.gated),
+            ((queries + 2 * model.kv_width) / tp, width),
+            (width, queries / tp),
+            *[(hidden / tp, width)] * (model.mlp_matrices - 1),
             (width, hidden / tp),
         ]
         return self._multiplied([(self.plan.tokens, outputs, inputs) for outputs, inputs in shapes])
@@ -74,10 +74,9 @@ class Kernels:
             return self._unfused
         heads = self.model.heads / plan.tp
         kv_heads = max(1.0, self.model.kv_heads / plan.tp)
-        head_dim = self.model.width // self.model.heads
         constants = fitted(Prefill, self.device, "bf16")
         seconds = float(
-            prefill_seconds(self.sheet, plan.microbatch, plan.sequence, heads, kv_heads, head_dim, constants)
+            prefill_seconds(self.sheet, plan.microbatch, plan.sequence, heads, kv_heads, self._head_dim, constants)
         )
         seconds /= plan.cp * self._clock  # every rank of cp has an equal part of the pairs
         if self.assumed.attention == "flash2" and self.device in _HOPPER:
@@ -89,7 +88,7 @@ class Kernels:
         """Batched products, softmax and dropout, each of which reads and writes the scores of all heads."""
         plan = self.plan
         rows = plan.microbatch * self.model.heads / plan.tp * plan.sequence / plan.cp
-        head_dim = self.model.width // self.model.heads
+        head_dim = self._head_dim
         scores = rows * plan.sequence
         forward = self._seconds([(rows, plan.sequence, head_dim), (rows, head_dim, plan.sequence)])
         # Forward: softmax reads and writes, dropout does the same and writes a mask of a byte. Backward: dropout reads
@@ -101,7 +100,8 @@ class Kernels:
         """Norms, residuals, rotary positions and activations of a layer, fused by a compiler. Backward moves twice as
         many bytes."""
         model = self.model
-        elements = 10 * model.width + 2 * (model.width + model.kv_width) + (3 if model.gated else 2) * model.hidden
+        heads = 2 * (model.attention_width + model.kv_width)
+        elements = 10 * model.width + heads + model.mlp_matrices * model.hidden
         seconds = self._streamed(2 * self.plan.tokens * elements / self.plan.tp)
         return Passes(seconds, 2 * seconds)
 
@@ -114,7 +114,10 @@ class Kernels:
         """Seconds of the part of a layer's forward pass that backward repeats."""
         if self.plan.recompute == "full":
             return self.layer.forward
-        return self.products.forward / 2 + self.light.forward if self.plan.recompute == "selective" else 0.0
+        if self.plan.recompute == "none":
+            return 0.0
+        share = self.model.recomputed_flops(1, 0, "selective") / self.model.layer_flops(1, 0)  # without attention
+        return share * self.products.forward + self.light.forward
 
     @cached_property
     def head(self) -> float:
@@ -132,6 +135,10 @@ class Kernels:
         """The device's data sheet, or that of its variant."""
         of = data_sheet(self.device)
         return replace(of, bandwidth=self.assumed.bandwidth) if self.assumed.bandwidth else of
+
+    @property
+    def _head_dim(self) -> int:
+        return self.model.attention_width // self.model.heads
 
     @property
     def _clock(self) -> float:

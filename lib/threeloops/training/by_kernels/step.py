@@ -44,8 +44,10 @@ def kernel_step(
 
     The slowest pipeline rank sets the pace. Collectives of tensor and context parallelism are exposed, and repeated
     where a layer is computed again. Those of data parallelism are hidden behind the layers that compute meanwhile.
-    Raises LookupError for a device whose kernels nobody published.
+    Raises LookupError for a device whose kernels nobody published, and ValueError for experts, adapters or matmuls in
+    fewer than 16 bits.
     """
+    _require_dense(model, machine)
     assumed = assumed or Assumptions()
     kernels = Kernels(model, plan, device, assumed)
     groups = plan.groups
@@ -58,9 +60,10 @@ def kernel_step(
 
     stream = 2 * plan.tokens * model.width
     pair = collective("all_gather", stream, "tp") + collective("reduce_scatter", stream, "tp")
-    tensor = 2 * pair * (3 if plan.recompute == "full" else 2)
+    passes = 3 if plan.recompute == "full" else 2  # backward repeats the collectives of forward too
+    tensor = 2 * pair * passes
     keys = 2 * 2 * plan.microbatch * plan.sequence * model.kv_width / plan.tp
-    context = 2 * collective("all_gather", keys, "cp")
+    context = passes * collective("all_gather", keys, "cp")
     of_layer = kernels.layer.total + kernels.again
     with_head = [count * of_layer + kernels.head * (rank == plan.pp - 1) for rank, count in enumerate(layers)]
     slowest = max(range(plan.pp), key=lambda rank: with_head[rank])
@@ -70,12 +73,13 @@ def kernel_step(
     parameters = (most * model.layer_parameters + model.embedding_parameters) / plan.tp
     gather = collective("all_gather", 2 * parameters, "replicas")
     scatter = collective("reduce_scatter", 4 * parameters, "replicas")
-    ahead = most * (kernels.layer.forward + tensor / 2)
+    ahead = most * (kernels.layer.forward + tensor / passes)
     behind = per_microbatch - ahead
     if plan.zero == 3 and plan.pp == 1:  # gathered for each pass of each microbatch, scattered after each backward
         data = m * (max(0.0, gather - ahead) + max(0.0, gather + scatter - behind)) + (gather + scatter) / most
     else:
-        data = max(0.0, gather - ahead) + max(0.0, scatter - behind) + scatter / most
+        scatters = 1 if plan.accumulates_whole else m
+        data = max(0.0, gather - ahead) + scatters * max(0.0, scatter - behind) + scatter / most
     count = layers[slowest]
     return KernelStep(
         products=m * count * kernels.products.total,
@@ -89,6 +93,15 @@ def kernel_step(
         data=data,
         optimizer=kernels.optimizer(parameters / (plan.replicas if plan.zero else 1)),
     )
+
+
+def _require_dense(model: Transformer, machine: Machine) -> None:
+    if model.experts or model.adapter_rank or machine.product_flops is not None:
+        raise ValueError(
+            f"experts = {model.experts}, adapter_rank = {model.adapter_rank}, product_flops = {machine.product_flops}: "
+            "expected 0, 0 and None, because only dense models that are trained in 16 bits have kernels here; "
+            "planning.step_time predicts the others"
+        )
 
 
 def _collective(device: Sheet, machine: Machine, operation: str, size: float, ranks: range, between: float) -> float:

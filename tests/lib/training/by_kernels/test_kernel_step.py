@@ -67,6 +67,38 @@ def test_recomputing_costs_a_forward_pass_and_its_collectives():
     assert 0.25 < full.recomputed / (plain.products + plain.attention + plain.light) < 0.4
 
 
+def test_recomputing_every_other_product_costs_their_share():
+    """An 8B model repeats key, output and up: 4096 · (1024 + 4096 + 14336) of 218.1 million weights per layer."""
+    plan = Plan(16, 8192, dp=8, zero=3, recompute="selective")
+    step = kernel_step(LLAMA_8B, h100_node(), plan, "H100 SXM")
+    assert (step.recomputed - step.light / 3) / (step.products / 3) == pytest.approx(0.3654, abs=0.03)
+
+
+def test_recomputing_gathers_the_keys_again():
+    plan = Plan(8, 32768, dp=1, cp=8, zero=1)
+    plain, full = (
+        kernel_step(LLAMA_8B, h100_node(), replace(plan, recompute=how), "H100 SXM") for how in ("none", "full")
+    )
+    assert full.context == pytest.approx(1.5 * plain.context) and plain.context > 0
+
+
+def test_zero_2_scatters_gradients_after_every_microbatch():
+    """Between slow nodes nothing hides them: with 4 microbatches, the step waits for four scatters and not one."""
+    slow = h100_node()
+    slow = replace(slow, between=replace(slow.between, bandwidth=1e9))
+    one, two = (kernel_step(LLAMA_8B, slow, Plan(64, 2048, dp=16, zero=zero), "H100 SXM").data for zero in (1, 2))
+    assert 1.7 * one < two < 4 * one
+
+
+def test_heads_may_have_a_width_of_their_own():
+    """Heads of 256 in place of 128: twice the queries, keys and values, as in Qwen3 and Gemma."""
+    plan = Plan(8, 8192, dp=8, zero=1)
+    plain, wide = (kernel_step(replace(LLAMA_8B, head_dim=size), h100_node(), plan, "H100 SXM") for size in (128, 256))
+    assert plain == kernel_step(LLAMA_8B, h100_node(), plan, "H100 SXM")
+    assert 1.5 < wide.attention / plain.attention < 2.5
+    assert wide.products > 1.1 * plain.products
+
+
 @pytest.mark.parametrize("power", [0.3, 500 / 700, 1.0])
 def test_a_lower_power_limit_slows_computing_only(power):
     plan = Plan(16, 8192, dp=8, zero=3)
@@ -82,6 +114,16 @@ def test_more_replicas_and_microbatches_scale_as_they_should():
     two = kernel_step(LLAMA_8B, h100_node(), Plan(16, 8192, dp=8, zero=1), "H100 SXM")
     assert two.products == pytest.approx(2 * one.products)
     assert two.optimizer == one.optimizer and two.data == one.data
+
+
+def test_models_whose_kernels_are_not_here_are_refused():
+    plan = Plan(8, 8192, dp=8, zero=3)
+    experts = replace(LLAMA_8B, experts=8, experts_per_token=2)
+    for model in (experts, replace(LLAMA_8B, adapter_rank=16)):
+        with pytest.raises(ValueError, match="only dense models that are trained in 16 bits have kernels here"):
+            kernel_step(model, h100_node(), plan, "H100 SXM")
+    with pytest.raises(ValueError, match="product_flops = 1200000000000000.0: expected 0, 0 and None"):
+        kernel_step(LLAMA_8B, replace(h100_node(), product_flops=1.2e15), plan, "H100 SXM")
 
 
 def test_a_device_that_nobody_measured_is_refused():

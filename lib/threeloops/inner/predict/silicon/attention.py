@@ -130,11 +130,11 @@ def decode_seconds(
 ) -> np.ndarray:
     """Return the seconds of one query per sequence over `keys` keys and values each.
 
-    They are read once for all query heads of a group. Long sequences are split, as in Flash-Decoding. `heads`: of the
-    queries. If each has keys of its own, the constants of an `UnsplitDecode` do not split: FlashAttention-2 does so for
-    grouped heads only ("only apply split-k for decoding" in its flash_api.cpp), and else one program reads a whole
-    sequence. Without `heads` they are grouped. `warm`: whether a small cache is still in the L2 from the last call, as
-    in the published measurements. In a model it never is.
+    They are read once for all query heads of a group. Long sequences are split, as in Flash-Decoding. With the
+    constants of an `UnsplitDecode`, only those of grouped heads are: if each query head has keys of its own, one
+    program reads a whole sequence ("only apply split-k for decoding" in flash_api.cpp of FlashAttention-2). `heads` is
+    the number of query heads; without it, heads are taken as grouped. `warm`: whether a small cache is still in the L2
+    from the last call, as in the published measurements. In a model it never is.
     """
     batch, keys, kv_heads, head_dim = (np.asarray(value, dtype=float) for value in (batch, keys, kv_heads, head_dim))
     size = batch * keys * kv_heads * 2 * head_dim * element_bytes

@@ -61,7 +61,7 @@ def collective_seconds(device: Sheet, operation: str, ranks: Sizes, size: Sizes,
     if operation not in OPERATIONS:
         raise ValueError(f"operation = {operation!r}: expected one of {', '.join(OPERATIONS)}")
     ranks, size = (np.asarray(value, dtype=float) for value in (ranks, size))
-    link = _link(device)
+    link = device.require_link()
     rounds = 2 if operation == "all_reduce" else 1
     sent = rounds * (ranks - 1) / ranks * size
     seconds = constants.hop * rounds * (ranks - 2) + _piped(sent / (link * constants.reach), constants.pipe)
@@ -78,16 +78,10 @@ def custom_all_reduce_seconds(device: Sheet, ranks: Sizes, size: Sizes, constant
     in vLLM's custom_all_reduce. The faster way counts. Raises ValueError for a device without links.
     """
     ranks, size = (np.asarray(value, dtype=float) for value in (ranks, size))
-    rate = _link(device) * constants.reach
+    rate = device.require_link() * constants.reach
     one_shot = (ranks - 1) * size / rate
     two_shot = constants.second + 2 * (ranks - 1) / ranks * size / rate
     return constants.start + constants.hop * (ranks - 1) + np.minimum(one_shot, two_shot)
-
-
-def _link(device: Sheet) -> float:
-    if not device.link:
-        raise ValueError(f"{device.name} has no link between GPUs in the hardware table, so no collective is predicted")
-    return device.link
 
 
 def _piped(stream: np.ndarray, fill: float) -> np.ndarray:

@@ -20,7 +20,7 @@ _STEP = 64
 _SHORTEST = 128
 """The shortest part of k that is worth a program of its own."""
 _COPIES = 5
-"""The published measurements cycle through enough weights to exceed the L2, but through no more than these."""
+"""The published measurements cycle through copies of the weights that exceed the L2 together, but at most so many."""
 
 
 @dataclass(frozen=True)

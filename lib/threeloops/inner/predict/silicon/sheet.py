@@ -34,6 +34,14 @@ class Sheet:
             raise LookupError(f"{self.name} has no rate for {dtype!r}; its data sheet has {', '.join(self.rates)}")
         return self.rates[dtype]
 
+    def require_link(self) -> float:
+        """Return the bandwidth of a link. Raises ValueError if there is none."""
+        if not self.link:
+            raise ValueError(
+                f"{self.name} has no link between GPUs in the hardware table, so no communication is predicted"
+            )
+        return self.link
+
 
 def sheet(device: str | Accelerator) -> Sheet:
     """Return the sheet of an accelerator, by name or from the hardware table.

@@ -23,7 +23,7 @@ from threeloops.inner.predict.silicon import (
     prefill_seconds,
     sheet,
     unidentified,
-)  # fmt: skip
+)
 
 from benchmarks.silicon import fit
 from benchmarks.silicon_cases import cases

@@ -48,14 +48,13 @@ def exchange_seconds(
     """
     if phase not in PHASES:
         raise ValueError(f"phase = {phase!r}: expected dispatch or combine")
-    if not device.link:
-        raise ValueError(f"{device.name} has no link between GPUs in the hardware table, so no exchange is predicted")
+    link = device.require_link()
     tokens, width, top_k, experts, ranks = (
         np.asarray(value, dtype=float) for value in (tokens, width, top_k, experts, ranks)
     )
     sent = top_k * (ranks - 1) / ranks if low_latency else (ranks - 1) * (1 - _missed(top_k, experts, experts / ranks))
     element = 1 + _SCALES if low_latency and phase == "dispatch" else 2.0
-    streamed = tokens * (sent * width * element / (device.link * constants.reach) + constants.token)
+    streamed = tokens * (sent * width * element / (link * constants.reach) + constants.token)
     return overlapped(np.asarray(constants.start), streamed, constants.sharpness)
 
 

@@ -13,7 +13,7 @@ __all__ = ["Experts", "QuantizedExperts", "experts_seconds"]
 _COLUMNS = (128, 256)
 """Outputs that a program computes for each of its tokens."""
 _FEW = 8
-"""Experts from which on their descriptors are most of the time to set up."""
+"""The number of experts whose set-up takes half of `fill`."""
 
 
 @dataclass(frozen=True)
