@@ -7,6 +7,7 @@ from threeloops.training.by_kernels.assumptions import Assumptions
 from threeloops.training.by_kernels.layer import Kernels
 from threeloops.training.planning.model import Transformer
 from threeloops.training.planning.plan import Machine, Plan
+from threeloops.training.planning.time import bubble, exposed
 
 __all__ = ["KernelStep", "kernel_step"]
 
@@ -69,17 +70,10 @@ def kernel_step(
     slowest = max(range(plan.pp), key=lambda rank: with_head[rank])
     per_microbatch = with_head[slowest] + most * (tensor + context)
     transfer = machine.link(groups["pp"]).seconds(stream // plan.tp) if plan.pp > 1 else 0.0
-    bubble = (plan.pp - 1) * (per_microbatch / plan.chunks + 2 * transfer * plan.chunks)
     parameters = (most * model.layer_parameters + model.embedding_parameters) / plan.tp
     gather = collective("all_gather", 2 * parameters, "replicas")
     scatter = collective("reduce_scatter", 4 * parameters, "replicas")
     ahead = most * (kernels.layer.forward + tensor / passes)
-    behind = per_microbatch - ahead
-    if plan.zero == 3 and plan.pp == 1:  # gathered for each pass of each microbatch, scattered after each backward
-        data = m * (max(0.0, gather - ahead) + max(0.0, gather + scatter - behind)) + (gather + scatter) / most
-    else:
-        scatters = 1 if plan.accumulates_whole else m
-        data = max(0.0, gather - ahead) + scatters * max(0.0, scatter - behind) + scatter / most
     count = layers[slowest]
     return KernelStep(
         products=m * count * kernels.products.total,
@@ -89,8 +83,8 @@ def kernel_step(
         head=m * kernels.head * (slowest == plan.pp - 1),
         tensor=m * most * tensor,
         context=m * most * context,
-        bubble=bubble,
-        data=data,
+        bubble=bubble(plan, per_microbatch, transfer),
+        data=exposed(plan, most, gather, scatter, ahead, per_microbatch - ahead),
         optimizer=kernels.optimizer(parameters / (plan.replicas if plan.zero else 1)),
     )
 
@@ -110,10 +104,10 @@ def _collective(device: Sheet, machine: Machine, operation: str, size: float, ra
     count = len(ranks)
     if count == 1:
         return 0.0
-    nodes = len({rank // machine.gpus_per_node for rank in ranks})
+    nodes, per_node = machine.spread(ranks)
     ring = fitted(Ring, device.name, operation)
     if nodes == 1:
         return float(collective_seconds(device, operation, count, size, ring))
-    together = between * machine.between.bandwidth * -(-count // nodes)
+    together = between * machine.between.bandwidth * per_node
     bandwidth = min(ring.reach * device.link, together)
     return (count - 1) * machine.link(ranks).latency + (count - 1) / count * size / bandwidth

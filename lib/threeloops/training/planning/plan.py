@@ -33,11 +33,15 @@ class Machine:
     product_flops: float | None = None
     """Dense FLOP/s of the matmuls with weights, if they run in a smaller type than 16 bits."""
 
+    def spread(self, ranks: range) -> tuple[int, int]:
+        """Return the number of nodes that hold these ranks, and the most of them that a node holds."""
+        nodes = len({rank // self.gpus_per_node for rank in ranks})
+        return nodes, -(-len(ranks) // nodes)
+
     def link(self, ranks: range) -> Link:
         """Return the link of a ring over these ranks. Several ranks of a node use their links to other nodes together,
         like NCCL's channels, and a message passes between nodes once per node."""
-        nodes = len({rank // self.gpus_per_node for rank in ranks})
-        per_node = -(-len(ranks) // nodes)
+        nodes, per_node = self.spread(ranks)
         if nodes == 1:
             return self._within(ranks)
         latency = (self.between.latency * nodes + self.inside.latency * (len(ranks) - nodes)) / len(ranks)
@@ -58,8 +62,7 @@ class Machine:
         """
         if len(ranks) == 1:
             return 0.0
-        nodes = len({rank // self.gpus_per_node for rank in ranks})
-        per_node = -(-len(ranks) // nodes)
+        nodes, per_node = self.spread(ranks)
         near = self._within(ranks[:per_node])
         inside = near.latency + (per_node - 1) / len(ranks) * size / near.bandwidth if per_node > 1 else 0.0
         outside = self.between.latency + (1 - 1 / nodes) * size / self.between.bandwidth if nodes > 1 else 0.0

@@ -6,7 +6,7 @@ from threeloops.training.collectives import Link
 from threeloops.training.planning.model import Transformer
 from threeloops.training.planning.plan import Machine, Plan
 
-__all__ = ["StepTime", "step_time"]
+__all__ = ["StepTime", "bubble", "exposed", "step_time"]
 
 
 @dataclass(frozen=True)
@@ -76,26 +76,40 @@ def step_time(model: Transformer, machine: Machine, plan: Plan) -> StepTime:
     compute = max(of_stage(rank, count) for rank, count in enumerate(layers))
     per_microbatch = compute + deep * (tensor + context + expert)
     transfer = links["pp"].seconds(stream // plan.tp) if plan.pp > 1 else 0.0
-    bubble = (plan.pp - 1) * (per_microbatch / plan.chunks + 2 * transfer * plan.chunks)
     gather, scatter = _gradients(model, plan, links, deep)
     ahead = deep * (forward + (tensor + expert) / (3 if repeated else 2))
-    behind = per_microbatch - ahead
-    if plan.zero == 3 and plan.pp == 1:  # gathered for each pass of each microbatch, scattered after each backward
-        data = m * (max(0.0, gather - ahead) + max(0.0, gather + scatter - behind)) + (gather + scatter) / deep
-    else:
-        scatters = 1 if plan.accumulates_whole else m
-        data = max(0.0, gather - ahead) + scatters * max(0.0, scatter - behind) + scatter / deep
     return StepTime(
         m * compute,
         m * deep * tensor,
         m * deep * context,
-        bubble,
-        data,
+        bubble(plan, per_microbatch, transfer),
+        exposed(plan, deep, gather, scatter, ahead, per_microbatch - ahead),
         plan,
         model.step_flops(plan.batch, plan.sequence),
         machine.peak_flops,
         m * deep * expert,
     )
+
+
+def bubble(plan: Plan, per_microbatch: float, transfer: float) -> float:
+    """Return the seconds in which a pipeline fills and empties. `per_microbatch` is the time of one microbatch on the
+    slowest rank, and `transfer` that of its activations to the next rank."""
+    return (plan.pp - 1) * (per_microbatch / plan.chunks + 2 * transfer * plan.chunks)
+
+
+def exposed(plan: Plan, layers: int, gather: float, scatter: float, ahead: float, behind: float) -> float:
+    """Return the seconds of a step in which a rank waits for its replicas.
+
+    Args:
+        layers: of the rank. The last one's gradients have nothing to hide behind.
+        gather, scatter: seconds of its parameters' all-gather and its gradients' reduce-scatter.
+        ahead, behind: seconds of a microbatch's forward and backward, behind which they hide.
+    """
+    if plan.zero == 3 and plan.pp == 1:  # gathered for each pass of each microbatch, scattered after each backward
+        each = max(0.0, gather - ahead) + max(0.0, gather + scatter - behind)
+        return plan.microbatches * each + (gather + scatter) / layers
+    scatters = 1 if plan.accumulates_whole else plan.microbatches
+    return max(0.0, gather - ahead) + scatters * max(0.0, scatter - behind) + scatter / layers
 
 
 def _computation(model: Transformer, machine: Machine, plan: Plan) -> tuple[float, float, float, float]:
