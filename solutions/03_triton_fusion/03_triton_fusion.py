@@ -175,7 +175,7 @@ term("fusion")
 # means that the launcher allocates and launches, but does not fill, copy or convert. Never change the inputs.
 #
 # Put a kernel in its launcher's cell, with all functions and constants that it uses. Write a constant as a
-# number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`, used as `z * HALF`.
+# number inside the kernel, or above it as `HALF = tl.constexpr(0.5)`.
 #
 # ## 1 · Your first fused kernel
 #
@@ -537,7 +537,7 @@ with check(
 ):
 
     def unkept_check(value, seed, x=0.0):
-        """Dropped elements with the gradient `value` at `x`, which may be infinite or NaN, and kept ones with 1 at 0."""
+        """Check dropped elements, of gradient `value` and input `x`, beside kept ones of gradient 1 and input 0."""
         kept = (uniform(seed, range(40)) >= 0.5).reshape(4, 10)
         grad = torch.where(kept, 1.0, value)
         run = replay(dropout_backward, grad, torch.where(kept, 0.0, x), torch.zeros(10), 0.5, seed)

@@ -1773,7 +1773,7 @@ with check(
             "dk": [[-1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0] * 4],
             "dq": [[0.0, -0.25, 0.0, 0.25], [0.0] * 4],
         }
-        cause = "a finite number stands for −∞, and the scores lie below it"
+        cause = "NaN: hide with −∞, not with a finite number, and subtract lse before the exponential"
         edge_check(halves, f"two visible keys and a hidden one that all score {2 * depth:g}", cause, tile_of(**low))
     nothing = {"lse": [-math.inf, -math.inf], "delta": [0, 0], "visible": [[0, 0, 0], [0, 0, 0]]}
     zeros = {"dv": [[0.0] * 4] * 3, "dk": [[0.0] * 4] * 3, "dq": [[0.0] * 4] * 2}

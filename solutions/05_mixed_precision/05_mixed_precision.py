@@ -159,8 +159,7 @@ show.figure(
 #
 # `decode(codes, format) -> np.ndarray` returns the exact values of codes as float64, in the shape of `codes`.
 #
-# - `codes` is an array of any shape and any integer dtype, such as `uint8`; int64 can hold its
-#   values. It is not changed.
+# - `codes` is an array of any shape and any integer dtype, such as `uint8`. Its values fit into int64. It is not changed.
 # - `format` has `exponent_bits`, `mantissa_bits`, `infinities`, and the properties `bits` and `bias`.
 # - Zero has a sign too: the code with only the sign bit set is −0.0.
 # - If a code is negative or has more bits than the format, raise a `ValueError` that contains `code = ` and the code in

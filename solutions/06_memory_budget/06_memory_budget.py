@@ -605,7 +605,8 @@ with check("account", "the worst moment of a step", part="peak", hidden="other s
     }
     at_loss(GPTConfig.tiny(), 3, 100, 2, 2_007_488, AT_LOSS)
     at_loss(GPTConfig.tiny(), 2, 20, 0, 550_784, {})
-    at_loss(GPTConfig.tiny(head_dim=24), 2, 20, 0, 604_032, {})
+    narrower = {599_936: "the rotary tables have head_dim = 24 columns, and not width / heads = 16"}
+    at_loss(GPTConfig.tiny(head_dim=24), 2, 20, 0, 604_032, narrower)
     large = GPTConfig(32_000, 32, 32, 32, 4096, 11_008, 8192, tied_embeddings=False)
     at_loss(large, (1 << 24) + 1, 8191, 2, 35_182_358_838_564_848, {})
     peak, _ = found_peak(GPTConfig.tiny(layers=8), 1, 2, 2)
@@ -738,14 +739,14 @@ class Watching(TorchDispatchMode):
         self.known, self.live, self.peak, self.storages = {}, 0, 0, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        for leaf in tree_leaves((args, kwargs or {})):
-            if isinstance(leaf, Tensor):
-                self.see(leaf.untyped_storage(), counts=False)
+        self.see_all((args, kwargs or {}), counts=False)
         result = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self.see(leaf.untyped_storage(), counts=True)
+        self.see_all(result, counts=True)
         return result
+
+    def see_all(self, tree, counts):
+        for storage in storages_in(tree):
+            self.see(storage, counts)
 
     def see(self, storage, counts):
         key = storage._cdata
@@ -1651,7 +1652,7 @@ with check("offload", "one chunk at a time", part="chunks", hidden="the last num
     check.true(
         tensors + objects < 5 * MiB,
         f"step 2 of {elements:,} numbers, {elements // 64:,} at a time, allocated {tensors / MiB:.1f} MiB in tensors of more than "
-        f"one chunk, and {objects / MiB:.1f} MiB in Python's objects and NumPy's arrays. The new parameter is one such tensor of "
+        f"two chunks, and {objects / MiB:.1f} MiB in Python's objects and NumPy's arrays. The new parameter is one such tensor of "
         "4 MiB, so expected less than 5. Reading a whole file, copying the gradient or taking whole rows needs more",
     )
     ### BEGIN HIDDEN TESTS

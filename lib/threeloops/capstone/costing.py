@@ -53,7 +53,7 @@ class Candidate:
 def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
     """Compute one accelerator's candidate. Raises Refusal if nothing can be computed: it does not fit, no promise can
     be kept, or no price of a cloud is known."""
-    _cloud_price(prices, name)
+    rent = _cloud_price(prices, name)
     training = plan_training(scenario, name) if scenario.training is not None else None
     serving = plan_serving(scenario, name) if scenario.serving is not None else None
     sheet = Sheet()
@@ -61,7 +61,7 @@ def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
         _train(sheet, training)
     if scenario.serving is not None and serving is not None:
         _serve(sheet, scenario.serving, serving)
-    owned = _price(sheet, scenario, prices, name)
+    owned = _price(sheet, scenario, prices, rent)
     if training is not None:
         sheet.derive("cost", *_TRAINING_COSTS)
     if serving is not None:
@@ -76,15 +76,13 @@ def candidate(scenario: Scenario, prices: Prices, name: str) -> Candidate:
 
 def _ranges(sheet: Sheet, lines: list[str]) -> None:
     """Add days and cost at the errors that predicted steps have had."""
-    rest = "".join(f" + {key}" for key in lines if key == "serving_cost")
+    served = "".join(f" + {key}" for key in lines if key == "serving_cost")
     trained = " + ".join(key for key in lines if key != "serving_cost")
-    for word in ("low", "high"):
-        label = {"low": "at least (one published run in ten was faster)", "high": "at most (one in ten was slower)"}[
-            word
-        ]
-        days = (f"training_days_{word}", f"Days of training, {label}", "days", f"training_days * error_{word}")
+    for end, tenth in (("low", "faster"), ("high", "slower")):
+        label = f"{end} end (one published run in ten was {tenth})"
+        days = (f"training_days_{end}", f"Days of training, {label}", "days", f"training_days * error_{end}")
+        cost = (f"total_cost_{end}", f"Total cost, {label}", "USD", f"({trained}) * error_{end}{served}")
         sheet.derive("training", days)
-        cost = (f"total_cost_{word}", f"Total cost, {label}", "USD", f"({trained}) * error_{word}{rest}")
         sheet.derive("cost", cost)
 
 
@@ -133,10 +131,9 @@ def _cloud_price(prices: Prices, name: str) -> Price:
     return rent
 
 
-def _price(sheet: Sheet, scenario: Scenario, prices: Prices, name: str) -> bool:
+def _price(sheet: Sheet, scenario: Scenario, prices: Prices, rent: Price) -> bool:
     """Add the prices of a GPU-hour, rented and owned. Return whether owning is chosen."""
-    gpu = accelerator(name).name
-    rent = _cloud_price(prices, name)
+    gpu = accelerator(rent.accelerator).name
     sheet.put(
         "prices",
         ("cloud_list_price", f"{gpu} in a cloud, list price", rent.value, "USD/h", rent.level, rent.origin),
@@ -211,8 +208,12 @@ def _own(sheet: Sheet, prices: Prices, gpu: str, scenario: Scenario) -> bool:
     label = "Share of its life in which owned hardware has work"
     if terms.utilisation is None:
         hours = [name for name in ("training_gpu_hours", "spare_gpu_hours", "serving_gpu_hours") if name in sheet.rows]
-        share = f"({' + '.join(hours)}) / (owned_gpus * life_years * 8760)"
-        sheet.derive("prices", ("owned_utilisation", label, "share", share))
+        busy = sum(map(sheet.__getitem__, hours))
+        if busy > sheet["owned_gpus"] * terms.years * 8760:
+            sheet.put("prices", ("owned_utilisation", label, 1.0, "share", "model", "the job outlasts prices.years"))
+        else:
+            share = f"({' + '.join(hours)}) / (owned_gpus * life_years * 8760)"
+            sheet.derive("prices", ("owned_utilisation", label, "share", share))
     else:
         sheet.put("prices", ("owned_utilisation", label, terms.utilisation, "share", "given", "prices.utilisation"))
     sheet.derive("prices", _OUTLAY, *_OWN_FORMULAS)

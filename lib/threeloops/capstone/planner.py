@@ -88,7 +88,8 @@ def _accelerator(best: Candidate, outcomes: dict[str, Candidate | Refusal]) -> D
     if others:
         dearer = others[0].total / best.total - 1
         error = _errors(best, others[0])
-        margin = f"the next costs {dearer:.0%} more" + (f": a tie, because the error is {error:.0%}" * (dearer < error))
+        tie = f": a tie, because predictions spread by {error:.0%} around published runs" if dearer < error else ""
+        margin = f"the next costs {dearer:.0%} more{tie}"
     return Decision(
         "accelerator", best.name, reason, margin, others[0].name if others else "none", "threeloops.capstone.costing"
     )

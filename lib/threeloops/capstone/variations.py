@@ -39,8 +39,8 @@ def _variations(scenario: Scenario, prices: Prices) -> Iterator[tuple[str, Scena
             mtbf = factor * cluster.node_mtbf_days
             yield f"time between failures {word}", changed(scenario, "cluster.node_mtbf_days", mtbf), prices
         for word, factor in (("less", 0.8), ("more", 1.2)):
-            efficiency = min(1.0, factor * cluster.efficiency)
-            yield f"kernels reach 20% {word}", changed(scenario, "cluster.efficiency", efficiency), prices
+            if (efficiency := factor * cluster.efficiency) <= 1:
+                yield f"kernels reach 20% {word}", changed(scenario, "cluster.efficiency", efficiency), prices
     yield "clouds are 30% dearer", scenario, prices.with_cloud(1.3)
     yield "clouds are 30% cheaper", scenario, prices.with_cloud(0.7)
     if scenario.serving is not None:
@@ -48,8 +48,8 @@ def _variations(scenario: Scenario, prices: Prices) -> Iterator[tuple[str, Scena
             rate = factor * scenario.serving.peak_requests_per_second
             yield f"demand {word}", changed(scenario, "serving.peak_requests_per_second", rate), prices
         for word, factor in (("less", 0.8), ("more", 1.2)):
-            reached = min(1.0, factor * scenario.serving.reached)
-            yield f"the engine reaches 20% {word}", changed(scenario, "serving.reached", reached), prices
+            if (reached := factor * scenario.serving.reached) <= 1:
+                yield f"the engine reaches 20% {word}", changed(scenario, "serving.reached", reached), prices
 
 
 def _change(

@@ -297,3 +297,9 @@ def test_unknown_names_are_answered_with_those_there_are():
             find("nothing")
     with pytest.raises(Infeasible):
         make_plan(changed(made.scenario, "budget.total", 1.0))
+
+
+def test_hardware_cannot_work_for_more_than_its_life():
+    scenario = changed(on(read_scenario("7b_finetuning"), "H100 SXM"), "training.deadline_days", 1e4)
+    made = make_plan(changed(changed(scenario, "prices.years", 0.001), "training.tokens", 1e11))
+    assert made["owned_utilisation"] == 1 and made["training_days"] > 0.001 * 365

@@ -70,9 +70,9 @@ def compare(actual: object, expected: object, tolerance: Tolerance, unit: str = 
 
 
 def _compare(actual, expected, tolerance: Tolerance, unit: str, where: str) -> Mismatch | None:
+    # A name out of an array of names is text.
+    actual, expected = (str(value) if type(value) is np.str_ else value for value in (actual, expected))
     kind = type(expected)
-    if type(actual) is np.str_:  # a name out of an array of names is text
-        actual = str(actual)
     by_element = tolerance.exact and kind in SEQUENCES and type(actual) in SEQUENCES
     if not by_element and (wanted := numbers(expected)) is not None:
         return _compare_numbers(actual, expected, wanted, tolerance, unit, where)

@@ -1,6 +1,5 @@
 """The error of predicted step times, from the published runs that the planner models in full."""
 
-import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -25,8 +24,8 @@ class StepError:
     high: float
     """One run in ten was slower than the prediction times this."""
     spread: float
-    """Two plans on one accelerator differ less than this share: a tie. It is the standard deviation of the factors'
-    logarithms, because an error that all runs share does not matter for the comparison."""
+    """The share by which two plans on one accelerator must differ: below it, they are a tie. It is the standard
+    deviation of the factors' logarithms, because an error that all runs share does not matter for the comparison."""
     runs: int
     devices: tuple[str, ...]
     """The accelerators on which they ran."""
@@ -42,4 +41,4 @@ def step_error(name: str) -> StepError:
     factors = [run.seconds / step_time(run.model, run.machine, run.plan).seconds for run in chosen]
     low, high = np.quantile(factors, (0.1, 0.9))
     devices = tuple(sorted({run.device for run in chosen}))
-    return StepError(float(low), float(high), float(np.std([math.log(x) for x in factors])), len(chosen), devices)
+    return StepError(float(low), float(high), float(np.std(np.log(factors))), len(chosen), devices)

@@ -82,7 +82,7 @@ class _Part:
 
 
 def _parts(model: Transformer, plan: Plan, layers: int, ends: float) -> tuple[_Part, _Part]:
-    """The experts of a rank, and all else."""
+    """All else, and the experts of a rank. The adapters of experts count as if every rank had all of them."""
     experts = layers * model.expert_parameters / plan.ep / plan.tp
     dense = layers * (model.layer_parameters - model.expert_parameters) / plan.tp
     ends /= plan.tp

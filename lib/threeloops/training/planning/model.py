@@ -99,16 +99,24 @@ class Transformer:
         return {name: inputs * outputs for name, (inputs, outputs) in self.shapes.items()}
 
     @property
+    def mlp_matrices(self) -> int:
+        """The matrices of one MLP: gate, up and down, or the last two."""
+        return 3 if self.gated else 2
+
+    @property
     def expert_parameters(self) -> int:
         """All experts that the router chooses from, in one layer."""
-        return self.experts * (3 if self.gated else 2) * self.width * self.hidden
+        return self.experts * self.mlp_matrices * self.width * self.hidden
+
+    @property
+    def idle_parameters(self) -> int:
+        """The experts of one layer that the router does not choose for a token."""
+        return (self.experts - self.experts_per_token) * self.mlp_matrices * self.width * self.hidden
 
     @cached_property
     def layer_parameters(self) -> int:
         """All weights of one layer: every expert, the router and both norms."""
-        chosen = self.experts_per_token * (3 if self.gated else 2) * self.width * self.hidden
-        router = self.width * self.experts
-        return sum(self.matrices.values()) - chosen + self.expert_parameters + router + 2 * self.width
+        return sum(self.matrices.values()) + self.idle_parameters + self.width * self.experts + 2 * self.width
 
     @property
     def embedding_parameters(self) -> int:
@@ -123,19 +131,14 @@ class Transformer:
     @property
     def active_parameters(self) -> int:
         """The parameters that one token uses."""
-        idle = self.expert_parameters * (self.experts - self.experts_per_token) // self.experts if self.experts else 0
-        return self.parameters - self.layers * idle
+        return self.parameters - self.layers * self.idle_parameters
 
     @property
     def adapter_parameters(self) -> int:
         """The trained parameters of one layer's adapters: rank · (inputs + outputs) of each matrix."""
-        mlp = ("gate", "up", "down")
-        whole = sum(sum(shape) for name, shape in self.shapes.items() if name not in mlp)
-        active = sum(sum(shape) for name, shape in self.shapes.items() if name in mlp)
-        if self.experts:
-            one = (3 if self.gated else 2) * (self.width + self.hidden)
-            active = one * (self.experts + self.shared_experts)
-        return self.adapter_rank * (whole + active)
+        attention = sum(sum(self.shapes[name]) for name in ("query", "key", "value", "output"))
+        mlps = self.experts + self.shared_experts if self.experts else 1
+        return self.adapter_rank * (attention + mlps * self.mlp_matrices * (self.width + self.hidden))
 
     def layer_flops(self, tokens: int, sequence: int) -> float:
         """Forward of one layer; causal attention, which looks at half of the sequence on average."""
@@ -189,5 +192,5 @@ class Transformer:
         if recompute == "selective":
             products = sum(outputs for _, outputs in list(self.shapes.values())[::2])
             return self.width + self.attention_width + products + sent
-        nonlinear = 3 if self.gated else 2
-        return 4 * self.width + 2 * self.attention_width + 2 * self.kv_width + nonlinear * self.active_hidden + sent
+        attention = 2 * self.attention_width + 2 * self.kv_width
+        return 4 * self.width + attention + self.mlp_matrices * self.active_hidden + sent

@@ -88,11 +88,8 @@ class PublishedRun:
     memory_gib: float | None = None
     unlike: str = ""
     """A property of the run that the planner does not model."""
-
-    @property
-    def device(self) -> str:
-        """The accelerator, by its name in the hardware table."""
-        return _A100 if self.machine.peak_flops == accelerator(_A100).rate("bf16") else _H100
+    device: str = _H100
+    """The accelerator, by its name in the hardware table."""
 
 
 LLAMA_8B = Transformer(32, 4096, 32, 8, 14336, 128256)
@@ -106,7 +103,8 @@ def _megatron(
     model = Transformer(layers, width, heads, heads, 4 * width, 51200, gated=False, tied=True)
     plan = Plan(batch, 2048, dp=gpus // tp // pp, pp=pp, tp=tp, zero=0, recompute="full")
     flops = 96 * batch * 2048 * layers * width**2 * (1 + 2048 / (6 * width) + 51200 / (16 * layers * width))
-    return PublishedRun("megatron", name, model, a100_node(), plan, flops / gpus / (teraflops * 1e12))
+    seconds = flops / gpus / (teraflops * 1e12)
+    return PublishedRun("megatron", name, model, a100_node(), plan, seconds, device=_A100)
 
 
 def _llama(name: str, plan: Plan, teraflops: float) -> PublishedRun:

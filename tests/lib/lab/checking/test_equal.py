@@ -53,6 +53,8 @@ class Phase(enum.IntEnum):
         (True, True),
         (np.bool_(True), True),
         (np.array(["fetch", "train"])[1], "train"),
+        ("train", np.str_("train")),
+        (np.str_("train"), np.str_("train")),
         ({"a": [1, (2, "x")]}, {"a": [1, (2, "x")]}),
         (collections.OrderedDict(a=1), {"a": 1}),
         ({1, 2}, {2, 1}),
