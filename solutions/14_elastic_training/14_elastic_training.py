@@ -132,6 +132,20 @@ def moment(ranks, step, hops):
     return step * (each + 2 * (ranks - 1) * LATENCY) + each + hops * LATENCY
 
 
+def require_interval(best_interval, save, mtbf, shortest, longest, slips):
+    """Between `shortest` and `longest` the job takes at most 0.1% longer than with the best interval. `slips` maps wrong
+    intervals to their causes."""
+    got = best_interval(save, mtbf)
+    case, value = f"best_interval({save}, {mtbf})", number_in(got)
+    check.true(value > 0, f"{case} returned {got!r}: expected a number of seconds above 0")
+    cause = next((": " + c for slip, c in slips.items() if abs(value - slip) < 1e-3 * slip), "")
+    message = (
+        f"{case} returned {value:.6g} s. Only intervals from {shortest:.4g} to {longest:.4g} s cost at most 0.1% more "
+        f"time than the best one{cause}"
+    )
+    check.true(shortest <= value <= longest, message)
+
+
 def require_account(account, events, useful, lost, save, restart, slips=None):
     """`slips` maps a wrong number of seconds of some kind to its cause."""
     got = account(list(events))
@@ -348,20 +362,8 @@ with check("best_interval", "seconds between failures", part="mtbf", hidden="oth
 
 # %% nbgrader={"grade": true, "grade_id": "best_interval_test_short", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("best_interval", "short saves", part="short", hidden="other saves"):
-
-    def costs_little(save, mtbf, shortest, longest, slips):
-        """Between `shortest` and `longest` the job takes at most 0.1% longer than with the best interval."""
-        got = best_interval(save, mtbf)
-        case, value = f"best_interval({save}, {mtbf})", number_in(got)
-        check.true(value > 0, f"{case} returned {got!r}: expected a number of seconds above 0")
-        cause = next((": " + c for slip, c in slips.items() if abs(value - slip) < 1e-3 * slip), "")
-        message = (
-            f"{case} returned {value:.6g} s. Only intervals from {shortest:.4g} to {longest:.4g} s cost at most 0.1% more "
-            f"time than the best one{cause}"
-        )
-        check.true(shortest <= value <= longest, message)
-
-    costs_little(
+    require_interval(
+        best_interval,
         30.0,
         31536.0,
         1092.74,
@@ -372,8 +374,8 @@ with check("best_interval", "short saves", part="short", hidden="other saves"):
             1945.334: "a failure destroys half an interval, so it costs τ/(2M)",
         },
     )
-    costs_little(300.0, 259200.0, 9992.3, 15060.7, {})
-    costs_little(60.0, 11124.0, 968.601, 1284.33, {})
+    require_interval(best_interval, 300.0, 259200.0, 9992.3, 15060.7, {})
+    require_interval(best_interval, 60.0, 11124.0, 968.601, 1284.33, {})
     ### BEGIN HIDDEN TESTS
     for save, mtbf in ((10.0, 5000.0), (2.0, 3600.0), (0.001, 1e6), (36.0, 3600.0), (500.0, 1e7)):
         low, high = 0.0, 1.0
@@ -390,24 +392,11 @@ with check("best_interval", "short saves", part="short", hidden="other saves"):
 
 # %% nbgrader={"grade": true, "grade_id": "best_interval_test_long", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("best_interval", "long saves", part="long", hidden="other saves"):
-
-    def costs_no_more(save, mtbf, shortest, longest, first_order):
-        """Between `shortest` and `longest` the job takes at most 0.1% longer than with the best interval. `first_order`
-        is what the estimate chooses."""
-        got = best_interval(save, mtbf)
-        case, value = f"best_interval({save}, {mtbf})", number_in(got)
-        check.true(value > 0, f"{case} returned {got!r}: expected a number of seconds above 0")
-        cause = ": this interval makes the estimate smallest, and not expected_seconds per second of work"
-        message = (
-            f"{case} returned {value:.6g} s. Only intervals from {shortest:.4g} to {longest:.4g} s cost at most 0.1% more "
-            f"time than the best one{cause if abs(value - first_order) < 1e-3 * first_order else ''}"
-        )
-        check.true(shortest <= value <= longest, message)
-
-    costs_no_more(100.0, 1000.0, 356.367, 411.743, 447.21)
-    costs_no_more(600.0, 3600.0, 1591.65, 1812.87, 2078.46)
-    costs_no_more(1000.0, 1000.0, 801.11, 883.14, 1414.21)
-    costs_no_more(0.5, 1.0, 0.661691, 0.736424, 1.0)
+    ESTIMATE = "this interval makes the estimate smallest, and not expected_seconds per second of work"
+    require_interval(best_interval, 100.0, 1000.0, 356.367, 411.743, {447.21: ESTIMATE})
+    require_interval(best_interval, 600.0, 3600.0, 1591.65, 1812.87, {2078.46: ESTIMATE})
+    require_interval(best_interval, 1000.0, 1000.0, 801.11, 883.14, {1414.21: ESTIMATE})
+    require_interval(best_interval, 0.5, 1.0, 0.661691, 0.736424, {1.0: ESTIMATE})
     ### BEGIN HIDDEN TESTS
     for save, mtbf in ((200.0, 1000.0), (1800.0, 3600.0), (0.7, 1.0), (4000.0, 20000.0), (9e6, 1e7)):
         low, high = 0.0, 1.0
@@ -1342,8 +1331,7 @@ if parts := together("train", "who_hangs"):
 # - Rates of failures add up: N times the nodes, 1/N of the time between failures.
 # - Save about every √(2CM), and make saves shorter. The optimum is flat.
 # - Goodput counts only work that was kept; work that a failure destroyed and that is done again counts once.
-# - With replicas nothing is lost but a step. With shards, a copy in a neighbour's memory survives the loss of one
-#   rank.
+# - With replicas nothing is lost but a step. With shards, that takes a copy in a neighbour's memory (dives).
 # - After a loss, the group, a rank's place and the divisor change together.
 # - In a hang, look for the rank that others wait for and that waits for nobody.
 #

@@ -321,8 +321,8 @@ print(f"three new ranks go on from step {second.run.results[0]}: {second.end:.2f
 # A job that needs all its nodes waits when one of them is in repair, unless a **hot spare** takes its place at once. But spares
 # cost as much as nodes that work.
 #
-# A job's mean time between failures M is `node_mtbf / nodes`. With s spares, the chance that a failed node finds none is the given `no_spare(s,
-# repair, M)`. Then s + 1 nodes are in repair, and the job waits for the first of them to return: repair/(s + 1)
+# A job's mean time between failures M is `node_mtbf / nodes`. With s spares, the chance that a failed node finds none is
+# `no_spare(s, repair, M)`. Then s + 1 nodes are in repair, and the job waits for the first of them to return: repair/(s + 1)
 # seconds on average. So
 #
 # - mean recovery: R = restart + no_spare · repair/(s + 1);

@@ -888,10 +888,10 @@ with reveal("batch"):
 
 def draw_step(context, weight_bits, cache_bits):
     return decoding.draw_decode_steps(
-        8.03e9 * weight_bits / 8,
-        2 * 32 * 8 * 128 * cache_bits / 8 * context,
-        2 * 8.03e9 + 4 * 32 * 32 * 128 * context,
-        (3.35e12, 989.4e12, 85.9e9),
+        LLAMA.parameters * weight_bits / 8,
+        2 * LLAMA.layers * LLAMA.kv_heads * LLAMA.head_dim * cache_bits / 8 * context,
+        2 * LLAMA.parameters + 4 * LLAMA.layers * LLAMA.heads * LLAMA.head_dim * context,
+        (H100.bandwidth, H100.flops, H100.memory),
         f"H100, context {context:,}, {weight_bits}-bit weights, {cache_bits}-bit cache",
     )
 
@@ -1846,6 +1846,7 @@ def accept(
 # %% nbgrader={"grade": true, "grade_id": "accept_test_values", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("accept", "guesses kept, and what comes after", part="values", hidden="other distributions"):
     P, Q, LAST = [0.2, 0.5, 0.3], [0.5, 0.3, 0.2], [0.1, 0.1, 0.8]
+    DRAFT, MODEL = [Q, [0.1, 0.5, 0.4]], [P, [0.3, 0.2, 0.5], LAST]  # rows that differ
 
     def judges(kept, chances, guesses, draft, model, noise, case, counts=None, slips=None):
         """`counts` maps wrong numbers of kept guesses to causes, and `slips` maps causes to wrong chances."""
@@ -1943,8 +1944,8 @@ with check("accept", "guesses kept, and what comes after", part="values", hidden
         2,
         [0.1, 0.1, 0.8],
         [1, 0],
-        [Q, [0.1, 0.5, 0.4]],
-        [P, [0.3, 0.2, 0.5], LAST],
+        DRAFT,
+        MODEL,
         [0.9, 0.9],
         "rows that differ, guesses 1 and 0, noise 0.9 and 0.9",
         {1: "q is row 0 of draft for every guess: guess i has draft[i]"},
@@ -1953,8 +1954,8 @@ with check("accept", "guesses kept, and what comes after", part="values", hidden
         2,
         [0.1, 0.1, 0.8],
         [1, 2],
-        [Q, [0.1, 0.5, 0.4]],
-        [P, [0.3, 0.2, 0.5], LAST],
+        DRAFT,
+        MODEL,
         [0.9, 0.8],
         "rows that differ, guesses 1 and 2, noise 0.9 and 0.8",
         {1: "p is row 0 of model for every guess: guess i has model[i]"},
@@ -1963,8 +1964,8 @@ with check("accept", "guesses kept, and what comes after", part="values", hidden
         1,
         [0.6666667, 0, 0.3333333],
         [1, 1],
-        [Q, [0.1, 0.5, 0.4]],
-        [P, [0.3, 0.2, 0.5], LAST],
+        DRAFT,
+        MODEL,
         [0.9, 0.6],
         "rows that differ, guesses 1 and 1, noise 0.9 and 0.6",
         {},
@@ -1980,8 +1981,8 @@ with check("accept", "guesses kept, and what comes after", part="values", hidden
         0,
         [0, 0.6666666, 0.3333334],
         [0, 1],
-        [Q, [0.1, 0.5, 0.4]],
-        [P, [0.3, 0.2, 0.5], LAST],
+        DRAFT,
+        MODEL,
         [0.9, 0.1],
         "rows that differ, guesses 0 and 1, noise 0.9 and 0.1",
     )
@@ -2296,6 +2297,7 @@ if parts := together(*PIECES, library={"accept": normalised}):
         "the first passes of the GPT: guesses of its 4-bit copy that were kept and rejected, and the character after them",
     )
     per_pass = 60 / len(passes)
+    alone_each = -(-(len(answers[0]) - 1) // 4)  # the last token of an answer is in no cache
     step = parts.step_seconds(LLAMA, H100, 1, 8192)
     small = parts.step_seconds(replace(LLAMA, weight_bytes=0.5), H100, 1, 8192)
     show.table(
@@ -2308,7 +2310,7 @@ if parts := together(*PIECES, library={"accept": normalised}):
                 f"{1e3 * (step + 4 * small) / per_pass:.2f} ms",
             ),
             ("three answers through shared blocks are those of one sequence each", all(same)),
-            ("blocks that they hold, and copies", f"{held} (alone {3 * -(-46 // 4)}), {copied} copied"),
+            ("blocks that they hold, and copies", f"{held} (alone {3 * alone_each}), {copied} copied"),
         ],
         caption=f"{bytes(text).decode('latin-1')!r}",
     )

@@ -1050,10 +1050,10 @@ from threeloops.product.loadgen import trace as make_trace
 from threeloops.simulation.clock import VirtualClock
 
 
-def on_h100(policy, requests, blocks=8192, cost=COST):
+def on_h100(policy, requests):
     """A replay by the course's engine, on an H100 in virtual time."""
     clock = VirtualClock()
-    return replay_requests(Engine(SimulatedExecutor(clock, cost), BlockManager(blocks, BLOCK), policy, clock), requests)
+    return replay_requests(Engine(SimulatedExecutor(clock, COST), BlockManager(8192, BLOCK), policy, clock), requests)
 
 
 def burst(requests, seed=3):

@@ -344,9 +344,11 @@ def tiny_model():
     return GPT(GPTConfig.tiny(max_sequence=512)).eval()
 
 
+SMALL = replace(CHUNKED, max_running=16, token_budget=64, prefix_cache=False)
+
+
 def on_this_machine(requests):
-    policy = replace(CHUNKED, max_running=16, token_budget=64, prefix_cache=False)
-    return replay(Engine(ModelRunner(tiny_model(), 512, BLOCK), BlockManager(512, BLOCK), policy), requests)
+    return replay(Engine(ModelRunner(tiny_model(), 512, BLOCK), BlockManager(512, BLOCK), SMALL), requests)
 
 
 def short_chats(rate, seed, requests=40):
@@ -358,8 +360,7 @@ torch.set_num_threads(1)  # a matrix of this size is too small to share, and the
 on_this_machine(short_chats(1000.0, 1, 10))
 learned = on_this_machine(short_chats(40.0, 8))
 fitted = fit([step.shape for step in learned.steps], [step.seconds for step in learned.steps])
-policy = replace(CHUNKED, max_running=16, token_budget=64, prefix_cache=False)
-predicted = measure(on_h100(policy, short_chats(30.0, 9), 512, fitted).requests)
+predicted = measure(on_h100(SMALL, short_chats(30.0, 9), 512, fitted).requests)
 real = measure(on_this_machine(short_chats(30.0, 9)).requests)
 torch.set_num_threads(threads)
 show.table(

@@ -673,13 +673,12 @@ with check("TokenBucket", "what is taken, and how long to wait", part="values", 
     def asks(rate, burst, requests, expected):
         """Requests (amount, now) in turn."""
         bucket, said = TokenBucket(rate, burst), []
-        for place, ((amount, now), wanted) in enumerate(zip(requests, expected, strict=True)):
+        for (amount, now), wanted in zip(requests, expected, strict=True):
             got = bucket.take(amount, now)
             before = "".join(f"take({a:g}, {t:g}) → {w:g}, " for (a, t), w in zip(requests, said, strict=False))
             case = f"TokenBucket({rate:g}, {burst:g}): {before[-160:]}take({amount:g}, {now:g})"
             check.close(got, wanted, rtol=1e-9, atol=1e-9, unit="s", what=case)
             said.append(wanted)
-            assert place < 400
 
     asks(2.0, 5.0, [(5, 0.0), (1, 0.0), (1, 0.4), (1, 0.5), (5, 9.0)], [0.0, 0.5, 0.1, 0.0, 0.0])
     asks(2.0, 5.0, [(5, 100.0), (1, 100.0), (1, 100.75), (1, 100.75)], [0.0, 0.5, 0.0, 0.25])
@@ -1688,7 +1687,7 @@ if pieces := together("percentile", "TokenBucket", "admit", "stream", "status", 
     rows, shown = [], []
     for title, limits in (("your Server alone, which accepts everybody", False), ("with your limits in front", True)):
         replicas = [serve(pieces, Model(), limits=limits, seed=seed) for seed in (1, 2)]
-        counts = sum((replica.counts() for replica in replicas), replicas[0].counts() - replicas[0].counts())
+        counts = replicas[0].counts() + replicas[1].counts()
         p95 = pieces.percentile([replica.histogram() for replica in replicas], 95)
         computed = sum(replica.computed for replica in replicas)
         refused = sum(count for outcome, count in counts.items() if outcome[0] in "45")

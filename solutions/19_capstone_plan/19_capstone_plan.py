@@ -434,11 +434,18 @@ seventy = (LLAMA_70B, h100_node())
 FITS = Plan(512, 8192, dp=64, pp=2, tp=4, zero=2, recompute="selective")
 FULL = Plan(512, 8192, dp=128, pp=1, tp=4, zero=1)
 SEVENTY = Ask(LLAMA_70B, h100_node(), 1024, 4096, 2e12, (16, 64, 256), 40, 1.2e6)
+HUGE = replace(SEVENTY, model=LLAMA_405B, nodes=(8, 16, 32, 64, 128), days=1100, budget=9e6)
 
 
 # %% tags=["setup", "oracle"] nbgrader={"grade": false, "grade_id": "what_fits", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
+# Cost, days and nodes of each number of nodes on which the model fits.
 SEVENTY_ROWS = [(1_071_275, 139.48888, 16), (1_092_701, 35.5697, 64), (1_148_551, 9.34693, 256)]
-"""Cost, days and nodes of each number of nodes on which the model of SEVENTY fits."""
+HUGE_ROWS = [
+    (7_216_689, 469.83652, 32),
+    (7_499_659, 244.12954, 64),
+    (8_009_535, 1042.90823, 16),
+    (8_012_227, 130.40735, 128),
+]
 
 
 def said_of(ask, rows):
@@ -1172,16 +1179,7 @@ with check("answer", "what is offered", part="offers", hidden="other models, mac
     offers(replace(SEVENTY, days=20), SEVENTY_ROWS, 1_148_551)
     offers(replace(SEVENTY, days=200), SEVENTY_ROWS, 1_071_275)
     offers(replace(SEVENTY, nodes=(256, 64, 16), days=200), SEVENTY_ROWS, 1_071_275)
-    offers(
-        replace(SEVENTY, model=LLAMA_405B, nodes=(8, 16, 32, 64, 128), days=1100, budget=9e6),
-        [
-            (7_216_689, 469.83652, 32),
-            (7_499_659, 244.12954, 64),
-            (8_009_535, 1042.90823, 16),
-            (8_012_227, 130.40735, 128),
-        ],
-        7_216_689,
-    )
+    offers(HUGE, HUGE_ROWS, 7_216_689)
     offers(
         replace(SEVENTY, model=LLAMA_8B, nodes=(2, 8), days=60, budget=1.2e5),
         [(113_352, 118.07481, 2), (113_870, 29.65375, 8)],
@@ -1283,16 +1281,7 @@ with check("answer", "the next best", part="runner_up", hidden="other asks"):
     next_is(replace(SEVENTY, budget=1.1e6), SEVENTY_ROWS, None)
     next_is(replace(SEVENTY, days=200), SEVENTY_ROWS, 64)
     next_is(replace(SEVENTY, days=200, nodes=(256, 16, 64)), SEVENTY_ROWS, 64)
-    next_is(
-        replace(SEVENTY, model=LLAMA_405B, nodes=(8, 16, 32, 64, 128), days=1100, budget=9e6),
-        [
-            (7_216_689, 469.83652, 32),
-            (7_499_659, 244.12954, 64),
-            (8_009_535, 1042.90823, 16),
-            (8_012_227, 130.40735, 128),
-        ],
-        64,
-    )
+    next_is(HUGE, HUGE_ROWS, 64)
     ### BEGIN HIDDEN TESTS
 
     def options_of(ask):

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from threeloops.figures import figure, palette
+from threeloops.figures import figure, legend_above, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,9 +71,8 @@ def draw_calendar(spans: Sequence[Span], failures: Sequence[float], planned: flo
         axes.plot(moment / 3600 % 24, int(moment / _DAY), "x", color=palette.ink, ms=5)
     axes.axhline(int(planned) + 0.5, color=palette.blue, ls="--", lw=1)
     axes.text(24.2, int(planned) + 0.5, "planned end", color=palette.blue, va="center", size=9)
-    legend = (("work that is kept", "kept"), ("work lost by a failure (×)", "lost"), ("recovery", "recovery"))
-    for place, (words, kind) in enumerate(legend):
-        axes.text(0.32 * place, 1.03, words, color=_COLORS[kind], transform=axes.transAxes, weight="bold", size=9)
+    names = {"kept": "work that is kept", "lost": "work lost by a failure (×)", "recovery": "recovery"}
+    legend_above(axes, {names[kind]: color for kind, color in _COLORS.items()})
     axes.set(xlim=(0, 24), ylim=(max(days, planned) + 0.5, -0.7), xlabel="hour of the day", ylabel="day of the run")
     axes.set_xticks(range(0, 25, 3))
     return fig
