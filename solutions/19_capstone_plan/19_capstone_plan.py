@@ -952,16 +952,15 @@ debrief(
 # Most bad plans have one of a few faults. You get proposals, and name their faults.
 #
 # *Worked example.* A proposal for 8B on 16 H100s, 64 sequences of 8,192 tokens per step, assumes 900 GB/s inside nodes.
-# An H100's NVLink has 900 in both directions together, so 450 in each (`machine.inside.bandwidth`): "links". It claims 1.0 s for a
-# step, and the planner says 2.85 s with FSDP:
-# "step". Its days follow from its own step and its cost from its own days, so these two are not held against it again.
+# An H100's NVLink has 900 in both directions together, so 450 in each, and collectives reach 335 of them
+# (`machine.inside.bandwidth`): "links". It claims 1.0 s for a step, and the planner says 2.85 s with FSDP: "step". Its days follow from its own step and its cost from its own days, so these two are not held against it again.
 #
 # ### Exercise 6 (16 points)
 #
 # `review(proposal) -> list[str]`: the faults, in this order. A claim may be 5% better than the library says, not more.
 #
 # - `"memory"`: the fullest GPU needs more than `ALLOCATED_SHARE` of the machine's memory (no 5% here).
-# - `"links"`: `proposal.inside`, in bytes/s, is more than the machine has per direction.
+# - `"links"`: `proposal.inside`, in bytes/s, is more than `machine.inside.bandwidth`.
 # - `"step"`: `proposal.step` seconds are fewer than `step_time` gives.
 # - `"days"`: `proposal.days` are fewer than the *proposed* step needs with failures, at the best interval.
 # - `"cost"`: `proposal.cost` is less than the *proposed* days cost, for all GPUs at `price` per GPU-hour.

@@ -98,6 +98,7 @@ def test_the_worked_example_of_buying():
 
 def test_the_worked_example_of_the_review():
     plan = lab()["Plan"](64, 8192, dp=16, zero=3)
+    assert int(h100_node().inside.bandwidth / 1e9) == 335
     assert round(step_time(LLAMA_8B, h100_node(), plan).seconds, 2) == 2.85
     claimed = lab()["propose"](LLAMA_8B, h100_node(), plan, 1e12, step=1 / 2.84, inside=2)
     assert lab()["review"](claimed) == ["links", "step"]
