@@ -953,7 +953,8 @@ debrief(
 #
 # *Worked example.* A proposal for 8B on 16 H100s, 64 sequences of 8,192 tokens per step, assumes 900 GB/s inside nodes.
 # An H100's NVLink has 900 in both directions together, so 450 in each, and collectives reach 335 of them
-# (`machine.inside.bandwidth`): "links". It claims 1.0 s for a step, and the planner says 2.85 s with FSDP: "step". Its days follow from its own step and its cost from its own days, so these two are not held against it again.
+# (`machine.inside.bandwidth`): "links". It claims 1.0 s for a step, and the planner says 2.85 s with FSDP: "step". Its days
+# follow from its own step and its cost from its own days, so these two are not held against it again.
 #
 # ### Exercise 6 (16 points)
 #
