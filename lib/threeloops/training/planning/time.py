@@ -106,8 +106,8 @@ def exposed(plan: Plan, layers: int, gather: float, scatter: float, ahead: float
         ahead, behind: seconds of a microbatch's forward and backward, behind which they hide.
     """
     if plan.zero == 3 and plan.pp == 1:  # gathered for each pass of each microbatch, scattered after each backward
-        each = max(0.0, gather - ahead) + max(0.0, gather + scatter - behind)
-        return plan.microbatches * each + (gather + scatter) / layers
+        waits = max(0.0, gather - ahead) + max(0.0, gather + scatter - behind)
+        return plan.microbatches * waits + (gather + scatter) / layers
     scatters = 1 if plan.accumulates_whole else plan.microbatches
     return max(0.0, gather - ahead) + scatters * max(0.0, scatter - behind) + scatter / layers
 
