@@ -388,7 +388,6 @@ debrief(
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.lab.drawings import draw_ring, ring_steps
 from threeloops.lab.drawings.training import ring as gathering
-from threeloops.lab.drawings.training.ring import draw_ports
 
 animate(
     draw_ring,
@@ -579,7 +578,7 @@ if ring and naive:
             "By bytes alone it would be 8×. But the ring pays 14 latencies, 196 µs, and the sum through rank 0 only 2."
         )
         show.figure(
-            draw_ports({"through rank 0": naive, "in a ring": ring}, BETA),
+            gathering.draw_ports({"through rank 0": naive, "in a ring": ring}, BETA),
             "how long each rank's port sends, and how long the all-reduce takes: through rank 0 one port does most of the "
             "work, and in a ring all do the same",
         )
@@ -1012,7 +1011,7 @@ if parts := together("reduce_scatter", "choose_algorithm", "fit_link", library=g
         print(f"The two processes did not get through:\n{error}")
     else:
         ratio = measured[-1] / model[-1]
-        show.against_prediction("gloo", RATIOS[1 if 1.2 < ratio <= 2 else 2 * (ratio > 2)], source="measured here")
+        show.against_prediction("gloo", RATIOS[(ratio > 1.2) + (ratio > 2)], source="measured here")
         with reveal("gloo"):
             print(f"gloo on this machine: α = {gloo_alpha * 1e6:.0f} µs, β = {gloo_beta / 1e9:.2f} GB/s")
             rows = [

@@ -127,7 +127,7 @@ def batches_for_ranks(rows, width, seed):
 def alive(whole, most, parameters=()):
     """How many storages of exactly `whole` bytes the tensors of this process share, those of `parameters` left out. If
     these are more than `most`, Python first collects what nobody can reach."""
-    gradients = [parameter.grad for parameter in parameters]
+    gradients = [parameter.grad for parameter in parameters]  # held here, so that gc.get_objects() lists them
     left_out = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     for collect in (False, True):
         if collect:
@@ -521,29 +521,8 @@ hint(
 from threeloops.lab.drawings.training import sharding
 from threeloops.training.sharded import model_states
 
-PARTS = {"parameters": palette.green, "gradients": palette.sky, "optimizer states": palette.orange}
-
-
-def draw_states(billion_parameters, ranks):
-    plot, axes = figure(width=8.5, height=2.6)
-    for stage in range(4):
-        held, left = model_states([round(billion_parameters * 1e9)], ranks, stage), 0.0
-        values = held.parameters, held.gradients, held.masters + held.optimizer
-        for (name, colour), value in zip(PARTS.items(), values, strict=True):
-            axes.barh([3 - stage], [value / 1e9], left=left, color=colour, label=name if stage == 0 else None)
-            left += value / 1e9
-        axes.text(left, 3 - stage, f" {round(left, 1):,g} GB", va="center")
-    axes.axvline(80, color=palette.vermillion, ls="--")
-    axes.text(80, 3.6, " 80 GB", color=palette.vermillion, ha="left", va="bottom")
-    axes.set(yticks=range(4), yticklabels=["stage 3", "stage 2", "stage 1", "DDP"], xlabel="GB on rank 0")
-    axes.set(xlim=(0, max(100, 1.15 * 16 * billion_parameters)), ylim=(-0.6, 4.1))
-    axes.legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
-    axes.set_title(f"{billion_parameters:g} billion parameters, {ranks} ranks", loc="left")
-    return plot
-
-
 with reveal("floor"):
-    explore(draw_states, billion_parameters=[7, 1.3, 13, 30, 70], ranks=[8, 2, 4, 16, 64, 512])
+    explore(sharding.draw_states, billion_parameters=[7, 1.3, 13, 30, 70], ranks=[8, 2, 4, 16, 64, 512])
 
 
 def per_parameter(ranks, stage):
@@ -561,22 +540,15 @@ audit(
     "corrected",
     how="the claim counts two float32 states of Adam, 8 bytes, and leaves the float32 master copy out. With it the optimizer has 12 bytes: 4 + 12/N, 2 + 14/N and 16/N",
 )
-audit(
-    "zero-2",
-    round(16 / per_parameter(64, 1), 1),
-    f"× less in stage 1 on 64 ranks, {16 / per_parameter(8, 1):.1f}× on 8",
-    "model",
-    "corrected",
-    how="4 is the limit for many ranks: 16/(4 + 12/N)",
-)
-audit(
-    "zero-6",
-    round(16 / per_parameter(64, 2), 1),
-    f"× less in stage 2 on 64 ranks, {16 / per_parameter(8, 2):.1f}× on 8",
-    "model",
-    "corrected",
-    how="8 is the limit for many ranks: 16/(2 + 14/N)",
-)
+for claim, stage, limit, floor in (("zero-2", 1, 4, "4 + 12/N"), ("zero-6", 2, 8, "2 + 14/N")):
+    audit(
+        claim,
+        round(16 / per_parameter(64, stage), 1),
+        f"× less in stage {stage} on 64 ranks, {16 / per_parameter(8, stage):.1f}× on 8",
+        "model",
+        "corrected",
+        how=f"{limit} is the limit for many ranks: 16/({floor})",
+    )
 audit(
     "zero-7",
     round(16 / per_parameter(64, 3)),

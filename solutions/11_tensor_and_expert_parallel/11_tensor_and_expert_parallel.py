@@ -1368,7 +1368,7 @@ with reveal("fewer"):
 # the same?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.training.expert_parallel import keep_within_capacity as library_keep
+from threeloops.lab.drawings.training.experts import REFERENCE
 
 
 def train_mixture(parts, steps=5, groups=4, tokens=16, width=8, experts=4, capacity=8):
@@ -1401,28 +1401,6 @@ def train_mixture(parts, steps=5, groups=4, tokens=16, width=8, experts=4, capac
     return losses, dropped
 
 
-def library_layer(x, chosen, run_expert, experts):
-    """The library's layer with weights of 1, for notebooks without model answers."""
-    from threeloops.training.expert_parallel import exchange_rows as exchange
-
-    each, ranks = experts // dist.get_world_size(), dist.get_world_size()
-    order, counts = chosen.sort(stable=True).indices, torch.bincount(chosen, minlength=experts)
-    came = exchange(counts, [each] * ranks, [each] * ranks).view(ranks, each)
-    sends, gets = counts.view(ranks, each).sum(1).tolist(), came.sum(1).tolist()
-    here = exchange(x[order], sends, gets)
-    numbers = torch.arange(each).repeat(ranks).repeat_interleave(came.flatten())
-    by_expert = numbers.sort(stable=True).indices
-    parts = here[by_expert].split(came.sum(0).tolist())
-    out = torch.cat([run_expert(dist.get_rank() * each + e, part) for e, part in enumerate(parts)])
-    return exchange(out[by_expert.argsort()], gets, sends)[order.argsort()]
-
-
-REFERENCE = {
-    "keep_within_capacity": lambda experts, capacity: library_keep(
-        experts, 1 + int(experts.max()), capacity * (1 + int(experts.max())) / experts.numel()
-    ),
-    "expert_layer": library_layer,
-}
 if parts := together(*REFERENCE, library=REFERENCE):
     runs = {ranks: Cluster(ranks).run(train_mixture, parts) for ranks in (1, 4)}
     show.table(

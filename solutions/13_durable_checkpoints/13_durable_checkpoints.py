@@ -56,7 +56,7 @@ from threeloops.lab import (
 from threeloops.lab.checking.on_cluster import on_cluster
 from threeloops.lab.disks.on_disk import on_disk, on_folders
 from threeloops.lab.disks.saving import saving
-from threeloops.lab.disks.syncs import with_syncs
+from threeloops.lab.disks.syncs import BEFORE, PLACES, SAVE, with_syncs
 from threeloops.training.checkpoint.crash import DiskFull, ShortWrites, SyncFails, crash_states
 from threeloops.training.checkpoint.crash import check as load_all_states
 from threeloops.training.checkpoint.crash.explore import loaded
@@ -1465,37 +1465,20 @@ debrief(
 import ipywidgets
 
 predict("clicks", "There are six places for an fsync. How many does this save need?")
-SAVE = [
-    ("mkdir", "step-2.tmp"),
-    ("create", "step-2.tmp/model"),
-    ("write", "step-2.tmp/model", 700),
-    ("create", "notes"),
-    ("write", "notes", 50),
-    ("rename", "step-2.tmp", "step-2"),
-]
-BEFORE = {"step-1": None, "step-1/model": b"old"}
-PLACES = {
-    "made": (0, "."),
-    "model": (2, "step-2.tmp/model"),
-    "folder": (2, "step-2.tmp"),
-    "notes": (4, "notes"),
-    "moved": (5, "step-2"),
-    "renamed": (5, "."),
-}
 
 
 def draw_clicked(**clicked):
-    """What a power cut may leave after the last operation, with the fsyncs that are clicked."""
+    """Draw the states that a power cut may leave after the last operation, with the fsyncs that are clicked."""
     syncs = [PLACES[name] for name, on in clicked.items() if on]
     record = with_syncs(SAVE, BEFORE, syncs)
     report = load_all_states(record, load_newest)
-    needed = [
-        each
-        for each in syncs
-        if load_all_states(with_syncs(SAVE, BEFORE, [s for s in syncs if s != each]), load_newest).ok
-    ]
-    bad = len(report.bad)
-    verdict = f"{bad} of {report.states} states are bad" if bad else "safe" + ", but one is superfluous" * bool(needed)
+    fewer = ([other for other in syncs if other != each] for each in syncs)
+    if report.bad:
+        verdict = f"{len(report.bad)} of {report.states} states are bad"
+    elif any(load_all_states(with_syncs(SAVE, BEFORE, others), load_newest).ok for others in fewer):
+        verdict = "safe, but not all are needed"
+    else:
+        verdict = "safe"
     moments = power_cuts(record, load_newest, {"model": b"old"}, {"model": content(700, 3)})
     return draw_power_cut(moments, len(moments) - 1, f"{len(syncs)} fsync{'s' * (len(syncs) != 1)}: {verdict}")
 

@@ -45,15 +45,14 @@ def size_of(folder):
 # %% [markdown]
 # ## Repair a save
 #
-# You have the record of a save without any fsync, and have to place them. Content needs an fsync of its file, and a name needs
+# You have the record of a save without any fsync, and place the fsyncs. Content needs an fsync of its file, and a name needs
 # one of its folder. Both must come before the rename that publishes them, and that rename needs one fsync after it. If a folder
 # is renamed, its own name comes with the rename. With a pointer it does not, so the parent is synced twice, which is one more
 # wait per save.
 #
-# Rules such as these are easily incomplete. For example, a temporary name that is used twice, or a file that a load opens in
-# another way than the list of its paths says, needs an fsync that they call superfluous. So `fewest_syncs` asks the loader: it
-# begins with an fsync of everything before and after the publication, and drops each one without which every state that a power
-# cut may leave still loads. The next cell does so for three savers.
+# Rules such as these are easily incomplete. For example, a temporary name that is used twice needs an fsync that they call
+# superfluous. So `fewest_syncs` asks the loader: it begins with an fsync of everything before and after the publication, and
+# drops each one without which every state that a power cut may leave still loads. The next cell does so for three savers.
 
 # %% tags=["demo"]
 predict(

@@ -5,7 +5,7 @@ import itertools
 import json
 
 import pytest
-from threeloops.lab.disks.syncs import fewest_syncs, with_syncs
+from threeloops.lab.disks.syncs import BEFORE, PLACES, SAVE, fewest_syncs, with_syncs
 from threeloops.training.checkpoint.crash import check, crash_states, recording
 from threeloops.training.checkpoint.crash.model.operations import Record, Rename
 from threeloops.training.checkpoint.crash.model.states import states_after
@@ -55,25 +55,13 @@ def test_the_worked_example_of_stalls():
     assert stalls == [1.0, 6.0]
 
 
-SAVE = [
-    ("mkdir", "step-2.tmp"),
-    ("create", "step-2.tmp/model"),
-    ("write", "step-2.tmp/model", 700),
-    ("create", "notes"),
-    ("write", "notes", 50),
-    ("rename", "step-2.tmp", "step-2"),
-]
-BEFORE = {"step-1": None, "step-1/model": b"old"}
-
-
 def load_newest(folder):
     names = sorted(path.name for path in folder.glob("step-*") if path.name[5:].isdigit())
     return (folder / names[-1] / "model").read_bytes()
 
 
 def test_three_of_the_six_fsyncs_are_needed_and_enough():
-    places = [(0, "."), (2, "step-2.tmp/model"), (2, "step-2.tmp"), (4, "notes"), (5, "step-2"), (5, ".")]
-    sets = [chosen for size in range(7) for chosen in itertools.combinations(places, size)]
+    sets = [chosen for size in range(7) for chosen in itertools.combinations(PLACES.values(), size)]
     safe = [chosen for chosen in sets if check(with_syncs(SAVE, BEFORE, chosen), load_newest).ok]
     assert len(sets) == 64
     assert safe[0] == ((2, "step-2.tmp/model"), (2, "step-2.tmp"), (5, "."))

@@ -48,7 +48,18 @@ def together(*exercises: str, library: Mapping[str, Any] | None = None) -> Simpl
             f"Replaced by the reference: {_names(given)}. Once the checks of an exercise have passed, run this cell "
             "again to see your own answer in its place."
         )
-    return SimpleNamespace(**parts)
+    return _Parts(**parts)
+
+
+class _Parts(SimpleNamespace):
+    """The answers by name. Without model answers, nothing lists what else a solved exercise defines, such as `restore`
+    beside `capture`: such a name is looked up in the notebook."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return vars(sys.modules["__main__"])[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 def _own(exercise: str, stand_ins: Mapping[str, Any]) -> dict[str, Any]:

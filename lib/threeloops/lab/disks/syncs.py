@@ -18,10 +18,30 @@ from threeloops.training.checkpoint.crash.model.operations import (
     Write,
 )
 
-__all__ = ["fewest_syncs", "with_syncs"]
+__all__ = ["BEFORE", "PLACES", "SAVE", "fewest_syncs", "with_syncs"]
 
 _Place = tuple[int, str]
 """An fsync right after the operation with this number, and the path of the file or folder at that moment."""
+
+SAVE: list[tuple[Any, ...]] = [
+    ("mkdir", "step-2.tmp"),
+    ("create", "step-2.tmp/model"),
+    ("write", "step-2.tmp/model", 700),
+    ("create", "notes"),
+    ("write", "notes", 50),
+    ("rename", "step-2.tmp", "step-2"),
+]
+"""The save of lab 13 that has no fsync yet."""
+BEFORE: dict[str, bytes | None] = {"step-1": None, "step-1/model": b"old"}
+PLACES: dict[str, _Place] = {
+    "made": (0, "."),
+    "model": (2, "step-2.tmp/model"),
+    "folder": (2, "step-2.tmp"),
+    "notes": (4, "notes"),
+    "moved": (5, "step-2"),
+    "renamed": (5, "."),
+}
+"""The fsyncs among which a reader of lab 13 chooses, by the names of their boxes."""
 
 
 def with_syncs(

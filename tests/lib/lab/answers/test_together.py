@@ -58,6 +58,16 @@ def test_a_stand_in_names_functions_that_are_not_called_like_the_exercise(in_a_l
     assert together("reuse", library=stand_ins).times is max  # the reader's own
 
 
+def test_a_solved_exercise_has_all_that_it_defines_even_without_model_answers(in_a_lab, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys.modules["__main__"], "restore", max, raising=False)
+    monkeypatch.chdir(tmp_path / "solutions")
+    solve()
+    parts = together("reuse")
+    assert parts.restore is max
+    with pytest.raises(AttributeError, match="nobody_defines_this"):
+        parts.nobody_defines_this  # noqa: B018
+
+
 def test_the_model_answer_uses_what_the_notebook_defines(in_a_lab, monkeypatch):
     in_a_lab.write_text(in_a_lab.read_text().replace("return tile", "return FACTOR * tile"))
     monkeypatch.setattr(sys.modules["__main__"], "FACTOR", 5, raising=False)

@@ -166,10 +166,9 @@ def draw_exposed(steps: Mapping[str, tuple[float, float]], computing: float, wha
 
 
 def _start_together(model: "torch.nn.Module") -> None:
-    import torch.distributed as dist
+    from threeloops.training.data_parallel.replicas import broadcast_tensors
 
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
+    broadcast_tensors([*model.parameters(), *model.buffers()], None)
 
 
 def _assign_buckets(sizes: Sequence[int], bucket_bytes: int, first_bytes: int) -> list[list[int]]:

@@ -1,8 +1,8 @@
 """Tokens and experts: which experts the tokens choose, and how the tokens travel there and back."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,7 @@ from threeloops.training.expert_parallel import Load, keep_within_capacity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_degrees", "draw_dropped", "draw_exchange", "draw_expert_load", "expert_load"]
+__all__ = ["REFERENCE", "draw_degrees", "draw_dropped", "draw_exchange", "draw_expert_load", "expert_load"]
 
 _STAGES = (
     "each rank has four tokens",
@@ -171,3 +171,34 @@ def draw_exchange(chosen: Sequence[Sequence[int]], frame: int) -> "Figure":
     axes.axis("off")
     axes.set_title(f"{frame + 1}. {_STAGES[frame]}")
     return fig
+
+
+def _keep_within_capacity(experts: torch.Tensor, capacity: int) -> torch.Tensor:
+    count = 1 + int(experts.max())
+    return keep_within_capacity(experts, count, capacity * count / experts.numel())
+
+
+def _expert_layer(
+    x: torch.Tensor, chosen: torch.Tensor, run_expert: Callable[[int, torch.Tensor], torch.Tensor], experts: int
+) -> torch.Tensor:
+    """The exchange of the library's `ExpertParallel`, for one expert per token and weights of 1."""
+    import torch.distributed as dist
+
+    from threeloops.training.expert_parallel.layer import exchange_rows, own_experts
+
+    held = own_experts(experts)
+    ranks = dist.get_world_size()
+    order = chosen.sort(stable=True).indices
+    counts = torch.bincount(chosen, minlength=experts)
+    came = exchange_rows(counts, [len(held)] * ranks, [len(held)] * ranks).view(ranks, -1)
+    sends = counts.view(ranks, -1).sum(1).tolist()
+    gets = came.sum(1).tolist()
+    here = exchange_rows(x[order], sends, gets)
+    by_expert = torch.arange(len(held)).repeat(ranks).repeat_interleave(came.flatten()).sort(stable=True).indices
+    parts = here[by_expert].split(came.sum(0).tolist())
+    out = torch.cat([run_expert(expert, part) for expert, part in zip(held, parts, strict=True)])
+    return exchange_rows(out[by_expert.argsort()], gets, sends)[order.argsort()]
+
+
+REFERENCE: dict[str, Any] = {"keep_within_capacity": _keep_within_capacity, "expert_layer": _expert_layer}
+"""Stand-ins for the answers to lab 11 that a reader has not written."""

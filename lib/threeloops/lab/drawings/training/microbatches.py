@@ -69,8 +69,8 @@ def draw_flight(timelines: Mapping[str, Timeline], at: float, *, whole: bool = F
             left.axvline(at, color=palette.ink, lw=1.0)
         left.set(xlim=(0, longest), ylim=(len(timeline.rows) - 0.5, -0.5), xticks=[])
         name_rows(left, range(len(timeline.rows)), [f"rank {rank}" for rank in range(len(timeline.rows))])
-        when = readable_seconds(timeline.seconds) if whole else f"after {readable_seconds(at) if at else '0 s'}"
-        left.set_title(f"{name}: {when}" if whole else f"{name} {when}", loc="left", fontsize=10)
+        when = f": {readable_seconds(timeline.seconds)}" if whole else f" after {readable_seconds(at) if at else '0 s'}"
+        left.set_title(name + when, loc="left", fontsize=10)
         right.set(xlim=(-0.3, most), ylim=(len(timeline.rows) - 0.5, -0.5), xticks=[], yticks=[])
         right.set_title("most in flight" if whole else "in flight", loc="left", fontsize=10)
         for axes in (left, right):

@@ -11,18 +11,40 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
-__all__ = ["REFERENCE", "draw_held", "draw_rates", "draw_transfers", "loss_of_stage"]
+__all__ = ["REFERENCE", "draw_held", "draw_rates", "draw_states", "draw_transfers", "loss_of_stage"]
 
 _PARTS = {"parameters": palette.green, "gradients": palette.sky, "optimizer states": palette.orange}
 _STEPS = {"reduce-scatter": palette.purple, "all-gather": palette.green}
 _STAGES = ("DDP", "stage 1", "stage 2", "stage 3")
 
 
+def draw_states(billion_parameters: float, ranks: int) -> "Figure":
+    """Draw the GB of parameters, gradients and optimizer states on rank 0 for each stage, beside a GPU of 80 GB."""
+    from threeloops.training.sharded import model_states
+
+    fig, axes = figure(width=8.5, height=2.6)
+    for stage in range(len(_STAGES)):
+        held = model_states([round(billion_parameters * 1e9)], ranks, stage)
+        values = held.parameters, held.gradients, held.masters + held.optimizer
+        left = 0.0
+        for (name, colour), value in zip(_PARTS.items(), values, strict=True):
+            axes.barh([3 - stage], [value / 1e9], left=left, color=colour, label=name if stage == 0 else None)
+            left += value / 1e9
+        axes.text(left, 3 - stage, f" {round(left, 1):,g} GB", va="center")
+    axes.axvline(80, color=palette.vermillion, ls="--")
+    axes.text(80, 3.6, " 80 GB", color=palette.vermillion, ha="left", va="bottom")
+    axes.set(yticks=range(4), yticklabels=_STAGES[::-1], xlabel="GB on rank 0")
+    axes.set(xlim=(0, max(100, 1.15 * 16 * billion_parameters)), ylim=(-0.6, 4.1))
+    axes.legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
+    axes.set_title(f"{billion_parameters:g} billion parameters, {ranks} ranks", loc="left")
+    return fig
+
+
 def draw_transfers(rows: Mapping[str, Sequence[str]]) -> "Figure":
     """Draw what is sent per step, a row of transfers per name. A reduce-scatter and an all-gather send (N − 1)/N each
     of the weights, and an all-reduce is one of each."""
     fig, axes = figure(width=9.0, height=0.62 * len(rows) + 1.1)
-    for row, (_, transfers) in enumerate(rows.items()):
+    for row, transfers in enumerate(rows.values()):
         for place, transfer in enumerate(transfers):
             axes.barh([row], [0.98], left=place, height=0.62, color=_STEPS[transfer], alpha=0.6)
             axes.text(place + 0.49, row, transfer, ha="center", va="center")
