@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -134,6 +135,7 @@ def _spelling(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
+@cache
 def _read_table() -> dict[str, Any]:
     return json.loads((files("threeloops.hardware") / "accelerators.json").read_text(encoding="utf-8"))
 

@@ -37,6 +37,8 @@ class Assumptions:
     cube if the voltage follows the clock."""
     bandwidth: float | None = None
     """Bytes/s of the card's memory, if it is a variant of the sheet's."""
+    speed: float = 1.0
+    """The speed of all kernels, relative to these predictions: predicted seconds of a step of your own by measured ones."""
 
     def clock(self, device: str) -> float:
         """Return the clock under a training run's steady load, relative to the bursts of the tables.

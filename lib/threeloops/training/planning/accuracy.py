@@ -1,12 +1,13 @@
 """The error of predicted step times, from the published runs that the planner models in full."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from threeloops.hardware.accelerators import accelerator
-from threeloops.training.planning.published import PUBLISHED
+from threeloops.training.planning.published import PUBLISHED, PublishedRun
 from threeloops.training.planning.time import step_time
 
 __all__ = ["StepError", "step_error"]
@@ -31,14 +32,19 @@ class StepError:
     """The accelerators on which they ran."""
 
 
+def _by_rates(run: PublishedRun) -> float:
+    return step_time(run.model, run.machine, run.plan).seconds
+
+
 @cache
-def step_error(name: str) -> StepError:
-    """Return the errors for the accelerator called `name`: those of published runs on it, or of all published runs if
-    there are fewer than five. Runs that differ from the model (`PublishedRun.unlike`) do not count."""
+def step_error(name: str, predicted: Callable[[PublishedRun], float] = _by_rates) -> StepError:
+    """Return the errors of `predicted`, the seconds of a run's step, for the accelerator called `name`: those of
+    published runs on it, or of all published runs if there are fewer than five. Runs that differ from the model
+    (`PublishedRun.unlike`) do not count."""
     runs = [run for run in PUBLISHED if not run.unlike]
     own = [run for run in runs if run.device == accelerator(name).name]
     chosen = own if len(own) >= _FEWEST_RUNS else runs
-    factors = [run.seconds / step_time(run.model, run.machine, run.plan).seconds for run in chosen]
+    factors = [run.seconds / predicted(run) for run in chosen]
     low, high = np.quantile(factors, (0.1, 0.9))
     devices = tuple(sorted({run.device for run in chosen}))
     return StepError(float(low), float(high), float(np.std(np.log(factors))), len(chosen), devices)

@@ -1,17 +1,27 @@
-"""The kernels of a transformer layer and of the head: seconds of forward and backward for one microbatch."""
+"""The kernels of a transformer layer and of the head, and the collectives between ranks, as costs of a step."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 
-from threeloops.inner.predict.silicon import Gemm, Prefill, Sheet, fitted, gemm_seconds, prefill_seconds
+from threeloops.inner.predict.silicon import (
+    Gemm,
+    Prefill,
+    Ring,
+    Sheet,
+    collective_seconds,
+    fitted,
+    gemm_seconds,
+    prefill_seconds,
+)
 from threeloops.inner.predict.silicon import sheet as data_sheet
 from threeloops.training.by_kernels.assumptions import Assumptions
 from threeloops.training.planning.model import Transformer
-from threeloops.training.planning.plan import Plan
+from threeloops.training.planning.plan import Machine, Plan
 
-__all__ = ["Kernels", "Passes"]
+__all__ = ["KernelCosts", "Kernels", "Passes"]
 
 _HOPPER = ("H100 SXM", "H200 SXM")
 """Devices whose table has FlashAttention-3."""
@@ -40,13 +50,39 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """The kernels of a plan on one device, in bf16.
+class KernelCosts:
+    """The costs of a step on GPUs called `device`, for `planning.step_time` and `planning.plans`.
 
-    Raises LookupError for a device whose kernels nobody published.
+    Calling it raises LookupError for a device whose kernels nobody published, and ValueError for experts, adapters or
+    matmuls in fewer than 16 bits.
     """
 
+    device: str
+    assumed: Assumptions = Assumptions()
+
+    def __call__(self, model: Transformer, machine: Machine, plan: Plan) -> "Kernels":
+        for kernel in (Gemm, Prefill):
+            fitted(kernel, self.device, "bf16")
+        if not self.have(model, machine):
+            raise ValueError(
+                f"experts = {model.experts}, adapter_rank = {model.adapter_rank}, product_flops = "
+                f"{machine.product_flops}: expected 0, 0 and None, because only dense models that are trained in 16 "
+                "bits have kernels here; planning.Rates has costs of the others"
+            )
+        return Kernels(model, machine, plan, self.device, self.assumed)
+
+    @staticmethod
+    def have(model: Transformer, machine: Machine) -> bool:
+        """Return whether the kernels of this model, on a machine with this arithmetic, are among the published ones."""
+        return not model.experts and not model.adapter_rank and machine.product_flops is None
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of a plan on one device, in bf16. Their times replace the rates of `machine`."""
+
     model: Transformer
+    machine: Machine
     plan: Plan
     device: str
     assumed: Assumptions
@@ -74,10 +110,8 @@ class Kernels:
             return self._unfused
         heads = self.model.heads / plan.tp
         kv_heads = max(1.0, self.model.kv_heads / plan.tp)
-        constants = fitted(Prefill, self.device, "bf16")
-        seconds = float(
-            prefill_seconds(self.sheet, plan.microbatch, plan.sequence, heads, kv_heads, self._head_dim, constants)
-        )
+        shape = (plan.microbatch, plan.sequence, heads, kv_heads, self._head_dim)
+        seconds = _attention_seconds(self.device, self.sheet.bandwidth, shape)
         seconds /= plan.cp * self._clock  # every rank of cp has an equal part of the pairs
         if self.assumed.attention == "flash2" and self.device in _HOPPER:
             seconds *= self.assumed.flash2
@@ -106,14 +140,22 @@ class Kernels:
         return Passes(seconds, 2 * seconds)
 
     @property
-    def layer(self) -> Passes:
+    def forward(self) -> float:
+        return self._layer.forward
+
+    @property
+    def backward(self) -> float:
+        return self._layer.backward
+
+    @cached_property
+    def _layer(self) -> Passes:
         return self.products + self.attention + self.light
 
     @cached_property
     def again(self) -> float:
         """Seconds of the part of a layer's forward pass that backward repeats."""
         if self.plan.recompute == "full":
-            return self.layer.forward
+            return self.forward
         if self.plan.recompute == "none":
             return 0.0
         share = self.model.recomputed_flops(1, 0, "selective") / self.model.layer_flops(1, 0)  # without attention
@@ -130,11 +172,31 @@ class Kernels:
         """Return the seconds of AdamW on so many parameters."""
         return self._streamed(_OPTIMIZER_BYTES * parameters)
 
-    @cached_property
+    def collective(self, operation: Literal["all_gather", "reduce_scatter"], size: float, axis: str) -> float:
+        """Return the seconds of a ring: inside a node by the fitted one, between nodes by a share of the line rate, and
+        by the machine's links where nobody measured NCCL on the device."""
+        ranks = self.plan.groups[axis]
+        count = len(ranks)
+        if count == 1:
+            return 0.0
+        link = self.machine.link(ranks)
+        nodes, per_node = self.machine.spread(ranks)
+        try:
+            ring = fitted(Ring, self.device, operation)
+        except LookupError:
+            inside = link.bandwidth
+        else:
+            if nodes == 1:
+                return _collective_seconds(self.device, operation, count, size)
+            inside = ring.reach * self.sheet.link
+        together = self.assumed.between * self.machine.between.bandwidth * per_node
+        bandwidth = inside if nodes == 1 else min(inside, together)
+        return (count - 1) * link.latency + (count - 1) / count * size / bandwidth
+
+    @property
     def sheet(self) -> Sheet:
         """The device's data sheet, or that of its variant."""
-        of = data_sheet(self.device)
-        return replace(of, bandwidth=self.assumed.bandwidth) if self.assumed.bandwidth else of
+        return _sheet(self.device, self.assumed.bandwidth)
 
     @property
     def _head_dim(self) -> int:
@@ -142,7 +204,7 @@ class Kernels:
 
     @property
     def _clock(self) -> float:
-        return self.assumed.clock(self.device)
+        return self.assumed.speed * self.assumed.clock(self.device)
 
     def _multiplied(self, shapes: list[_Shape]) -> Passes:
         """Return both passes of products (tokens, outputs, inputs)."""
@@ -154,12 +216,32 @@ class Kernels:
         return _products_seconds(self.device, self.sheet.bandwidth, tuple(shapes)) / self._clock
 
     def _streamed(self, size: float) -> float:
-        return size / (self.assumed.stream * self.sheet.bandwidth)
+        return size / (self.assumed.speed * self.assumed.stream * self.sheet.bandwidth)
+
+
+@lru_cache(maxsize=64)
+def _sheet(device: str, bandwidth: float | None) -> Sheet:
+    of = data_sheet(device)
+    return replace(of, bandwidth=bandwidth) if bandwidth else of
 
 
 @lru_cache(maxsize=4096)
 def _products_seconds(device: str, bandwidth: float, shapes: tuple[_Shape, ...]) -> float:
     """Return the seconds of all these products at the clock of the tables, with operands from memory."""
     m, n, k = np.array(shapes, dtype=float).T
-    of = replace(data_sheet(device), bandwidth=bandwidth)
+    of = _sheet(device, bandwidth)
     return float(gemm_seconds(of, m, n, k, fitted(Gemm, device, "bf16"), warm=False).sum())
+
+
+@lru_cache(maxsize=4096)
+def _attention_seconds(device: str, bandwidth: float, shape: tuple[int, int, float, float, int]) -> float:
+    """Return the seconds of attention's forward pass at the clock of the tables: sequences, tokens of each, heads,
+    heads of keys, and their width."""
+    of = _sheet(device, bandwidth)
+    return float(prefill_seconds(of, *shape, fitted(Prefill, device, "bf16")))
+
+
+@lru_cache(maxsize=4096)
+def _collective_seconds(device: str, operation: str, count: int, size: float) -> float:
+    """Return the seconds of a ring inside a node."""
+    return float(collective_seconds(_sheet(device, None), operation, count, size, fitted(Ring, device, operation)))
