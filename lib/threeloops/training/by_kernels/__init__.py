@@ -15,8 +15,8 @@ from threeloops import import_on_demand
 if TYPE_CHECKING:
     from threeloops.training.by_kernels.assumptions import Assumptions
     from threeloops.training.by_kernels.kernels import KernelCosts, Kernels, Passes
-    from threeloops.training.by_kernels.published import SOURCES, seconds_by_kernels
+    from threeloops.training.by_kernels.published import SOURCES, published_runs, seconds_by_kernels
 else:
     import_on_demand(__name__)
 
-__all__ = ["Assumptions", "KernelCosts", "Kernels", "Passes", "SOURCES", "seconds_by_kernels"]
+__all__ = ["Assumptions", "KernelCosts", "Kernels", "Passes", "SOURCES", "published_runs", "seconds_by_kernels"]

@@ -9,6 +9,7 @@ import numpy as np
 from threeloops.inner.predict.silicon import (
     Gemm,
     Prefill,
+    QuantizingGemm,
     Ring,
     Sheet,
     collective_seconds,
@@ -29,6 +30,10 @@ _OPTIMIZER_BYTES = 32
 """Read and written per parameter by AdamW: gradient, master, two moments, all in float32, and the 16-bit weight."""
 _LOSS_BYTES = 24
 """Read and written per logit by the loss and its gradient, in float32."""
+_VARIANTS = {"A100 SXM 40GB": ("A100 SXM 80GB", 1.555e12)}
+"""Devices with the kernels of another one, and the bytes/s of their memory."""
+_CONVERTED_BYTES = 3
+"""Read and written per weight that is converted from bf16 to fp8."""
 
 _Shape = tuple[float, float, float]
 """Rows, columns, and the length of the sums of a product."""
@@ -53,33 +58,40 @@ class Passes:
 class KernelCosts:
     """The costs of a step on GPUs called `device`, for `planning.step_time` and `planning.plans`.
 
-    Calling it raises LookupError for a device whose kernels nobody published, and ValueError for experts, adapters or
-    matmuls in fewer than 16 bits.
+    An A100 of 40 GB has the kernels of one of 80 GB, and its own memory. Calling it raises LookupError for a device
+    whose kernels nobody published, and ValueError for a model with experts.
     """
 
     device: str
     assumed: Assumptions = Assumptions()
 
     def __call__(self, model: Transformer, machine: Machine, plan: Plan) -> "Kernels":
-        for kernel in (Gemm, Prefill):
-            fitted(kernel, self.device, "bf16")
-        if not self.have(model, machine):
+        device, memory = _VARIANTS.get(self.device, (self.device, None))
+        assumed = replace(self.assumed, bandwidth=memory) if memory else self.assumed
+        fitted(Gemm, device, "bf16")
+        fitted(Prefill, device, "bf16")
+        if machine.product_flops is not None:
+            fitted(QuantizingGemm, device, "fp8")
+        if model.experts:
             raise ValueError(
-                f"experts = {model.experts}, adapter_rank = {model.adapter_rank}, product_flops = "
-                f"{machine.product_flops}: expected 0, 0 and None, because only dense models that are trained in 16 "
-                "bits have kernels here; planning.Rates has costs of the others"
+                f"experts = {model.experts}: expected 0, because the sum of kernels has no backward pass of experts; "
+                "planning.Rates has costs of them"
             )
-        return Kernels(model, machine, plan, self.device, self.assumed)
+        return Kernels(model, machine, plan, device, assumed)
 
-    @staticmethod
-    def have(model: Transformer, machine: Machine) -> bool:
+    def have(self, model: Transformer, machine: Machine) -> bool:
         """Return whether the kernels of this model, on a machine with this arithmetic, are among the published ones."""
-        return not model.experts and not model.adapter_rank and machine.product_flops is None
+        try:
+            self(model, machine, Plan(1, 1))
+        except (LookupError, ValueError):
+            return False
+        return True
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of a plan on one device, in bf16. Their times replace the rates of `machine`."""
+    """The kernels of a plan on one device. Their times replace the rates of `machine`. The products of layers with
+    weights are in fp8 if `machine.product_flops` is given, and all other ones in bf16."""
 
     model: Transformer
     machine: Machine
@@ -89,7 +101,8 @@ class Kernels:
 
     @cached_property
     def products(self) -> Passes:
-        """The matrix products of a layer. Backward has two for each: the gradients of the input and of the weight."""
+        """The matrix products of a layer. Backward has two for each: the gradients of the input and of the weight.
+        Frozen weights have no gradient, and adapters have products of their own."""
         model = self.model
         width = model.width
         queries = model.attention_width
@@ -101,7 +114,23 @@ class Kernels:
             *[(hidden / tp, width)] * (model.mlp_matrices - 1),
             (width, hidden / tp),
         ]
-        return self._multiplied([(self.plan.tokens, outputs, inputs) for outputs, inputs in shapes])
+        with_tokens = [(self.plan.tokens, outputs, inputs) for outputs, inputs in shapes]
+        products = self._multiplied(with_tokens, frozen=bool(model.adapter_rank), fp8=self._fp8)
+        if not model.adapter_rank:
+            return products
+        of_rank = [(inputs, model.adapter_rank, outputs) for outputs, inputs in shapes]
+        down = [(self.plan.tokens, rank, inputs) for inputs, rank, _ in of_rank]
+        up = [(self.plan.tokens, outputs, rank) for _, rank, outputs in of_rank]
+        return products + self._multiplied(down + up) + self._unpacked
+
+    @property
+    def _unpacked(self) -> Passes:
+        """Frozen weights of fewer than 16 bits, which are written in 16 bits before each pass (QLoRA)."""
+        if self.model.frozen_bits >= 16:
+            return Passes(0.0, 0.0)
+        weights = sum(self.model.matrices.values()) / self.plan.tp
+        seconds = self._streamed((self.model.frozen_bits / 8 + 2) * weights)
+        return Passes(seconds, seconds)
 
     @cached_property
     def attention(self) -> Passes:
@@ -165,7 +194,8 @@ class Kernels:
     def head(self) -> float:
         """Seconds of the head's products, of the loss, and of their backward pass."""
         vocabulary = self.model.vocabulary / self.plan.tp
-        product = self._multiplied([(self.plan.tokens, vocabulary, self.model.width)])
+        shapes = [(self.plan.tokens, vocabulary, self.model.width)]
+        product = self._multiplied(shapes, frozen=bool(self.model.adapter_rank))
         return product.total + self._streamed(_LOSS_BYTES * self.plan.tokens * vocabulary)
 
     def optimizer(self, parameters: float) -> float:
@@ -174,7 +204,12 @@ class Kernels:
 
     def collective(self, operation: Literal["all_gather", "reduce_scatter"], size: float, axis: str) -> float:
         """Return the seconds of a ring: inside a node by the fitted one, between nodes by a share of the line rate, and
-        by the machine's links where nobody measured NCCL on the device."""
+        by the machine's links where nobody measured NCCL on the device. Of tensor parallelism's rings, only the part
+        that is not hidden behind products counts."""
+        exposed = 1 - self.assumed.overlap if axis == "tp" else 1.0
+        return exposed * self._ring(operation, size, axis)
+
+    def _ring(self, operation: str, size: float, axis: str) -> float:
         ranks = self.plan.groups[axis]
         count = len(ranks)
         if count == 1:
@@ -206,14 +241,22 @@ class Kernels:
     def _clock(self) -> float:
         return self.assumed.speed * self.assumed.clock(self.device)
 
-    def _multiplied(self, shapes: list[_Shape]) -> Passes:
-        """Return both passes of products (tokens, outputs, inputs)."""
-        to_inputs = [(tokens, inputs, outputs) for tokens, outputs, inputs in shapes]
-        to_weights = [(outputs, inputs, tokens) for tokens, outputs, inputs in shapes]
-        return Passes(self._seconds(shapes), self._seconds(to_inputs + to_weights))
+    @property
+    def _fp8(self) -> bool:
+        return self.machine.product_flops is not None
 
-    def _seconds(self, shapes: list[_Shape]) -> float:
-        return _products_seconds(self.device, self.sheet.bandwidth, tuple(shapes)) / self._clock
+    def _multiplied(self, shapes: list[_Shape], *, frozen: bool = False, fp8: bool = False) -> Passes:
+        """Return both passes of products (tokens, outputs, inputs). In fp8, every pass converts the weights once."""
+        to_inputs = [(tokens, inputs, outputs) for tokens, outputs, inputs in shapes]
+        to_weights = [] if frozen else [(outputs, inputs, tokens) for tokens, outputs, inputs in shapes]
+        passes = Passes(self._seconds(shapes, fp8), self._seconds(to_inputs + to_weights, fp8))
+        if not fp8:
+            return passes
+        converted = self._streamed(_CONVERTED_BYTES * sum(outputs * inputs for _, outputs, inputs in shapes))
+        return passes + Passes(converted, converted)
+
+    def _seconds(self, shapes: list[_Shape], fp8: bool = False) -> float:
+        return _products_seconds(self.device, self.sheet.bandwidth, tuple(shapes), fp8) / self._clock
 
     def _streamed(self, size: float) -> float:
         return size / (self.assumed.speed * self.assumed.stream * self.sheet.bandwidth)
@@ -226,11 +269,12 @@ def _sheet(device: str, bandwidth: float | None) -> Sheet:
 
 
 @lru_cache(maxsize=4096)
-def _products_seconds(device: str, bandwidth: float, shapes: tuple[_Shape, ...]) -> float:
-    """Return the seconds of all these products at the clock of the tables, with operands from memory."""
+def _products_seconds(device: str, bandwidth: float, shapes: tuple[_Shape, ...], fp8: bool) -> float:
+    """Return the seconds of all these products at the clock of the tables, with operands from memory. In fp8, they
+    contain the conversion of one operand."""
     m, n, k = np.array(shapes, dtype=float).T
-    of = _sheet(device, bandwidth)
-    return float(gemm_seconds(of, m, n, k, fitted(Gemm, device, "bf16"), warm=False).sum())
+    constants = fitted(QuantizingGemm, device, "fp8") if fp8 else fitted(Gemm, device, "bf16")
+    return float(gemm_seconds(_sheet(device, bandwidth), m, n, k, constants, warm=False).sum())
 
 
 @lru_cache(maxsize=4096)

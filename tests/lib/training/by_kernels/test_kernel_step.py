@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 from threeloops.hardware.accelerators import accelerator
-from threeloops.training.by_kernels import SOURCES, Assumptions, KernelCosts, Kernels, seconds_by_kernels
+from threeloops.training.by_kernels import (
+    SOURCES,
+    Assumptions,
+    KernelCosts,
+    Kernels,
+    published_runs,
+    seconds_by_kernels,
+)
 from threeloops.training.collectives import Link
 from threeloops.training.planning import (
     LLAMA_8B,
@@ -37,11 +44,12 @@ def _kernels(model: Transformer, plan: Plan, assumed: Assumptions | None = None)
 
 def test_published_runs_are_met_and_no_source_gets_worse():
     table = judged_training()
-    assert table["all"]["n"] == 15
-    assert table["all"]["mean"] <= 0.08
-    assert table["all"]["largest"] <= 0.20
+    dense = table["15 dense runs"]
+    assert dense["n"] == 15
+    assert dense["mean"] <= 0.08 and dense["largest"] <= 0.20
     for source, errors in table.items():
         assert errors["mean"] < errors["mean by rates"], source
+        assert errors["mean"] <= (0.25 if "long sequences" in source else 0.105), source
 
 
 def test_the_page_shows_these_errors():
@@ -61,7 +69,7 @@ def test_the_assumptions_matter():
         return seconds_by_kernels(run, replace(SOURCES[run.source], **changed)) / run.seconds
 
     assert off("8B on 8", power=1.0) < 0.92
-    assert off("1.7B", attention="flash2") < 0.8
+    assert off("1.7B", attention="flash2") < 0.85
     assert off("405B, 131,072 tokens", attention="flash2") > 1.3
 
 
@@ -166,16 +174,63 @@ def test_links_of_the_machine_stand_in_where_nobody_measured_nccl():
 
 
 def test_models_whose_kernels_are_not_here_are_refused():
-    plan = Plan(8, 8192, dp=8, zero=3)
     experts = replace(LLAMA_8B, experts=8, experts_per_token=2)
-    for model in (experts, replace(LLAMA_8B, adapter_rank=16)):
-        assert not H100.have(model, h100_node())
-        with pytest.raises(ValueError, match="only dense models that are trained in 16 bits have kernels here"):
-            _step(model, plan)
-    with pytest.raises(ValueError, match="product_flops = 1200000000000000.0: expected 0, 0 and None"):
-        _step(LLAMA_8B, plan, replace(h100_node(), product_flops=1.2e15))
+    assert H100.have(LLAMA_8B, h100_node()) and not H100.have(experts, h100_node())
+    with pytest.raises(ValueError, match="experts = 8: expected 0, because the sum of kernels has no backward pass of"):
+        _step(experts, Plan(8, 8192, dp=8, zero=3))
+    a100 = KernelCosts("A100 SXM 80GB")
+    assert a100.have(LLAMA_8B, a100_node()) and not a100.have(LLAMA_8B, replace(a100_node(), product_flops=4e14))
 
 
 def test_a_device_that_nobody_measured_is_refused():
     with pytest.raises(LookupError, match="Gemm: 'MI300X' was not measured"):
         step_time(LLAMA_8B, h100_node(), Plan(8, 8192, dp=8, zero=3), KernelCosts("MI300X"))
+
+
+def test_fp8_makes_the_products_faster_and_nothing_else():
+    """On an H100 by less than the rates' factor of two, because operands are converted."""
+    machine = h100_node()
+    in_fp8 = replace(machine, product_flops=0.6 * accelerator("H100 SXM").rate("fp8"))
+    plan = Plan(16, 8192, dp=8, microbatch=2, zero=3)
+    half, eighth = (H100(LLAMA_8B, which, plan) for which in (machine, in_fp8))
+    assert 1.2 < half.products.total / eighth.products.total < 2
+    assert (half.head, half.attention, half.light) == (eighth.head, eighth.attention, eighth.light)
+
+
+def test_frozen_weights_have_no_gradient():
+    """LoRA saves a third of the products' time but for its adapters, and QLoRA unpacks weights before each pass."""
+    plan = Plan(16, 2048, dp=8, microbatch=2, zero=3)
+    full, lora, qlora = (
+        _kernels(replace(LLAMA_8B, **sizes), plan)
+        for sizes in ({}, {"adapter_rank": 16}, {"adapter_rank": 16, "frozen_bits": 4.13})
+    )
+    assert 1.2 < full.products.total / lora.products.total < 1.5
+    assert qlora.products.forward > lora.products.forward and full.attention == lora.attention
+    assert lora.head < full.head
+
+
+def test_collectives_of_tensor_parallelism_can_be_hidden():
+    plan = Plan(64, 8192, dp=4, tp=8, zero=1)
+    hidden = KernelCosts("H100 SXM", Assumptions(overlap=0.75))
+    seen, rest = (step_time(LLAMA_70B, h100_node(), plan, costs) for costs in (H100, hidden))
+    assert rest.tensor == pytest.approx(seen.tensor / 4)
+    assert rest.data >= seen.data, "what hides behind a shorter forward pass is not less"
+
+
+def test_a_smaller_A100_has_the_kernels_of_the_larger_one():
+    plan = Plan(16, 2048, dp=8, zero=3)
+    small, large = (KernelCosts(f"A100 SXM {size}")(LLAMA_8B, a100_node(), plan) for size in ("40GB", "80GB"))
+    assert small.sheet.bandwidth == accelerator("A100 SXM 40GB").memory_bandwidth
+    assert large.products.total < small.products.total < 1.2 * large.products.total
+    assert small.light.total == pytest.approx(large.light.total * large.sheet.bandwidth / small.sheet.bandwidth)
+
+
+def test_the_table_of_runs_is_what_its_source_prints():
+    """llm-foundry prints parameters: ours, with a position embedding per token of a sequence, without biases."""
+    runs = {run.name: run for run in published_runs() if run.source == "llm-foundry" and run.plan.sequence == 2048}
+    printed = {"MPT 125m": 125311488, "MPT 7b": 6658859008, "MPT 70b": 64862437376}
+    for name, parameters in printed.items():
+        model = runs[name].model
+        assert model.parameters + 2048 * model.width == pytest.approx(parameters, rel=2e-3)
+    assert len(published_runs()) == 240
+    assert len({(run.source, run.name, run.device, run.plan) for run in published_runs()}) == 240
