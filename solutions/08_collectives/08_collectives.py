@@ -860,7 +860,7 @@ with check("choose_algorithm", "the fastest algorithm", part="choice", hidden="o
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "choose_algorithm",
-    "`size = elements * element_size` are the bytes. For the ring, round up first and multiply by `element_size` then.",
+    "`size` are the bytes. For the ring, round the elements up first, and multiply by `element_size` then.",
     "The logarithm of a power of two is `ranks.bit_length() - 1`, and `ranks & (ranks - 1)` is 0.",
     "For the choice, compare the times of those that can run. `min` takes a `key`.",
 )
@@ -1187,8 +1187,8 @@ with check(
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "hierarchical_all_reduce",
-    "Nodes are `range(first, first + per_node)` for `first` in `range(0, size, per_node)`; places are `range(place, size, per_node)`.",
-    "Make the groups of all nodes, then those of all places, on every rank. Keep the two that contain you.",
+    "Place 0 of all nodes are the ranks `range(0, size, per_node)`. Which ones are place 1?",
+    "Make the groups of all places on every rank, as the lines above do for the nodes, and keep the one that contains you.",
     "Three calls: `reduce_scatter_tensor` inside, `all_reduce` of the shard across, `all_gather_into_tensor` inside.",
 )
 debrief(

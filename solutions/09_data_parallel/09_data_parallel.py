@@ -1201,8 +1201,8 @@ debrief(
 # ### Exercise 6 (12 points)
 #
 # `scaling(forward, backward, gradient_bytes, buckets, ranks, latency, bandwidth) -> Step` returns
-# `Step(seconds=…, efficiency=…, hidden=…)` by this model. Where T is 0, efficiency and hidden share are 1.0: one rank
-# communicates nothing.
+# `Step(seconds=…, efficiency=…, hidden=…)` by this model. C and T are given. If T is 0, efficiency and hidden share are
+# 1.0: one rank communicates nothing.
 
 # %% tags=["demo"]
 predict(
@@ -1331,7 +1331,7 @@ with check("scaling", "efficiency and hidden share", part="shares", hidden="othe
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "scaling",
-    "T has the latency once per bucket and per step of the ring; the bytes are the same however they are cut.",
+    "`communication` is T. For the last bucket alone, divide it by the number of buckets.",
     "The two bullets give two values of the exposed time. In the worked example they are 0.4532 ms and 2.2257 ms: which of "
     "them counts?",
     "efficiency = C / seconds, and hidden = 1 − exposed / T, where T may be 0.",
@@ -1417,6 +1417,7 @@ debrief(
 # - `machines` maps names to `Machine(seconds, ranks, latency, bandwidth)`; any number of GPUs from 1 to `ranks` can be rented.
 # - Only choices count whose efficiency, relative to one GPU *of the same machine*, is at least `least_efficiency`. One GPU
 #   always has 1.0.
+# - `step_seconds(machine, ranks)` is given: it is time(N).
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose_machine", "locked": false, "schema_version": 3, "solution": true, "task": false}
