@@ -130,7 +130,7 @@ def _idle(part: TrainingPart) -> str:
         return ""
     return (
         f"; {part.idle_gpus} of {part.scenario.cluster.gpus} GPUs stay idle and are not paid for, because no plan with "
-        "more of them is done sooner"
+        "more of them is done much sooner"
     )
 
 

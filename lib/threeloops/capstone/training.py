@@ -42,6 +42,8 @@ _HOST_COPY = 32e9
 _LONGEST_CONTEXT_WITHOUT_CUTTING = 32_768
 _EFFICIENCY = 0.6
 """The share of the data sheet's FLOP/s where no kernels were published and none is given."""
+_LONGER = 1.1
+"""How much longer the job may take with fewer GPUs."""
 _LEAST_SHARE = 0.01
 """A job that is useful for less of its time is refused."""
 
@@ -107,6 +109,18 @@ class TrainingPart:
         return self.step.plan.gpus
 
     @property
+    def working_seconds(self) -> float:
+        """The time per step, failures and checkpoints included."""
+        return self.step.seconds / self.share
+
+    @property
+    def is_late(self) -> bool:
+        training = self.scenario.training
+        assert training is not None
+        steps = training.tokens / (training.batch * training.sequence)
+        return steps * self.working_seconds > training.deadline_days * 86400
+
+    @property
     def idle_gpus(self) -> int:
         return self.scenario.cluster.gpus - self.gpus
 
@@ -133,7 +147,10 @@ def _parallelisms(
 
 
 def plan_training(scenario: Scenario, name: str) -> TrainingPart:
-    """Plan training on the accelerator of this name, on all GPUs or on the part of them that is done first.
+    """Plan training on the accelerator of this name, on all GPUs or on a part of them.
+
+    GPUs stay idle if the job is done sooner without them. They do too if they would do less than half of their share of
+    the work, and the job takes at most a tenth longer without them and still meets its deadline.
 
     Raises Refusal if nothing fits, or failures leave no time to work.
     """
@@ -143,11 +160,10 @@ def plan_training(scenario: Scenario, name: str) -> TrainingPart:
     machine, costs_of = _machine(scenario, name)
     model = scenario.trained
     least = least_gpu_seconds(scenario, name)
-    best: TrainingPart | None = None
+    parts: list[TrainingPart] = []
     refusal: Refusal | None = None
     for gpus in _sizes(scenario.cluster):
-        fastest = least / gpus
-        if best is not None and fastest >= best.step.seconds / best.share:
+        if parts and least / gpus >= _LONGER * min(part.working_seconds for part in parts):
             break
         if gpus * ALLOCATED_SHARE * machine.memory_bytes < checkpoint_bytes(model):
             break
@@ -155,15 +171,26 @@ def plan_training(scenario: Scenario, name: str) -> TrainingPart:
         if not steps:
             continue
         try:
-            part = _with_failures(scenario, gpu, machine, costs_of, steps)
+            parts.append(_with_failures(scenario, gpu, machine, costs_of, steps))
         except Refusal as error:
             refusal = refusal or error
-            continue
-        if best is None or part.step.seconds / part.share < best.step.seconds / best.share:
-            best = part
-    if best is None:
+    if not parts:
         raise refusal or Refusal("memory", _why_nothing_fits(scenario, machine, costs_of, gpu))
-    return best
+    return _worthwhile(parts)
+
+
+def _worthwhile(parts: list[TrainingPart]) -> TrainingPart:
+    """Choose among parts on fewer and fewer GPUs."""
+    fastest = min(parts, key=lambda part: part.working_seconds)
+    chosen = fastest
+    for part in parts:
+        longer = part.working_seconds / chosen.working_seconds - 1
+        is_late = part.is_late and not chosen.is_late
+        if part.gpus >= chosen.gpus or part.working_seconds > _LONGER * fastest.working_seconds or is_late:
+            continue
+        if longer < (chosen.gpus / part.gpus - 1) / 2:
+            chosen = part
+    return chosen
 
 
 def _sizes(cluster: Cluster) -> Iterator[int]:

@@ -93,6 +93,16 @@ def test_more_gpus_make_no_plan_slower_or_dearer():
     assert made[520].training.idle_gpus == 8
 
 
+def test_gpus_that_would_hardly_work_stay_idle_unless_the_deadline_needs_them():
+    """On B200, 640 GPUs would be done 1% sooner than 512, for a quarter more money."""
+    scenario = changed(on(read_scenario("70b_pretraining"), "B200"), "cluster.gpus", 640)
+    part = plan_training(scenario, "B200")
+    assert part.gpus == 512 and not part.is_late
+    days = candidate(scenario, read_prices(), "B200").days
+    hurried = changed(scenario, "training.deadline_days", 0.995 * days)
+    assert plan_training(hurried, "B200").gpus == 640 and not plan_training(hurried, "B200").is_late
+
+
 def test_a_checkpoint_stops_the_job_and_is_not_written_all_the_time():
     scenario = changed(on(read_scenario("7b_finetuning"), "H100 SXM"), "cluster.node_mtbf_days", 0.01)
     made = make_plan(changed(changed(scenario, "cluster.repair_hours", 0.0), "training.deadline_days", 1e4))
