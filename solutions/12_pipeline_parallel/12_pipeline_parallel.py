@@ -226,13 +226,23 @@ def alike(got, expected):
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
+from threeloops.figures import ON_LIGHT
+
 plot, axes = figure(width=9.5, height=3.0)
 SHADES = [palette.sky, palette.green, palette.orange, palette.purple]
 for rank, shade in enumerate(SHADES):
     left = 3.0 + 2.6 * rank
     for layer in range(3):
         axes.barh([0], [0.56], left=left + 0.64 * layer, height=1.5, color=shade)
-        axes.text(left + 0.64 * layer + 0.28, 0, f"layer {3 * rank + layer}", rotation=90, ha="center", va="center")
+        axes.text(
+            left + 0.64 * layer + 0.28,
+            0,
+            f"layer {3 * rank + layer}",
+            rotation=90,
+            ha="center",
+            va="center",
+            color=ON_LIGHT,
+        )
     axes.text(left + 0.92, 1.05, f"GPU {rank}", ha="center", weight="bold")
     if rank:
         axes.annotate(
@@ -249,7 +259,7 @@ for rank, shade in enumerate(SHADES):
         )
 for number in range(4):
     axes.barh([0], [0.5], left=2.2 - 0.62 * number, height=0.5, color=palette.yellow)
-    axes.text(2.45 - 0.62 * number, 0, str(number), ha="center", va="center")
+    axes.text(2.45 - 0.62 * number, 0, str(number), ha="center", va="center", color=ON_LIGHT)
 axes.text(1.5, 0.62, "microbatches", ha="center")
 axes.text(8.1, -1.15, "activations go to the right,", ha="right", va="center")
 axes.text(8.2, -1.15, "gradients come back", ha="left", va="center", color=palette.vermillion)
