@@ -106,7 +106,7 @@ SAME = {
     "members of an IntEnum or a StrEnum are plain numbers and texts": (
         "import enum\nfrom http import HTTPStatus\nMine = enum.StrEnum('Mine', 'left')\n"
         "def f(): return [HTTPStatus.OK, (HTTPStatus.NOT_FOUND, Mine.left)]",
-        "assert f() == [200, (404, 'left')] and type(f()[0]) is int and type(f()[1][1]) is str",
+        "assert f() == [200, (404, 'left')] and isinstance(f()[0], int) and isinstance(f()[1][1], str)",
     ),
     "library records": (
         "def f():\n    from threeloops.lab.checking.compare import Tolerance\n    return Tolerance(0.5)",
