@@ -168,10 +168,10 @@ def silicon(evidence: Evidence) -> Iterator[Row]:
     yield fact(evidence, "median error of the predicted time per output token, from kernels", ours, level=PUBLISHED)
     trained = evidence.facts["training runs"]
     ours = ", ".join(f"{name} {of['mean']:.1%} (largest {of['largest']:.0%})" for name, of in trained.items())
-    present = ", ".join(f"{name} {of['mean of step_time']:.1%}" for name, of in trained.items())
+    present = ", ".join(f"{name} {of['mean by rates']:.1%}" for name, of in trained.items())
     say = "mean error of the step of published training runs, from kernels"
-    outcome = _smaller([of["mean"] for of in trained.values()], [of["mean of step_time"] for of in trained.values()])
-    yield fact(evidence, say, ours, (f"planning.step_time: {present}", outcome), level=PUBLISHED)
+    outcome = _smaller([of["mean"] for of in trained.values()], [of["mean by rates"] for of in trained.values()])
+    yield fact(evidence, say, ours, (f"rates of the machine: {present}", outcome), level=PUBLISHED)
 
 
 def _present(members: Sequence[Record]) -> str:

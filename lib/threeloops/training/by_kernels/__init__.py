@@ -1,6 +1,9 @@
-"""The time of a training step as the sum of its kernels, each predicted by constants fitted to published measurements.
+"""The costs of a training step as a sum of kernels, each predicted by constants fitted to published measurements.
 
-It has the structure of `planning.step_time`, with kernels and collectives in place of one efficiency for the machine.
+>>> costs = KernelCosts("H100 SXM", Assumptions(power=500 / 700))
+>>> step_time(LLAMA_8B, h100_node(), plan, costs).seconds
+>>> plans(LLAMA_8B, h100_node(), gpus=64, batch=256, sequence=8192, costs_of=costs)[0].plan
+
 What the published tables do not hold is assumed: `Assumptions` names each value and where it comes from. None of them
 was fitted to a training run.
 """
@@ -11,8 +14,9 @@ from threeloops import import_on_demand
 
 if TYPE_CHECKING:
     from threeloops.training.by_kernels.assumptions import Assumptions
-    from threeloops.training.by_kernels.step import KernelStep, kernel_step
+    from threeloops.training.by_kernels.kernels import KernelCosts, Kernels, Passes
+    from threeloops.training.by_kernels.published import SOURCES, published_runs, seconds_by_kernels
 else:
     import_on_demand(__name__)
 
-__all__ = ["Assumptions", "KernelStep", "kernel_step"]
+__all__ = ["Assumptions", "KernelCosts", "Kernels", "Passes", "SOURCES", "published_runs", "seconds_by_kernels"]

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         node,
     )
     from threeloops.training.planning.search import plans
-    from threeloops.training.planning.time import StepTime, step_time
+    from threeloops.training.planning.time import Costs, CostsOf, Rates, StepTime, step_time
 else:
     import_on_demand(__name__)
 
 __all__ = [
-    "ALLOCATED_SHARE", "LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "Machine", "Memory", "PUBLISHED", "Plan", "PublishedRun",
-    "StepError", "StepTime", "Transformer", "a100_node", "h100_node", "memory", "node", "plans", "step_error",
-    "step_time",
+    "ALLOCATED_SHARE", "Costs", "CostsOf", "LLAMA_405B", "LLAMA_70B", "LLAMA_8B", "Machine", "Memory", "PUBLISHED",
+    "Plan", "PublishedRun", "Rates", "StepError", "StepTime", "Transformer", "a100_node", "h100_node", "memory", "node",
+    "plans", "step_error", "step_time",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from threeloops.training.collectives import Link
@@ -122,7 +123,7 @@ class Plan:
         cost the same.)"""
         return Mesh(pp=self.pp, dp=self.dp, cp=self.cp, tp=self.tp)
 
-    @property
+    @cached_property
     def groups(self) -> dict[str, range]:
         """The first group of ranks along each axis of `mesh`, of the replicas over dp and cp, of those that share the
         experts, and of those that have the same ones."""

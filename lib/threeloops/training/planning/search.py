@@ -8,7 +8,7 @@ from typing import Literal
 from threeloops.training.planning.memory import ALLOCATED_SHARE, memory
 from threeloops.training.planning.model import Recompute, Transformer
 from threeloops.training.planning.plan import Machine, Plan
-from threeloops.training.planning.time import StepTime, step_time
+from threeloops.training.planning.time import CostsOf, Rates, StepTime, step_time
 
 __all__ = ["plans"]
 
@@ -28,6 +28,7 @@ def plans(
     recompute: Sequence[Recompute] = ("none", "selective", "full"),
     chunks: Sequence[int] = (1, 2, 4, 8),
     memory_share: float = ALLOCATED_SHARE,
+    costs_of: CostsOf = Rates,
 ) -> list[StepTime]:
     """Return all plans for `gpus` that keep at most `memory_share` of each GPU's memory, sorted by the seconds of a
     step.
@@ -41,6 +42,7 @@ def plans(
         context: whether sequences may be cut.
         zero, recompute, chunks: the values to choose from. In a pipeline, stages 2 and 3 of ZeRO keep whole gradients
             and need no less memory than stage 1, so only the lowest of the given stages from 1 on is tried.
+        costs_of: how long computations and collectives take.
     """
     if gpus < 1 or not 0 < memory_share <= 1:
         raise ValueError(f"gpus = {gpus}, memory_share = {memory_share}: expected 1 or more, and a share above 0")
@@ -56,7 +58,7 @@ def plans(
             for loss_chunks in (1, _LOSS_CHUNKS):
                 plan = Plan(batch, sequence, dp, cp, pp, tp, 1, many, stage, again, ep, loss_chunks)
                 if max(usage.total for usage in memory(model, plan)) <= limit:
-                    feasible.append(step_time(model, machine, plan))
+                    feasible.append(step_time(model, machine, plan, costs_of))
                     break
     return sorted(feasible, key=lambda step: step.seconds)
 
