@@ -1298,6 +1298,7 @@ with check("cross_entropy", "losses and gradient", part="values", hidden="other 
         },
     )
     loss_check(3 * seeded(3, 100), [0, 99, 50], 0.3, 128)
+    loss_check(seeded(2, 40), [7, 39], -0.5, 16)
     require_compiled(loss_check(seeded(2, 300, dtype=torch.float16), [299, 64], 0.6, 64))
     ### BEGIN HIDDEN TESTS
     for rows, vocabulary, block, dtype in (
