@@ -1,12 +1,15 @@
 """`threeloops class …` and `threeloops submit`: a term in six steps, each a thin layer over nbgrader's own command."""
 
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -94,8 +97,9 @@ def _release(lab: _LabName) -> None:
 
     target = _whole(lab)
     require_exchange(course_root())
-    generate([target])
-    _nbgrader("generate_assignment", target.slug, "--force")
+    with _kept_if_it_fails(target.released.parent):
+        generate([target])
+        _nbgrader("generate_assignment", target.slug, "--force")
     chosen = register.load().with_released(target.slug)
     with gradebook() as book:
         apply_due_dates(book, chosen)
@@ -253,6 +257,22 @@ def _whole(lab: str) -> Lab:
     target = find_lab(lab)
     require_solutions([target])
     return target
+
+
+@contextmanager
+def _kept_if_it_fails(folder: Path) -> Iterator[None]:
+    """Put the folder back as it was if the block raises."""
+    with TemporaryDirectory() as there:
+        before = Path(there) / folder.name
+        if folder.is_dir():
+            shutil.copytree(folder, before)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if before.is_dir():
+                shutil.copytree(before, folder)
+            raise
 
 
 def _roster() -> Path:
