@@ -318,7 +318,7 @@ for left, width, height, name in ((0.0, 1.6, 3.2, "up"), (4.6, 3.2, 1.6, "down")
     axes.barh([0], [width], left=left, height=height, color=palette.sky, alpha=0.55)
     for part in (1, 2, 3):
         axes.plot([left + part * width / 4] * 2, [bottom, -bottom], color=palette.vermillion, lw=1.4, ls="--")
-        axes.plot([left, left + width], [bottom + part * height / 4] * 2, color=palette.blue, lw=1.4, ls=":")
+        axes.plot([left, left + width], [bottom + part * height / 4] * 2, color=palette.ink, lw=1.4, ls=":")
     axes.text(left + width / 2, -bottom + 0.12, name, ha="center", va="bottom", weight="bold", size=12)
 axes.text(-0.15, 0, "x", ha="right", va="center", weight="bold", size=13)
 axes.annotate("", (4.45, 0), (1.75, 0), arrowprops={"arrowstyle": "->", "color": palette.ink, "lw": 1.5})
