@@ -1,12 +1,15 @@
 """`threeloops class …` and `threeloops submit`: a term in six steps, each a thin layer over nbgrader's own command."""
 
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -69,6 +72,10 @@ def _init(
     print(f"{len(students)} students are in the gradebook. {late}")
     for slug, when in sorted(chosen.due.items()):
         print(f"{slug} is due {when}")
+    for note in students.notes:
+        print(f"roster: {note}")
+    for row in students.left_out:
+        print(f"not in the gradebook: {row}")
     if strangers:
         print(f"In the gradebook and not on the roster: {', '.join(strangers)}. They stay there.")
     for slug in graded:
@@ -78,6 +85,8 @@ def _init(
             f"Every user of this machine can read {course_root()}: solutions, hidden tests, and soon submissions and "
             f"grades. `chmod go-rwx {shlex.quote(str(course_root()))}` closes it."
         )
+    if students.left_out:
+        raise typer.Exit(1)
 
 
 def _release(lab: _LabName) -> None:
@@ -88,8 +97,9 @@ def _release(lab: _LabName) -> None:
 
     target = _whole(lab)
     require_exchange(course_root())
-    generate([target])
-    _nbgrader("generate_assignment", target.slug, "--force")
+    with _kept_if_it_fails(target.released.parent):
+        generate([target])
+        _nbgrader("generate_assignment", target.slug, "--force")
     chosen = register.load().with_released(target.slug)
     with gradebook() as book:
         apply_due_dates(book, chosen)
@@ -247,6 +257,22 @@ def _whole(lab: str) -> Lab:
     target = find_lab(lab)
     require_solutions([target])
     return target
+
+
+@contextmanager
+def _kept_if_it_fails(folder: Path) -> Iterator[None]:
+    """Put the folder back as it was if the block raises."""
+    with TemporaryDirectory() as there:
+        before = Path(there) / folder.name
+        if folder.is_dir():
+            shutil.copytree(folder, before)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if before.is_dir():
+                shutil.copytree(before, folder)
+            raise
 
 
 def _roster() -> Path:

@@ -173,6 +173,39 @@ def test_another_init_changes_what_it_names_and_keeps_the_rest(course):
     assert load(root) == before and "Late work loses 10% per day begun" in said
 
 
+def test_a_repaired_lab_is_released_again_and_manual_points_stay(course):
+    """The reflection's points are in the gradebook alone, and nbgrader compares its cells with the notebook's."""
+    lab, _, _ = course
+    source = lab.source
+    before = source.read_text()
+    source.write_text(before.replace("divide by the peak", "divide by the largest magnitude"))
+    try:
+        threeloops(lab.root, "class", "release", "90")
+    finally:
+        source.write_text(before)
+    assert "divide by the largest magnitude" in lab.released.read_text()
+    with gradebook(lab.root) as book:
+        assert book.find_grade_cell("reflection", lab.slug, lab.slug).max_score == 5.0
+    threeloops(lab.root, "class", "release", "90")
+
+
+def test_a_release_that_fails_leaves_the_one_before(course):
+    """nbgrader refuses to remove a part that has submissions."""
+    lab, _, _ = course
+    texts = {path: path.read_text() for path in (lab.source, lab.folder / "answers.md")}
+    files = {path: path.read_bytes() for path in lab.released.parent.rglob("*") if path.is_file()}
+    for path, text in texts.items():
+        path.write_text(text.replace("rescale_test_zeros", "rescale_test_nothing").replace(": zeros", ": nothing"))
+    try:
+        with pytest.raises(AssertionError, match="Cannot add or remove cells"):
+            threeloops(lab.root, "class", "release", "90")
+    finally:
+        for path, text in texts.items():
+            path.write_text(text)
+    assert {path: path.read_bytes() for path in lab.released.parent.rglob("*") if path.is_file()} == files
+    assert not list(lab.released.parents[1].glob(".*"))
+
+
 def test_git_ignores_what_a_class_leaves_behind():
     private = [f"{n}/a" for n in ("class", "submitted", "autograded", "feedback", "exchange")]
     private += ["roster.csv", "gradebook.db", "grades.csv"]
