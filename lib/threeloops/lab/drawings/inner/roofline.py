@@ -318,8 +318,9 @@ def _label_points(axes: "Axes", labels: Sequence[tuple[str, tuple[float, float],
         ):
             drop += 3
         taken.append((x + away, x + away + width, y - drop))
-        shift, side = ((10, -drop), "left") if away > 0 else ((-10, -drop), "right")
-        axes.annotate(text, at, shift, textcoords="offset points", size=10, ha=side, va="center")
+        edge = "left" if away > 0 else "right"
+        offset = (10 if away > 0 else -10, -drop)
+        axes.annotate(text, at, offset, textcoords="offset points", size=10, ha=edge, va="center")
 
 
 def draw_judged(passes: dict[str, Sequence[Judged]]) -> "Figure":
