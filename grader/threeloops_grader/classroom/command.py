@@ -69,6 +69,10 @@ def _init(
     print(f"{len(students)} students are in the gradebook. {late}")
     for slug, when in sorted(chosen.due.items()):
         print(f"{slug} is due {when}")
+    for note in students.notes:
+        print(f"roster: {note}")
+    for row in students.left_out:
+        print(f"not in the gradebook: {row}")
     if strangers:
         print(f"In the gradebook and not on the roster: {', '.join(strangers)}. They stay there.")
     for slug in graded:
@@ -78,6 +82,8 @@ def _init(
             f"Every user of this machine can read {course_root()}: solutions, hidden tests, and soon submissions and "
             f"grades. `chmod go-rwx {shlex.quote(str(course_root()))}` closes it."
         )
+    if students.left_out:
+        raise typer.Exit(1)
 
 
 def _release(lab: _LabName) -> None:

@@ -13,7 +13,7 @@ from threeloops.capstone.serving import ServingPart, plan_serving
 from threeloops.capstone.sheet import Sheet
 from threeloops.capstone.training import TrainingPart, plan_training
 from threeloops.hardware.accelerators import accelerator
-from threeloops.training.planning import Transformer, step_error
+from threeloops.training.planning import Transformer
 
 __all__ = ["Candidate", "candidate", "candidates"]
 
@@ -251,7 +251,8 @@ def _train(sheet: Sheet, part: TrainingPart) -> None:
     goodput = "threeloops.training.elastic.goodput"
     fullest = max(rank.total for rank in part.memory)
     model = part.scenario.trained
-    error = step_error(part.gpu.name)
+    error = part.error
+    origin = "threeloops.training.by_kernels, by NVIDIA's times" if part.by_kernels else f"{planner}.step_time"
     residuals = f"{planner}.step_error: {error.runs} published runs on {' and '.join(error.devices)}"
     sheet.put(
         "training",
@@ -270,11 +271,11 @@ def _train(sheet: Sheet, part: TrainingPart) -> None:
             part.step.seconds * part.gpus,
             "GPU·s",
             "model",
-            f"{planner}.step_time",
+            origin,
         ),
         ("error_low", "Published steps by predicted ones, fastest tenth", error.low, "", "model", residuals),
         ("error_high", "Published steps by predicted ones, slowest tenth", error.high, "", "model", residuals),
-        ("mfu", "Model FLOPs utilisation", part.step.mfu, "share", "model", f"{planner}.step_time"),
+        ("mfu", "Model FLOPs utilisation", part.step.mfu, "share", "model", origin),
         ("memory_per_gpu", "Memory of the fullest GPU at its peak", fullest, "bytes", "model", f"{planner}.memory"),
         (
             "memory_limit",

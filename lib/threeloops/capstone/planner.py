@@ -15,7 +15,7 @@ from threeloops.capstone.serving import ServingPart
 from threeloops.capstone.training import TrainingPart
 from threeloops.capstone.variations import infeasible, sensitivity
 from threeloops.training.elastic.goodput import MEASURED, RSC1_PER_NODE_DAY, cluster_mtbf, failures_per_node_day
-from threeloops.training.planning import ALLOCATED_SHARE, StepTime, memory, step_error, step_time
+from threeloops.training.planning import ALLOCATED_SHARE, StepTime, memory, step_time
 from threeloops.training.planning import Plan as Parallelism
 from threeloops.training.planning.model import Recompute
 from threeloops.units import readable_bytes, readable_duration, readable_seconds
@@ -115,12 +115,12 @@ def _errors(one: Candidate, other: Candidate) -> float:
     """The error of a comparison of two accelerators: the larger spread of published runs around their predictions."""
     if one.training is None:
         return 0.0
-    return max(step_error(candidate.name).spread for candidate in (one, other))
+    return max(part.error.spread for candidate in (one, other) if (part := candidate.training) is not None)
 
 
 def _margin(part: TrainingPart, other: StepTime) -> str:
     faster = other.seconds / part.step.seconds - 1
-    spread = step_error(part.gpu.name).spread
+    spread = part.error.spread
     tie = f": a tie, because predictions spread by {spread:.0%} around published runs" if faster < spread else ""
     return f"{faster:.1%} faster{tie}"
 
@@ -130,7 +130,7 @@ def _idle(part: TrainingPart) -> str:
         return ""
     return (
         f"; {part.idle_gpus} of {part.scenario.cluster.gpus} GPUs stay idle and are not paid for, because no plan with "
-        "more of them is done sooner"
+        "more of them is done much sooner"
     )
 
 
@@ -161,7 +161,7 @@ def _recomputation(part: TrainingPart) -> Decision:
         if name != step.plan.recompute:
             plan = replace(step.plan, recompute=name)
             need = max(rank.total for rank in memory(model, plan))
-            slower = step_time(model, part.machine, plan).seconds / step.seconds - 1
+            slower = part.timed(plan).seconds / step.seconds - 1
             verdict = f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
             fits = "" if need <= usable else ", which does not fit"
             others.append((need > usable, slower, f"{name}: {readable_bytes(need)}{fits}, {verdict}"))
@@ -176,9 +176,10 @@ def _recomputation(part: TrainingPart) -> Decision:
 
 
 def _training_precision(part: TrainingPart) -> Decision:
+    model = part.scenario.trained
     half = "BF16" if "bf16" in part.gpu.rates else "FP16"
     if part.machine.product_flops is not None:
-        slower = step_time(part.scenario.trained, replace(part.machine, product_flops=None), part.step.plan)
+        slower = step_time(model, replace(part.machine, product_flops=None), part.step.plan, part.costs_of)
         return Decision(
             "training precision",
             "FP8",
@@ -194,12 +195,12 @@ def _training_precision(part: TrainingPart) -> Decision:
         return Decision("training precision", half, reason, "the only one", "none", "threeloops.hardware.accelerators")
     share = part.machine.flops / part.machine.peak_flops
     faster = replace(part.machine, product_flops=share * part.gpu.rate("fp8"))
-    best = step_time(part.scenario.trained, faster, part.step.plan).seconds
+    best = step_time(model, faster, part.step.plan, part.costs_of).seconds
     return Decision(
         "training precision",
         half,
         f"{reason}. The planner has no model of what FP8 does to the loss, so it is not chosen unasked",
-        f"FP8 would make a step at most {part.step.seconds / best:.2f} times as fast",
+        f"FP8 would make a step of this parallelism {part.step.seconds / best:.2f} times as fast",
         'FP8 matmuls (training.precision = "fp8")',
         "threeloops.training.planning.step_time",
     )

@@ -9,21 +9,41 @@ from functools import cached_property, lru_cache
 
 from threeloops.capstone.scenario import Cluster, Refusal, Scenario
 from threeloops.hardware.accelerators import Accelerator, accelerator
+from threeloops.training.by_kernels import Assumptions, KernelCosts, published_runs, seconds_by_kernels
 from threeloops.training.elastic.goodput import (
     best_interval,
     cluster_mtbf,
     spares_needed,
     useful_share,
 )
-from threeloops.training.planning import ALLOCATED_SHARE, Machine, Memory, StepTime, Transformer, memory, node, plans
+from threeloops.training.planning import (
+    ALLOCATED_SHARE,
+    CostsOf,
+    Machine,
+    Memory,
+    Plan,
+    Rates,
+    StepError,
+    StepTime,
+    Transformer,
+    memory,
+    node,
+    plans,
+    step_error,
+    step_time,
+)
 from threeloops.training.sharded.cost import model_states
 from threeloops.units import readable_bytes, readable_duration
 
-__all__ = ["TrainingPart", "checkpoint_bytes", "machine_of", "plan_training"]
+__all__ = ["TrainingPart", "checkpoint_bytes", "least_gpu_seconds", "plan_training"]
 
 _HOST_COPY = 32e9
 """Bytes/s from a GPU to its host if the table has no number: PCIe 4.0 × 16."""
 _LONGEST_CONTEXT_WITHOUT_CUTTING = 32_768
+_EFFICIENCY = 0.6
+"""The share of the data sheet's FLOP/s where no kernels were published and none is given."""
+_LONGER = 1.1
+"""How much longer the job may take with fewer GPUs."""
 _LEAST_SHARE = 0.01
 """A job that is useful for less of its time is refused."""
 
@@ -35,6 +55,8 @@ class TrainingPart:
     scenario: Scenario
     gpu: Accelerator
     machine: Machine
+    costs_of: CostsOf
+    """How long computations and collectives take: by published kernels, or by rates."""
     candidates: tuple[StepTime, ...]
     save: float
     """How long an asynchronous save stops the job: until each GPU's share of the state is in its host's memory, and at
@@ -61,6 +83,21 @@ class TrainingPart:
     def step(self) -> StepTime:
         return self.candidates[0]
 
+    @property
+    def by_kernels(self) -> bool:
+        return isinstance(self.costs_of, KernelCosts)
+
+    @property
+    def error(self) -> StepError:
+        """The errors of such predictions, from published runs."""
+        if self.by_kernels:
+            return step_error(self.gpu.name, published_runs(), seconds_by_kernels)
+        return step_error(self.gpu.name)
+
+    def timed(self, plan: Plan) -> StepTime:
+        """Return the step time of another plan on the same machine."""
+        return step_time(self.scenario.trained, self.machine, plan, self.costs_of)
+
     @cached_property
     def memory(self) -> list[Memory]:
         """The memory of each pipeline rank."""
@@ -70,6 +107,18 @@ class TrainingPart:
     def gpus(self) -> int:
         """The GPUs that train. More may be there: the planner leaves some idle if that is faster."""
         return self.step.plan.gpus
+
+    @property
+    def working_seconds(self) -> float:
+        """The time per step, failures and checkpoints included."""
+        return self.step.seconds / self.share
+
+    @property
+    def is_late(self) -> bool:
+        training = self.scenario.training
+        assert training is not None
+        steps = training.tokens / (training.batch * training.sequence)
+        return steps * self.working_seconds > training.deadline_days * 86400
 
     @property
     def idle_gpus(self) -> int:
@@ -89,43 +138,59 @@ def checkpoint_bytes(model: Transformer) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _parallelisms(model: Transformer, machine: Machine, gpus: int, batch: int, sequence: int) -> tuple[StepTime, ...]:
+def _parallelisms(
+    model: Transformer, machine: Machine, costs_of: CostsOf, gpus: int, batch: int, sequence: int
+) -> tuple[StepTime, ...]:
     """`plans`, remembered: a scenario and its variations ask the same again."""
     cut = sequence > _LONGEST_CONTEXT_WITHOUT_CUTTING
-    return tuple(plans(model, machine, gpus, batch, sequence, context=cut))
+    return tuple(plans(model, machine, gpus, batch, sequence, context=cut, costs_of=costs_of))
 
 
 def plan_training(scenario: Scenario, name: str) -> TrainingPart:
-    """Plan training on the accelerator of this name, on all GPUs or on the part of them that is done first.
+    """Plan training on the accelerator of this name, on all GPUs or on a part of them.
+
+    GPUs stay idle if the job is done sooner without them. They do too if they would do less than half of their share of
+    the work, and the job takes at most a tenth longer without them and still meets its deadline.
 
     Raises Refusal if nothing fits, or failures leave no time to work.
     """
     training = scenario.training
     assert training is not None
     gpu = accelerator(name)
-    machine = machine_of(scenario, name)
+    machine, costs_of = _machine(scenario, name)
     model = scenario.trained
-    best: TrainingPart | None = None
+    least = least_gpu_seconds(scenario, name)
+    parts: list[TrainingPart] = []
     refusal: Refusal | None = None
     for gpus in _sizes(scenario.cluster):
-        fastest = model.step_flops(training.batch, training.sequence) / gpus / (machine.product_flops or machine.flops)
-        if best is not None and fastest >= best.step.seconds / best.share:
+        if parts and least / gpus >= _LONGER * min(part.working_seconds for part in parts):
             break
         if gpus * ALLOCATED_SHARE * machine.memory_bytes < checkpoint_bytes(model):
             break
-        steps = _parallelisms(model, machine, gpus, training.batch, training.sequence)
+        steps = _parallelisms(model, machine, costs_of, gpus, training.batch, training.sequence)
         if not steps:
             continue
         try:
-            part = _with_failures(scenario, gpu, machine, steps)
+            parts.append(_with_failures(scenario, gpu, machine, costs_of, steps))
         except Refusal as error:
             refusal = refusal or error
+    if not parts:
+        raise refusal or Refusal("memory", _why_nothing_fits(scenario, machine, costs_of, gpu))
+    return _worthwhile(parts)
+
+
+def _worthwhile(parts: list[TrainingPart]) -> TrainingPart:
+    """Choose among parts on fewer and fewer GPUs."""
+    fastest = min(parts, key=lambda part: part.working_seconds)
+    chosen = fastest
+    for part in parts:
+        longer = part.working_seconds / chosen.working_seconds - 1
+        is_late = part.is_late and not chosen.is_late
+        if part.gpus >= chosen.gpus or part.working_seconds > _LONGER * fastest.working_seconds or is_late:
             continue
-        if best is None or part.step.seconds / part.share < best.step.seconds / best.share:
-            best = part
-    if best is None:
-        raise refusal or Refusal("memory", _why_nothing_fits(scenario, machine, gpu))
-    return best
+        if longer < (chosen.gpus / part.gpus - 1) / 2:
+            chosen = part
+    return chosen
 
 
 def _sizes(cluster: Cluster) -> Iterator[int]:
@@ -135,7 +200,9 @@ def _sizes(cluster: Cluster) -> Iterator[int]:
     yield from range(min(cluster.gpus, cluster.gpus_per_node), 0, -1)
 
 
-def _with_failures(scenario: Scenario, gpu: Accelerator, machine: Machine, steps: tuple[StepTime, ...]) -> TrainingPart:
+def _with_failures(
+    scenario: Scenario, gpu: Accelerator, machine: Machine, costs_of: CostsOf, steps: tuple[StepTime, ...]
+) -> TrainingPart:
     """Choose interval and spares for these parallelisms. Raises Refusal if failures leave no time to work."""
     cluster = scenario.cluster
     size = checkpoint_bytes(scenario.trained)
@@ -172,6 +239,7 @@ def _with_failures(scenario: Scenario, gpu: Accelerator, machine: Machine, steps
         scenario,
         gpu,
         machine,
+        costs_of,
         steps,
         stop,
         flush,
@@ -195,29 +263,43 @@ def _or_nothing(*times: float) -> float:
         return 0.0
 
 
-def machine_of(scenario: Scenario, name: str) -> Machine:
-    """Nodes of this accelerator with the links of the scenario's cluster. Raises Refusal if it has no arithmetic of the
-    precision that is asked for."""
+def _machine(scenario: Scenario, name: str) -> tuple[Machine, CostsOf]:
+    """Nodes of this accelerator with the links of the scenario's cluster, and how long computations take on them.
+    Raises Refusal if it has no arithmetic of the precision that is asked for."""
     cluster = scenario.cluster
+    efficiency = (cluster.efficiency or _EFFICIENCY) * cluster.speed * cluster.power_limit ** (1 / 3)
     try:
-        machine = node(name, cluster.link_gbits / 8 * 1e9, cluster.efficiency, cluster.gpus_per_node)
+        machine = node(name, cluster.link_gbits / 8 * 1e9, efficiency, cluster.gpus_per_node)
     except LookupError as error:
         raise Refusal("memory", f"{name} cannot be planned: {error}") from None
-    if scenario.training is None or scenario.training.precision != "fp8":
-        return machine
     gpu = accelerator(name)
-    if "fp8" not in gpu.rates:
-        raise Refusal("memory", f"{gpu.name} has no fp8 arithmetic, and training.precision = 'fp8'")
-    return replace(machine, product_flops=cluster.efficiency * gpu.rate("fp8"))
+    if scenario.training is not None and scenario.training.precision == "fp8":
+        if "fp8" not in gpu.rates:
+            raise Refusal("memory", f"{gpu.name} has no fp8 arithmetic, and training.precision = 'fp8'")
+        machine = replace(machine, product_flops=efficiency * gpu.rate("fp8"))
+    kernels = KernelCosts(gpu.name, Assumptions(cluster.attention, power=cluster.power_limit, speed=cluster.speed))
+    if cluster.efficiency is None and kernels.have(scenario.trained, machine):
+        return machine, kernels
+    return machine, Rates
 
 
-def _why_nothing_fits(scenario: Scenario, machine: Machine, gpu: Accelerator) -> str:
+def least_gpu_seconds(scenario: Scenario, name: str) -> float:
+    """Return the GPU-seconds of a step if nothing is waited for and nothing is computed twice: no plan needs fewer."""
+    training = scenario.training
+    assert training is not None
+    machine, costs_of = _machine(scenario, name)
+    model = scenario.trained
+    costs = costs_of(model, machine, Plan(1, training.sequence))
+    return training.batch * (model.layers * (costs.forward + costs.backward) + costs.head)
+
+
+def _why_nothing_fits(scenario: Scenario, machine: Machine, costs_of: CostsOf, gpu: Accelerator) -> str:
     training = scenario.training
     cluster = scenario.cluster
     model = scenario.trained
     assert training is not None
     endless = replace(machine, memory_bytes=math.inf)
-    any_size = _parallelisms(model, endless, cluster.gpus, training.batch, training.sequence)
+    any_size = _parallelisms(model, endless, costs_of, cluster.gpus, training.batch, training.sequence)
     if not any_size:
         return (
             f"a batch of {training.batch} sequences of {training.sequence} tokens cannot be divided among "

@@ -8,7 +8,8 @@ from typing import Any
 from threeloops.capstone.costing import Candidate, candidate
 from threeloops.capstone.plan import Change, Decision
 from threeloops.capstone.scenario import Infeasible, Prices, Problem, Proposal, Refusal, Scenario, ScenarioError
-from threeloops.capstone.training import checkpoint_bytes, machine_of
+from threeloops.capstone.training import checkpoint_bytes, least_gpu_seconds
+from threeloops.hardware.accelerators import accelerator
 from threeloops.training.planning import ALLOCATED_SHARE
 
 __all__ = ["changed", "infeasible", "sensitivity"]
@@ -38,9 +39,8 @@ def _variations(scenario: Scenario, prices: Prices) -> Iterator[tuple[str, Scena
             yield f"bandwidth between nodes {word}", changed(scenario, "cluster.link_gbits", link), prices
             mtbf = factor * cluster.node_mtbf_days
             yield f"time between failures {word}", changed(scenario, "cluster.node_mtbf_days", mtbf), prices
-        for word, factor in (("less", 0.8), ("more", 1.2)):
-            if (efficiency := factor * cluster.efficiency) <= 1:
-                yield f"kernels reach 20% {word}", changed(scenario, "cluster.efficiency", efficiency), prices
+        for word, factor in (("slower", 0.8), ("faster", 1.2)):
+            yield f"kernels are 20% {word}", changed(scenario, "cluster.speed", factor * cluster.speed), prices
     yield "clouds are 30% dearer", scenario, prices.with_cloud(1.3)
     yield "clouds are 30% cheaper", scenario, prices.with_cloud(0.7)
     if scenario.serving is not None:
@@ -197,13 +197,8 @@ def _fewest(scenario: Scenario, name: str) -> int:
     """Fewer GPUs cannot do: masters and optimizer states fill them, or all their FLOPs are too few for the deadline."""
     training = scenario.training
     model = scenario.trained
-    machine = machine_of(scenario, name)
     assert training is not None
-    states = checkpoint_bytes(model) / (ALLOCATED_SHARE * machine.memory_bytes)
+    memory = ALLOCATED_SHARE * accelerator(name).memory_bytes
     steps = training.tokens / (training.batch * training.sequence)
-    work = steps * model.step_flops(training.batch, training.sequence)
-    return max(
-        1,
-        math.floor(states),
-        math.floor(work / (machine.product_flops or machine.flops) / (training.deadline_days * 86400)),
-    )
+    work = steps * least_gpu_seconds(scenario, name)
+    return max(1, math.floor(checkpoint_bytes(model) / memory), math.floor(work / (training.deadline_days * 86400)))

@@ -2,7 +2,8 @@
 
 The table is `accelerators.json`. Rates are dense: one that a data sheet prints "with sparsity" is halved or left out.
 Link bandwidths are per direction: "900 GB/s" of NVLink adds both. Capacities are bytes: the "80 GB" of a data sheet are
-80 GiB of DRAM chips. An unpublished value is None.
+80 GiB of DRAM chips. An unpublished value is None. A note that says "as quoted" marks a number that was read where
+someone else quotes the document.
 """
 
 import json
@@ -48,13 +49,15 @@ class Caches:
 class Accelerator:
     """One device. Rates in FLOP/s (a multiply-add is two), bandwidths in bytes/s, clocks in Hz.
 
-    `multiprocessors`: SMs, compute units, TensorCores (TPU), NeuronCores or CPU cores. Each has `fp32_lanes` lanes of
-    one multiply-add per clock, and `matrix_units` matrix units (tensor cores) of `matrix_fma` 16-bit multiply-adds
-    per clock, accumulated in FP32. `link_bandwidth` is the sum over all links of a device. `link_topology` says where
-    they lead: "switch" (all of it to any device of the node), "mesh" (a share to each of `link_neighbours`), "pair"
-    (the other card of a bridge), "torus" (two neighbours in each dimension), or None. `matrix_clock_hz` is set only
-    where matrix work boosts to another clock. `absent`: dtypes that the hardware lacks. `sources` maps a
-    field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to its document and how it was read.
+    `multiprocessors`: SMs, compute units, TensorCores (TPU), NeuronCores, GPU cores (Apple) or CPU cores. Each has
+    `fp32_lanes` lanes of one multiply-add per clock, and `matrix_units` matrix units (tensor cores) of `matrix_fma`
+    16-bit multiply-adds per clock, accumulated in FP32. `link_bandwidth` is the sum over all links of a device that may
+    lead to its own node. `link_topology` says where they lead: "switch" (all of it to any device of the node), "mesh"
+    (a share to each of `link_neighbours`), "pair" (the other card of a bridge), "torus" (two neighbours in each
+    dimension), or None. `matrix_clock_hz` is set only where matrix work boosts to another clock. `power_watts` is the
+    most that the board may draw (TDP, TBP, TGP), with the CPU if there is one in the package. `absent`: dtypes that
+    the hardware lacks. `sources` maps a field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to its document and how
+    it was read.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Accelerator:
     link_neighbours: int | None = None
     host_link_name: str | None = None
     host_link_bandwidth: float | None = None
+    power_watts: float | None = None
     absent: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
 
@@ -87,19 +91,19 @@ class Accelerator:
         name = dtype_name(dtype)
         if name in self.rates:
             return self.rates[name]
-        has = f"it has {', '.join(self.rates)}"
+        has = f"it has {', '.join(self.rates)}" if self.rates else "none of its rates is in the table"
         if name in self.absent:
-            raise LookupError(f"{self.name} has no {name.upper()}: {_reading(self.sources[f'rates.{name}'])}; {has}")
+            raise LookupError(f"{self.name} has no {name.upper()}: {self.note(f'rates.{name}')}; {has}")
         if f"rates.{name}" in self.sources:
-            raise LookupError(
-                f"{self.name}: no {name} rate is known ({_reading(self.sources[f'rates.{name}'])}); {has}"
-            )
+            raise LookupError(f"{self.name}: no {name} rate is known ({self.note(f'rates.{name}')}); {has}")
         raise LookupError(f"dtype = {str(dtype)!r}: {self.name} has no rate of that name; {has}")
 
+    def note(self, name: str) -> str:
+        """Return how the field called `name` was read, without its document: "dense", "not printed".
 
-def _reading(source: str) -> str:
-    """The note after a source's title: "NVIDIA Ada GPU Architecture (2023): not printed" → "not printed"."""
-    return source.split("): ", 1)[-1]
+        "NVIDIA Ada GPU Architecture (NVIDIA, 2023): not printed" gives "not printed". Without a source it is "".
+        """
+        return self.sources.get(name, "").split("): ", 1)[-1]
 
 
 def dtype_name(dtype: object) -> str:

@@ -62,7 +62,7 @@ def test_a_model_that_does_not_fit():
 def test_a_deadline_that_comes_too_early():
     found = check(changed(narrow("7b_finetuning", "A100"), "training.deadline_days", 0.3),
                   "cluster.gpus", "training.deadline_days")  # fmt: skip
-    assert "training takes 0.66" in found.reason
+    assert "training takes 0.67" in found.reason
     assert "instead of 8 (" in str(found)
 
 

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from threeloops.hardware.accelerators import accelerator
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.training.by_kernels.assumptions import AttentionKernel
 from threeloops.training.elastic.goodput import RSC1_PER_NODE_DAY
 from threeloops.training.planning import LLAMA_8B, LLAMA_70B, LLAMA_405B, Transformer
 
@@ -120,8 +121,15 @@ class Cluster:
     gpus_per_node: _Count = 8
     link_gbits: _Positive = 400.0
     """Gb/s from each GPU to other nodes, per direction."""
-    efficiency: _Share = 0.6
-    """The share of the data sheet's 16-bit FLOP/s that kernels reach when they wait for nothing."""
+    efficiency: _Share | None = None
+    """The share of the data sheet's 16-bit FLOP/s that kernels reach when they wait for nothing. Default: the sum of
+    published kernels (`training.by_kernels`), or 0.6 for accelerators and models that have none."""
+    attention: AttentionKernel = "flash2"
+    """The attention kernel of the training framework, where published kernels are used."""
+    power_limit: _Share = 1.0
+    """The power limit of training GPUs, relative to that of their data sheet."""
+    speed: _Positive = 1.0
+    """The speed of kernels relative to the prediction: a step's predicted seconds by your measured ones."""
     node_mtbf_days: _Positive = 1 / RSC1_PER_NODE_DAY
     """Mean time between failures of one node. Default: Kokolis et al. 2024 (`elastic.goodput.published`)."""
     storage_gbytes: _Positive = 20.0

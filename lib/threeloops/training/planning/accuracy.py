@@ -1,5 +1,7 @@
 """The error of predicted step times, from the published runs that the planner models in full."""
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +20,8 @@ _FEWEST_RUNS = 5
 
 @dataclass(frozen=True)
 class StepError:
-    """Factors by which published steps took longer than predicted ones."""
+    """Factors by which published steps took longer than predicted ones. Every source counts the same, however many of
+    its runs there are."""
 
     low: float
     """One run in ten was faster than the prediction times this."""
@@ -37,14 +40,28 @@ def _by_rates(run: PublishedRun) -> float:
 
 
 @cache
-def step_error(name: str, predicted: Callable[[PublishedRun], float] = _by_rates) -> StepError:
-    """Return the errors of `predicted`, the seconds of a run's step, for the accelerator called `name`: those of
-    published runs on it, or of all published runs if there are fewer than five. Runs that differ from the model
-    (`PublishedRun.unlike`) do not count."""
-    runs = [run for run in PUBLISHED if not run.unlike]
-    own = [run for run in runs if run.device == accelerator(name).name]
-    chosen = own if len(own) >= _FEWEST_RUNS else runs
-    factors = [run.seconds / predicted(run) for run in chosen]
-    low, high = np.quantile(factors, (0.1, 0.9))
-    devices = tuple(sorted({run.device for run in chosen}))
-    return StepError(float(low), float(high), float(np.std(np.log(factors))), len(chosen), devices)
+def step_error(
+    name: str,
+    runs: tuple[PublishedRun, ...] = PUBLISHED,
+    predicted: Callable[[PublishedRun], float] = _by_rates,
+) -> StepError:
+    """Return the errors of `predicted`, the seconds of a run's step, for the accelerator called `name`: those of the
+    runs on it, or of all runs if there are fewer than five. Runs that differ from the model (`PublishedRun.unlike`) do
+    not count."""
+    like = [run for run in runs if not run.unlike]
+    own = [run for run in like if run.device == accelerator(name).name]
+    chosen = own if len(own) >= _FEWEST_RUNS else like
+    factors = np.array([run.seconds / predicted(run) for run in chosen])
+    of_source = Counter(run.source for run in chosen)
+    weights = np.array([1 / of_source[run.source] for run in chosen]) / len(of_source)
+    low, high = (_quantile(factors, weights, share) for share in (0.1, 0.9))
+    logs = np.log(factors)
+    spread = math.sqrt(np.average((logs - np.average(logs, weights=weights)) ** 2, weights=weights))
+    return StepError(low, high, spread, len(chosen), tuple(sorted({run.device for run in chosen})))
+
+
+def _quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """Return the value below which `share` of the weights lie, interpolated between neighbours."""
+    order = np.argsort(values)
+    centres = np.cumsum(weights[order]) - weights[order] / 2
+    return float(np.interp(share, centres, values[order]))

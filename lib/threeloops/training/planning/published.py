@@ -58,7 +58,8 @@ def node(name: str, between: float, efficiency: float = 0.6, gpus: int = 8) -> M
     elif own and gpu.link_topology == "torus":
         bandwidth = 2 * own / (gpu.link_neighbours or 2)
     elif gpu.host_link_bandwidth is None:
-        raise LookupError(f"{gpu.name}: no bandwidth of a link to its neighbours is known; leave it out")
+        reason = gpu.note("link_bandwidth") or "none is given"
+        raise LookupError(f"{gpu.name}: no bandwidth of a link to its neighbours is known ({reason}); leave it out")
     else:
         bandwidth = host_link_share() * gpu.host_link_bandwidth
         bridge = Link(_NVLINK, link_share(gpu.name) * own) if own else None

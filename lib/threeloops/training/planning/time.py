@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol
 
+from threeloops.training.collectives import Link
 from threeloops.training.planning.model import Transformer
 from threeloops.training.planning.plan import Machine, Plan
 
@@ -119,8 +120,7 @@ class Rates:
     def collective(self, operation: Literal["all_gather", "reduce_scatter"], size: float, axis: str) -> float:
         """Return the seconds of a ring. Both operations take the same time."""
         group = self.plan.groups[axis]
-        link = self.machine.link(group)
-        return (len(group) - 1) * (link.latency + size / len(group) / link.bandwidth)
+        return _ring(size, len(group), self.machine.link(group))
 
     def optimizer(self, parameters: float) -> float:
         return 0.0
@@ -229,3 +229,8 @@ def _gradients(model: Transformer, plan: Plan, costs: Costs, deep: int) -> tuple
     scatter += costs.collective("reduce_scatter", 4 * experts, "expert replicas")
     of_experts = plan.replicas // plan.ep if plan.zero else 1
     return gather, scatter, dense / shares + experts / of_experts
+
+
+def _ring(size: float, ranks: int, link: Link) -> float:
+    """Seconds of an all-gather or reduce-scatter of `size` bytes in all."""
+    return (ranks - 1) * (link.latency + size / ranks / link.bandwidth)

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from threeloops.hardware import accelerators
 from threeloops.training.collectives import Link
 from threeloops.training.pipeline import Durations, interleaved, one_f_one_b, simulate
 from threeloops.training.planning import Machine, Plan, Transformer, step_time
+from threeloops.training.planning.published import node
 
 MODEL = Transformer(8, 64, 8, 4, 96, 1)
 FREE = Link(0.0, 1e30)
@@ -175,3 +177,17 @@ def test_a_bridge_joins_two_cards_and_no_more():
     machine = replace(MACHINE, inside=Link(2e-6, 20e9), bridge=bridge)
     assert machine.link(range(2)) == bridge
     assert machine.link(range(4)) == machine.link(range(0, 4, 2)) == machine.inside
+
+
+@pytest.mark.parametrize("name", accelerators())
+def test_every_accelerator_of_the_table_is_a_node_or_says_what_it_lacks(name):
+    one = accelerators()[name]
+    if not one.rates.keys() & {"bf16", "fp16"}:
+        with pytest.raises(LookupError, match=f"{name}: no fp16 rate is known \\(.+\\)"):
+            node(name, 50e9)
+    elif not one.link_bandwidth and not one.host_link_bandwidth:
+        with pytest.raises(LookupError, match=f"{name}: no bandwidth of a link to its neighbours is known \\(.+\\)"):
+            node(name, 50e9)
+    else:
+        machine = node(name, 50e9)
+        assert machine.memory_bytes == one.memory_bytes and 0 < machine.inside.bandwidth < 2e12
