@@ -1401,6 +1401,8 @@ def draw_size(number):
     right.plot([each[2] for each in shown], [each[3] / 1e6 for each in shown], "o-", color=palette.blue)
     right.text(days, cost / 1e6 + 0.08, f"{days:.0f} days", ha="center", size=9)
     right.set(xscale="log", xlim=(4, 250), ylim=(0, 3.4), xlabel="days", ylabel="cost (millions of $)")
+    right.set_xticks([5, 10, 20, 50, 100, 200], ["5", "10", "20", "50", "100", "200"])
+    right.minorticks_off()
     return plot
 
 
