@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from threeloops.files import replace_text
@@ -20,6 +20,9 @@ from threeloops_grader.classroom.exchange.folder import is_open_to_all, require_
 from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.machine.child_process import environment
 from threeloops_grader.machine.faults import MachineFault
+
+if TYPE_CHECKING:
+    from threeloops_grader.classroom.results.scores import Row
 
 __all__ = ["add_commands"]
 
@@ -125,6 +128,7 @@ def _collect(
     target = find_lab(lab)
     if source is None:
         _nbgrader("collect", target.slug, "--update")
+        _account(target)
         return
     from threeloops_grader.classroom.handout.downloads import read_download, store
     from threeloops_grader.classroom.register.roster import saved_roster
@@ -135,6 +139,10 @@ def _collect(
     print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
     for fault in download.faults:
         print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
+    try:
+        _account(target)
+    except LabError as error:  # what was collected stays, also before the lab is released
+        print(error)
     if when is None and target.slug in register.load().due:
         print("Without --handed-in these carry no time, and no late penalty applies to them.")
     if download.faults:
@@ -146,14 +154,24 @@ def _grade(
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
 ) -> None:
-    """Grade through the wall (nbgrader autograde), late penalties included."""
+    """Grade through the wall (nbgrader autograde), late penalties included. A refused submission is named: exit 1."""
+    target = _whole(lab)
     more = ["--force"] if again else []
-    _nbgrader("autograde", _whole(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
+    code = _nbgrader("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more, may_refuse=True)
+    _account(target)
+    if code:
+        raise typer.Exit(1)
+
+
+def _check(lab: _LabName) -> None:
+    """Say who of the roster is graded, who handed in and is not, and who handed in nothing."""
+    _account(find_lab(lab))
 
 
 def _feedback(lab: _LabName) -> None:
     """Write the feedback pages to feedback/, and hand them back to those who used the exchange."""
     from threeloops_grader.classroom.autograde import SECRET
+    from threeloops_grader.classroom.results.account import write_refusals
     from threeloops_grader.submissions.folder import TIMESTAMP
 
     target = find_lab(lab)
@@ -164,7 +182,10 @@ def _feedback(lab: _LabName) -> None:
     others = [page.parents[1].name for page in pages if page not in sealed]
     if sealed:
         _nbgrader("release_feedback", target.slug, f"--CourseDirectory.student_id_exclude={','.join(others)}")
+    refused = write_refusals(target, _account(target))
     print(f"{folder} holds {len(pages)} pages; {len(sealed)} were handed back through the exchange.")
+    if refused:
+        print(f"{len(refused)} more pages say why a submission was refused; hand those back yourself.")
 
 
 def _export(
@@ -174,6 +195,7 @@ def _export(
     """Write the scores for Gradescope, Canvas and Moodle, and the class report, to class/."""
     from threeloops_grader.classroom.enrolment import gradebook
     from threeloops_grader.classroom.register.roster import saved_roster
+    from threeloops_grader.classroom.results.account import account
     from threeloops_grader.classroom.results.report import class_csv, class_page
     from threeloops_grader.classroom.results.scores import class_scores
     from threeloops_grader.classroom.results.tables import FORMATS
@@ -196,11 +218,7 @@ def _export(
     for name, text in texts.items():
         replace_text(folder / name, text.encode("utf-8", "backslashreplace").decode())
         print(folder / name)
-    ungraded = [row.student.id for row in rows if row.status == "ungraded"]
-    if ungraded:
-        print(f"Handed in, not graded, and without a score here: {', '.join(ungraded)}")
-    if strangers:
-        print(f"Handed in, not on the roster, and in no table: {', '.join(strangers)}")
+    print(account(target, rows, strangers))
 
 
 def _similar(
@@ -243,9 +261,9 @@ def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
     """Add `submit` and the group `class` to the command line; `command(function, app)` registers one."""
     command(_submit, app)
     steps = typer.Typer(
-        no_args_is_help=True, help="Teach: roster, release, collect, grade, feedback, export, similar answers."
+        no_args_is_help=True, help="Teach: roster, release, collect, grade, check, feedback, export, similar answers."
     )
-    for step in (_init, _release, _collect, _grade, _feedback, _export, _similar, _gradescope):
+    for step in (_init, _release, _collect, _grade, _check, _feedback, _export, _similar, _gradescope):
         command(step, steps)
     app.add_typer(steps, name="class")
 
@@ -282,8 +300,22 @@ def _roster() -> Path:
 _OF_EXCHANGE = ("collect", "release_assignment", "release_feedback", "submit")
 
 
-def _nbgrader(*words: str) -> None:
-    """Run nbgrader's command in the course. If it fails, raises MachineFault, which shows its output."""
+def _account(target: Lab) -> list["Row"]:
+    """Print the account of a lab, and return a row per student. Before its release there is none."""
+    from threeloops_grader.classroom.enrolment import gradebook
+    from threeloops_grader.classroom.register.roster import saved_roster
+    from threeloops_grader.classroom.results.account import account
+    from threeloops_grader.classroom.results.scores import class_scores
+
+    with gradebook() as book:
+        rows, strangers = class_scores(book, target, saved_roster(_roster()))
+    print(account(target, rows, strangers))
+    return rows
+
+
+def _nbgrader(*words: str, may_refuse: bool = False) -> int:
+    """Run nbgrader's command in the course, and return its exit code: 0, or with `may_refuse` also 1, which stands for
+    submissions that were refused. Any other raises MachineFault, which shows its output."""
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
         raise LabError(f"{root} is not a course folder: it has no nbgrader_config.py; run this in a checkout or bundle")
@@ -291,5 +323,7 @@ def _nbgrader(*words: str) -> None:
         require_exchange(root)
     command = [sys.executable, "-m", "nbgrader", *words]
     sys.stdout.flush()
-    if subprocess.run(command, cwd=root, env=environment()).returncode:
+    code = subprocess.run(command, cwd=root, env=environment()).returncode
+    if code not in ((0, 1) if may_refuse else (0,)):
         raise MachineFault(f"`nbgrader {' '.join(words)}` failed; what it said stands above")
+    return code

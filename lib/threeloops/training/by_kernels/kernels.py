@@ -121,7 +121,10 @@ class Kernels:
             return products
         adapters: list[_Shape] = []
         for outputs, inputs in shapes:
-            adapters += [(self.plan.tokens, model.adapter_rank, inputs), (self.plan.tokens, outputs, model.adapter_rank)]
+            adapters += [
+                (self.plan.tokens, model.adapter_rank, inputs),
+                (self.plan.tokens, outputs, model.adapter_rank),
+            ]
         return products + self._multiplied(adapters) + self._unpacked
 
     @property

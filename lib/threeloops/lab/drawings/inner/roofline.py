@@ -315,8 +315,9 @@ def _label_points(axes: "Axes", labels: Sequence[tuple[str, tuple[float, float]]
         ):
             drop += 3
         taken.append((x + away, x + away + width, y - drop))
-        beside = {"ha": "left", "va": "center"} if away > 0 else {"ha": "right", "va": "center"}
-        axes.annotate(text, at, (10 if away > 0 else -10, -drop), textcoords="offset points", size=10, **beside)
+        edge = "left" if away > 0 else "right"
+        offset = (10 if away > 0 else -10, -drop)
+        axes.annotate(text, at, offset, textcoords="offset points", size=10, ha=edge, va="center")
 
 
 def draw_judged(passes: dict[str, Sequence[Judged]]) -> "Figure":
