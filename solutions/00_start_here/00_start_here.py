@@ -1084,7 +1084,7 @@ with reveal("sustained"):
 
 # %% nbgrader={"grade": false, "grade_id": "capability_report", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def capability_report(probe: Probe) -> Report:
-    """Which GPUs a process on this machine sees and can use."""
+    """Report which GPUs a process on this machine sees and can use."""
     ### BEGIN SOLUTION
     if probe.cuda_visible_devices is None:
         visible = list(range(len(probe.gpus)))

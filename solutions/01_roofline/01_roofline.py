@@ -193,7 +193,7 @@ def repeated(times, *calls):
 
 
 def restructured(trace, fix):
-    """The trace after "CUDA graph", "no waiting" or "fusion"."""
+    """Return the trace after "CUDA graph", "no waiting" or "fusion"."""
     calls, after_wait, low = [], True, False
     for call in trace:
         neighbour, low = low, call.flops < 10 * call.bytes
@@ -847,7 +847,7 @@ term("ridge point")
 
 # %% nbgrader={"grade": false, "grade_id": "classify", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def classify(span: Span, roof: Roof) -> Verdict:
-    """What limits the span on a machine of these rates."""
+    """Name what limits the span on a machine of these rates."""
     ### BEGIN SOLUTION
     if not span.busy_us > 0:
         raise ValueError(f"busy_us = {span.busy_us}: expected a positive time in µs")
@@ -1357,7 +1357,7 @@ debrief(
 # | `"faster format"` | kernels whose compute floor is at least the other one, and explains at least 60% of `busy_us`, take half as long |
 # | `"better kernels"` | kernels whose floor explains less than 60% are rewritten so that it explains 80% |
 #
-# The first three need no roofline, and are given: `restructured(trace, fix)` is the trace after one of them.
+# The first three need no roofline and are given: `restructured(trace, fix)` returns the trace after one of them.
 #
 # *Worked example.* A kernel of 2 µs that takes 7 µs to launch runs 100 times: the device is busy for 200 of 702 µs. With a
 # CUDA graph the trace takes 207 µs: 7 until the first kernel starts, and 200 for the kernels.
@@ -1598,7 +1598,7 @@ hint(
     "choose_fix",
     "Begin with the wall time against the busy time. A device that is busy all the time gains nothing from a fix on the host, however often the host waits.",
     "The busy time of all kernels of a kind is the most that a fix for that kind can save. How much does it save by the table? A kernel without a neighbour to fuse with saves nothing.",
-    "`wall_us` measures any trace, also a changed copy of this one. `replace(call, busy_us=1.0)` makes a changed copy of a call.",
+    "`wall_us` measures any trace, even a changed copy of this one. `replace(call, busy_us=1.0)` makes a changed copy of a call.",
 )
 debrief(
     "choose_fix",

@@ -65,7 +65,7 @@ def integers(ranks, n, seed=0, dtype=torch.float32):
 
 
 def on_each(function, tensors, *arguments):
-    """What runs on each rank: the function gets the rank's own tensor. Returns its result, and the tensor afterwards."""
+    """Call the function with this rank's own tensor. Return its result, and the tensor afterwards."""
     x = tensors[dist.get_rank()]
     return function(x, *arguments), x
 
@@ -77,7 +77,7 @@ def on_own(function, *arguments):
 
 
 def on_ones(function, n, *arguments):
-    """What runs on each rank where only bytes and times matter: nothing is returned."""
+    """Call the function on each rank and return nothing: only bytes and times matter."""
     function(torch.ones(n), *arguments)
 
 
@@ -117,7 +117,7 @@ def require_results(run, tensors, expected, what, known=lambda rank: {}, argumen
 
 
 def require_computed(run, expected, case):
-    """What a run sends counts only if its results are right."""
+    """Require right results: what a run sends counts only with them."""
     for rank, (got, _) in enumerate(run.results):
         if expected[rank].numel():
             check.computed([got], [expected[rank]], f"rank {rank} ({case})")
@@ -131,7 +131,8 @@ def require_bytes(run, expected, messages, case, whole=0):
         a, b = wrong[0]
         right = ", ".join(f"rank {to}" for to, sent in enumerate(expected[a]) if sent)
         check.true(
-            False, f"rank {a} sends to rank {b}, {case}: expected {f'messages to {right} only' if right else 'none'}"
+            False,
+            f"rank {a} sends to rank {b}, {case}: expected {f'messages to {right} only' if right else 'no messages'}",
         )
     cause = "each message holds the whole tensor: send one chunk" if whole and sizes == {whole} else ""
     steps = "N steps: N − 1 are enough" if whole and len(run.messages) == len(expected) ** 2 else ""
@@ -231,7 +232,7 @@ show.figure(
 # β = 50 GB/s (400 Gbit/s) and α = 14 µs, which is what NCCL, the communication library for GPUs, assumes for one step of a
 # large message over a network. Each rank has one port out and one port in. Messages through the same port share its
 # bandwidth, one after the other, but their latencies overlap: N − 1 messages of s bytes to the same rank take
-# α + (N − 1)·s/β, also if it receives them one by one. Computation takes no time here.
+# α + (N − 1)·s/β, even if it receives them one by one. Computation takes no time here.
 #
 # The next cell is a whole program. Every rank sends its tensor to the next rank, receives the tensor of the rank
 # before it, and returns that.
@@ -369,7 +370,7 @@ hint(
     "sum_through_rank_0",
     "Two branches: what rank 0 does, and what every other rank does.",
     "Rank 0 needs a tensor to receive into: `got = torch.empty_like(x)`. Its total starts as `x.clone()`.",
-    "`dist.send(total, to)` is an `isend` with its `wait()`. The others send first and receive then.",
+    "`dist.send(total, to)` is an `isend` with its `wait()`. The others send first, and then receive.",
 )
 debrief(
     "sum_through_rank_0",
@@ -548,7 +549,7 @@ debrief(
 #
 # Now rank r has chunk r of the sum, and everybody needs all of them. The pattern is the same, but what arrives is stored
 # instead of added, and it is sent on in the next step. The next cell has it: `all_gather(chunk, n)` returns the whole
-# tensor of `n` elements on every rank. Together with your `reduce_scatter` it is the ring all-reduce, and the cell runs it
+# tensor of `n` elements on every rank. With your `reduce_scatter` it is the ring all-reduce, and the cell runs it
 # beside the sum through rank 0, with 8 ranks and 16 MiB each.
 
 
@@ -609,8 +610,8 @@ else:
 # `doubling_all_reduce(x) -> Tensor` returns the sum of all ranks' `x` on every rank, by recursive doubling.
 #
 # - N is a power of two, 1 included. `x` has one dimension, any length and dtype, and does not change.
-# - A rank exchanges one whole tensor with each rank whose number differs from its own in one bit, and with no other. The
-#   order of the bits does not matter.
+# - A rank exchanges one whole tensor with each rank whose number differs from its own in exactly one bit, and with no
+#   other. Any order of the bits works.
 # - For s bytes it takes log₂N · (α + s/β) seconds.
 
 
@@ -703,6 +704,8 @@ debrief(
 
 # %% [markdown]
 # ## 5 · Which algorithm, before you run it
+#
+# Each algorithm takes:
 #
 # | | seconds |
 # |---|---|
@@ -860,8 +863,8 @@ with check("choose_algorithm", "the fastest algorithm", part="choice", hidden="o
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "choose_algorithm",
-    "`size` are the bytes. For the ring, round the elements up first, and multiply by `element_size` then.",
-    "The logarithm of a power of two is `ranks.bit_length() - 1`, and `ranks & (ranks - 1)` is 0.",
+    "`size` is the number of bytes. For the ring, first round the elements of a chunk up, then multiply by `element_size`.",
+    "If `ranks` is a power of two, `ranks & (ranks - 1)` is 0, and the logarithm is `ranks.bit_length() - 1`.",
     "For the choice, compare the times of those that can run. `min` takes a `key`.",
 )
 debrief(
@@ -896,7 +899,7 @@ debrief(
 # - It minimises the sum of the squared relative errors. If that makes α negative, return it as it is.
 #
 # The cell after the exercise times `pass_on` between two real processes on this machine with gloo, PyTorch's backend for
-# CPUs, and `fit_link` finds α and β. Then it predicts the ring all-reduce and runs it, in a few seconds.
+# CPUs, and `fit_link` finds α and β. Then it predicts the ring all-reduce and runs it.
 
 
 # %% nbgrader={"grade": false, "grade_id": "fit_link", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1046,9 +1049,9 @@ if parts := together("reduce_scatter", "choose_algorithm", "fit_link", library=g
 # 2. an all-reduce of that chunk, the *shard*, among the ranks of the same place in all nodes;
 # 3. an all-gather inside each node.
 #
-# Use PyTorch's own collectives here. They take a `group`, and `dist.new_group(ranks)` makes one. **Every** rank has to call it for
-# **every** group, in the same order, even for groups that it is not in. The next cell sums in
-# pairs (0, 1) and (2, 3).
+# Use PyTorch's own collectives here. They take a `group`, and `dist.new_group(ranks)` makes one. **Every** rank has to call
+# `new_group` for **every** group, in the same order, even for groups that it is not in. The next cell sums in pairs (0, 1)
+# and (2, 3).
 
 
 # %% tags=["demo"]
@@ -1072,7 +1075,7 @@ for rank, ((half, whole), _) in enumerate(run.results):
 # ### Exercise 6 (20 points)
 #
 # `hierarchical_all_reduce(x, per_node) -> Tensor` returns the sum of all ranks' `x` on every rank. Ranks 0 … P − 1 are the
-# first node, the next P the second, and so on. The groups of the nodes are given.
+# first node, the next P the second, and so on. `inside`, the group of the rank's own node, is given.
 #
 # - P = `per_node` divides the number of ranks and the length of `x`, a float32 tensor. A shard may have any length. `x`
 #   does not change.
@@ -1187,7 +1190,7 @@ with check(
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "hierarchical_all_reduce",
-    "Place 0 of all nodes are the ranks `range(0, size, per_node)`. Which ones are place 1?",
+    "The ranks at place 0 of all nodes are `range(0, size, per_node)`. Which ranks are at place 1?",
     "Make the groups of all places on every rank, as the lines above do for the nodes, and keep the one that contains you.",
     "Three calls: `reduce_scatter_tensor` inside, `all_reduce` of the shard across, `all_gather_into_tensor` inside.",
 )

@@ -220,7 +220,7 @@ with reveal("all_to_all"):
 #
 # `isend` returns before the tensor has been read. On a GPU the copy runs on another stream. If you write into the tensor
 # before `wait()`, the receiver may get the old values, the new ones, or a mixture. The virtual cluster compares the tensor
-# with what was there at the call of `isend`, so the mistake shows every time.
+# with what it held when `isend` was called, so the mistake shows every time.
 
 # %% tags=["demo"]
 

@@ -285,7 +285,7 @@ def require_gradients(results, expected, case, alone, slips=None, otherwise=""):
 
 
 def require_computed(results, expected, case):
-    """What a run sends, and its time, count only if its gradients are right."""
+    """Require right gradients: what a run sends, and its time, count only with them."""
     for rank, found in enumerate(results):
         check.computed(found, expected, f"rank {rank} of {len(results)} ({case})")
 
@@ -332,7 +332,7 @@ show.figure(plot, "One GPU computes a step; four GPUs compute the same step on f
 # `average_gradients(model)` is called on every rank after `backward()`. It makes every parameter's gradient the mean over
 # the ranks.
 #
-# - The result is left in `parameter.grad`. The weights do not change.
+# - The result is left in `parameter.grad`. The weights do not change, and no parameter is frozen or unfrozen.
 # - A frozen parameter has `grad is None` on all ranks, and keeps it.
 # - Each rank sends 2(N − 1)/N times the bytes of the gradients: each gradient takes part in one ring all-reduce, alone or
 #   together with others, and nothing else is sent.
@@ -485,7 +485,7 @@ with check("start_together", "the state of rank 0 on all ranks", hidden="other m
         causes = {
             "layers.0.weight": "this parameter is frozen: those count too",
             "mean": "this buffer was not sent",
-            "layers.steps": "this buffer belongs to a submodule, and holds an integer: model.buffers() has it too",
+            "layers.steps": "this buffer belongs to a submodule and holds an integer: model.buffers() has it too",
             "cache": "this buffer is not in the `state_dict`: take model.buffers()",
         }
         for rank, (held, state, _) in enumerate(run.results):
@@ -688,8 +688,8 @@ debrief(
 #   they were started.
 # - `parameter.register_post_accumulate_grad_hook(f)` calls `f(parameter)` as soon as its gradient is in `parameter.grad`,
 #   while backward goes on.
-# - A bucket is sent as one flat tensor. This is given: `start(bucket)` begins its all-reduce and notes it in `started`, and
-#   `copy_back(bucket, flat)` puts the pieces of the flat tensor back into the gradients.
+# - A bucket is sent as one flat tensor. Two functions for that are given: `start(bucket)` begins the all-reduce that sums the
+#   bucket, and records it in `started`. `copy_back(bucket, flat)` copies the pieces of a flat tensor into the gradients.
 #
 # ### Exercise 4 (28 points)
 #
@@ -1064,7 +1064,7 @@ debrief(
 #
 # - `ddp` is torch's `DistributedDataParallel`; gradients are `None` at first.
 # - `microbatches` are this rank's inputs, with different numbers of rows; every rank has the same total. `loss_fn(ddp(x))` is
-#   a mean over the rows of `x`.
+#   a mean over the rows of `x`. Leave the list as it is.
 # - Call `loss_fn(ddp(x))` once for each microbatch, and its backward before the next one: only one fits into memory.
 # - Each gradient is all-reduced once in total.
 
@@ -1190,8 +1190,7 @@ debrief(
 # - The *last* bucket is full only when backward ends. Nothing hides it: at least T/b seconds are **exposed**.
 # - The link starts when the *first* bucket is full, so at most backward · (b − 1)/b seconds are hidden.
 #
-# So each of the two bullets gives a lower bound of the exposed time, and the larger bound is the exposed time. The step takes C
-# plus that.
+# Each of the two gives a lower bound on the exposed time, and the larger bound is the exposed time. A step takes C plus that.
 #
 # *Worked example.* The run of section 4 with 8 buckets: T = 8 · 6 · (10 µs + 65.536 µs) = 3.6257 ms, T/8 = 0.4532 ms, and
 # T − 1.6 ms · 7/8 = 2.2257 ms are exposed. The step takes 2.4 + 2.2257 = 4.6257 ms, as measured there. Of the communication,
@@ -1201,8 +1200,8 @@ debrief(
 # ### Exercise 6 (12 points)
 #
 # `scaling(forward, backward, gradient_bytes, buckets, ranks, latency, bandwidth) -> Step` returns
-# `Step(seconds=…, efficiency=…, hidden=…)` by this model. C and T are given. If T is 0, efficiency and hidden share are
-# 1.0: one rank communicates nothing.
+# `Step(seconds=…, efficiency=…, hidden=…)` by this model. C and T are given, as `compute_seconds` and `communication`.
+# If T is 0, as with one rank, efficiency and hidden share are 1.0.
 
 # %% tags=["demo"]
 predict(
@@ -1332,7 +1331,7 @@ with check("scaling", "efficiency and hidden share", part="shares", hidden="othe
 hint(
     "scaling",
     "`communication` is T. For the last bucket alone, divide it by the number of buckets.",
-    "The two bullets give two values of the exposed time. In the worked example they are 0.4532 ms and 2.2257 ms: which of "
+    "The two bullets give two lower bounds on the exposed time. In the worked example they are 0.4532 ms and 2.2257 ms: which of "
     "them counts?",
     "efficiency = C / seconds, and hidden = 1 − exposed / T, where T may be 0.",
 )
@@ -1417,7 +1416,7 @@ debrief(
 # - `machines` maps names to `Machine(seconds, ranks, latency, bandwidth)`; any number of GPUs from 1 to `ranks` can be rented.
 # - Only choices count whose efficiency, relative to one GPU *of the same machine*, is at least `least_efficiency`. One GPU
 #   always has 1.0.
-# - `step_seconds(machine, ranks)` is given: it is time(N).
+# - `step_seconds(machine, ranks)` is given. It computes time(N).
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose_machine", "locked": false, "schema_version": 3, "solution": true, "task": false}

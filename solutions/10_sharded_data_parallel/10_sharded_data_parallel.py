@@ -143,8 +143,8 @@ def alive(whole, most, parameters=()):
 
 
 def updated(zero_1, weights, optimizer, options, steps):
-    """The weights after some steps, as a view shows them that was taken before the first, and the steps that have
-    changed their gradient."""
+    """Take a view of the weights, and do some steps. Return the view, and the numbers of the steps that changed their
+    gradient."""
     view, changed = weights.view(-1), []
     step = zero_1(weights, OPTIMIZERS[optimizer], **options)
     for number in range(steps):
@@ -251,8 +251,8 @@ def chained_large(sharded_linear, width, layers):
 
 
 def gathered(forward_prefetched, x, widths, seconds):
-    """The output, the layers in the order in which they were used, those gathered into the memory of the layer before,
-    which is still read, the lengths of the whole weights, and whether `pieces` is as it was."""
+    """Return the output, the layers in the order in which they were used, the layers that were gathered into memory
+    which the layer before still reads, the lengths of the whole weights, and whether `pieces` is as it was."""
     pieces = [ask("piece", layer) for layer in range(len(seconds))]
     before = [piece.clone() for piece in pieces]
     used, places, lengths, held = [], [None], [], []

@@ -98,7 +98,7 @@ class Stored:
 
 
 def watched(function, given, changed):
-    """Call the function. If that changes its argument, add its name to `changed`."""
+    """Call the function, and add its name to `changed` if it changes its argument."""
     before = given.detach().clone()
     found = function(given)
     if not torch.equal(before, given.detach()):
@@ -117,7 +117,8 @@ def mlp_on_ranks(parallel_mlp, x, shapes):
 
 
 def scaled(copy_to_ranks, sum_over_ranks):
-    """The sum over the ranks of factor · x, and its gradients for the loss y₀ + 10y₁."""
+    """Compute y, the sum over the ranks of factor · x. Return y, the gradients of x and the factor for the loss y₀ + 10y₁,
+    the sum without a factor and without gradients, and the functions that changed their argument."""
     changed, x, factor = [], torch.tensor([1.0, 2.0], requires_grad=True), ask("factor").requires_grad_()
     y = watched(sum_over_ranks, factor * watched(copy_to_ranks, x, changed), changed)
     if y.requires_grad:
@@ -143,7 +144,7 @@ def trained_mlps(copy_to_ranks, sum_over_ranks, x, upstream, layers):
 
 
 def gradients_of_copies(copy_to_ranks):
-    """Of a and b, for the loss 3 · Σ(copy of a + copy of b): both copies are given the same gradient tensor."""
+    """Return the gradients of a and b for the loss 3 · Σ(copy of a + copy of b), which gives both copies the same tensor."""
     a, b = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
     ((copy_to_ranks(a) + copy_to_ranks(b)) * 3).sum().backward()
     return [a.grad, b.grad]
@@ -343,7 +344,7 @@ show.figure(plot, "Two matrices of one layer, each with a possible cut from left
 # - **Cut by inputs** (*row-parallel*): each rank has some columns of `weight`, and needs only those features of `x`. Its product
 #   has the shape of `y`, but is one **term** of a sum over the ranks (a *partial sum*). An all-reduce adds the terms.
 #
-# Papers name the cuts of their layout, (inputs, outputs). In torch's, "column-parallel" takes rows.
+# Papers name the cuts after their own layout, (inputs, outputs). In torch's layout, "column-parallel" takes rows.
 #
 # *Worked example.* After the activation a token has the hidden features [1, 2, 3, 2], `down` is [[1, 1, 1, 1]], and its bias is
 # 10. Rank 0 has the features [1, 2] and finds 3, rank 1 has [3, 2] and finds 5. The output is 3 + 5 + 10 = 18.
@@ -355,9 +356,10 @@ show.figure(plot, "Two matrices of one layer, each with a possible cut from left
 #
 # `parallel_mlp(x, up, up_bias, down, down_bias)` returns `gelu(x @ up.T + up_bias) @ down.T + down_bias` on every rank.
 #
-# - Every rank gets the same x, (tokens, width), and does not change it. The weights are on disk: `up` is (hidden, width), `down` is (width, hidden). A slice reads a
-#   part of a weight: `up[2:4]` gives two rows of `up` as a tensor, `down[:, 2:4]` two columns of `down`, and `down_bias[:]` all
-#   of the bias. `up.shape` and `len(up)` read nothing.
+# - Every rank gets the same `x` (tokens, width), and does not change it.
+# - The weights are on disk: `up` is (hidden, width), `down` is (width, hidden). A slice reads a part of a weight: `up[2:4]`
+#   gives two rows of `up` as a tensor, `down[:, 2:4]` two columns of `down`, and `down_bias[:]` all of the bias. `up.shape` and
+#   `len(up)` read nothing.
 # - Rank r of N uses the r-th of N equal parts of the hidden features; N divides `hidden`. It may read only an N-th of `up`,
 #   `up_bias` and `down`, so it does an N-th of the arithmetic.
 # - The ranks send what one all-reduce of the output sends, and nothing else.
@@ -607,7 +609,7 @@ debrief(
 # - `copy_to_ranks(x)` returns x forward and sends nothing. Backward, it sums the gradients of all ranks.
 # - `sum_over_ranks(x)` returns the sum over the ranks forward. Backward, it passes on the gradient and sends nothing.
 # - Each sends what one all-reduce sends, in one of the two directions only. Neither changes its argument, nor the gradient
-#   that it is given.
+#   that it is given. Both also work without gradients.
 
 # %% tags=["demo"]
 predict(
@@ -686,8 +688,8 @@ with check("conjugates", "outputs and gradients of one process", part="values", 
                 check.equal(got, torch.tensor([6.0] * 4), what=what, hint=cause if in_place else "")
 
     def scales(factors, y, of_x, of_factor, slips):
-        """Each rank has its factor: the sum of factor · x for x = [1, 2], and the gradients for the loss y₀ + 10y₁.
-        `slips` has causes and the values that they give: of y, of the gradient of x, and of that of a factor."""
+        """Check y, the sum over the ranks of factor · x for x = [1, 2], and the gradients for the loss y₀ + 10y₁. Each rank
+        has its own factor. `slips` has wrong values of y, of x's gradient and of a factor's gradient, by their causes."""
         ranks, served = len(factors), {"factor": lambda rank: torch.tensor(factors[rank])}
         run = on_cluster(Cluster(ranks), scaled, copy_to_ranks, sum_over_ranks, served=served)
 
@@ -695,7 +697,7 @@ with check("conjugates", "outputs and gradients of one process", part="values", 
             own = {
                 why: torch.tensor(slip[rank] if why in own_values else slip).double() for why, slip in causes.items()
             }
-            check.true(got is not None, f"{what}: there is none: what the functions return must be part of the graph")
+            check.true(got is not None, f"{what}: there is none: the result of each function must be part of the graph")
             require_alike(got, torch.tensor(expected).double(), what, own)
 
         own_values = {wrong_way, own_term}
@@ -832,8 +834,8 @@ debrief(
 #
 # - `qkv` is ((heads + 2 · kv_heads) · head_dim, width), and `output` is (width, heads · head_dim).
 # - `own_qkv` has this rank's queries, then its keys, then its values, with each kind in its original order.
-# - Both results have memory of their own, and the dtype of their matrix. A view would keep the whole matrix
-#   alive.
+# - Each result has the dtype of its matrix, and memory of its own: a view would keep the whole matrix alive. Neither
+#   matrix changes.
 # - If `ranks` does not divide `heads` or `kv_heads`, raise a `ValueError` that names it and the ranks, as in
 #   `kv_heads = 2, ranks = 4`.
 
@@ -1146,7 +1148,7 @@ with check("keep_within_capacity", "which choices are kept", hidden="other choic
     }
     keeps_choices([[0, 1], [1, 2], [0, 2]], 1, "10 11 00", slips)  # the worked example
     slips = {
-        "11 00": "the first choice of token 1 is dropped, and its second one is kept: each choice counts by itself"
+        "11 00": "each choice counts by itself, so the first choice of token 1 is dropped, and its second one is kept"
     }
     keeps_choices([[0, 1], [0, 2]], 1, "11 01", slips)
     keeps_choices([[0, 1], [1, 0], [0, 1], [2, 0]], 2, "11 10 10 10")

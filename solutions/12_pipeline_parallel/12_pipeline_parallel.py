@@ -216,7 +216,7 @@ def of_one_process(ranks, microbatches, samples, width, seed, only=None):
 
 
 def require_computed(run, expected, case):
-    """What a run sends, its time, order and memory count only if its gradients are right."""
+    """Require right gradients: what a run sends, its time, order and memory count only with them."""
     for rank, (_, gradients) in enumerate(run.results):
         check.computed(gradients, expected[rank], f"rank {rank} ({case})")
 
@@ -468,7 +468,7 @@ with check("one_f_one_b", "the rows of 1F1B", part="rows", hidden="other numbers
         return most
 
     def seen_in(text, expected, rank, ranks):
-        """What is wrong in a row, as far as it can be told from the row alone."""
+        """Say what is wrong in a row, as far as the row alone tells."""
         words, wanted = text.split(), expected.split()
         if sorted(words) != sorted(wanted):
             extra = [word for word in words if word not in wanted] or [w for w in words if words.count(w) > 1]
@@ -615,7 +615,8 @@ predict(
 # ### Exercise 3 (28 points)
 #
 # `run_row(row, stage, inputs, targets, loss_fn, shape)` runs on every rank with its own `row` and `stage`. Its receiving half is
-# given: `x` is the stage's input (marked, except on rank 0), and `gradient` that of its output. Write what happens with them.
+# given: `x` is the stage's input, marked with `requires_grad_()` except on rank 0, and `gradient` is the gradient of the
+# stage's output (`None` on the last rank). Write what happens with them.
 #
 # - `("F", i)`: rank 0 takes `inputs[i]`, every other rank the activation of microbatch i, a float32 tensor of `shape`. The last
 #   rank computes `loss_fn(output, targets[i])`; every other one sends its output on. `("B", i)` goes back the same way. On other
@@ -625,7 +626,7 @@ predict(
 # - Actions are done in the order of `row`. Ranks may differ in the order of microbatches.
 # - Each activation and each gradient is sent once, and nothing else is. Sending never holds up a rank's next action.
 # - After a backward, input and output of its microbatch are freed. (What is being sent stays until `wait()`, which may be at the
-#   end.) `inputs` get no gradients, which would stay in memory.
+#   end.) Do not mark `inputs`: their gradients would stay in memory.
 
 
 # %% tags=["demo"]
@@ -881,7 +882,7 @@ debrief(
 # `simulate(schedule, forward, backward, transfer)` returns when each action ends: a list per rank, in the order of its row.
 #
 # - `forward[r]` and `backward[r]` are the seconds of an action on rank r. A rank does its row in order, one action at a
-#   time, each as soon as it can.
+#   time, each as soon as it can. `schedule` stays as it is.
 # - `("F", i)` on rank r needs the result of `("F", i)` on rank r − 1, and `("B", i)` that of `("B", i)` on rank r + 1. It arrives `transfer` seconds after the
 #   end of the action that made it. Transfers cost the ranks no time, and never wait for one another.
 # - If ranks would wait forever, raise a `RuntimeError` that names the blocked action of each waiting rank, and no
@@ -899,7 +900,7 @@ predict(
 def simulate(
     schedule: list[list[tuple[str, int]]], forward: list[float], backward: list[float], transfer: float
 ) -> list[list[float]]:
-    """When each action ends, in seconds."""
+    """Compute when each action ends, in seconds."""
     ### BEGIN SOLUTION
     ends, done, going_on = [[] for _ in schedule], {}, True
     while going_on:

@@ -72,7 +72,7 @@ def content(size, seed):
 
 
 def sync_folder(folder):
-    """The fsync of a folder: return when the names in it are on the disk."""
+    """Fsync a folder: return when the names in it are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -228,7 +228,7 @@ def saves_again(saver_class, size, held):
 
 
 def fails_once(saver_class, calls, fails):
-    """What each call of save (a step) or wait (None) raised, and which steps were written."""
+    """Return what each call of save (a step) or wait (None) raised, and which steps were written."""
     said = []
     with saving(saver_class, {"a": torch.ones(3)}, fails) as run:
         run.let_go()
@@ -305,7 +305,7 @@ class Run:
         return did
 
     def backward(self, read):
-        """What was drawn, the loss, and this rank's gradients in one tensor; `read` gets the rows of these samples."""
+        """Return what was drawn, the loss, and this rank's gradients in one tensor; `read` gets the rows of these samples."""
         chosen, mask, noise = self.samples.next(), torch.ones(4, 4), 0.0
         if self.random_parts:
             mask, noise = (torch.rand(4, 4) < 0.8).float(), random.random()
@@ -340,7 +340,7 @@ OWN = "torch", "python", "order", "position", "generator"  # differ between rank
 
 
 def captured(capture, before, after, random_parts):
-    """What `capture` returns after `before` steps, as it is in a file after some more."""
+    """Save what `capture` returned after `before` steps, but only after some more. Return the bytes of the file."""
     run = Run(ask("seed"), dist.get_rank(), random_parts)
     for _ in range(before):
         run.step()
@@ -353,7 +353,7 @@ def captured(capture, before, after, random_parts):
 
 
 def resumed(restore, after, random_parts):
-    """In a new program: what a run does in `after` steps that begins with such a file, and its model after them."""
+    """Resume from such a file in a new program. Return what the run does in `after` steps, and its model after them."""
     run = Run(ask("seed"), dist.get_rank(), random_parts)
     run.step()
     restore(run, torch.load(io.BytesIO(ask("saved").numpy().tobytes()), weights_only=True))
@@ -365,7 +365,7 @@ def resumed(restore, after, random_parts):
 
 
 def uninterrupted(ranks, steps, random_parts, seed, rows):
-    """For each rank: what a run does in each step, and its model after the last one. It takes one process."""
+    """Run all ranks in one process. Return what each rank does in each step, and its model after the last one."""
     runs, states, did = [], [], [[] for _ in range(ranks)]
     for rank in range(ranks):
         runs.append(Run(seed, rank, random_parts))
@@ -538,7 +538,7 @@ with check("replace_file", "the new content, and nothing else", part="values", h
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "replace_file_test_states", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("replace_file", "every state that a power cut may leave", part="states", hidden="other sizes"):
+with check("replace_file", "every state that a power cut may leave", part="states", hidden="other sizes and names"):
 
     def survives(old, *contents, name="model"):
         run = on_disk(replaces, replace_file, name, contents, files={} if old is None else {name: old})
@@ -651,9 +651,9 @@ debrief(
 # `save_step(folder, step, files)` saves `files`, a dictionary of bytes by name.
 #
 # - Afterwards they are in `folder_of(step)` inside `folder`, alone (`folder_of(2)` is `"step-2"`), and the file `latest` holds
-#   just that name. Earlier steps stay as they are, and nothing else is left.
-# - Whenever the power fails, `latest` leads to all files of the step before (or does not exist, before the first), or to all
-#   of this one. After the call returns, `latest` must name this step.
+#   just that name. Steps that were saved before stay as they are, even those with larger numbers, and nothing else is left.
+# - Whenever the power fails, `latest` leads to all files of the step saved before (or does not exist, before the first save),
+#   or to all of this one. After the call returns, `latest` must name this step.
 # - A power cut may have left a part of this step's folder, to which `latest` does not point, and the program saves
 #   that step again, perhaps with other files. The step that `latest` names is never saved again. Nothing of the old
 #   part may stay.
@@ -1001,14 +1001,14 @@ with check("newest_whole", "nothing whole", part="none", hidden="other folders")
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "newest_whole",
-    "A checkpoint's name begins with `step-`, and `name[5:].isdigit()`. Sort by `int(name[5:])`, and not by the name.",
+    "A checkpoint's name begins with `step-`, and the rest is a number: `name[5:].isdigit()`. Sort by `int(name[5:])`, and not by the name.",
     "Check line 2 before you believe anything in line 1. After that, only files can be missing or wrong.",
     "Put `try … except (OSError, ValueError)` around the reading of one step, and note its name in `skipped`.",
 )
 
 
 def flips_noticed():
-    """Of 512 flips of one bit in a file of torch.save: how many are noticed, by whom."""
+    """Count how many of 512 flips of one bit in a file of torch.save each check notices."""
     import zipfile
 
     numbers, file = torch.arange(64.0), io.BytesIO()
@@ -1106,7 +1106,7 @@ class BackgroundSaver:
         self.thread.start()
 
     def wait(self) -> None:
-        """Until everything is written."""
+        """Return when everything is written."""
         ### BEGIN SOLUTION
         if self.thread is not None:
             self.thread.join()
@@ -1297,7 +1297,8 @@ debrief(
 #
 # The lab's tuples `SHARED` and `OWN` list what to save: `SHARED = ("model", "optimizer", "scheduler", "scaler")` and
 # `OWN = ("torch", "python", "order", "position", "generator")`.
-# Two lines are given: put what differs between ranks into `own`, and the list `ranks` then holds the `own` of every rank.
+# Two lines of `capture` are given: put what differs between ranks into `own`, and after these lines the list `ranks` holds
+# the `own` of every rank.
 
 # %% tags=["demo"]
 myth("ft-4")
@@ -1311,7 +1312,7 @@ predict(
 
 # %% nbgrader={"grade": false, "grade_id": "capture", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def capture(run) -> dict:
-    """What all ranks need to continue, on rank 0."""
+    """Return, on rank 0, all that the ranks need to continue."""
     ### BEGIN SOLUTION
     import copy
 
