@@ -380,6 +380,8 @@ with check("saxpy_bytes", "the bytes that SAXPY moves", hidden="other sizes"):
     check.returns(240, saxpy_bytes, 10, 8, unit="B")
     check.returns(6, saxpy_bytes, 1, 2, unit="B")
     check.returns(0, saxpy_bytes, 0, 4, unit="B")
+    large = "count in int: a float holds 53 bits"
+    check.equal(saxpy_bytes(10**16 + 1, 8), 240_000_000_000_000_024, what="saxpy_bytes(10**16 + 1, 8)", hint=large)
     ### BEGIN HIDDEN TESTS
     for n in (3, 127, 128, 129, 65_537, 3_000_000_019):
         for size in (1, 2, 4, 8):
@@ -494,6 +496,7 @@ with check("saxpy_work", "bytes and FLOPs of SAXPY", part="values", hidden="othe
 with check("saxpy_work", "empty vectors and wrong arguments", part="edges", hidden="other names and values"):
     check.returns(Work(0, 0, 0.0), saxpy_work, 0, "float32")
     check.raises(ValueError, saxpy_work, 10, "int32", names="int32")
+    check.raises(ValueError, saxpy_work, 10, "Float32", names="Float32")
     check.raises(ValueError, saxpy_work, -1, "float16", names="-1")
     ### BEGIN HIDDEN TESTS
     check.returns(Work(0, 0, 0.0), saxpy_work, 0, "float64")
@@ -1131,6 +1134,8 @@ with check("capability_report", "the GPUs that a process sees", part="visible", 
     sees("0,1x,2", (0,), "1x is not the number of a GPU")
     sees("2 0,1", (), "2 0 is one entry, and not the number of a GPU")
     sees("0 1,2", (), "0 1 is one entry, and not the number of a GPU")
+    sees("0;1", (), "0;1 is one entry, and not the number of a GPU")
+    sees(" ", (), "an entry of spaces names no GPU, and the variable is set")
     sees("1,0,1", (), "a GPU listed twice hides all of them")
     sees("2,9,2", (2,), "the list has ended before the GPU is named again")
     sees("10,2", (10, 2), "a machine may have more than ten GPUs", count=12)

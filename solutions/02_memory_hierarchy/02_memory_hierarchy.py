@@ -59,6 +59,7 @@ from threeloops.lab import (
     show,
 )
 from threeloops.lab.checking.kernels import name_of, require_nothing, require_sound, seeded, unwritten
+from threeloops.lab.checking.wall import arguments_after
 
 INTERPRETED = interpreter.enable_without_gpu()  # without a GPU, Triton kernels run in Triton's interpreter, on the CPU
 
@@ -252,7 +253,7 @@ debrief(
 #
 # `plateaus(sizes: list[int], nanoseconds: list[float]) -> list[Plateau]`
 #
-# - `sizes`, in bytes, are in ascending order, with one latency each. Both may be empty.
+# - `sizes`, in bytes, are in ascending order, with one latency each. Both may be empty. Leave them as they are.
 # - A run is a series of neighbouring sizes whose largest latency is **at most** 1.25 × the smallest. Make it as long as
 #   possible. A run of at least three sizes is a plateau.
 # - `Plateau(latency_ns, fits_bytes)`: the **median** latency of the run (`np.median`, as a float), and its largest size.
@@ -304,6 +305,8 @@ with check("plateaus", "which sizes make a plateau", part="runs", hidden="the re
     runs_check([1.0, 1.2, 1.3, 1.31], [3], "a run that is too short loses its first size only")
     runs_check([9.0, 1.0, 1.2, 1.3, 1.31], [4], "a run that is too short loses its first size only")
     runs_check([2.0, 2.0, 2.0, 2.0, 1.0], [3], "a run ends where the next latency does not fit, not before")
+    unchanged = arguments_after(plateaus, [1, 2, 4, 8], [5.0, 3.0, 3.0, 3.0])
+    check.equal(unchanged, [[1, 2, 4, 8], [5.0, 3.0, 3.0, 3.0]], what="both lists after plateaus was called with them")
 
     ### BEGIN HIDDEN TESTS
     def ends(times):  # grows every run from scratch
@@ -334,6 +337,7 @@ with check("plateaus", "the latency of a plateau", part="latency", hidden="runs 
         check.close(
             [level.latency_ns for level in levels],
             list(expected),
+            rtol=1e-12,
             what=f"latency_ns of the plateaus of {times}",
             hint=median if len(levels) == len(expected) else "",
         )
@@ -887,6 +891,7 @@ with check("transpose", "the bytes that travel", part="sectors", hidden="other s
     sector_check(64, 32, torch.float32)
     sector_check(32, 64, torch.float16)
     sector_check(33, 65, torch.float32)
+    sector_check(8, 320, torch.float32)
     ### BEGIN HIDDEN TESTS
     sector_check(96, 32, torch.bfloat16)
     sector_check(32, 96, torch.int32)

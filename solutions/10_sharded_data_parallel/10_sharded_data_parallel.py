@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: Why does every GPU keep the same copy?
-#     minutes: 180
+#     minutes: 195
 #     withholds: [threeloops.training.sharded, threeloops.training.tensor_parallel, threeloops.training.composition, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -143,12 +143,17 @@ def alive(whole, most, parameters=()):
 
 
 def updated(zero_1, weights, optimizer, options, steps):
-    """The weights after some steps, as a view shows them that was taken before the first."""
-    view = weights.view(-1)
+    """The weights after some steps, as a view shows them that was taken before the first, and the steps that have
+    changed their gradient."""
+    view, changed = weights.view(-1), []
     step = zero_1(weights, OPTIMIZERS[optimizer], **options)
     for number in range(steps):
-        step(ask("gradient", number))
-    return view
+        gradient = ask("gradient", number)
+        before = gradient.clone()
+        step(gradient)
+        if not torch.equal(before, gradient):
+            changed.append(number)
+    return view, changed
 
 
 class TwelveStates(torch.optim.Optimizer):
@@ -246,9 +251,10 @@ def chained_large(sharded_linear, width, layers):
 
 
 def gathered(forward_prefetched, x, widths, seconds):
-    """The output, the layers in the order in which they were used, and those gathered into the memory of the layer
-    before, which is still read."""
+    """The output, the layers in the order in which they were used, those gathered into the memory of the layer before,
+    which is still read, the lengths of the whole weights, and whether `pieces` is as it was."""
     pieces = [ask("piece", layer) for layer in range(len(seconds))]
+    before = [piece.clone() for piece in pieces]
     used, places, lengths, held = [], [None], [], []
 
     def use(layer, whole, x):
@@ -260,7 +266,11 @@ def gathered(forward_prefetched, x, widths, seconds):
         return torch.tanh(whole.view(widths[layer + 1], widths[layer]) @ x)
 
     output = forward_prefetched(pieces, use, x)
-    return output, used, [layer for layer, (a, b) in enumerate(pairwise(places)) if a == b], lengths
+    reused = [layer for layer, (a, b) in enumerate(pairwise(places)) if a == b]
+    same = len(pieces) == len(before) and all(
+        torch.is_tensor(a) and torch.equal(a, b) for a, b in zip(pieces, before, strict=True)
+    )
+    return output, used, reused, lengths, same
 
 
 def gathered_large(forward_prefetched, x, layers):
@@ -294,6 +304,11 @@ def require_memory(run, limit, expected, what, cause):
         f"{what}: a rank took {worst / MIB:.1f} MiB, expected at most {limit / MIB:.1f} MiB (about {expected / MIB:.0f} MiB "
         f"are needed): {cause}",
     )
+
+
+def require_no_barrier(run):
+    barriers = sum(span.what == "barrier" for span in run.collectives if span.rank == 0)
+    check.equal(barriers, 0, what="barriers, in each of which all ranks send to each other and wait")
 
 
 def sent_by_ranks(run):
@@ -388,8 +403,8 @@ show.figure(plot, "Four GPUs hold the same parameters, gradients and optimizer s
 # %% [markdown]
 # Programs run on the virtual cluster of lab 09: every rank is a process with real tensors and plain
 # `torch.distributed` code, and time is computed. Unless a run says otherwise, a link has a latency α of 10 µs and a
-# bandwidth β of 1 GB/s, and a layer takes 0.1 ms forward and 0.2 ms backward. New here: the operating system reports
-# each rank's peak **memory**, in `run(…, memory=True).memory`.
+# bandwidth β of 1 GB/s, a layer takes 0.1 ms forward and 0.2 ms backward, and all tensors are float32. New here: the
+# operating system reports each rank's peak **memory**, in `run(…, memory=True).memory`.
 #
 # You build the three stages of **ZeRO** (zero redundancy optimizer), of which the last is also known as **FSDP** (fully
 # sharded data parallelism). Each stage trains as DDP does, up to rounding, and cuts one more part of what is copied.
@@ -498,6 +513,7 @@ with check("state_bytes", "bytes on rank 0", part="values", hidden="other models
         sizes = [math.ceil(count / among) if stage <= cut else count for stage in (3, 2, 1)]
         rates = (2, 2, 12) if mixed else (4, 4, 8)
         holds([rate * size for rate, size in zip(rates, sizes, strict=True)], count, among, cut, mixed)
+    holds((0, 0, 0), 0, 4, 2, True)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "state_bytes_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -593,7 +609,7 @@ debrief(
 # `zero_1(weights, optimizer_class, **options)` returns a function `step(gradient)`.
 #
 # - `weights` is a flat float32 tensor, equal on all ranks. The parameters of a model are views of it, so it is
-#   overwritten in place. `gradient` is this rank's own flat gradient.
+#   overwritten in place. `gradient` is this rank's own flat gradient, and stays as it is.
 # - After `step`, all ranks have the weights that one process would have after a step with the mean gradient, by
 #   `optimizer_class([parameter], **options)`. Later steps continue with its states.
 # - Any length is possible, and any N, 1 included. On each rank the optimizer has at most ⌈length/N⌉ elements.
@@ -660,9 +676,11 @@ with check("zero_1", "the weights after some steps", part="values", hidden="othe
             "this is the step of the summed gradient: divide by the number of ranks": trained(*given, how="sum"),
             "the optimizer's states were lost between the steps": trained(*given, forget=True),
         }
-        for rank, got in enumerate(run.results):
+        for rank, (got, changed) in enumerate(run.results):
             what = f"weights on rank {rank} of {ranks} after {steps} step{'s' * (steps > 1)} of {optimizer}, length {length}"
             require_close(got, trained(*given), what, slips)
+            what = f"steps that have changed `gradient` on rank {rank} of {ranks}, length {length}"
+            check.equal(changed, [], what=what, hint="it belongs to the caller, so work on a copy")
 
     updates(2, 6, "SGD", {"lr": 0.5}, 1, seed=1)
     updates(3, 6, "SGD", {"lr": 0.1, "momentum": 0.9}, 3, seed=2)
@@ -672,6 +690,11 @@ with check("zero_1", "the weights after some steps", part="values", hidden="othe
     updates(3, 2, "AdamW", {"lr": 0.05, "weight_decay": 0.1}, 3, seed=3732050807)
     updates(5, 33, "SGD", {"lr": 0.2, "momentum": 0.5}, 4, seed=3872983346)
     updates(1, 7, "Adam", {"lr": 0.1}, 2, seed=7)
+    endless = {"gradient": lambda rank, step: torch.tensor([1.0, math.inf, -1.0]) if rank else torch.ones(3)}
+    run = on_cluster(Cluster(2), updated, zero_1, torch.zeros(3), "SGD", {"lr": 0.5}, 1, served=endless)
+    for rank, (got, _) in enumerate(run.results):
+        what = f"weights on rank {rank} of 2 for the mean gradient [1, inf, 0] and a learning rate of 0.5"
+        check.equal(got.tolist(), [-0.5, -math.inf, 0.0], what=what)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "zero_1_test_traffic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -682,8 +705,9 @@ with check("zero_1", "what is sent", part="traffic", hidden="another number of r
         weights = random(length, seed=seed)
         run = on_cluster(Cluster(ranks), updated, zero_1, weights, "SGD", {"lr": 0.1}, steps, served=served)
         change = trained(ranks, length, "SGD", {"lr": 0.1}, steps, seed) - weights
-        for rank, got in enumerate(run.results):
+        for rank, (got, _) in enumerate(run.results):
             check.computed([got - weights], [change], f"rank {rank} of {ranks}, length {length},")
+        require_no_barrier(run)
         expected = steps * 2 * (ranks - 1) * 4 * -(-length // ranks)
         for rank, sent in enumerate(sent_by_ranks(run)):
             cause = "an all-reduce of the gradients and an all-gather" if 2 * sent == 3 * expected else ""
@@ -1120,6 +1144,7 @@ with check("sharded_linear", "what is sent", part="traffic", hidden="other layer
             expected = [*alone[rank][:2], *(mean.chunk(ranks)[rank] for mean in means)]
             for got, right in zip(given, expected, strict=True):
                 check.computed([got], [right], f"rank {rank} of {ranks}, layers of widths {widths},")
+        require_no_barrier(run)
         once = (ranks - 1) * 4 * sum(a * b for a, b in pairwise(widths)) // ranks
         causes = {
             0: "nothing was sent",
@@ -1220,8 +1245,8 @@ debrief(
 #
 # `forward_prefetched(pieces, use, x)` runs a model forward and returns its output.
 #
-# - `pieces` holds this rank's flat piece of each layer, in order. `use(k, whole, x)` computes layer k from its whole flat
-#   weight, charges its computation time, and returns the input of layer k + 1.
+# - `pieces` holds this rank's flat piece of each layer, in order, and stays as it is. `use(k, whole, x)` computes layer k
+#   from its whole flat weight, charges its computation time, and returns the input of layer k + 1.
 # - Layer k + 1 is gathered while layer k computes, with `async_op=True` as in the next cell.
 # - At most two whole weights exist, those under way included. So the all-gather of layer k + 2 starts only when layer k
 #   has computed, and its weight is freed.
@@ -1276,13 +1301,14 @@ with check("forward_prefetched", "the output", part="values", hidden="other laye
         run = on_cluster(Cluster(ranks), gathered, forward_prefetched, x, widths, seconds, served=served)
         sizes = [a * b for a, b in pairwise(widths)]
         expected = chain_alone(widths, x[None], seed)[0][0]
-        for rank, (output, used, reused, lengths) in enumerate(run.results):
+        for rank, (output, used, reused, lengths, same) in enumerate(run.results):
             where = f"on rank {rank} of {ranks}"
             check.equal(used, list(range(len(widths) - 1)), what=f"layers in the order in which they were used {where}")
             check.equal(lengths, sizes, what=f"elements of the whole weights {where}")
             require_close(output, expected, f"output {where}, widths {widths}")
             late = "the all-gather of a layer would overwrite a weight that the layer before may still read"
             check.equal(reused, [], what=f"layers gathered into the memory of the layer before {where}", hint=late)
+            check.true(same, f"the list `pieces`, or a piece in it, was changed {where}: leave both as they are")
 
     forwards(2, [4, 6, 2, 2], seed=1)
     forwards(3, [3, 3, 3], seed=2)

@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: What does a failure cost?
-#     minutes: 185
+#     minutes: 190
 #     withholds: [threeloops.training.elastic, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -353,6 +353,9 @@ with check("best_interval", "seconds between failures", part="mtbf", hidden="oth
         },
     )
     fails_every(10512000.0, [(3, 1.0)], {})
+    fails_every(
+        9855000.0, [(8, 5.0), (8, 5.0)], {19710000.0: "parts that are alike fail independently: both counts add up"}
+    )
     ### BEGIN HIDDEN TESTS
     for seed in range(4):
         rng = check.rng(seed)
@@ -588,6 +591,7 @@ with check("account", "logs of ordinary runs", part="values", hidden="longer log
     )
     require_account(account, [(12, "end")], 0, 12, 0, 0, {("useful", 12): "work at the end that is not saved is lost"})
     require_account(account, [(10, "save"), (13, "saved"), (23, "save"), (26, "saved"), (26, "end")], 20, 0, 6, 0)
+    require_account(account, [(0, "save"), (3, "saved"), (13, "save"), (16, "saved"), (16, "end")], 10, 0, 6, 0)
     require_account(
         account,
         [(10, "failed"), (15, "running"), (25, "save"), (28, "saved"), (38, "failed"), (43, "running"), (50, "end")],
@@ -658,6 +662,14 @@ with check("account", "failures during saves and restarts", part="strikes", hidd
         slips={("useful", 30): "the work before the failure was lost: the save after it does not hold it"},
     )
     require_account(account, [(5, "failed"), (9, "end")], 0, 5, 0, 4)
+    require_account(
+        account,
+        [(20, "save"), (22, "saved"), (30, "save"), (30, "failed"), (35, "running"), (35, "end")],
+        useful=20,
+        lost=8,
+        save=2,
+        restart=5,
+    )
     ### BEGIN HIDDEN TESTS
 
     def struck_log(seed):
@@ -866,12 +878,30 @@ with check("train", "deaths during an all-reduce", part="torn", hidden="other ra
             )
             check.close(got[1], momentum, rtol=1e-9, what=f"momentum on rank {rank} ({case})")
 
+    def ends_alike_torn_again(step, steps, seed=0):
+        """Rank 3 of 4 dies in step 1, and rank 2 during the all-reduce of a later step of the other three."""
+        batches, first = Batches(seed), (3, moment(4, 1, -4))
+        run, *_ = train_on(batches, train, 4, [first], steps)
+        computed = [span.end for span in run.spans if span.what == f"step {step}" and span.rank == 0]
+        check.true(len(computed) == 1, f"rank 0 computed step {step} {len(computed)} times after a death in step 1")
+        weights, momentum = batches.alone(steps)
+        for hops in (1.5, 2.5, 3.5):
+            run, left, case = train_on(batches, train, 4, [first, (2, computed[0] + hops * LATENCY)], steps)
+            ahead = [rank for rank in left if step + 1 in attempted(batches.asked[rank], 3)]
+            case = f"{case}; of the others, {ahead} had the result of step {step}"
+            for rank in left:
+                got = run.results[rank]
+                check.close(got[0], weights, rtol=1e-9, what=f"weights on rank {rank} ({case})")
+                check.close(got[1], momentum, rtol=1e-9, what=f"momentum on rank {rank} ({case})")
+
     ends_alike_torn(4, 0, 3, 3.5, 7)
     ends_alike_torn(4, 3, 2, 4.5, 6)
+    ends_alike_torn_again(4, 7)
     ### BEGIN HIDDEN TESTS
     ends_alike_torn(4, 2, 4, 3.5, 8, seed=1414213541)
     ends_alike_torn(4, 1, 1, 4.5, 5, seed=3141592611)
     ends_alike_torn(3, 2, 2, 2.5, 5, seed=1618033944)
+    ends_alike_torn_again(2, 6, seed=2718281828)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "train_test_steps", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1140,6 +1170,16 @@ with check("who_hangs", "records that are short or missing", part="records", hid
     )
     finds([0, 2], {1: [Entry(1, world, "barrier", False)]}, 3, "rank 1 waits in #1, and two ranks have no record")
     finds(
+        [2],
+        {
+            0: [Entry(3, pair, "all_reduce", False)],
+            1: [Entry(2, pair, "all_reduce", True), Entry(4, (1, 2), "all_reduce", False)],
+        },
+        3,
+        "rank 0 waits for rank 1, and rank 1 for rank 2, which has no record",
+        {(1, 2): "rank 1 waits, although it waits for a rank without a record", (1,): "rank 1 waits, for rank 2"},
+    )
+    finds(
         [1],
         {
             0: [Entry(3, pair, "broadcast", False)],
@@ -1149,6 +1189,40 @@ with check("who_hangs", "records that are short or missing", part="records", hid
         3,
         "rank 0 waits in #3 of (0, 1), and rank 1 has entered #9 of another group",
         {(): "numbers count within a group: #9 of another group says nothing about this one"},
+    )
+    finds(
+        [1],
+        {
+            0: [Entry(9, pair, "broadcast", True), Entry(5, world, "all_reduce", False)],
+            1: [Entry(4, world, "all_reduce", True), Entry(9, pair, "broadcast", True)],
+            2: [Entry(5, world, "all_reduce", False)],
+        },
+        3,
+        "ranks 0 and 2 wait in #5 of (0, 1, 2), and rank 1 has entered #9 of (0, 1)",
+        {(): "numbers count within a group: #9 of (0, 1) says nothing about (0, 1, 2)"},
+    )
+    finds(
+        [2],
+        {
+            0: [Entry(5, world, "all_reduce", False)],
+            1: [Entry(5, world, "all_reduce", False), Entry(2, (1, 3), "all_reduce", True)],
+            2: [Entry(4, world, "all_reduce", True)],
+            3: [Entry(2, (1, 3), "all_reduce", True)],
+        },
+        4,
+        "ranks 0 and 1 have entered #5, and rank 1 has gone on with another group",
+        {(1, 2): "rank 1 has entered #5: it has begun it asynchronously, and went on"},
+    )
+    finds(
+        [2],
+        {
+            0: [Entry(5, world, "all_reduce", False)],
+            1: [Entry(6, world, "broadcast", True)],
+            2: [Entry(4, world, "all_reduce", True)],
+        },
+        3,
+        "rank 0 waits in #5, and rank 1, which keeps one entry, has sent a broadcast as #6",
+        {(1, 2): "rank 1 has entered #6 of this group, so it has entered #5, whatever #6 is"},
     )
     ### BEGIN HIDDEN TESTS
     finds([], {}, 3, "no rank has a record")

@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: Which requests run next?
-#     minutes: 185
+#     minutes: 195
 #     withholds: [threeloops.product.request, threeloops.product.batching, threeloops.product.loadgen, threeloops.product.decode, threeloops.lab.drawings]
 #     edition: 2
 # ---
@@ -368,10 +368,16 @@ def require_keys(keys):
     """Data that a dict can find."""
 
     def sound(key):
-        return all(map(sound, key)) if isinstance(key, tuple) else isinstance(key, (bytes, str, numbers.Integral))
+        if isinstance(key, numbers.Integral):
+            return int(key).bit_length() <= 4096
+        return all(map(sound, key)) if isinstance(key, tuple) else isinstance(key, (bytes, str))
 
     for key in keys:
-        require(sound(key), f"a cache key is {key!r}: expected bytes, a str, an int or a tuple of these")
+        kind = f"an int of {key.bit_length():,} bits" if type(key) is int and key >> 4096 else repr(key)
+        require(
+            sound(key),
+            f"a cache key is {kind}: expected bytes, a str, an int or a tuple of these (an int has up to 4,096 bits)",
+        )
 
 
 def cause_of(got, slips):
@@ -500,6 +506,8 @@ with check("measure", "Little's law and goodput", hidden="other traces and limit
         },
     )
     rates(three, 1.0, 1.25, 1.6875, 0.75, "three requests, of which one has exactly 1 s and one exactly 1.25 s")
+    gaps = "four tokens have three gaps, and the TTFT is none of them"
+    rates(three, 1.0, 1.0, 1.6875, 0.5, "three requests, of which one has gaps of 1.25 s", {"goodput": {gaps: 0.75}})
     four = [(1.0, [1.5]), (2.0, [2.25]), (1.5, [5.0]), (1.0, [1.5, 2.0])]
     rates(
         four,
@@ -783,6 +791,7 @@ with check("step_seconds", "steps with prompts", part="prompts", hidden="other c
         h100,
         "the chunks (6000, 64) and (0, 32), which bytes limit",
     )
+    computes(6.6715039288, {}, [(0, 131072)], llama, h100, "a prompt of 131,072 tokens, with 8.6 billion pairs")
     ### BEGIN HIDDEN TESTS
 
     def longer(chunks, model, device):
@@ -870,8 +879,6 @@ debrief(
 # - **Dynamic**: the same, but after, for example, 50 ms an incomplete batch starts too.
 # - **Continuous**: decide before every step. Finished requests leave, and waiting ones take their seats (Orca, 2022).
 #
-# The claims below compare their tokens per second, also with those of one request at a time.
-#
 # With continuous batching in its simplest form, new requests join in a step of their own, which computes their whole
 # prompts and gives each its first token. Running requests wait meanwhile. To join, a request needs
 #
@@ -943,6 +950,8 @@ with check("admit", "which requests join a step", part="rules", hidden="other qu
     joins(["a", "b", "c", "d"], four, 9, 100, 9000, why="all four fit")
     long, short, other = ("long", 900, 20), ("short", 10, 10), ("other", 5, 5)
     joins(["long"], [long, short], 4, 100, 600, why="alone in a step a prompt may exceed the budget")
+    joins(["long"], [long, ("tiny", 1, 4)], 4, 100, 600, why="alone in a step a prompt may exceed the budget")
+    joins([], [long, short], 4, 57, 600, why="long takes 58 blocks: only the budget makes an exception for the first")
     joins(["short"], [short, long, other], 4, 100, 600, why="long would exceed the budget: only the first may")
     joins([], [("big", 100, 900), ("small", 10, 6)], 4, 60, 600, why="big takes 63 blocks for its prompt and answer")
     thirds = [("a", 16, 16), ("b", 17, 15), ("c", 17, 16)]
@@ -1188,9 +1197,9 @@ def make_room(
     running: list[tuple[str, int, list[int]]], free: list[int], block_size: int
 ) -> tuple[dict[str, list[int]], list[int], list[tuple[str, int]]]:
     """Which requests decode with which blocks, what is free, and which requests wait again."""
-    ### BEGIN SOLUTION
     staying, free, preempted = list(running), list(free), []
     tables = {}
+    ### BEGIN SOLUTION
     place = 0
     while place < len(staying):
         name, tokens, table = staying[place]
@@ -1202,8 +1211,8 @@ def make_room(
             last, length, blocks = staying.pop()
             free += blocks
             preempted.insert(0, (last, length))
-    return tables, free, preempted
     ### END SOLUTION
+    return tables, free, preempted
 
 
 # %% nbgrader={"grade": true, "grade_id": "make_room_test_who", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -1466,6 +1475,7 @@ with check("fill_step", "the chunks of one step", part="chunks", hidden="other r
     )
     fills([("a", 5, 1, True), ("b", 8, 1, True)], [("a", 5, 6), ("b", 8, 9), ("c", 2, 3)], 2, "two of three fit")
     fills([("a", 0, 8, False)], [("a", 0, 20), ("b", 0, 4)], 8, "a takes the whole budget")
+    fills([("a", 0, 8, False)], [("a", 0, 9)], 8, "a lacks one more token, so it does not sample yet")
     fills([("a", 0, 4, True), ("b", 0, 4, False)], [("a", 0, 4), ("b", 0, 20)], 8, "a samples, and b does not")
     fills([], [], 8, "nobody runs")
     ### BEGIN HIDDEN TESTS
@@ -1621,10 +1631,10 @@ debrief(
 #
 # `find_prefix(prompt, cache, block_size) -> (keys, blocks)`. A prompt has `tokens`, `salt`, `temperature`, `seed`.
 #
-# - `keys`: one per full block, of your own design: `bytes`, `str`, `int`, or a tuple of these. Two are equal
-#   exactly if the salts and all tokens up to the end of the block are.
-# - `cache` maps keys to block numbers. `blocks` has those of the longest run of cached keys from the first key on, but
-#   at least one token is left to compute.
+# - `keys`: one per full block, of your own design: `bytes`, `str`, `int` (up to 4,096 bits), or a tuple of these. Two
+#   are equal exactly if the salts and all tokens up to the end of the block are.
+# - `cache` maps keys to block numbers. `blocks` has the numbers for the first keys, up to the first that is not cached.
+#   At least one token is left to compute.
 
 # %% tags=["demo"]
 predict(
@@ -1692,6 +1702,7 @@ with check("find_prefix", "keys of full blocks", part="keys", hidden="other prom
     compares(
         Prompt((0, 0, 0, 0)), Prompt((0, 0, 0, 0)), 2, both, "a key stands for all tokens up to the end of its block"
     )
+    compares(Prompt((70_000, 3)), Prompt((4_464, 3)), 2, set(), "a vocabulary may have 128,256 tokens")
     five = (3, 8, 3, 8, 3, 8, 3, 8, 3, 8)
     for changed in range(10):
         other = Prompt((*five[:changed], 4, *five[changed + 1 :]))
@@ -1723,7 +1734,6 @@ with check("find_prefix", "keys of full blocks", part="keys", hidden="other prom
     for changed in range(0, 120, 7):
         agrees(Prompt(many), Prompt((*many[:changed], 50_000, *many[changed + 1 :])), 15, f"token {changed} differs")
     agrees(Prompt((1, 2), salt="3"), Prompt((3, 1), salt="2"), 1, "a salt is no token")
-    agrees(Prompt((70_000, 3)), Prompt((4_464, 3)), 1, "tokens may be large")
     agrees(Prompt(long), Prompt((*long[:1199], 0)), 1200, "the last of 1,200 tokens differs")
     agrees(Prompt((1, 2), salt=" a"), Prompt((1, 2), salt="a"), 1, "spaces count in a salt")
     for separator in ("-", ",", ", ", " ", "|", ":", ";", "/", "_", ".", "#", "\n", "\0"):
@@ -1850,7 +1860,8 @@ debrief(
 # ## 7 · You choose
 #
 # Three services (`WORKLOADS`) run on one H100 each, with chunked prefill. The model of a step is simpler than in section
-# 2: it takes the longer of 5 ms + 40 ns per key and 16 µs per token. Its keys are all tokens that its requests have in the cache, including the new ones.
+# 2: it takes the longer of 5 ms + 40 ns per key and 16 µs per token. The keys of a step are all tokens that its requests
+# have in the cache, including the new ones.
 #
 # | | requests/s | prompt | answer | TTFT at most | each gap at most |
 # |---|---|---|---|---|---|
@@ -1864,8 +1875,8 @@ debrief(
 #
 # ### Exercise 7 (10 points)
 #
-# `choose_limits(workload) -> (seats, budget)`: with them, at least 90% of the requests meet both limits, for each of
-# the three services. A workload has `name`, `rate`, `prompts` and `outputs` (smallest, largest), `ttft` and `gap`.
+# `choose_limits(workload) -> (seats, budget)` returns limits with which at least 90% of the service's requests meet both
+# limits of the table, for each of the three services. A workload has `name`, `rate`, `prompts` and `outputs` (smallest, largest), `ttft` and `gap`.
 # Derive the limits or try them out: grading uses other arrivals.
 
 

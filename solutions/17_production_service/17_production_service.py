@@ -80,6 +80,8 @@ class Model:
         for prompt in prompts:
             if "poison" in prompt:
                 raise EngineError(f"cannot answer {prompt!r}")
+            if "crash" in prompt:
+                raise RuntimeError("CUDA error: device lost")
         return [f"answer to {prompt}" for prompt in prompts]
 
 
@@ -132,7 +134,7 @@ def arrivals(rate, requests, seed):
     return found
 
 
-async def load_test(make_server, moments, leave=None, poison=(), **settings):
+async def load_test(make_server, moments, leave=None, poison=(), prompts=(), report=False, **settings):
     """Requests at `moments`; request n leaves `leave[n]` seconds after its arrival. Also measured: how late the loop runs
     a timer of 5 ms, which is how long everything else in the process waits."""
     model, late, leave = Model(), [], leave or {}
@@ -140,7 +142,7 @@ async def load_test(make_server, moments, leave=None, poison=(), **settings):
 
     async def client(number, moment):
         await asyncio.sleep(moment)
-        name = "poison" if number in poison else f"r{number}"
+        name = "poison" if number in poison else prompts[number] if prompts else f"r{number}"
         try:
             async with asyncio.timeout(leave.get(number)):
                 answer = await server.handle(name)
@@ -148,8 +150,8 @@ async def load_test(make_server, moments, leave=None, poison=(), **settings):
             if now() >= moment + leave.get(number, math.inf):
                 return [name, moment, None, "left"]
             answer = "TimeoutError"
-        except EngineError as error:
-            answer = f"EngineError: {error}"
+        except (EngineError, RuntimeError) as error:
+            answer = f"{type(error).__name__}: {error}"
         if model.answered.get(name, math.inf) > now() + 1e-6:
             answer = f"{answer!r} before the model has answered"
         return [name, moment, now(), answer]
@@ -163,8 +165,9 @@ async def load_test(make_server, moments, leave=None, poison=(), **settings):
     watch = asyncio.create_task(ticks())
     served = await asyncio.gather(*(client(*each) for each in enumerate(moments)))
     watch.cancel()
-    report = server.report() if any(str(text).startswith("answer") for *_, text in served) else None
-    return {"served": served, "calls": model.calls, "late": max(late, default=0.0), "report": report}
+    answered = any(str(text).startswith("answer") for *_, text in served)
+    p95 = server.report() if report and answered else None
+    return {"served": served, "calls": model.calls, "late": max(late, default=0.0), "report": p95}
 
 
 async def closes(events_of):
@@ -559,6 +562,8 @@ with check("percentile", "several replicas, and the ends", part="merged", hidden
     check.raises(ValueError, percentile, [fast, {0.1: 1, 1.0: 2, math.inf: 2}], 95)
     check.raises(ValueError, percentile, [fast, {0.1: 1, math.inf: 2}], 95)
     check.raises(ValueError, percentile, [fast, {0.1: 1, 0.3: 1, 0.5: 2, math.inf: 2}], 95)
+    check.raises(ValueError, percentile, [fast, {0.1: 1, 1.0: 2, math.inf: 2}, slow], 95)
+    check.raises(ValueError, percentile, [fast, {0.1: 0, 1.0: 0, math.inf: 0}], 95)  # also of an idle replica
     ### BEGIN HIDDEN TESTS
     for seed in range(4):
         rng = check.rng(seed + 10)
@@ -633,12 +638,12 @@ explore(draw_percentiles, labels={"load": "load (%)"}, load=(10, 95, 5, 80))
 # ### Exercise 2 (16 points)
 #
 # `TokenBucket(rate, burst)` with `take(amount, now) -> float`: 0.0 if `amount` was taken, otherwise the seconds until it could
-# be. `now` comes from a clock, in seconds, and the first call may be at any moment.
+# be. `now` comes from a clock, in seconds, and the first call may be at any moment. `__init__` is given.
 #
 # - A refused request takes nothing.
 # - More than `burst` never fits, and with rate 0 an empty bucket stays empty: `math.inf`.
-# - The clock of a server is sometimes set back. Then no time has passed, and none may be credited twice: refill only beyond the
-#   latest moment seen. (The wait may include the seconds until the clock is back.)
+# - The clock of a server is sometimes set back. Then no time has passed: the tokens are still there, and none flow in until
+#   the clock has passed the latest moment of any call, refused or not. (The wait may include the seconds until then.)
 # - A client that waits as long as it was told must pass if nobody else has asked meanwhile: allow 1e-9 tokens for rounding.
 
 
@@ -647,10 +652,8 @@ class TokenBucket:
     """At most `burst` at once, and `rate` per second in the long run."""
 
     def __init__(self, rate: float, burst: float):
-        ### BEGIN SOLUTION
         self.rate, self.burst = rate, burst
         self.level, self.latest = burst, None
-        ### END SOLUTION
 
     def take(self, amount: float, now: float) -> float:
         """0.0 if the amount was taken, or the seconds until it could be."""
@@ -711,6 +714,8 @@ with check("TokenBucket", "what is taken, and how long to wait", part="values", 
         check.close(bucket.take(1.0, 100.0 + again), 0.0, unit="s", what="take(1, …) at the moment that it was told")
 
     clock_goes_back(2.0, 5.0, 3.0, (0.5, 3.5), 0.5)
+    asks(2.0, 5.0, [(2, 100.0), (3, 97.0)], [0.0, 0.0])  # the clock goes back, and the tokens are still there
+    asks(2.0, 5.0, [(5, 0.0), (5, 2.0), (3, 1.0)], [0.0, 0.5, 0.0])  # a refusal has seen the moment 2.0, too
     for rate, burst, amount, first in ((2.0, 5.0, 5.5, 0), (0.0, 5.0, 1.0, 5)):
         bucket = TokenBucket(rate, burst)
         bucket.take(first, 0.0)
@@ -721,6 +726,7 @@ with check("TokenBucket", "what is taken, and how long to wait", part="values", 
         )
     bucket = TokenBucket(0.0, 5.0)
     check.close(bucket.take(5.0, 0.0), 0.0, unit="s", what="take(5, 0) of TokenBucket(0, 5), which is full")
+    asks(2.0, 5.0, [(6, 0.0), (5, 0.0)], [math.inf, 0.0])
     ### BEGIN HIDDEN TESTS
     for seed in range(4):
         rng = check.rng(seed)
@@ -736,9 +742,7 @@ with check("TokenBucket", "what is taken, and how long to wait", part="values", 
         asks(rate, burst, requests, [float(each) for each in expected])
     clock_goes_back(0.5, 3.0, 60.0, (2.0, 62.0), 2.0)
     clock_goes_back(8.0, 2.0, 0.001, (0.125, 0.126), 0.125)
-    bucket = TokenBucket(2.0, 5.0)
-    bucket.take(6.0, 0.0)
-    check.close(bucket.take(5.0, 0.0), 0.0, unit="s", what="take(5, 0) after take(6, 0) was refused")
+    asks(1.0, 9.0, [(1, 0.0), (1, 5.0), (9, 5.0)], [0.0, 0.0, 1.0])
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "TokenBucket_test_window", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -794,7 +798,7 @@ with check("TokenBucket", "over any window", part="window", hidden="other client
 hint(
     "TokenBucket",
     "No timer is needed: compute at each call what has flowed in since the last one.",
-    "Keep two numbers, the level and the latest moment. `None` can stand for “never called”.",
+    "Before the first call `latest` is None: the bucket is full, whatever the clock says. Later, `latest` never decreases.",
     "level = min(burst, level + rate · (now − latest)); then compare, subtract, or say (amount − level)/rate.",
 )
 debrief(
@@ -836,25 +840,29 @@ predict(
 #
 # `admit(load, deadline, bucket_wait) -> (status, retry_after)`. `load` has `seats`, `running`, `places`, `queued`,
 # `per_second`; the request must begin within `deadline` seconds; its client's bucket says `bucket_wait`,
-# which is finite: a request that never fits has had its 400 before.
+# which is finite: a request that never fits has had its 400 before. Three rules are given, in this order:
 #
-# - `bucket_wait` > 0: 429, and the wait rounded up. This comes first.
-# - A free seat and an empty queue: 200, and `None`. The same if a place is free and the wait is at most the deadline.
-# - Otherwise 503. Retry-After: the time until enough have finished for it to be accepted, if nobody else comes; rounded up,
-#   at least 1. With a very short deadline that is when all who wait have begun *and* a seat is free: queued + 1 must finish.
+# - `bucket_wait` > 0: 429, and the wait rounded up.
+# - A free seat and an empty queue: 200, and `None`.
 # - `per_second` is 0 until a request has finished. Then the wait is unknown: accept while there are places, else say 1.
+#
+# Write the others:
+#
+# - If a place is free and the wait is at most the deadline: 200, and `None`.
+# - Otherwise 503. Retry-After: the time until enough have finished for it to be accepted, if nobody else comes; rounded up.
+#   If the deadline is too short for any wait, the queue must be empty and a seat free: queued + 1 must finish.
 
 
 # %% nbgrader={"grade": false, "grade_id": "admit", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def admit(load: Load, deadline: float, bucket_wait: float) -> tuple[int, int | None]:
     """The status of the answer, and its Retry-After in whole seconds."""
-    ### BEGIN SOLUTION
     if bucket_wait > 0:
         return 429, math.ceil(bucket_wait)
     if load.running < load.seats and load.queued == 0:
         return 200, None
     if load.per_second == 0:
         return (200, None) if load.queued < load.places else (503, 1)
+    ### BEGIN SOLUTION
     in_time = math.floor(deadline * load.per_second + 1e-9) - 1  # that many may wait before it
     most = max(-1, min(in_time, load.places - 1))
     if load.queued <= most:
@@ -1058,10 +1066,10 @@ debrief(
 # ### Exercise 4 (22 points)
 #
 # `async def stream(tokens, ahead, heartbeat)`, an asynchronous generator of texts. `tokens` is an asynchronous generator;
-# `event(data)`, `DONE` and `KEEP_ALIVE` are given, and so are the queue, the task and its end. Write what the task puts into
-# the queue, and what the generator yields.
+# `event(data)`, `DONE` and `KEEP_ALIVE` are given, and so is a frame with the queue and the task; `None` marks the end. Write
+# what the task puts into the queue before that, and how the generator waits for the next text.
 #
-# - **events**: `event(token)` for each token, then `DONE`. If `tokens` raises any `Exception`, the last text is
+# - **events**: `event(token)` for each token, which may be any text, then `DONE`. If `tokens` raises any `Exception`, the last text is
 #   `event({"error": str(error)})` instead of `DONE`.
 # - **ahead**: the source goes on while the reader is busy, until `ahead` tokens wait. One or two more may be on their way.
 # - **leaves**: when the reader closes the stream (`aclose()`) or is cancelled, `tokens` is closed before that returns, however
@@ -1087,23 +1095,23 @@ async def stream(tokens, ahead: int, heartbeat: float):
         finally:
             await tokens.aclose()
         await ready.put(last)
-        await ready.put(None)
         ### END SOLUTION
+        await ready.put(None)
 
     producing = asyncio.create_task(produce())
     try:
-        ### BEGIN SOLUTION
         while True:
+            ### BEGIN SOLUTION
             try:
                 async with asyncio.timeout(heartbeat):
                     text = await ready.get()
             except TimeoutError:
                 yield KEEP_ALIVE
                 continue
+            ### END SOLUTION
             if text is None:
                 return
             yield text
-        ### END SOLUTION
     finally:
         producing.cancel()
         await asyncio.wait([producing])
@@ -1131,6 +1139,7 @@ with check("stream", "what is sent", part="events", hidden="other tokens"):
     sends([(0.1, "Hel"), (0.1, gone)], 'data: {"error": "the engine is gone"}\n\n')
     sends([(0.0, "a")] * 20, DONE, ahead=2)
     sends([(0.0, "")] * 3, DONE)
+    sends([(0.1, "error"), (0.1, DONE), (0.1, KEEP_ALIVE), (0.1, 'data: "x"')], DONE)  # a model may write any text
     ### BEGIN HIDDEN TESTS
     for seed in range(4):
         rng = check.rng(seed)
@@ -1195,7 +1204,7 @@ with check("stream", "readers who leave", part="leaves", hidden="other moments")
     stops(many, "the reader is cancelled at 0.25 s, while it waits for a token", 2, disconnect=0.25)
     stops([(60.0, "late")] * 2, "the reader is cancelled at 5 s, long before the first token", 0, disconnect=5.0)
     stops(
-        many, "the reader closes the stream after 3 texts, and the source takes 2 s to close", 3, leave=3, cleanup=2.0
+        many, "the reader closes the stream after 3 texts, and the source takes 20 s to close", 3, leave=3, cleanup=20.0
     )
     ### BEGIN HIDDEN TESTS
     stops(many, "the reader leaves after 1 text", 1, leave=1, ahead=1)
@@ -1257,8 +1266,8 @@ with check("stream", "signs of life", part="silence", hidden="other gaps"):
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "stream",
-    "`produce` reads `tokens` and puts texts into `ready`; `put` waits while the queue is full. The generator takes texts out and "
-    "yields them until it meets a mark for the end, such as `None`.",
+    "`produce` reads `tokens` and puts texts into `ready`; `put` waits while the queue is full. The generator takes one text out, "
+    "or makes do with `KEEP_ALIVE`.",
     "Wait for the queue, not for the source: `asyncio.timeout(heartbeat)` around `anext(tokens)` cancels the source in the middle of a "
     "token; around `queue.get()` it loses nothing.",
     "The generator's `finally:` runs when it is closed or cancelled. So `produce` may be cancelled at any `await`.",
@@ -1294,7 +1303,7 @@ debrief(
 #
 # ### Exercise 5 (10 points)
 #
-# `status(path, loaded, engine_dead, draining) -> int` is 200, 503, or 404 for other paths. A process is `loaded` once its model
+# `status(path, loaded, engine_dead, draining) -> int` is 200, 503, or 404 for any other path, such as `/Live`. A process is `loaded` once its model
 # is in memory. Its engine may be dead, and then only a restart helps. Answer so that no process is restarted for loading or
 # draining, a dead engine is replaced, and requests come only while they can be answered.
 
@@ -1338,12 +1347,13 @@ with check("status", "what the probes get", hidden="all other states"):
     answers("/startup", 200, "it has started; what happened then is for /live to say", engine_dead=True)
     answers("/health", 404, "there is no such path")
     answers("/readyz", 404, "there is no such path")
+    answers("/Ready", 404, "there is no such path: capital letters count")
     ### BEGIN HIDDEN TESTS
     for loaded in (False, True):
         for dead in (False, True):
             for draining in (False, True):
                 state = {"loaded": loaded, "engine_dead": dead, "draining": draining}
-                for path in ("/live/", "/", "", "ready", "/startup/x"):
+                for path in ("/live/", "/", "", "ready", "/startup/x", "/LIVE"):
                     answers(path, 404, "there is no such path", **state)
                 answers("/startup", 200 if loaded else 503, "has it started?", **state)
                 answers("/live", 503 if dead else 200, "does a restart help?", **state)
@@ -1387,11 +1397,12 @@ predict(
 #
 # ### Exercise 6 (22 points)
 #
-# `Server(model, max_batch, max_delay)` with `await handle(prompt)`, which is given, and `report()`. Diagnose what is wrong with
-# the sample before you write.
+# `Server(model, max_batch, max_delay)` has `await handle(prompt)` and the loop of a worker, which are given. Diagnose what is
+# wrong with the sample first. Then write what starts the worker, `take()`, which chooses the next batch, the call of the
+# model, and `report()`.
 #
 # - **answers**: each request gets its own answer. Batches are in the order of arrival, with at most `max_batch` prompts. If the
-#   model raises an error, all requests of its batch get it, and the server goes on.
+#   model raises any error, all requests of its batch get it, and the server goes on.
 # - **load**: 150 requests per second with `max_batch` 16 and `max_delay` 10 ms: at least 140 per second are answered, the P95
 #   is at most 0.15 s, and the loop is never blocked. `report()` is the P95 (`numpy.percentile`) of the seconds of all requests
 #   that got an answer, not an error.
@@ -1424,7 +1435,6 @@ class Server:
 
     async def work(self):
         """Take batches from `waiting` for ever, and give each request its answer."""
-        ### BEGIN SOLUTION
         while True:
             batch, left = self.take()
             if not batch:
@@ -1432,10 +1442,13 @@ class Server:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.changed.wait(), left)
                 continue
+            # `answers` has one answer per request; if the model raises an error, the error is the answer to each
+            ### BEGIN SOLUTION
             try:
                 answers = await asyncio.to_thread(self.model, [prompt for prompt, _, _ in batch])
             except Exception as error:
                 answers = [error] * len(batch)
+            ### END SOLUTION
             for (_, _, future), answer in zip(batch, answers, strict=True):
                 if future.done():
                     continue
@@ -1445,7 +1458,8 @@ class Server:
                     future.set_result(answer)
 
     def take(self):
-        """The next batch; none while it may still grow, or while nobody waits."""
+        """The next batch, and None; or [] and the seconds for which it may still grow, None while nobody waits."""
+        ### BEGIN SOLUTION
         self.waiting = deque(request for request in self.waiting if not request[2].done())
         if not self.waiting:
             return [], None
@@ -1465,13 +1479,15 @@ class Server:
 # %% nbgrader={"grade": true, "grade_id": "Server_test_answers", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("Server", "answers, batches and errors", part="answers", hidden="other arrivals"):
 
-    def batches(max_batch, max_delay, moments, expected, poison=()):
+    def batches(max_batch, max_delay, moments, expected, poison=(), prompts=()):
         """Expected: (moment at which the model is called, numbers of the requests) for each batch."""
-        seen = virtual(load_test, Server, moments, None, poison, max_batch=max_batch, max_delay=max_delay, seconds=60)
+        setting = {"max_batch": max_batch, "max_delay": max_delay, "seconds": 60}
+        seen = virtual(load_test, Server, moments, None, poison, prompts, **setting)
         case = f"max_batch {max_batch}, max_delay {1e3 * max_delay:g} ms, arrivals at {[round(1e3 * m, 3) for m in moments]} ms"
         blocked = f"{case}. The loop is blocked for up to {1e3 * seen['late']:.0f} ms: call the model in a thread"
         check.true(seen["late"] <= 0.001, blocked)
         names = ["poison" if number in poison else f"r{number}" for number in range(len(moments))]
+        names = list(prompts) or names
         check.equal(
             [prompts for _, prompts in seen["calls"]],
             [[names[n] for n in batch] for _, batch in expected],
@@ -1485,9 +1501,10 @@ with check("Server", "answers, batches and errors", part="answers", hidden="othe
             unit="s",
             what=f"moments of the calls, {case}",
         )
-        ruined = {n for _, batch in expected if any(m in poison for m in batch) for n in batch}
+        errors = {"poison": "EngineError: cannot answer 'poison'", "crash": "RuntimeError: CUDA error: device lost"}
+        ruined = {n: errors[names[m]] for _, batch in expected for m in batch if names[m] in errors for n in batch}
         for number, (name, _, _, text) in enumerate(seen["served"]):
-            wanted = "EngineError: cannot answer 'poison'" if number in ruined else f"answer to {name}"
+            wanted = ruined.get(number, f"answer to {name}")
             check.equal(text, wanted, what=f"what request {number} gets, {case}")
 
     batches(4, 0.010, [0.0], [(0.010, [0])])
@@ -1496,6 +1513,8 @@ with check("Server", "answers, batches and errors", part="answers", hidden="othe
     batches(2, 0.010, [0.0, 0.004, 0.020, 0.021, 0.022], [(0.004, [0, 1]), (0.046, [2, 3]), (0.088, [4])])
     batches(4, 0.010, [0.0, 0.001, 0.2], [(0.010, [0, 1]), (0.210, [2])], poison=(1,))
     batches(1, 0.010, [0.0, 0.0], [(0.0, [0]), (0.041, [1])])
+    batches(4, 0.010, [0.0, 0.0, 0.2], [(0.010, [0, 1]), (0.210, [2])], prompts=("r0", "crash", "r2"))
+    batches(4, 0.010, [0.0] * 5, [(0.0, [0, 1, 2, 3]), (0.044, [4])], prompts=("hi", "ho", "hi", "hi", "hi"))
     ### BEGIN HIDDEN TESTS
     for seed in range(4):
         rng = check.rng(seed)
@@ -1515,7 +1534,7 @@ with check("Server", "150 requests per second", part="load", hidden="other arriv
 
     def withstands(seed, requests=600, rate=150.0, model=None):
         moments = arrivals(rate, requests, seed)
-        seen = virtual(load_test, Server, moments, max_batch=16, max_delay=0.010, seconds=120)
+        seen = virtual(load_test, Server, moments, report=True, max_batch=16, max_delay=0.010, seconds=120)
         ends = [end for _, _, end, text in seen["served"] if end is not None]
         seconds = [end - moment for _, moment, end, _ in seen["served"] if end is not None]
         check.equal(len(ends), requests, what="number of answered requests")
@@ -1543,7 +1562,8 @@ with check("Server", "150 requests per second", part="load", hidden="other arriv
     def reports(moment):
         """One request is answered, two at `moment` get an error, and one leaves."""
         moments, leave = [0.0, moment, moment, 2 * moment], {1: 9.0, 2: 9.0, 3: 0.005}
-        seen = virtual(load_test, Server, moments, leave, (1, 2), max_batch=2, max_delay=0.010, seconds=60)
+        setting = {"report": True, "max_batch": 2, "max_delay": 0.010, "seconds": 60}
+        seen = virtual(load_test, Server, moments, leave, (1, 2), **setting)
         (_, _, end, _), *others = seen["served"]
         if [str(text)[:11] for *_, text in others] != ["EngineError", "EngineError", "left"]:
             return  # the other parts say so
@@ -1611,11 +1631,10 @@ hint(
     "Server",
     "Three mistakes: the model runs on the loop, the lock lets one request in and gives it a batch of its own, and an average "
     "hides the tail.",
-    "`handle` puts the prompt and a future into `waiting` and awaits the future. One worker task, started in `__init__`, takes "
-    "batches from `waiting` and settles the futures.",
-    "If there is nothing to take yet: `changed.clear()`, then wait for `changed.wait()`, with a timeout if the first may not wait longer.",
-    "`future.done()` is true after a cancellation: leave such requests out before you call the model, and do not settle them after it.",
-    "The deadline of a batch is the arrival of its first request + max_delay. It may have passed already: then do not wait at all.",
+    "`handle` puts the prompt and a future into `waiting` and awaits the future. One worker task, started in `__init__` with "
+    "`asyncio.create_task`, takes batches from `waiting` and settles the futures.",
+    "`future.done()` is true after a cancellation: in `take`, first leave such requests out of `waiting`.",
+    "A batch is due when `max_batch` requests wait, or `max_delay` after its first request arrived, which may have been long ago.",
 )
 
 

@@ -107,8 +107,8 @@ class Service:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of an autoscaler: `metric` is "cpu" (per cent) or "in_flight" (requests), `target` its mean per replica, `window` the
-    seconds that a scale-down waits, and the fewest and most replicas."""
+    """Settings of an autoscaler: `metric` is "cpu" (per cent) or "in_flight" (requests), `target` its mean per replica,
+    `window` the seconds that a scale-down waits, and `low` and `high` the fewest and most replicas."""
 
     metric: str
     target: float
@@ -138,7 +138,7 @@ def demand(service, seed, hours=24):
 
 
 def cpu_per_cent(rate):
-    """Of a replica's 8 cores: one keeps the GPU busy in a loop, whatever the load; each request takes 10 ms of another."""
+    """CPU use of a replica's 8 cores: one keeps the GPU busy in a loop, and each request takes 10 ms of another."""
     return 100 * (1 + 0.01 * rate) / 8
 
 
@@ -247,9 +247,11 @@ def sound(probes, case):
         if probe is None and kind == "startup":
             continue
         has(probe, ("path", "period"), f"{kind} = {probe!r} for {case}: expected a Probe")
+        paths = f"{kind}.path = {probe.path!r} for {case}: the server answers /health and /ready only"
+        check.true(probe.path in ("/health", "/ready"), paths)
         for name in ("period", "timeout", "failures", "delay"):
             value = getattr(probe, name)
-            least = int(name != "delay")
+            least = int(name != "delay")  # only a delay may be 0
             check.true(
                 whole(value) and value >= least,
                 f"{kind}.{name} = {value!r} for {case}: expected a whole number of at least {least}",
@@ -339,7 +341,8 @@ show.figure(plot, "The requests per second of one day, with bursts, and a row of
 # %% [markdown]
 # A *replica* is one copy of the service of lab 17, with GPUs of its own. It answers as many requests at a time as it
 # has **seats**; the others wait in the queue. A fleet of replicas stands behind one address. Everything here runs in
-# virtual time on the small simulators of the folded cell above, so results are exact and repeatable.
+# virtual time on the small simulators of the folded cell above, so results are exact. Your functions must not change the
+# lists that they get.
 #
 # ## 1 · From a metric to a number
 #
@@ -354,15 +357,18 @@ show.figure(plot, "The requests per second of one day, with bursts, and a row of
 #
 # ### Exercise 1 (14 points)
 #
-# `desired(replicas, target, tolerance, limits) -> int`. `replicas` has (state, in flight) of each; the state is `"ready"`
-# or `"starting"`. The metric is `None` for a starting replica, and for a ready one whose metric is missing.
+# `desired(loads, target, tolerance, limits) -> int`. `loads` has the requests in flight of each replica, or `None` if it
+# reports nothing: it may still be starting, or its metric may be missing.
 #
-# - The first ratio is the mean over ready replicas with a metric, divided by the target.
-# - The others are filled in cautiously. If the ratio is above 1, they count as 0. Otherwise a missing metric counts as
-#   `target`, and starting replicas are left out. This gives a second ratio.
-# - Keep the present number (starting ones included) if no metric is known, if |second ratio − 1| ≤ `tolerance`, or if
-#   only one of the two ratios is above 1. Otherwise ⌈sum/target⌉ are desired.
+# - The first ratio is the mean of the known loads, divided by the target.
+# - Unknown loads are filled in cautiously: with 0 if the first ratio is above 1, and otherwise with `target`. The mean of
+#   all loads, divided by the target, is the second ratio.
+# - Keep the present number, `len(loads)`, if no load is known, if |second ratio − 1| ≤ `tolerance`, or if only one of the
+#   two ratios is above 1. Otherwise ⌈sum of all loads/target⌉ are desired.
 # - The result is always within `limits`, (fewest, most).
+#
+# For example, with a target of 20, loads of 10, 8 and two unknown ones have the ratios 0.45 and 58/4/20 = 0.725, so
+# ⌈58/20⌉ = 3 are desired.
 
 # %% tags=["demo"]
 predict(
@@ -375,20 +381,16 @@ predict(
 
 
 # %% nbgrader={"grade": false, "grade_id": "desired", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def desired(replicas: list[tuple[str, float | None]], target: float, tolerance: float, limits: tuple[int, int]) -> int:
+def desired(loads: list[float | None], target: float, tolerance: float, limits: tuple[int, int]) -> int:
     """How many replicas there should be."""
     ### BEGIN SOLUTION
-    number = len(replicas)
-    seen = [load for state, load in replicas if state == "ready" and load is not None]
-    missing = sum(state == "ready" and load is None for state, load in replicas)
-    if seen:
-        first = sum(seen) / len(seen) / target
-        total, counted = sum(seen), len(seen) + missing
-        if first > 1:
-            counted = number
-        else:
-            total += missing * target
-        second = total / counted / target
+    number = len(loads)
+    known = [load for load in loads if load is not None]
+    if known:
+        first = sum(known) / len(known) / target
+        filled = 0 if first > 1 else target
+        total = sum(known) + filled * (number - len(known))
+        second = total / number / target
         if abs(second - 1) > tolerance and (first > 1) == (second > 1):
             number = math.ceil(total / target)
     return min(max(number, limits[0]), limits[1])
@@ -396,7 +398,7 @@ def desired(replicas: list[tuple[str, float | None]], target: float, tolerance: 
 
 
 # %% nbgrader={"grade": true, "grade_id": "desired_test_seen", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("desired", "every replica is ready and reports", part="seen", hidden="other fleets"):
+with check("desired", "every replica reports its load", part="seen", hidden="other fleets"):
     WITHIN = "the ratio is within the tolerance of 1"
     DOWN = "this rounds down: round up"
     NEAREST = "this rounds to the nearest: round up"
@@ -405,7 +407,7 @@ with check("desired", "every replica is ready and reports", part="seen", hidden=
 
     def wants(loads, target, tolerance, limits, expected, slips):
         """`slips` maps wrong numbers to their causes."""
-        got = desired([("ready", load) for load in loads], target, tolerance, limits)
+        got = desired(list(loads), target, tolerance, limits)
         case = f"loads {loads}, target {target}, tolerance {tolerance}, limits {limits}"
         cause = slips.get(got, "") if isinstance(got, int) else ""
         check.equal(got, expected, what=f"replicas for {case}", hint=cause)
@@ -441,60 +443,57 @@ with check("desired", "every replica is ready and reports", part="seen", hidden=
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "desired_test_unseen", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("desired", "some replicas are starting or report nothing", part="unseen", hidden="other fleets"):
+with check("desired", "some replicas report nothing", part="unseen", hidden="other fleets"):
 
-    def fills_in(replicas, target, limits, expected, why):
-        got = desired(list(replicas), target, 0.1, limits)
-        case = f"replicas {replicas}, target {target}, tolerance 0.1, limits {limits}"
-        check.equal(got, expected, what=f"replicas for {case}", hint=why)
+    def fills_in(loads, target, limits, expected, why):
+        got = desired(list(loads), target, 0.1, limits)
+        check.equal(
+            got, expected, what=f"replicas for loads {loads}, target {target}, tolerance 0.1, limits {limits}", hint=why
+        )
 
-    four, starting, silent = [("ready", n) for n in (30, 26, 40, 24)], ("starting", None), ("ready", None)
-    fills_in([*four, starting, starting], 20, (1, 50), 6, "the starting ones count as 0, and then the ratio is 1")
-    fills_in([*four, starting], 20, (1, 50), 6, "the ratio is 120/5/20 = 1.2 with the one that starts")
-    fills_in([*four, silent], 20, (1, 50), 6, "on the way up a missing metric counts as 0: the ratio is 1.2")
-    fills_in([*four, *[starting] * 5], 20, (1, 50), 9, "the first ratio is 1.5, the second 0.67: keep all nine")
-    few = [("ready", 10), ("ready", 8)]
-    fills_in([*few, silent], 20, (1, 50), 2, "on the way down a missing metric counts as the target: ⌈38/20⌉")
-    fills_in([*few, *[silent] * 8], 20, (1, 50), 9, "the ratio is 178/10/20 = 0.89")
-    fills_in([*few, *[silent] * 12], 20, (1, 50), 14, "the second ratio, 258/14/20 = 0.92, is within the tolerance")
-    fills_in([*few, starting, starting], 20, (1, 50), 1, "on the way down the starting ones are left out: ⌈18/20⌉")
-    fills_in([*few, silent, starting], 20, (1, 50), 2, "on the way down only the missing metric is filled in: ⌈38/20⌉")
-    fills_in([("ready", 90), silent, starting], 20, (1, 50), 5, "on the way up both count as 0")
-    fills_in([("ready", 20), silent, starting], 20, (1, 50), 3, "not above 1: the missing metric counts as the target")
-    fills_in([silent, starting, starting], 20, (1, 50), 3, "no metric is known: keep the number")
-    fills_in([starting], 20, (2, 50), 2, "no metric is known, but the limits hold")
+    four, few, unknown = [30, 26, 40, 24], [10, 8], None
+    fleet_before = [10, None, 40, 24]
+    left = arguments_after(desired, list(fleet_before), 20, 0.1, (1, 50))[0]
+    check.true(left == fleet_before, f"desired({fleet_before}, …) has changed `loads` to {left}")
+    fills_in([*four, unknown, unknown], 20, (1, 50), 6, "the unknown ones count as 0, and then the ratio is 1")
+    fills_in([*four, unknown], 20, (1, 50), 6, "on the way up the unknown one counts as 0: the ratio is 120/5/20 = 1.2")
+    fills_in([*four, *[unknown] * 5], 20, (1, 50), 9, "the first ratio is 1.5, the second 0.67: keep all nine")
+    fills_in([*few, unknown], 20, (1, 50), 2, "on the way down the unknown one counts as the target: ⌈38/20⌉")
+    fills_in([*few, unknown, unknown], 20, (1, 50), 3, "on the way down both count as the target: ⌈58/20⌉")
+    fills_in([*few, *[unknown] * 8], 20, (1, 50), 9, "the ratio is 178/10/20 = 0.89")
+    fills_in([*few, *[unknown] * 12], 20, (1, 50), 14, "the second ratio, 258/14/20 = 0.92, is within the tolerance")
+    fills_in([unknown, 90, unknown], 20, (1, 50), 5, "on the way up both count as 0")
+    fills_in([20, unknown, unknown], 20, (1, 50), 3, "not above 1: the unknown ones count as the target")
+    fills_in([0, unknown], 20, (1, 50), 1, "a load of 0 is known: the first ratio is 0, the second 0.5")
+    fills_in([unknown, unknown, unknown], 20, (1, 50), 3, "no load is known: keep the number")
+    fills_in([unknown], 20, (2, 50), 2, "no load is known, but the limits hold")
     fills_in([], 20, (1, 50), 1, "no replicas: the limits hold")
-    fills_in([("ready", 40), starting], 20, (1, 50), 2, "0 from the starting one: the second ratio is 1")
-    fills_in([("ready", 19), starting], 20, (1, 50), 2, "without the starting one the ratio is 0.95: keep both")
+    fills_in([40, unknown], 20, (1, 50), 2, "the unknown one counts as 0: the second ratio is 1")
     ### BEGIN HIDDEN TESTS
     for seed in range(120):
         rng = check.rng(seed + 100)
-        target, replicas = int(rng.integers(3, 40)), []
+        target, loads = int(rng.integers(3, 40)), []
         heavy = int(rng.integers(2, 80))
         for _ in range(int(rng.integers(1, 12))):
-            kind = rng.random()
-            replicas.append(
-                starting if kind < 0.3 else silent if kind < 0.5 else ("ready", int(rng.integers(0, heavy)))
-            )
-        known = [load for _, load in replicas if load is not None]
-        number = len(replicas)
+            loads.append(unknown if rng.random() < 0.45 else int(rng.integers(0, heavy)))
+        known = [load for load in loads if load is not None]
+        number = len(loads)
         if known:
             up = sum(known) > len(known) * target
-            fill = 0 if up else target
-            every = known + [fill for each in replicas if each == silent or (up and each == starting)]
+            every = [(0 if up else target) if load is None else load for load in loads]
             ratio = sum(every) / (len(every) * target)
             if abs(abs(ratio - 1) - 0.1) < 1e-6 or (sum(every) % target == 0 and sum(every) % len(every)):
                 continue
             if abs(ratio - 1) > 0.1 and (ratio > 1) is up:
                 number = -(-sum(every) // target)
-        fills_in(replicas, target, (1, 30), min(max(number, 1), 30), "")
+        fills_in(loads, target, (1, 30), min(max(number, 1), 30), "")
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "desired",
-    "Make a list of the loads of the ready replicas that report. Its mean divided by the target is the first ratio.",
-    "Then make a second list from it: above 1 add a 0 for every other replica; below 1 add `target` for each missing metric.",
+    "Make a list of the known loads. Its mean divided by the target is the first ratio.",
+    "Then fill in the others: a 0 for each if the first ratio is above 1, otherwise `target` for each.",
     "`(first > 1) == (second > 1)` says whether both ratios are on the same side. Apply the limits once, at the end.",
 )
 
@@ -532,9 +531,9 @@ debrief(
     """Every choice here asks which mistake is cheaper. Replicas that report nothing could be idle or overloaded. On the way up
     they count as idle and on the way down as exactly on target, so what is unknown never makes the change larger.
 
-    Kubernetes' HorizontalPodAutoscaler decides like this every 15 seconds, with a tolerance of 0.1. It sets aside, on the way down,
-    only pods that are *pending* (for CPU, also those that are not ready). A pod that runs and reports nothing, such as
-    one that loads its model, counts as on target: 3 ready ones with 10 and 2 loading are ⌈(30 + 2 · 20)/20⌉ = 4, where this rule says 2.
+    Kubernetes' HorizontalPodAutoscaler decides like this every 15 seconds, with a tolerance of 0.1, if the metric comes from the
+    pods. A pod that runs and reports nothing, such as one that loads its model, is filled in as here. Only pods that are *pending*
+    (for CPU, also those that are not ready) are treated differently: on the way down they are not counted at all.
     An *external* metric, such as the length of one common queue, has no pods: it is ⌈sum/target⌉.
 
     A model that loads for 4 minutes is 16 decisions late, so without the zeros the number multiplies by 1.5 at each of them until
@@ -545,9 +544,8 @@ debrief(
 # %% [markdown]
 # ## 2 · Quick up, slow down
 #
-# A replica that is stopped too early has to load again, for minutes, when demand returns a moment later. So a fleet
-# follows the *highest* number that was wanted during a **stabilisation window** when it shrinks, and the latest when it
-# grows. (It may also limit how many replicas are added or removed per minute; the dives do that.)
+# A replica that is stopped too early has to load again, for minutes, when demand returns. So a fleet follows the *highest*
+# number that was wanted during a **stabilisation window** when it shrinks, and the latest when it grows.
 #
 # *Worked example.* Nine replicas run at second 600. Wanted were 9 at second 250, 6 at 330, 4 at 450 and 3 now. The
 # window is 300 s, so the first is too old, and the highest of the others is 6: three replicas go, and 6 stay.
@@ -599,6 +597,7 @@ with check("settle", "the window on the way down", hidden="other histories"):
     settles(worked, 600, 9, 300, 6, "the highest of the window: 9 is 350 s old, and 6, 4 and 3 count")
     settles(worked, 600, 9, 400, 9, "all four are within 400 s, and the highest is 9")
     settles(worked, 600, 9, 270, 4, "330 is exactly 270 s ago: only less than the window counts")
+    settles([(301, 8), (450, 4), (600, 3)], 600, 9, 300, 8, "8 was wanted 299 s ago, which is less than the window")
     settles(worked, 600, 9, 0, 3, "without a window the latest counts, and only that")
     settles(
         worked, 600, 5, 300, 5, "6 was wanted in the window, so nothing is removed; but the latest, 3, asks for no more"
@@ -614,9 +613,10 @@ with check("settle", "the window on the way down", hidden="other histories"):
     ### BEGIN HIDDEN TESTS
     for seed in range(80):
         rng = check.rng(seed)
-        seconds = sorted({int(s) for s in rng.integers(0, 60, 12) * 15} | {900})
+        step = (1, 15)[seed % 2]
+        seconds = sorted({int(s) * step for s in rng.integers(0, 900 // step, 12)} | {900})
         wanted = [(second, int(rng.integers(1, 12))) for second in seconds]
-        current, window = int(rng.integers(1, 12)), int(rng.integers(0, 40)) * 15
+        current, window = int(rng.integers(1, 12)), int(rng.integers(0, 600 // step)) * step
         top = wanted[-1][1]
         for second, number in wanted:
             if second > 900 - window:
@@ -697,8 +697,7 @@ predict(
 # leave per second, so the queue grows by 20 per second. The request that arrives at second 30 finds 600 waiting, and 20
 # leave per second: it is served at second 60, after **30 s**. An earlier one finds a shorter queue. A later one finds
 # a longer queue, but from second 60 on 80 per second leave: at second 45 it finds 900, of which 300 leave by second
-# 60 and the rest in 7.5 s, so it waits 22.5 s. So no request waits longer than the one that is served
-# just when the new replicas come.
+# 60 and the rest in 7.5 s, so it waits 22.5 s. The longest wait is that of the request served at second 60.
 #
 # ### Exercise 3 (16 points)
 #
@@ -830,6 +829,9 @@ with check(
     edge(0, "a target of 1 lets 160 per second through, and 180 come: the longest wait is 6.7 s", 16, 10, 180, 60, 2)
     edge(1, "a target of 1 lets 160 per second through, so 166 wait 2.2 s at most", 16, 10, 166, 60, 3)
     edge(4, "exactly 4 serves 40 per second: no queue, so no wait", 16, 10, 40, 60, 0)
+    edge(6, "a start of 0.8 s: the longest wait is 0.27 s with a target of 6, and 0.34 s with 7", 16, 10, 40, 0.8, 0.3)
+    edge(8, "with a target of 9 the request that arrives 2.4 s after the jump waits 1.6 s", 16, 10, 30, 4, 1.4)
+    edge(0, "nobody came before the burst, so the old replicas can serve nobody", 16, 0, 40, 60, 2)
     ### BEGIN HIDDEN TESTS
     edge(64, "a quick start", 64, 3.5, 90.0, 29.5, 30.0)
     edge(0, "a burst too large", 8, 1.0, 50.0, 300.0, 10.0)
@@ -903,15 +905,15 @@ debrief(
 #
 # Each is a path, a period, a timeout, how many failures in a row count, and a delay before the first
 # (`kubelet` above does all this). Our server opens its port when the weights are loaded. From then on `/health` answers
-# 200. `/ready` answers 200 once it has also warmed up, for 10 s, and unless the queue is full.
+# 200. `/ready` answers 200 once it has also warmed up, for 10 s, and unless the queue is full. There are no other paths.
 #
 # *Worked example.* `liveness = Probe("/health", 10, 1, 3, delay=30)` asks at seconds 30, 40 and 50. A server that loads
 # for 60 s has not answered by then and is restarted at second 50, before it is ever ready. So is every next try.
 #
 # ### Exercise 4 (16 points)
 #
-# `choose_probes(loads, busy) -> Probes`: `loads` are measured loading times, at least 20 s, and `busy`, at most 8 s, is
-# the longest that an answer takes under load. All are whole seconds. Your probes have to ensure this:
+# `choose_probes(loads, busy) -> Probes`: `loads` are measured times until the port opened, at least 20 s, and `busy`, from
+# 1 to 8 s, is the longest that an answer takes under load. All are whole seconds. Your probes have to ensure this:
 #
 # 1. A start that takes 1.5 times the longest of `loads` is not restarted. A replica gets requests only when it has
 #    warmed up, and then within 10 s.
@@ -1133,7 +1135,7 @@ debrief(
 # - `"refused"`: nothing was sent, so retry.
 # - `"status"`: 429 and 503 mean that no work was begun, so retry. Give up on all others.
 # - `"lost"`: the replica may have done the work. Retry only what is `repeatable`.
-# - The delay is `retry_after` (0 without an answer) plus draw · 0.5 · 2^(attempt − 1) seconds.
+# - The delay is `retry_after`, which is 0 if no answer came, plus draw · 0.5 · 2^(attempt − 1) seconds.
 
 # %% tags=["demo"]
 predict(
@@ -1457,6 +1459,16 @@ with check("cost_per_million", "which tokens are served", part="tokens", hidden=
     )
     serves_tokens(math.inf, {BROKEN: 33333.3333333}, [("b", 300, False)], "an attempt that broke off")
     serves_tokens(math.inf, {}, [], "no attempts")
+    check.close(
+        cost_per_million([(0, 0)], 3600, [], 10.0),
+        math.inf,
+        rtol=1e-9,
+        unit="$",
+        what="cost_per_million([(0, 0)], 3600, [], 10.0)",
+        hint="nothing was served, even if nothing was paid",
+    )
+    left = arguments_after(cost_per_million, [(0, 1)], 3600, list(worked), 10.0)[2]
+    check.true(left == worked, f"cost_per_million([(0, 1)], 3600, {worked}, 10.0) has changed `attempts` to {left}")
     ### BEGIN HIDDEN TESTS
     for seed in range(10):
         rng = check.rng(seed + 5)
@@ -1665,10 +1677,9 @@ if pieces := together("desired", "settle", "target_for", "choose_probes", "retry
 # | probe | `periodSeconds`, `timeoutSeconds`, `failureThreshold`, `initialDelaySeconds` |
 # | drain | `preStop`, `terminationGracePeriodSeconds` |
 #
-# The last cell reads the probes of the `Deployment` that comes with the course (`threeloops.product.deploy`) and runs
-# them here, kills a replica of the course's own fleet (`threeloops.product.fleet`) under load, and rolls a fleet over
-# to a new version: a new replica starts, and only when its readiness probe succeeds does an old one drain. This takes
-# about 10 seconds.
+# The last cell (about 10 seconds) runs the probes of the course's `Deployment` (`threeloops.product.deploy`), kills a
+# replica of its fleet (`threeloops.product.fleet`) under load, and rolls the fleet over to a new version: only when a new
+# replica's readiness probe succeeds does an old one drain.
 #
 # ## What to remember
 #
@@ -1678,7 +1689,7 @@ if pieces := together("desired", "settle", "target_for", "choose_probes", "retry
 # - Startup probes give time, liveness depends on the process alone, readiness may depend on load.
 # - Retry only what can do no harm, within a budget. Divide the cost by the tokens that were served.
 #
-# The deep dives (`18_serving_fleet_dives.ipynb`) cover routing, prefill and decode on separate replicas, and the
+# The dives (`18_serving_fleet_dives.ipynb`) cover routing, prefill and decode on separate replicas, and the
 # files that run such a fleet.
 #
 # ## Reflection

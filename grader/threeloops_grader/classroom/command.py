@@ -1,13 +1,16 @@
 """`threeloops class …` and `threeloops submit`: a term in six steps, each a thin layer over nbgrader's own command."""
 
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from threeloops.files import replace_text
@@ -17,6 +20,9 @@ from threeloops_grader.classroom.exchange.folder import is_open_to_all, require_
 from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.machine.child_process import environment
 from threeloops_grader.machine.faults import MachineFault
+
+if TYPE_CHECKING:
+    from threeloops_grader.classroom.results.scores import Row
 
 __all__ = ["add_commands"]
 
@@ -69,6 +75,10 @@ def _init(
     print(f"{len(students)} students are in the gradebook. {late}")
     for slug, when in sorted(chosen.due.items()):
         print(f"{slug} is due {when}")
+    for note in students.notes:
+        print(f"roster: {note}")
+    for row in students.left_out:
+        print(f"not in the gradebook: {row}")
     if strangers:
         print(f"In the gradebook and not on the roster: {', '.join(strangers)}. They stay there.")
     for slug in graded:
@@ -78,6 +88,8 @@ def _init(
             f"Every user of this machine can read {course_root()}: solutions, hidden tests, and soon submissions and "
             f"grades. `chmod go-rwx {shlex.quote(str(course_root()))}` closes it."
         )
+    if students.left_out:
+        raise typer.Exit(1)
 
 
 def _release(lab: _LabName) -> None:
@@ -88,8 +100,9 @@ def _release(lab: _LabName) -> None:
 
     target = _whole(lab)
     require_exchange(course_root())
-    generate([target])
-    _nbgrader("generate_assignment", target.slug, "--force")
+    with _kept_if_it_fails(target.released.parent):
+        generate([target])
+        _nbgrader("generate_assignment", target.slug, "--force")
     chosen = register.load().with_released(target.slug)
     with gradebook() as book:
         apply_due_dates(book, chosen)
@@ -115,6 +128,7 @@ def _collect(
     target = find_lab(lab)
     if source is None:
         _nbgrader("collect", target.slug, "--update")
+        _account(target)
         return
     from threeloops_grader.classroom.handout.downloads import read_download, store
     from threeloops_grader.classroom.register.roster import saved_roster
@@ -125,6 +139,10 @@ def _collect(
     print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
     for fault in download.faults:
         print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
+    try:
+        _account(target)
+    except LabError as error:  # what was collected stays, also before the lab is released
+        print(error)
     if when is None and target.slug in register.load().due:
         print("Without --handed-in these carry no time, and no late penalty applies to them.")
     if download.faults:
@@ -136,14 +154,24 @@ def _grade(
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
 ) -> None:
-    """Grade through the wall (nbgrader autograde), late penalties included."""
+    """Grade through the wall (nbgrader autograde), late penalties included. A refused submission is named: exit 1."""
+    target = _whole(lab)
     more = ["--force"] if again else []
-    _nbgrader("autograde", _whole(lab).slug, f"--WalledExecute.sandbox={sandbox}", *more)
+    code = _nbgrader("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more, may_refuse=True)
+    _account(target)
+    if code:
+        raise typer.Exit(1)
+
+
+def _check(lab: _LabName) -> None:
+    """Say who of the roster is graded, who handed in and is not, and who handed in nothing."""
+    _account(find_lab(lab))
 
 
 def _feedback(lab: _LabName) -> None:
     """Write the feedback pages to feedback/, and hand them back to those who used the exchange."""
     from threeloops_grader.classroom.autograde import SECRET
+    from threeloops_grader.classroom.results.account import write_refusals
     from threeloops_grader.submissions.folder import TIMESTAMP
 
     target = find_lab(lab)
@@ -154,7 +182,10 @@ def _feedback(lab: _LabName) -> None:
     others = [page.parents[1].name for page in pages if page not in sealed]
     if sealed:
         _nbgrader("release_feedback", target.slug, f"--CourseDirectory.student_id_exclude={','.join(others)}")
+    refused = write_refusals(target, _account(target))
     print(f"{folder} holds {len(pages)} pages; {len(sealed)} were handed back through the exchange.")
+    if refused:
+        print(f"{len(refused)} more pages say why a submission was refused; hand those back yourself.")
 
 
 def _export(
@@ -164,6 +195,7 @@ def _export(
     """Write the scores for Gradescope, Canvas and Moodle, and the class report, to class/."""
     from threeloops_grader.classroom.enrolment import gradebook
     from threeloops_grader.classroom.register.roster import saved_roster
+    from threeloops_grader.classroom.results.account import account
     from threeloops_grader.classroom.results.report import class_csv, class_page
     from threeloops_grader.classroom.results.scores import class_scores
     from threeloops_grader.classroom.results.tables import FORMATS
@@ -186,11 +218,7 @@ def _export(
     for name, text in texts.items():
         replace_text(folder / name, text.encode("utf-8", "backslashreplace").decode())
         print(folder / name)
-    ungraded = [row.student.id for row in rows if row.status == "ungraded"]
-    if ungraded:
-        print(f"Handed in, not graded, and without a score here: {', '.join(ungraded)}")
-    if strangers:
-        print(f"Handed in, not on the roster, and in no table: {', '.join(strangers)}")
+    print(account(target, rows, strangers))
 
 
 def _similar(
@@ -233,9 +261,9 @@ def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
     """Add `submit` and the group `class` to the command line; `command(function, app)` registers one."""
     command(_submit, app)
     steps = typer.Typer(
-        no_args_is_help=True, help="Teach: roster, release, collect, grade, feedback, export, similar answers."
+        no_args_is_help=True, help="Teach: roster, release, collect, grade, check, feedback, export, similar answers."
     )
-    for step in (_init, _release, _collect, _grade, _feedback, _export, _similar, _gradescope):
+    for step in (_init, _release, _collect, _grade, _check, _feedback, _export, _similar, _gradescope):
         command(step, steps)
     app.add_typer(steps, name="class")
 
@@ -249,6 +277,22 @@ def _whole(lab: str) -> Lab:
     return target
 
 
+@contextmanager
+def _kept_if_it_fails(folder: Path) -> Iterator[None]:
+    """Put the folder back as it was if the block raises."""
+    with TemporaryDirectory() as there:
+        before = Path(there) / folder.name
+        if folder.is_dir():
+            shutil.copytree(folder, before)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if before.is_dir():
+                shutil.copytree(before, folder)
+            raise
+
+
 def _roster() -> Path:
     return register.class_folder() / "roster.json"
 
@@ -256,8 +300,22 @@ def _roster() -> Path:
 _OF_EXCHANGE = ("collect", "release_assignment", "release_feedback", "submit")
 
 
-def _nbgrader(*words: str) -> None:
-    """Run nbgrader's command in the course. If it fails, raises MachineFault, which shows its output."""
+def _account(target: Lab) -> list["Row"]:
+    """Print the account of a lab, and return a row per student. Before its release there is none."""
+    from threeloops_grader.classroom.enrolment import gradebook
+    from threeloops_grader.classroom.register.roster import saved_roster
+    from threeloops_grader.classroom.results.account import account
+    from threeloops_grader.classroom.results.scores import class_scores
+
+    with gradebook() as book:
+        rows, strangers = class_scores(book, target, saved_roster(_roster()))
+    print(account(target, rows, strangers))
+    return rows
+
+
+def _nbgrader(*words: str, may_refuse: bool = False) -> int:
+    """Run nbgrader's command in the course, and return its exit code: 0, or with `may_refuse` also 1, which stands for
+    submissions that were refused. Any other raises MachineFault, which shows its output."""
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
         raise LabError(f"{root} is not a course folder: it has no nbgrader_config.py; run this in a checkout or bundle")
@@ -265,5 +323,7 @@ def _nbgrader(*words: str) -> None:
         require_exchange(root)
     command = [sys.executable, "-m", "nbgrader", *words]
     sys.stdout.flush()
-    if subprocess.run(command, cwd=root, env=environment()).returncode:
+    code = subprocess.run(command, cwd=root, env=environment()).returncode
+    if code not in ((0, 1) if may_refuse else (0,)):
         raise MachineFault(f"`nbgrader {' '.join(words)}` failed; what it said stands above")
+    return code

@@ -35,7 +35,8 @@ def configure(c: Any, root: Path) -> None:
     # A student hands in the copy that `threeloops start` made.
     c.Exchange.assignment_dir = str(root / "work")
 
-    c.GenerateAssignment.preprocessors = PREPROCESSORS
+    saved = {"nbgrader.preprocessors.SaveCells": "threeloops_grader.classroom.nbgrader_plugin.SaveCellsAndReflection"}
+    c.GenerateAssignment.preprocessors = [saved.get(name, name) for name in PREPROCESSORS]
     generate.install()
 
     # A submission arrives here rebuilt from the master's own cells (`autograde.install`), so that nbgrader's

@@ -10,7 +10,7 @@ from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.api import Gradebook, MissingEntry
-from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+from nbgrader.preprocessors import Execute, NbGraderPreprocessor, SaveCells
 from traitlets import Unicode
 
 from threeloops_grader.authoring.labs import find_lab
@@ -21,7 +21,7 @@ from threeloops_grader.grading.records import WITHOUT_ISOLATION, short_notes
 from threeloops_grader.grading.scoring import Report
 from threeloops_grader.sandbox.pool import choose
 
-__all__ = ["HideTests", "ReflectionPoints", "WalledExecute"]
+__all__ = ["HideTests", "ReflectionPoints", "SaveCellsAndReflection", "WalledExecute"]
 
 
 class WalledExecute(Execute):
@@ -72,6 +72,17 @@ class ReflectionPoints(NbGraderPreprocessor):
                 if cell.get("metadata", {}).get("nbgrader", {}).get("grade_id") == "reflection":
                     cell.metadata.nbgrader.update(grade=True, points=grade.max_score)
         return nb, resources
+
+
+class SaveCellsAndReflection(SaveCells):
+    """nbgrader's SaveCells, which would take the reflection's points, given in the gradebook alone, for a cell that was
+    removed, and refuse a second release."""
+
+    def _create_notebook(self, nb: NotebookNode) -> None:
+        with suppress(MissingEntry):
+            cell = self.gradebook.find_grade_cell("reflection", self.notebook_id, self.assignment_id)
+            self.new_grade_cells["reflection"] = {"max_score": cell.max_score, "cell_type": cell.cell_type}
+        super()._create_notebook(nb)
 
 
 class HideTests(NbGraderPreprocessor):

@@ -7,6 +7,7 @@ comes from it. Its job is to be a faithful host for honest submissions.
 from __future__ import annotations
 
 import builtins
+import enum
 import fcntl
 import io
 import json
@@ -292,10 +293,14 @@ class Server:
         return type(value) in self.setup_types or type(value).__module__.startswith("threeloops.")
 
     def encode_object(self, value: Any, inner: Callable[[Any], Any]) -> Any:
-        """Encode a tuple of a class of the student's as a tuple. All other values stay here, and the grader gets a
-        handle."""
+        """Encode a tuple of a class of the student's as a tuple, and `http.HTTPStatus.OK` as 200.
+
+        All other values stay here, and the grader gets a handle.
+        """
         if isinstance(value, tuple):
             return {"t": [inner(part) for part in tuple.__iter__(value)]}
+        if isinstance(value, (enum.IntEnum, enum.StrEnum)):
+            return inner(value.value)
         self.next_id += 1
         self.handles[self.next_id] = value
         kind = "iterator" if hasattr(type(value), "__next__") else type(value).__name__[:80]

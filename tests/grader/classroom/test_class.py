@@ -37,11 +37,11 @@ DUE, IN_TIME, LATE = "90=2030-01-31 23:59", "2030-01-31 23:58:59 +0100", "2030-0
 """Berlin's time; nbgrader alone would read +0100 as an offset of 100 seconds, and call both of them late."""
 
 
-def threeloops(root: Path, *words: str) -> str:
+def threeloops(root: Path, *words: str, code: int = 0) -> str:
     """The nbgrader commands below it are processes of their own, as users have them."""
     env = {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
     done = warm().run(["threeloops_grader.cli", *words], root, env, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
@@ -171,6 +171,63 @@ def test_another_init_changes_what_it_names_and_keeps_the_rest(course):
     before = load(root)
     said = threeloops(root, "class", "init", "roster.csv", "--due", DUE, "--timezone", "Europe/Berlin")
     assert load(root) == before and "Late work loses 10% per day begun" in said
+
+
+def test_a_repaired_lab_is_released_again_and_manual_points_stay(course):
+    """The reflection's points are in the gradebook alone, and nbgrader compares its cells with the notebook's."""
+    lab, _, _ = course
+    source = lab.source
+    before = source.read_text()
+    source.write_text(before.replace("divide by the peak", "divide by the largest magnitude"))
+    try:
+        threeloops(lab.root, "class", "release", "90")
+    finally:
+        source.write_text(before)
+    assert "divide by the largest magnitude" in lab.released.read_text()
+    with gradebook(lab.root) as book:
+        assert book.find_grade_cell("reflection", lab.slug, lab.slug).max_score == 5.0
+    threeloops(lab.root, "class", "release", "90")
+
+
+def test_a_release_that_fails_leaves_the_one_before(course):
+    """nbgrader refuses to remove a part that has submissions."""
+    lab, _, _ = course
+    texts = {path: path.read_text() for path in (lab.source, lab.folder / "answers.md")}
+    files = {path: path.read_bytes() for path in lab.released.parent.rglob("*") if path.is_file()}
+    for path, text in texts.items():
+        path.write_text(text.replace("rescale_test_zeros", "rescale_test_nothing").replace(": zeros", ": nothing"))
+    try:
+        with pytest.raises(AssertionError, match="Cannot add or remove cells"):
+            threeloops(lab.root, "class", "release", "90")
+    finally:
+        for path, text in texts.items():
+            path.write_text(text)
+    assert {path: path.read_bytes() for path in lab.released.parent.rglob("*") if path.is_file()} == files
+    assert not list(lab.released.parents[1].glob(".*"))
+
+
+def test_a_refused_submission_is_named_has_no_score_and_keeps_no_older_one(course):
+    """`missing` hands in a cut-off file, and `early` a newer one that is no notebook: neither earns 0 or the old 100."""
+    lab, _, _ = course
+    whole = (lab.root / "submitted/early" / lab.slug / f"{lab.slug}.ipynb").read_bytes()
+    for student, content in (("missing", whole[:-99]), ("early", b"PK")):
+        (lab.root / "download" / student).mkdir(parents=True)
+        (lab.root / "download" / student / f"{lab.slug}.ipynb").write_bytes(content)
+    said = threeloops(lab.root, "class", "collect", "90", "--from", "download")
+    account = f"{lab.slug}: 5 on the roster = 3 graded + 2 ungraded + 0 missing"
+    assert account in said
+    said = threeloops(lab.root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto", code=1)
+    assert account in said and "ungraded: missing: refused: " in said and "ungraded: early: refused: " in said
+    assert account in threeloops(lab.root, "class", "check", "90")
+    said = threeloops(lab.root, "class", "export", "90")
+    assert account in said
+    table = list(csv.DictReader(io.StringIO((lab.root / f"class/{lab.slug}_gradescope.csv").read_text())))
+    assert {row["SID"]: row[lab.slug] for row in table if row["SID"] in ("missing", "early")} == {
+        "missing": "", "early": "",
+    }  # fmt: skip
+    threeloops(lab.root, "class", "feedback", "90")
+    page = (lab.root / "feedback/missing" / lab.slug / f"{lab.slug}.html").read_text()
+    assert "was not graded" in page and "refused: " in page
 
 
 def test_git_ignores_what_a_class_leaves_behind():

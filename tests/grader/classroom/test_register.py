@@ -53,7 +53,7 @@ def test_the_exports_of_canvas_moodle_and_gradescope_are_rosters(roster):
     ("text", "said"),
     [
         ("", "no heading"),
-        ("first_name,email\nAda,a@b\n", "no column with the students' ids"),
+        ("first_name,last_name\nAda,B\n", "no column with the students' ids"),
         (OWN, "names no student"),
         (OWN + "../root,A,B,c\n", "line 2: the id '../root' cannot be a student's"),
         (OWN + "a/b,A,B,c\n", "cannot be a student's"),

@@ -103,6 +103,11 @@ SAME = {
         "import collections\nMine = collections.namedtuple('Mine', 'a b')\ndef f(): return Mine(1, [2, Mine(3, 4)])",
         "assert f() == (1, [2, (3, 4)])",
     ),
+    "members of an IntEnum or a StrEnum are plain numbers and texts": (
+        "import enum\nfrom http import HTTPStatus\nMine = enum.StrEnum('Mine', 'left')\n"
+        "def f(): return [HTTPStatus.OK, (HTTPStatus.NOT_FOUND, Mine.left)]",
+        "assert f() == [200, (404, 'left')] and isinstance(f()[0], int) and isinstance(f()[1][1], str)",
+    ),
     "library records": (
         "def f():\n    from threeloops.lab.checking.compare import Tolerance\n    return Tolerance(0.5)",
         "from threeloops.lab.checking.compare import Tolerance\nassert f() == Tolerance(0.5)",

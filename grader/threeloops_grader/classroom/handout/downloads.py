@@ -1,17 +1,20 @@
-"""Match downloaded notebooks with students: from Canvas, from Moodle, or with one folder or file per student."""
+"""Find each student's notebook in a platform's download (Canvas, Moodle, Gradescope and others) or in a folder."""
 
 import io
+import json
 import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from threeloops.files import replace_text, replacing
 
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.classroom.handout.archive import members
+from threeloops_grader.classroom.handout.owners import METADATA, owner, submitters
 from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.submissions.folder import TIMESTAMP, below
 from threeloops_grader.submissions.submitted import BadSubmission
@@ -21,20 +24,32 @@ __all__ = ["Download", "read_download", "store"]
 _MOST_BYTES = 33 << 20
 """Just more than grading reads, so that grading refuses a larger file with its own message."""
 
-_MOODLE = re.compile(r"(?P<name>[^/]+?)_\d+_assignsubmission_file")
-_CANVAS = re.compile(r"(?P<name>[^/_]+)_(?:LATE_)?(?P<id>\d+)_\d+_")
+_ENDINGS = re.compile(r"\.ipynb(?:\.(?:txt|json))?$", re.IGNORECASE)
+_COMPANIONS = re.compile(rf"(?:^|/)(?:index\.html|{re.escape(METADATA)}|[^/]*_attempt_[-\d]+\.txt)$", re.IGNORECASE)
+"""Files that a platform adds to a download, and no student handed in."""
 
 
 @dataclass
 class Download:
-    """Notebooks by student id, and one sentence for each file that could not be given to anybody."""
+    """Notebooks by student id, and one sentence for each file or student of which nothing could be collected."""
 
     notebooks: dict[str, bytes] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
 
+class _Candidate(NamedTuple):
+    """A notebook of a student: the name of its file, and of the file that it came in."""
+
+    name: str
+    source: str
+    content: bytes
+
+
 def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download:
     """Read a folder or a zip file. Nothing is written, and a fault in one student's file does not affect the others.
+
+    The notebook with the lab's name counts, whatever else a student handed in. If there is none, a single notebook with
+    another name does. Of two different ones, neither is taken.
 
     Raises LabError: there is no such file, or it cannot be read as a whole.
     """
@@ -45,19 +60,32 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
         raise LabError(f"{path}: {error}") from None
     if not files:
         raise LabError(f"{path} is neither a zip file nor a folder with submissions; nothing was collected")
+    known: dict[str, list[str]] = {}
     for name, content in files:
-        if not name.endswith((".zip", ".ipynb")) or "__MACOSX/" in name:
+        if name.rpartition("/")[2] == METADATA:
+            known |= submitters(content.decode("utf-8", "replace"))
+    candidates: dict[str, list[_Candidate]] = defaultdict(list)
+    others: list[tuple[str | None, str]] = []
+    for name, content in files:
+        if _is_hidden(name) or _COMPANIONS.search(name):
             continue
         try:
-            student = _owner(name, students)
-            notebook = _notebook(name, content, lab)
+            student = owner(name, students, known)
         except BadSubmission as error:
-            download.faults.append(f"{name}: {error}")
+            others.append((None, f"{name}: {error}"))
             continue
-        if student in download.notebooks and download.notebooks[student] != notebook:
-            download.faults.append(f"{name}: a second, different notebook of {student}; the first was kept")
-            continue
-        download.notebooks[student] = notebook
+        try:
+            inside = _notebooks(name, content)
+        except BadSubmission as error:
+            others.append((student, f"{name}: {error}"))
+        else:
+            candidates[student] += inside
+    for student, notebooks in candidates.items():
+        try:
+            download.notebooks[student] = _chosen(notebooks, lab)
+        except BadSubmission as error:
+            others.append((student, f"{student}: {error}"))
+    download.faults = [fault for student, fault in others if student not in download.notebooks]
     return download
 
 
@@ -67,43 +95,66 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
             yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
-def _owner(name: str, students: Sequence[Student]) -> str:
-    """Find the student who owns a file. Raises BadSubmission unless exactly one student fits."""
-    if moodle := _MOODLE.search(name):
-        wanted = _letters(moodle["name"])
-        fits = [s for s in students if _letters(s.name) == wanted or _letters(s.last_name + s.first_name) == wanted]
-    elif canvas := _CANVAS.match(name.rpartition("/")[2]):
-        fits = [s for s in students if s.canvas_id and s.canvas_id == canvas["id"]]
-        fits = fits or [s for s in students if _letters(s.last_name + s.first_name) == _letters(canvas["name"])]
-        fits = fits or [s for s in students if _folded(s.id) == _folded(canvas["name"])]
-    else:
-        heads = {name.partition("/")[0], *re.split(r"\.|_\d\d_", name.rpartition("/")[2])[:1]}
-        parts = {_folded(part) for part in (heads | set(name.split("/")))}
-        fits = [s for s in students if _folded(s.id) in parts or any(_folded(f"{s.id}.{e}") in parts for e in ("zip",))]
-    if len(fits) != 1:
-        who = f"{', '.join(s.id for s in fits)} all fit" if fits else "nobody of the roster fits"
-        raise BadSubmission(f"whose it is cannot be told ({who}); put it into a folder named by the student's id")
-    return fits[0].id
+def _is_hidden(name: str) -> bool:
+    """Whether it is a file of the system or of an editor: checkpoints, and what macOS adds."""
+    return any(part.startswith((".", "__MACOSX")) and part != ".." for part in name.split("/"))
 
 
-def _folded(text: str) -> str:
-    return unicodedata.normalize("NFC", text).casefold()
+def _notebooks(name: str, content: bytes) -> list[_Candidate]:
+    """Return the notebooks of a file. Raises BadSubmission if it is neither a notebook nor a zip file with one."""
+    if _ENDINGS.search(name):
+        if not name.lower().endswith(".ipynb") and not _is_notebook(content):
+            raise BadSubmission("it is no notebook; nothing of it was collected")
+        return [_Candidate(name, name, content)]
+    if not name.lower().endswith(".zip"):
+        raise BadSubmission("it is neither a notebook nor a zip file; nothing of it was collected")
+    inside = []
+    for inner, text in members(io.BytesIO(content), _MOST_BYTES):
+        path = inner.replace("\\", "/")  # as PowerShell writes it
+        if _ENDINGS.search(path) and not _is_hidden(path):
+            inside.append(_Candidate(path, f"{path} in {name}", text))
+    if not inside:
+        raise BadSubmission("the zip file holds no notebook")
+    return inside
 
 
-def _letters(text: str) -> str:
-    """Return the letters of a name. Canvas leaves out spaces and signs, and no platform keeps the composition of
-    accents."""
-    return "".join(c for c in unicodedata.normalize("NFKC", text).casefold() if c.isalnum())
+def _is_notebook(content: bytes) -> bool:
+    try:
+        return "cells" in json.loads(content)
+    except (ValueError, TypeError):
+        return False
 
 
-def _notebook(name: str, content: bytes, lab: Lab) -> bytes:
-    if name.endswith(".ipynb"):
-        return content
-    inside = list(members(io.BytesIO(content), _MOST_BYTES))
-    notebooks = [text for inner, text in inside if inner.rpartition("/")[2] == f"{lab.slug}.ipynb"]
-    if len(notebooks) != 1:
-        raise BadSubmission(f"the zip file holds {len(notebooks)} files {lab.slug}.ipynb, expected one")
-    return notebooks[0]
+def _chosen(notebooks: list[_Candidate], lab: Lab) -> bytes:
+    """Return the notebook that counts. Raises BadSubmission if none or several different ones could."""
+    ranked: Mapping[int, list[_Candidate]] = defaultdict(list)
+    for notebook in notebooks:
+        ranked[_rank(notebook.name, lab)].append(notebook)
+    best = ranked[min(ranked)]
+    if len({notebook.content for notebook in best}) > 1:
+        names = ", ".join(sorted(notebook.source for notebook in best))
+        raise BadSubmission(f"several different notebooks could be meant, and none was stored: {names}")
+    if min(ranked) == _OTHER_LAB:
+        raise BadSubmission(f"no notebook of {lab.slug}: {best[0].source} is another lab's, or has the dives")
+    return best[0].content
+
+
+_OTHER_LAB = 4
+
+
+def _rank(name: str, lab: Lab) -> int:
+    """Return 0 for the lab's name (behind what a platform puts in front), 1 for the copy in `labs/` from which a
+    student started, 2 for a numbered copy, as browsers and Canvas make it, 3 for any other name, and 4 for another lab
+    or the dives."""
+    folder, _, last = name.rpartition("/")
+    stem = _ENDINGS.sub("", last)
+    front = r"(?:.*_)?"
+    if re.fullmatch(front + re.escape(lab.slug), stem):
+        return 1 if f"/{folder}".endswith(f"/labs/{lab.slug}") else 0
+    if re.fullmatch(front + re.escape(lab.slug) + r"(?: ?\(\d+\)|-\d+)", stem):
+        return 2
+    is_other = re.search(rf"(?:^|_)(?!{lab.slug[:2]}_)\d\d_[a-z]+(?:_[a-z]+)+(?:$|[ (-])", stem)
+    return _OTHER_LAB if stem.endswith("_dives") or is_other else 3
 
 
 def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None) -> int:

@@ -1,41 +1,30 @@
-"""Read a roster from an instructor's CSV file: a file of their own, or an export of Canvas, Gradescope or Moodle."""
+"""Read a roster: an instructor's own CSV file, or the export of a platform (Canvas, Gradescope, Moodle and others)."""
 
-import csv
-import io
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.register.tables import Table, read_table
 from threeloops_grader.submissions.folder import is_student, spelling, student_name
 
-__all__ = ["Student", "read_roster", "save_roster", "saved_roster"]
+__all__ = ["Roster", "Student", "read_roster", "save_roster", "saved_roster"]
 
-_MAX_BYTES = 16 << 20
 _MAX_TEXT = 200
-_COLUMNS = {
-    "id": ("student_id", "student id", "id", "username", "login", "login id", "sis login id", "sid"),
-    "first_name": ("first_name", "first name", "given name"),
-    "last_name": ("last_name", "last name", "surname", "family name"),
-    "name": ("name", "full name", "student"),
-    "email": ("email", "email address", "e-mail", "mail"),
-    "canvas_id": ("canvas_id",),
-    "sis_id": ("sis_id", "sis user id", "id number"),
-    "section": ("section",),
-}
-"""Headings by which each field is known, the preferred one first; capitals do not matter."""
-
 _PATTERN = frozenset("*?[],+")
 """nbgrader separates with , and +, and takes the others in a student's id for a pattern of file names."""
+_PARTICIPANT = re.compile(r"\D+(\d+)")
+"""The identifier of a grading worksheet, such as "Participant 1234"."""
 
 
 @dataclass(frozen=True)
 class Student:
-    """A row of the roster. `id` is the account's name at the exchange, and the folder's name in `submitted/`."""
+    """A row of the roster. `id` is the account's name at the exchange, and the folder's name in `submitted/`.
+    `moodle_id` is the number of Moodle's grading worksheet, which a download has in its names."""
 
     id: str
     first_name: str = ""
@@ -44,90 +33,119 @@ class Student:
     canvas_id: str = ""
     sis_id: str = ""
     section: str = ""
+    moodle_id: str = ""
 
     @property
     def name(self) -> str:
         return " ".join(part for part in (self.first_name, self.last_name) if part)
 
 
-def read_roster(path: Path) -> list[Student]:
-    """Return the students of a CSV file, separated by commas, semicolons or tabs, with or without a byte-order mark.
+class Roster(list[Student]):
+    """The students of a file, the people in it who could not be entered, and what else was decided, a line each."""
 
-    Two equal rows are one student.
+    def __init__(self, students: list[Student], left_out: list[str], notes: list[str]) -> None:
+        super().__init__(students)
+        self.left_out = left_out
+        self.notes = notes
+
+
+def read_roster(path: Path) -> Roster:
+    """Return the students of a CSV file (`read_table`).
+
+    Rows of one student in several sections are one student. Rows that are no student's are left out and noted: points
+    possible, totals, staff, Canvas's test student. Without an account's name, the number of the student administration
+    stands for it, and without that the email address.
 
     Raises:
-        LabError: a column is missing, or rows cannot be students'; the message lists all of those with their lines.
+        LabError: there is no usable column, no student, or one id for two people; nothing was changed.
     """
-    table = _table(path)
-    heading = [_key(cell) for cell in table[0][1]] if table else []
-    column = {field: at for field, names in _COLUMNS.items() if (at := _first(names, heading)) is not None}
-    is_canvas = "sis login id" in heading
-    if is_canvas:  # its column ID holds Canvas's own number, which an import needs
-        column["id"] = heading.index("sis login id")
-        if "id" in heading:
-            column["canvas_id"] = heading.index("id")
-    if "id" not in column:
-        raise LabError(
-            f"{path} has no column with the students' ids (found {', '.join(heading) or 'no heading'}); expected one "
-            f"of {', '.join(_COLUMNS['id'])}: the account's name, as nbgrader's exchange knows it"
-        )
+    table = read_table(path)
+    column = _columns(table)
     students: dict[str, Student] = {}
-    faults = []
-    for line, row in table[1:]:
-        if not any(cell.strip() for cell in row) or (is_canvas and row[0].strip() == "Points Possible"):
-            continue
+    left_out: list[str] = []
+    notes: list[str] = []
+    twice: list[str] = []
+    for line, row in table.rows:
         given = {field: row[at].strip() if at < len(row) else "" for field, at in column.items()}
-        student = _student(given)
-        if why := _fault(student, len(row), len(heading)):
-            faults.append(f"line {line}: {why}")
-        elif students.setdefault(spelling(student.id).casefold(), student) != student:
-            faults.append(f"line {line}: the id {student.id!r} stands in an earlier row with other values; keep one")
-    if not students and not faults:
-        faults.append("it names no student")
+        if why := _no_student(row, given):
+            notes += [f"line {line}: {why}"] if any(given.values()) else []
+            continue
+        student, note = _student(given)
+        notes += [f"line {line}: {note}"] if note else []
+        if why := _fault(student, row, len(table.heading)):
+            left_out.append(f"line {line}: {why}")
+            continue
+        key = spelling(student.id).casefold()
+        before = students.setdefault(key, student)
+        if replace(before, section="") != replace(student, section=""):
+            twice.append(f"line {line}: the id {student.id!r} stands in an earlier row with other values; keep one")
+        elif student.section not in (before.section, *before.section.split(" and ")):
+            students[key] = replace(before, section=f"{before.section} and {student.section}")
+    faults = twice or ([] if students else left_out or ["it names no student"])
     if faults:
         shown = faults[:20] + ([f"and {len(faults) - 20} more"] if len(faults) > 20 else [])
         raise LabError(f"{path} cannot be the roster; nothing was changed:\n  " + "\n  ".join(shown))
-    return list(students.values())
+    return Roster(list(students.values()), left_out, notes)
 
 
-def _table(path: Path) -> list[tuple[int, list[str]]]:
-    """Return the rows, each with the line on which it ends."""
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise LabError(f"{path} has {path.stat().st_size:,} bytes, a roster at most {_MAX_BYTES:,}")
-        text = path.read_bytes().decode("utf-8-sig")
-        head = text.partition("\n")[0]
-        separator = max(",;\t", key=head.count)
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-        return [(reader.line_num, row) for row in reader]
-    except UnicodeDecodeError as error:
-        raise LabError(
-            f"{path} is not in UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}); save it as CSV UTF-8"
-        ) from None
-    except csv.Error as error:
-        raise LabError(f"{path}, line {reader.line_num}: {error}; is a quote missing?") from None
+def _columns(table: Table) -> dict[str, int]:
+    """Return the columns, where the headings of a platform do not mean what they say."""
+    column = dict(table.column)
+    position = table.heading.index
+    if table.has("id", "sis user id") or table.has("sis login id"):  # Canvas
+        column.pop("id", None)
+        if table.has("sis login id"):
+            column["id"] = position("sis login id")
+        if table.has("id"):
+            column["canvas_id"] = position("id")
+    if table.has("identifier", "status"):  # Moodle's grading worksheet
+        column["moodle_id"] = position("identifier")
+        if column.get("id") == column["moodle_id"]:
+            del column["id"]
+    return column
 
 
-def _key(heading: str) -> str:
-    return " ".join(heading.strip().casefold().split())
+def _no_student(row: list[str], given: dict[str, str]) -> str:
+    """Return why a row is no student's, or "" if it is one's."""
+    first = next((cell.strip() for cell in row if cell.strip()), "")
+    values = [value for field, value in given.items() if value and field not in ("role", "section")]
+    if not values or first in ("Points Possible", "Manual Posting"):
+        return "it has no student"
+    if first.casefold().startswith("total") and len(values) == 1:
+        return "a total is left out"
+    if given.get("role", "Student").casefold() not in ("student", "learner", ""):
+        return f"{given.get('name') or given.get('email') or first} has the role {given['role']!r} and is left out"
+    if given.get("name") == "Student, Test" and "canvas_id" in given:
+        return "Canvas's test student is left out"
+    return ""
 
 
-def _first(names: Sequence[str], heading: list[str]) -> int | None:
-    return next((heading.index(name) for name in names if name in heading), None)
-
-
-def _student(given: dict[str, str]) -> Student:
+def _student(given: dict[str, str]) -> tuple[Student, str]:
+    """Return a student, and a sentence if something else stands for the id."""
+    given = {field: value for field, value in given.items() if field != "role"}
     name = given.pop("name", "")
     if name and not (given.get("first_name") or given.get("last_name")):
         last, comma, first = name.partition(",")  # "Last, First", as Canvas writes it
         given["first_name"], given["last_name"] = (first.strip(), last.strip()) if comma else ("", name)
+    if number := _PARTICIPANT.fullmatch(given.get("moodle_id", "")):
+        given["moodle_id"] = number[1]
+    for field in ("id", "sis_id"):
+        given[field] = given.get(field, "").removeprefix("#")  # as Brightspace writes them
+    note = ""
+    if not given["id"]:
+        email = given.get("email", "")
+        given["id"] = given["sis_id"] or (email if "@" in email else "")
+        note = f"{given['id']} stands for the account's name, which is empty" if given["id"] else ""
+    if re.fullmatch(r"\d+\.0", given["id"]):
+        given["id"] = given["id"].removesuffix(".0")
+        note = f"the id {given['id']}.0 was read as {given['id']}: a spreadsheet had made a number of it"
     given["id"] = student_name(given["id"])
-    return Student(**given)
+    return Student(**given), note
 
 
-def _fault(student: Student, cells: int, columns: int) -> str:
-    if cells > columns:
-        return f"{cells} cells, but the heading has {columns}; quote what holds the separator"
+def _fault(student: Student, row: list[str], columns: int) -> str:
+    if any(cell.strip() for cell in row[columns:]):
+        return f"{len(row)} cells, but the heading has {columns}; quote what holds the separator"
     if not is_student(student.id) or _PATTERN & set(student.id):
         return (
             f"the id {student.id[:60]!r} cannot be a student's: expected the account's name, without slashes, control "

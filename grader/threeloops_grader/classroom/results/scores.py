@@ -11,6 +11,7 @@ from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.classroom.register.roster import Student
+from threeloops_grader.classroom.results.handins import not_graded, strangers_in
 from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["Row", "class_scores"]
@@ -18,7 +19,8 @@ __all__ = ["Row", "class_scores"]
 
 @dataclass
 class Row:
-    """One student's lab. `status` is "missing" (nothing handed in: 0 points), "ungraded" (no score yet) or "graded".
+    """One student's lab. `status` is "missing" (nothing handed in: 0 points), "graded", or "ungraded": no score,
+    for the `reason` given.
 
     `parts` has the points per test cell, and `messages` the messages of the tests that did not earn full points.
     """
@@ -32,6 +34,7 @@ class Row:
     messages: dict[str, str] = field(default_factory=dict)
     penalty: float = 0.0
     score: float | None = None
+    reason: str = ""
 
 
 def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tuple[list[Row], list[str]]:
@@ -47,16 +50,21 @@ def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tupl
         ) from None
     handed_in = {spelling(s.student_id): s for s in book.assignment_submissions(lab.slug)}
     rows = [_row(lab, s, handed_in.pop(spelling(s.id), None), assignment.max_score) for s in students]
-    return rows, sorted(submission.student_id for submission in handed_in.values())
+    known = {row.student.id for row in rows}
+    strangers = {submission.student_id for submission in handed_in.values()} | set(strangers_in(lab, known))
+    return rows, sorted(strangers)
 
 
 def _row(lab: Lab, student: Student, submission: SubmittedAssignment | None, most: float) -> Row:
+    name = student.id if submission is None else submission.student_id
+    reason = not_graded(lab, name)
     if submission is None:
-        return Row(student, "missing", most, score=0.0)
-    row = Row(student, "graded", most, submission.timestamp, submission.total_seconds_late)
+        return Row(student, "ungraded" if reason else "missing", most, score=None if reason else 0.0, reason=reason)
+    row = Row(student, "graded", most, submission.timestamp, submission.total_seconds_late, reason=reason)
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-    if all(grade.auto_score is None and grade.manual_score is None for grade in grades):
+    if reason or all(grade.auto_score is None and grade.manual_score is None for grade in grades):
         row.status = "ungraded"
+        row.reason = reason or "not graded yet"
         return row
     row.parts = {grade.name: float(grade.score or 0.0) for grade in grades}
     row.penalty = float(submission.late_submission_penalty or 0.0)

@@ -1,5 +1,6 @@
 """The kernels of a transformer layer and of the head, and the collectives between ranks, as costs of a step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -118,10 +119,13 @@ class Kernels:
         products = self._multiplied(with_tokens, frozen=bool(model.adapter_rank), fp8=self._fp8)
         if not model.adapter_rank:
             return products
-        of_rank = [(inputs, model.adapter_rank, outputs) for outputs, inputs in shapes]
-        down = [(self.plan.tokens, rank, inputs) for inputs, rank, _ in of_rank]
-        up = [(self.plan.tokens, outputs, rank) for _, rank, outputs in of_rank]
-        return products + self._multiplied(down + up) + self._unpacked
+        adapters: list[_Shape] = []
+        for outputs, inputs in shapes:
+            adapters += [
+                (self.plan.tokens, model.adapter_rank, inputs),
+                (self.plan.tokens, outputs, model.adapter_rank),
+            ]
+        return products + self._multiplied(adapters) + self._unpacked
 
     @property
     def _unpacked(self) -> Passes:
@@ -245,7 +249,7 @@ class Kernels:
     def _fp8(self) -> bool:
         return self.machine.product_flops is not None
 
-    def _multiplied(self, shapes: list[_Shape], *, frozen: bool = False, fp8: bool = False) -> Passes:
+    def _multiplied(self, shapes: Sequence[_Shape], *, frozen: bool = False, fp8: bool = False) -> Passes:
         """Return both passes of products (tokens, outputs, inputs). In fp8, every pass converts the weights once."""
         to_inputs = [(tokens, inputs, outputs) for tokens, outputs, inputs in shapes]
         to_weights = [] if frozen else [(outputs, inputs, tokens) for tokens, outputs, inputs in shapes]
@@ -255,7 +259,7 @@ class Kernels:
         converted = self._streamed(_CONVERTED_BYTES * sum(outputs * inputs for _, outputs, inputs in shapes))
         return passes + Passes(converted, converted)
 
-    def _seconds(self, shapes: list[_Shape], fp8: bool = False) -> float:
+    def _seconds(self, shapes: Sequence[_Shape], fp8: bool = False) -> float:
         return _products_seconds(self.device, self.sheet.bandwidth, tuple(shapes), fp8) / self._clock
 
     def _streamed(self, size: float) -> float:

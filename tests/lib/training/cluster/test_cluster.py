@@ -353,6 +353,37 @@ def fills_twice():
     dist.irecv(x[:3], 1 - dist.get_rank()), dist.irecv(x[2:], 1 - dist.get_rank())
 
 
+def adds_before_its_message_has_left():
+    total, got = torch.ones(3), torch.empty(3)
+    sent = dist.isend(total, 1 - dist.get_rank())
+    dist.recv(got, 1 - dist.get_rank())
+    total += got
+    sent.wait()
+
+
+def sends_to_the_rank_before_the_first():
+    dist.send(torch.ones(3), dist.get_rank() - 1)
+
+
+def receives_from_the_rank_after_the_last():
+    dist.recv(torch.ones(3), dist.get_rank() + 1)
+
+
+def changes_other_parts_of_what_it_sends(other):
+    """The halves of one tensor: one is sent, the other changes meanwhile."""
+    both = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    sent = dist.isend(both[:2], other)
+    dist.recv(both[2:], other)
+    both[2:] *= 10
+    sent.wait()
+    return both.tolist()
+
+
+def test_a_part_of_a_tensor_may_change_while_another_is_sent():
+    results = Cluster(2).run(lambda: changes_other_parts_of_what_it_sends(1 - dist.get_rank())).results
+    assert results == ([1.0, 2.0, 10.0, 20.0],) * 2
+
+
 def opens_torchs_pipeline():
     """What torch 2.11's schedules do before their first step."""
     stage = PipelineStage(torch.nn.Linear(1, 1), dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
@@ -442,6 +473,13 @@ def leaves_a_thread():
             RankFailed,
             "the tensor of this irecv from rank 1 shares memory with that of the irecv from rank 1",
         ),
+        (
+            adds_before_its_message_has_left,
+            RankFailed,
+            r"the tensor of this isend to rank \d changed before its wait\(\)",
+        ),
+        (sends_to_the_rank_before_the_first, RankFailed, "send: rank -1 in a group of 2 ranks: expected 0 to 1"),
+        (receives_from_the_rank_after_the_last, RankFailed, "recv: rank 2 in a group of 2 ranks: expected 0 to 1"),
         (sends_what_is_not_there, RankFailed, "this isend to rank 1 shares memory with that of the irecv from rank 1"),
         (
             own_groups_only,

@@ -214,7 +214,7 @@ def draw_rows(rows: int) -> "Figure":
         axes.plot(_ROWS[: at + 1], levels[: at + 1], color=colour, lw=3.5 if name == longer else 2)
         axes.plot([rows], [levels[at]], "o", color=colour, ms=9 if name == longer else 6)
         axes.text(_ROWS[-1] * 1.25, levels[-1], name, color=colour, weight="bold", va="center")
-        note = {"ha": "center", "va": "bottom" if name == longer else "top"}
+        note = {"ha": "left" if at == 0 else "center", "va": "bottom" if name == longer else "top"}
         axes.annotate(
             f"{levels[at]:.3g} µs",
             (rows, levels[at]),
@@ -228,7 +228,7 @@ def draw_rows(rows: int) -> "Figure":
     axes.minorticks_off()
     axes.set(xlabel="rows of x", ylabel="µs at an H100's rates")
     plural = "s" * (rows > 1)
-    axes.set_title(f"{rows:,} row{plural}: {work[at].intensity:.3g} FLOP per byte, limited by {longer}")
+    axes.set_title(f"{rows:,} row{plural}: {work[at].intensity:,.0f} FLOP per byte, limited by {longer}")
     return fig
 
 
@@ -285,31 +285,39 @@ def draw_measured(roof: Roofline, points: dict[str, tuple[Work, float]]) -> "Fig
     intensities = [work.intensity for work, _ in points.values()]
     ends = (min(intensities) / 8, max(intensities) * 4)
     _draw_roof(axes, roof, ends, 1e9, color=palette.ink)
+    labels = []
     for name, (work, seconds) in points.items():
         reached = work.flops / seconds / 1e9
         share = 100 * roof.time_floor(work) / seconds
         colour = _COLOURS[roof.bound(work)]
         axes.plot([work.intensity] * 2, [reached, roof.attainable(work) / 1e9], ":", color=colour, lw=1.2)
         axes.plot(work.intensity, reached, "o", color=colour, ms=9)
-        crowded = any(work.intensity < other < 2 * work.intensity for other in intensities)
-        away, beside = ((-9, 0), "right") if crowded else ((9, 0), "left")
-        level = "center"
-        if share > 60:
-            away, beside, level = ((0, 9), "center", "bottom") if share > 100 else ((0, -9), "center", "top")
-        axes.annotate(
-            f"{name}: {share:.0f}%",
-            (work.intensity, reached),
-            away,
-            textcoords="offset points",
-            size=10,
-            ha=beside,
-            va=level,
-        )
+        labels.append((f"{name}: {share:.0f}%", (work.intensity, reached)))
     axes.text(roof.ridge_point, roof.peak_flops / 1e9 * 1.15, f"ridge {roof.ridge_point:.3g} FLOP per byte")
     lowest = min(work.flops / seconds / 1e9 for work, seconds in points.values())
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=(lowest / 2, roof.peak_flops / 1e9 * 2.5))
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=(lowest / 4, roof.peak_flops / 1e9 * 2.5))
     axes.set(xlabel="FLOP per byte", ylabel="GFLOP/s", title="Measured here: how much of the time the roof explains")
+    _label_points(axes, labels)
     return fig
+
+
+def _label_points(axes: "Axes", labels: Sequence[tuple[str, tuple[float, float]]]) -> None:
+    """Write each label beside its point, where the roof is above it, and lower if it would cover a point or a label."""
+    to_points = 72 / axes.figure.dpi
+    spots = {text: axes.transData.transform(at) * to_points for text, at in labels}
+    right = axes.transAxes.transform((1.0, 0.0))[0] * to_points
+    taken = [(x - 6, x + 6, y) for x, y in spots.values()]
+    for text, at in sorted(labels, key=lambda label: -label[1][1]):
+        (x, y), width, drop = spots[text], 6 * len(text), 3
+        away = 10 if x + 10 + width < right else -10 - width
+        while any(
+            x + away < end and start < x + away + width and abs(y - drop - level) < 13 for start, end, level in taken
+        ):
+            drop += 3
+        taken.append((x + away, x + away + width, y - drop))
+        edge = "left" if away > 0 else "right"
+        offset = (10 if away > 0 else -10, -drop)
+        axes.annotate(text, at, offset, textcoords="offset points", size=10, ha=edge, va="center")
 
 
 def draw_judged(passes: dict[str, Sequence[Judged]]) -> "Figure":

@@ -79,8 +79,8 @@ def run_policies(
             ready -= 1
             inside -= victims - _retried(pieces, lost, victims, rng, day)
         inside = _flow(day, service, tick, rate, inside, ready, len(starting))
-        loads: list[tuple[str, float | None]] = [("ready", inside / ready)] * ready
-        loads += [("starting", None)] * len(starting)
+        loads: list[float | None] = [inside / ready] * ready
+        loads += [None] * len(starting)
         wanted.append((now, pieces.desired(loads, target, 0.1, (fewest, 60))))
         change = pieces.settle(list(wanted[-200:]), now, len(loads), window) - len(loads)
         starting.extend([now + ready_after] * change)

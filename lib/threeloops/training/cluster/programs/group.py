@@ -24,7 +24,7 @@ from threeloops.training.cluster.programs.arguments import (
     split_sizes,
 )
 from threeloops.training.cluster.programs.handles import Rank, Work
-from threeloops.training.cluster.programs.tensors import REDUCTIONS, as_bytes, fill, joined
+from threeloops.training.cluster.programs.tensors import REDUCTIONS, as_bytes, checksum, fill, joined
 
 __all__ = ["hide_from_compiler", "register"]
 
@@ -97,17 +97,34 @@ class _Group(dist.ProcessGroup):
         put = put or (lambda data: fill(out, data))
         return Work(self._me, handle, out if result is None else result, put, True)
 
+    def _peer(self, call: str, number: int) -> int:
+        """The rank with this number in the group."""
+        if not 0 <= number < len(self._ranks):
+            raise ValueError(
+                f"{call}: rank {number} in a group of {len(self._ranks)} ranks: expected 0 to {len(self._ranks) - 1}"
+            )
+        return self._ranks[number]
+
     def send(self, tensors: _Tensors, to: int, tag: int = 0) -> Work:
         tensor = check_dense("send", "its tensor", tensors[0])
-        to = self._ranks[to]
+        to = self._peer("send", to)
         handle = self._me.message(
             lambda: self._me.main.send(as_bytes(tensor), to, self._channel, tag), tensor, f"isend to rank {to}"
         )
-        return Work(self._me, handle, tensors, lambda data: None, False)
+        sent = checksum(tensor)
+
+        def require_unchanged(_: memoryview) -> None:
+            if checksum(tensor) != sent:
+                raise RuntimeError(
+                    f"the tensor of this isend to rank {to} changed before its wait(): on a real network rank {to} "
+                    "might get the new values, so call wait() first"
+                )
+
+        return Work(self._me, handle, tensors, require_unchanged, False)
 
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Work:
         tensor = check_dense("recv", "its tensor", tensors[0])
-        source = self._ranks[source]
+        source = self._peer("recv", source)
         handle = self._me.message(
             lambda: self._me.main.receive(tensor.nbytes, source, self._channel, tag),
             tensor,

@@ -3,6 +3,7 @@ reductions. Values that contain tensors are encoded here too, for questions to t
 """
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,13 @@ import msgspec
 import numpy as np
 import torch
 
-__all__ = ["DTYPES", "REDUCTIONS", "as_bytes", "fill", "joined", "packed", "unpacked"]
+__all__ = ["DTYPES", "REDUCTIONS", "as_bytes", "checksum", "fill", "joined", "packed", "unpacked"]
 
 _TENSOR = 1
 """The code of a tensor among the extension types of MessagePack."""
+
+_COMPARED = 2**20
+"""Bytes of a message that `checksum` reads, in a fraction of a millisecond."""
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -51,6 +55,11 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor's elements in order."""
     flat = tensor.detach().contiguous().view(-1)
     return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """A number that tells whether elements have changed. It covers the first MiB, so that large messages stay fast."""
+    return zlib.crc32(as_bytes(tensor)[:_COMPARED])
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

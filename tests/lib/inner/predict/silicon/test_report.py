@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.silicon_intervals import INTERVALS, from_other_devices, intervals_text
 from benchmarks.silicon_report import REPORTS, lines, markdown, write_report
+from benchmarks.silicon_scatter import least_error, scatter
 
 COVERED = 0.8
 PAGE = Path(__file__).parents[5] / "docs/predictions.md"
@@ -96,3 +97,15 @@ def test_intervals_carry_over_to_a_device_that_they_were_not_fitted_on():
     shares = from_other_devices()
     assert shares["product bf16"] >= COVERED and shares["attention bf16"] >= COVERED
     assert shares["decoding bf16"] >= 0.7
+
+
+def test_published_exchanges_scatter_as_the_page_says():
+    """By hand: between 3 and 2, a time that never falls is at best 3 or 2, and 2 is off by a third of 3."""
+    assert least_error([1.0, 2.0, 3.0]) == pytest.approx([0, 0, 0], abs=1e-9)
+    assert sum(least_error([1.0, 3.0, 2.0])) == pytest.approx(1 / 3)
+    off = scatter()
+    later = [off["H100 SXM", "deepep_v2_generation", phase] for phase in ("dispatch", "combine")]
+    combined = [off[device, "deepep_ll", "combine"] for device in ("H100 SXM", "B200")]
+    page = " ".join(PAGE.read_text().split())
+    assert f"is {later[0]:.0%} and {later[1]:.0%} off for the second version while decoding" in page
+    assert f"{combined[0]:.0%} and {combined[1]:.0%} when it combines for low latency" in page

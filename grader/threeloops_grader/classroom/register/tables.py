@@ -1,0 +1,119 @@
+"""Find the table in a file that a platform exported: its encoding, its separator, its heading and the columns."""
+
+import csv
+import io
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from dataclasses import dataclass
+from pathlib import Path
+
+from threeloops_grader.authoring.labs import LabError
+
+__all__ = ["IDS", "Table", "read_table"]
+
+_MAX_BYTES = 16 << 20
+_TITLE_ROWS = 5
+"""The heading is among so many first rows: some exports begin with a title."""
+
+IDS = (
+    "student_id", "username", "login", "login id", "sis login id", "sid", "student id", "id", "identifier",
+    "benutzername", "anmeldename", "nom d'utilisateur", "nombre de usuario",
+)  # fmt: skip
+"""Headings of the account's name, the preferred one first."""
+
+_COLUMNS = {
+    "id": IDS,
+    "first_name": ("first_name", "first name", "firstname", "given name", "vorname", "prénom", "nombre"),
+    "last_name": (
+        "last_name", "last name", "lastname", "surname", "family name", "nachname", "nom", "nom de famille",
+        "apellido(s)", "apellidos",
+    ),
+    "name": ("name", "full name", "student", "vollständiger name", "nom complet", "nombre completo"),
+    "email": (
+        "email", "email address", "e-mail", "mail", "e-mail-adresse", "adresse de courriel", "dirección de correo",
+        "dirección email",
+    ),
+    "canvas_id": ("canvas_id",),
+    "sis_id": (
+        "sis_id", "sis user id", "id number", "orgdefinedid", "student id", "id-nummer", "numéro d'identification",
+        "número de id",
+    ),
+    "section": ("section", "sections"),
+    "role": ("role",),
+}  # fmt: skip
+"""Headings by which each field is known, in the languages of Moodle's most frequent exports; capitals do not matter."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """`column` has the position of each field, and `rows` each row with the line on which it ends."""
+
+    heading: tuple[str, ...]
+    column: dict[str, int]
+    rows: list[tuple[int, list[str]]]
+
+    def has(self, *headings: str) -> bool:
+        return all(heading in self.heading for heading in headings)
+
+
+def read_table(path: Path) -> Table:
+    """Read a CSV file in UTF-8 or UTF-16, separated by commas, semicolons or tabs.
+
+    Raises LabError: it is no such file, or no heading names a person's id, name or email address.
+    """
+    text = _text(path)
+    separators = [",", ";", "\t"]
+    if text[:4].casefold() == "sep=":  # as Excel writes it
+        line, _, text = text.partition("\n")
+        separators = [line.rstrip()[4:5] or ","]
+    tables = []
+    errors = []
+    for separator in separators:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+        try:
+            rows = [(reader.line_num, row) for row in reader]
+        except csv.Error as error:
+            errors.append(f"{path}, line {reader.line_num}: {error}; is a quote missing?")
+        else:
+            tables.append(max((_from(rows, at) for at in range(min(_TITLE_ROWS, len(rows)))), key=_known, default=None))
+    readable = [table for table in tables if table is not None]
+    best = max(readable, key=_known, default=None)
+    if best is None or not {"id", "sis_id", "email"} & set(best.column):
+        if errors:
+            raise LabError(errors[0])
+        heading = best.heading if best else ()
+        raise LabError(
+            f"{path} has no column with the students' ids (found {', '.join(heading)[:300] or 'no heading'}); expected "
+            f"one of {', '.join(IDS)} (the account's name, as nbgrader's exchange knows it), or email addresses"
+        )
+    return best
+
+
+def _text(path: Path) -> str:
+    content = path.read_bytes() if path.stat().st_size <= _MAX_BYTES else b""
+    if path.stat().st_size > _MAX_BYTES:
+        raise LabError(f"{path} has {path.stat().st_size:,} bytes, a roster at most {_MAX_BYTES:,}")
+    if content.startswith(b"PK\x03\x04"):
+        raise LabError(f"{path} is a workbook of Excel, and not CSV; save it as CSV UTF-8")
+    if content.lstrip()[:1] == b"<":
+        raise LabError(f"{path} is a web page, and not CSV: was the download a page to log in? Download it again")
+    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        at = error.start
+        raise LabError(f"{path} is not in UTF-8 (byte {at} is 0x{content[at]:02x}); save it as CSV UTF-8") from None
+
+
+def _from(rows: list[tuple[int, list[str]]], at: int) -> Table:
+    """Return the table whose heading is row `at`."""
+    heading = tuple(" ".join(cell.strip().casefold().split()) for cell in rows[at][1])
+    column = {}
+    for field, names in _COLUMNS.items():
+        known = [heading.index(name) for name in names if name in heading]
+        if known:
+            column[field] = known[0]
+    return Table(heading, column, rows[at + 1 :])
+
+
+def _known(table: Table) -> tuple[int, int]:
+    return len(set(table.column.values())), len(table.heading)

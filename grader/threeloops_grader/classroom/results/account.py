@@ -1,0 +1,46 @@
+"""The account that an instructor asks for after every step: roster = graded + ungraded + missing, with names."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from threeloops.files import replace_text
+
+from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.classroom.results.scores import Row
+
+__all__ = ["account", "write_refusals"]
+
+
+def account(lab: Lab, rows: Sequence[Row], strangers: Sequence[str]) -> str:
+    """Return one line that adds up to the roster, and a line for everybody whose work has no points."""
+    of = {status: [row for row in rows if row.status == status] for status in ("graded", "ungraded", "missing")}
+    lines = [f"{lab.slug}: {len(rows)} on the roster = " + " + ".join(f"{len(of[name])} {name}" for name in of)]
+    lines += [f"ungraded: {row.student.id}: {row.reason}" for row in of["ungraded"]]
+    if of["missing"]:
+        lines.append(f"missing: {', '.join(row.student.id for row in of['missing'])}")
+    if strangers:
+        lines.append(f"handed in, and not on the roster: {', '.join(strangers)}")
+    return "\n".join(lines).encode("ascii", "backslashreplace").decode()
+
+
+def write_refusals(lab: Lab, rows: Sequence[Row]) -> list[Path]:
+    """Write a feedback page for everybody whose submission was refused, which says why."""
+    pages = []
+    for row in rows:
+        if row.reason.startswith("refused: "):
+            page = Path(lab.root, "feedback", row.student.id, lab.slug, f"{lab.slug}.html")
+            page.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(page, _PAGE.format(lab=html.escape(lab.slug), why=html.escape(row.reason)))
+            pages.append(page)
+    return pages
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{lab}</title></head>
+<body style="font-family: sans-serif; max-width: 40em; margin: 2em auto; color-scheme: light dark">
+<h1>{lab} was not graded</h1>
+<p>Your submission was {why}.</p>
+<p>It has no points yet. Mend it, run <code>threeloops submit</code>, and hand it in again.</p>
+</body></html>
+"""
