@@ -207,7 +207,7 @@ def test_a_release_that_fails_leaves_the_one_before(course):
 
 
 def test_a_refused_submission_is_named_has_no_score_and_keeps_no_older_one(course):
-    """`missing` hands in a cut-off file, and `early` a newer one that is no notebook: neither earns 0 or the old 100."""
+    """`missing` hands in a cut-off file, and `early` a newer one that is no notebook: neither has a score."""
     lab, _, _ = course
     whole = (lab.root / "submitted/early" / lab.slug / f"{lab.slug}.ipynb").read_bytes()
     for student, content in (("missing", whole[:-99]), ("early", b"PK")):

@@ -60,17 +60,17 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
         raise LabError(f"{path}: {error}") from None
     if not files:
         raise LabError(f"{path} is neither a zip file nor a folder with submissions; nothing was collected")
-    known: dict[str, list[str]] = {}
+    people: dict[str, list[str]] = {}
     for name, content in files:
         if name.rpartition("/")[2] == METADATA:
-            known |= submitters(content.decode("utf-8", "replace"))
+            people |= submitters(content.decode("utf-8", "replace"))
     candidates: dict[str, list[_Candidate]] = defaultdict(list)
     others: list[tuple[str | None, str]] = []
     for name, content in files:
         if _is_hidden(name) or _COMPANIONS.search(name):
             continue
         try:
-            student = owner(name, students, known)
+            student = owner(name, students, people)
         except BadSubmission as error:
             others.append((None, f"{name}: {error}"))
             continue

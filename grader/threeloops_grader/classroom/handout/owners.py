@@ -20,19 +20,19 @@ _GRADESCOPE = re.compile(r"(?:^|/)(?P<folder>submission_\d+)/")
 _SUBMITTER = re.compile(r"^ *(?:- )?:(?P<key>sid|email): *['\"]?(?P<value>[^'\"\n]+)", re.MULTILINE)
 
 
-def owner(name: str, students: Sequence[Student], known: Mapping[str, Sequence[str]]) -> str:
+def owner(name: str, students: Sequence[Student], people: Mapping[str, Sequence[str]]) -> str:
     """Return the id of the student whose file this is.
 
-    `known` has ids and email addresses by folder (`submitters`). Raises BadSubmission unless exactly one student fits.
+    `people` has ids and email addresses by folder (`submitters`). Raises BadSubmission unless exactly one student fits.
     """
-    fits = _fitting(name, students, known)
+    fits = _fitting(name, students, people)
     if len(fits) != 1:
         who = f"{', '.join(s.id for s in fits)} all fit" if fits else "nobody of the roster fits"
         raise BadSubmission(f"whose it is cannot be told ({who}); put it into a folder named by the student's id")
     return fits[0].id
 
 
-def _fitting(name: str, students: Sequence[Student], known: Mapping[str, Sequence[str]]) -> list[Student]:
+def _fitting(name: str, students: Sequence[Student], people: Mapping[str, Sequence[str]]) -> list[Student]:
     if moodle := _MOODLE.search(name):
         fits = [s for s in students if s.moodle_id and s.moodle_id == moodle["id"]]
         return fits or _named(moodle["name"], students)
@@ -41,7 +41,7 @@ def _fitting(name: str, students: Sequence[Student], known: Mapping[str, Sequenc
         fits = fits or [s for s in students if _letters(s.last_name + s.first_name) == _letters(canvas["name"])]
         return fits or [s for s in students if _folded(s.id) == _folded(canvas["name"])]
     if gradescope := _GRADESCOPE.search(name):
-        return _called(known.get(gradescope["folder"], ()), students)
+        return _called(people.get(gradescope["folder"], ()), students)
     if brightspace := _BRIGHTSPACE.search(name):
         return _named(brightspace["name"], students)
     if blackboard := _BLACKBOARD.search(name):

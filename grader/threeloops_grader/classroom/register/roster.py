@@ -9,7 +9,7 @@ from pathlib import Path
 from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import LabError
-from threeloops_grader.classroom.register.tables import Table, read_table
+from threeloops_grader.classroom.register.tables import Export, read_table
 from threeloops_grader.submissions.folder import is_student, spelling, student_name
 
 __all__ = ["Roster", "Student", "read_roster", "save_roster", "saved_roster"]
@@ -88,7 +88,7 @@ def read_roster(path: Path) -> Roster:
     return Roster(list(students.values()), left_out, notes)
 
 
-def _columns(table: Table) -> dict[str, int]:
+def _columns(table: Export) -> dict[str, int]:
     """Return the columns, where the headings of a platform do not mean what they say."""
     column = dict(table.column)
     position = table.heading.index

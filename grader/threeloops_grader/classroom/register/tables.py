@@ -8,20 +8,20 @@ from pathlib import Path
 
 from threeloops_grader.authoring.labs import LabError
 
-__all__ = ["IDS", "Table", "read_table"]
+__all__ = ["Export", "read_table"]
 
 _MAX_BYTES = 16 << 20
 _TITLE_ROWS = 5
 """The heading is among so many first rows: some exports begin with a title."""
 
-IDS = (
+_IDS = (
     "student_id", "username", "login", "login id", "sis login id", "sid", "student id", "id", "identifier",
     "benutzername", "anmeldename", "nom d'utilisateur", "nombre de usuario",
 )  # fmt: skip
 """Headings of the account's name, the preferred one first."""
 
 _COLUMNS = {
-    "id": IDS,
+    "id": _IDS,
     "first_name": ("first_name", "first name", "firstname", "given name", "vorname", "prénom", "nombre"),
     "last_name": (
         "last_name", "last name", "lastname", "surname", "family name", "nachname", "nom", "nom de famille",
@@ -44,7 +44,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Table:
+class Export:
     """`column` has the position of each field, and `rows` each row with the line on which it ends."""
 
     heading: tuple[str, ...]
@@ -55,7 +55,7 @@ class Table:
         return all(heading in self.heading for heading in headings)
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> Export:
     """Read a CSV file in UTF-8 or UTF-16, separated by commas, semicolons or tabs.
 
     Raises LabError: it is no such file, or no heading names a person's id, name or email address.
@@ -74,16 +74,18 @@ def read_table(path: Path) -> Table:
         except csv.Error as error:
             errors.append(f"{path}, line {reader.line_num}: {error}; is a quote missing?")
         else:
-            tables.append(max((_from(rows, at) for at in range(min(_TITLE_ROWS, len(rows)))), key=_known, default=None))
+            tables.append(
+                max((_from(rows, at) for at in range(min(_TITLE_ROWS, len(rows)))), key=_recognised, default=None)
+            )
     readable = [table for table in tables if table is not None]
-    best = max(readable, key=_known, default=None)
+    best = max(readable, key=_recognised, default=None)
     if best is None or not {"id", "sis_id", "email"} & set(best.column):
         if errors:
             raise LabError(errors[0])
         heading = best.heading if best else ()
         raise LabError(
             f"{path} has no column with the students' ids (found {', '.join(heading)[:300] or 'no heading'}); expected "
-            f"one of {', '.join(IDS)} (the account's name, as nbgrader's exchange knows it), or email addresses"
+            f"one of {', '.join(_IDS)} (the account's name, as nbgrader's exchange knows it), or email addresses"
         )
     return best
 
@@ -104,16 +106,16 @@ def _text(path: Path) -> str:
         raise LabError(f"{path} is not in UTF-8 (byte {at} is 0x{content[at]:02x}); save it as CSV UTF-8") from None
 
 
-def _from(rows: list[tuple[int, list[str]]], at: int) -> Table:
+def _from(rows: list[tuple[int, list[str]]], at: int) -> Export:
     """Return the table whose heading is row `at`."""
     heading = tuple(" ".join(cell.strip().casefold().split()) for cell in rows[at][1])
     column = {}
     for field, names in _COLUMNS.items():
-        known = [heading.index(name) for name in names if name in heading]
-        if known:
-            column[field] = known[0]
-    return Table(heading, column, rows[at + 1 :])
+        positions = [heading.index(name) for name in names if name in heading]
+        if positions:
+            column[field] = positions[0]
+    return Export(heading, column, rows[at + 1 :])
 
 
-def _known(table: Table) -> tuple[int, int]:
+def _recognised(table: Export) -> tuple[int, int]:
     return len(set(table.column.values())), len(table.heading)

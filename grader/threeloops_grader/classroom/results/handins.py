@@ -1,4 +1,4 @@
-"""What lies in `submitted/` and was not graded, or belongs to nobody on the roster."""
+"""Find submissions in `submitted/` that were not graded, or belong to nobody on the roster."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,8 +40,8 @@ def _time(folder: Path) -> str:
     return stamp.read_text(encoding="ascii", errors="replace").strip() if stamp.is_file() else ""
 
 
-def strangers_in(lab: Lab, known: Iterable[str]) -> list[str]:
-    """Return the folders of `submitted/` that hold this lab and belong to nobody in `known`."""
-    spelled = {spelling(name) for name in known}
+def strangers_in(lab: Lab, students: Iterable[str]) -> list[str]:
+    """Return the folders of `submitted/` that hold this lab and belong to nobody in `students`."""
+    spelled = {spelling(name) for name in students}
     names = (path.parent.name for path in Path(lab.root, "submitted").glob(f"*/{lab.slug}"))
     return sorted(student_name(name) for name in names if spelling(name) not in spelled)

@@ -50,8 +50,8 @@ def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tupl
         ) from None
     handed_in = {spelling(s.student_id): s for s in book.assignment_submissions(lab.slug)}
     rows = [_row(lab, s, handed_in.pop(spelling(s.id), None), assignment.max_score) for s in students]
-    known = {row.student.id for row in rows}
-    strangers = {submission.student_id for submission in handed_in.values()} | set(strangers_in(lab, known))
+    strangers = {submission.student_id for submission in handed_in.values()}
+    strangers |= set(strangers_in(lab, [row.student.id for row in rows]))
     return rows, sorted(strangers)
 
 
