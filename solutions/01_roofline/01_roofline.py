@@ -1112,11 +1112,12 @@ with check("costliest", "how long each operator worked itself", part="times", hi
         {(16.0, 3.0, 0.0): "a negative self time stays as it is"},
     )
     later = [Event("start", -1, 0.0, 6.0, 0.0, 0, 0), Event("work", 0, 8.0, 4.0, 0.0, 9, 0)]
+    later += [Event("relu", -1, 12.0, 3.0, 0.0, 8, 4)]
     accounts(
-        "start 6 µs calls work 4 µs, which begins at 8 µs on another thread",
+        "start 6 µs calls work 4 µs, which begins at 8 µs on another thread; relu 3 µs",
         replace(SMALL, events=later),
-        [Cost("work", 1, 4.0, 0, 9), Cost("start", 1, 2.0, 0, 0)],
-        {(6.0, 4.0): "`parent` says who called whom, whatever the times are"},
+        [Cost("work", 1, 4.0, 0, 9), Cost("relu", 1, 3.0, 4, 8), Cost("start", 1, 2.0, 0, 0)],
+        {(6.0, 4.0, 3.0): "`parent` says who called whom, whatever the times are"},
     )
     ran = (0.0, 3.0, 0.5, 2.0, 0.0, 2.0, 0.5)
     launched = [replace(event, device_us=us) for event, us in zip(SMALL.events, ran, strict=True)]

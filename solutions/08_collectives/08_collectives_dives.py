@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from threeloops.hardware import accelerator
 from threeloops.lab import animate, audit, calibration, explore, figure, myth, palette, predict, reveal, show
-from threeloops.training.cluster import Cluster, fabric, one_node, uniform
+from threeloops.training.cluster import Cluster, ClusterError, fabric, one_node, uniform
 from threeloops.training.cluster.pictures import gantt, link_matrix
 from threeloops.training.collectives import ALL_REDUCES, Link, TorchPeers, fastest
 
@@ -219,8 +219,8 @@ with reveal("all_to_all"):
 # ## A buffer that changes too early
 #
 # `isend` returns before the tensor has been read. On a GPU the copy runs on another stream. If you write into the tensor
-# before `wait()`, the receiver may get the old values, the new ones, or a mixture. The virtual cluster reads the tensor at
-# the latest possible moment, so the mistake shows every time.
+# before `wait()`, the receiver may get the old values, the new ones, or a mixture. The virtual cluster compares the tensor
+# with what was there at the call of `isend`, so the mistake shows every time.
 
 # %% tags=["demo"]
 
@@ -239,7 +239,10 @@ def reuse(wait_first):
 
 
 for wait_first in (True, False):
-    print(f"wait first: {wait_first}, received:", Cluster(2).run(reuse, wait_first).results[1])
+    try:
+        print(f"wait first: {wait_first}, received:", Cluster(2).run(reuse, wait_first).results[1])
+    except ClusterError as error:
+        print(f"wait first: {wait_first}:\n{error}")
 
 # %% [markdown]
 # ## One network port for a whole node

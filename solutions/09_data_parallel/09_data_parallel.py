@@ -390,7 +390,7 @@ with check("average_gradients", "the mean gradient", part="values", hidden="othe
                 check.equal(weights[name], p.detach(), what=f"weights of {name} on rank {rank}, {case}")
 
     averages(2, [4, 6, 3], 2, seed=1)
-    averages(4, [8, 8, 8], 3, seed=2, frozen=(0,))
+    averages(4, [8, 4, 6], 3, seed=2, frozen=(0,))
     ### BEGIN HIDDEN TESTS
     averages(3, [5, 7, 2, 3], 1, seed=3, data=2571281590)
     averages(5, [3, 4], 2, seed=4, data=2668401648)

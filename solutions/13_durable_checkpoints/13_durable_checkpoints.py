@@ -29,6 +29,7 @@
 import hashlib
 import io
 import json
+import os
 import random
 import re
 import threading
@@ -68,6 +69,15 @@ from torch.optim import AdamW
 
 def content(size, seed):
     return random.Random(seed).randbytes(size)
+
+
+def sync_folder(folder):
+    """The fsync of a folder: return when the names in it are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # Exercises 1 and 2: programs that call your function, and readers that look at what a power cut may leave.
@@ -175,7 +185,7 @@ def checkpoints(*steps):
 
 def trains_on(saver_class, rows):
     """Save once, and continue training before the write. Return the tensors that were written, and the log."""
-    whole = torch.arange(6.0 * rows).reshape(rows, 6)
+    whole = torch.arange(6.0 * rows).reshape(rows, 6) / 3
     state = {"weight": whole, "column": whole[:, 2], "step": torch.tensor(7)}
     with saving(saver_class, state, parameters=("weight",)) as run:
         run.save(1)
@@ -434,8 +444,8 @@ show.figure(
 # pending, in any order, because kernel and disk reorder writes to be fast. Three calls give some order back:
 #
 # - **fsync of a file** (`os.fsync(file.fileno())`, after `file.flush()`) returns when the file's content is on the disk.
-# - A file's *name* is part of its folder. **fsync of a folder** (`os.open(folder, os.O_RDONLY)`, then `os.fsync`) returns when
-#   the names in it are on the disk: files that were created, renamed or removed.
+# - A file's *name* is part of its folder. **fsync of a folder** (the given `sync_folder(folder)` opens it and calls `os.fsync`)
+#   returns when the names in it are on the disk: files that were created, renamed or removed.
 # - **rename** (`os.replace(old, new)`) changes what a name stands for in one step: a power cut leaves the old file or the new
 #   one under the name. It says nothing about their content.
 #
@@ -483,8 +493,6 @@ predict(
 def replace_file(path: Path, data: bytes) -> None:
     """The old content or the new one, whenever the power fails."""
     ### BEGIN SOLUTION
-    import os
-
     new = path.with_name(path.name + ".tmp")
     try:
         with open(new, "wb") as file:
@@ -495,11 +503,7 @@ def replace_file(path: Path, data: bytes) -> None:
     except OSError:
         new.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
     ### END SOLUTION
 
 
@@ -536,10 +540,10 @@ with check("replace_file", "the new content, and nothing else", part="values", h
 # %% nbgrader={"grade": true, "grade_id": "replace_file_test_states", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("replace_file", "every state that a power cut may leave", part="states", hidden="other sizes"):
 
-    def survives(old, *contents):
-        run = on_disk(replaces, replace_file, "model", contents, files={} if old is None else {"model": old})
-        case = f"{0 if old is None else len(old)} → {' → '.join(str(len(each)) for each in contents)} bytes"
-        require_safe(run, lambda folder: load_file(folder, "model"), [old, *contents], case)
+    def survives(old, *contents, name="model"):
+        run = on_disk(replaces, replace_file, name, contents, files={} if old is None else {name: old})
+        case = f"{name}, {0 if old is None else len(old)} → {' → '.join(str(len(each)) for each in contents)} bytes"
+        require_safe(run, lambda folder: load_file(folder, name), [old, *contents], case)
 
     survives(content(1200, 0), content(1300, 1))
     survives(None, content(100, 2))
@@ -547,6 +551,7 @@ with check("replace_file", "every state that a power cut may leave", part="state
     ### BEGIN HIDDEN TESTS
     survives(content(1024, 6), content(1025, 7))
     survives(content(2100, 8), content(1, 9), content(2000, 10))
+    survives(content(30, 11), content(40, 12), name="model.tmp")
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "replace_file_test_failures", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -658,15 +663,7 @@ debrief(
 def save_step(folder: Path, step: int, files: dict[str, bytes]) -> None:
     """All files of a step, and a pointer to them."""
     ### BEGIN SOLUTION
-    import os
     import shutil
-
-    def sync(path):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def write(path, data):
         with open(path, "wb") as file:
@@ -680,11 +677,11 @@ def save_step(folder: Path, step: int, files: dict[str, bytes]) -> None:
     place.mkdir()
     for name, data in files.items():
         write(place / name, data)
-    sync(place)
-    sync(folder)
+    sync_folder(place)
+    sync_folder(folder)
     write(folder / "latest.tmp", place.name.encode())
     os.replace(folder / "latest.tmp", folder / "latest")
-    sync(folder)
+    sync_folder(folder)
     ### END SOLUTION
 
 
@@ -701,7 +698,9 @@ with check("save_step", "the files and the pointer", part="values", hidden="othe
 
     keeps((1, {"model": content(700, 1)}))
     keeps((7, {"model": content(100, 2), "optimizer": content(90, 3)}), (12, {"model": content(80, 4)}))
-    keeps((3, {"model": content(10, 5)}), start={folder_of(3): None, folder_of(3) + "/old": b"left"})
+    left = {folder_of(3): None, folder_of(3) + "/old": b"left", folder_of(3) + "/older": b"left"}
+    keeps((3, {"model": content(10, 5)}), start=left)
+    keeps((9, {"model": content(20, 8)}), (4, {"model": content(30, 9)}))  # training went back, and is at step 4 again
     ### BEGIN HIDDEN TESTS
     keeps(*((step, {f"rank-{rank}": content(50 * step, rank) for rank in range(step)}) for step in (2, 3, 5)))
     keeps((4, {"a": b"", "b": content(9, 6)}), start={folder_of(4): None, folder_of(4) + "/a": content(600, 7)})
@@ -825,10 +824,10 @@ debrief(
 #
 # ### Exercise 3 (20 points)
 #
-# `newest_whole(folder) -> (step, values, files, skipped)` loads the newest whole checkpoint.
+# `newest_whole(folder) -> (step, values, files, skipped)` loads the newest whole checkpoint. It changes nothing in `folder`.
 #
 # - Checkpoints are folders `step-N`, here without leading zeros; a larger N is newer (`step-10` is newer than
-#   `step-9`). Other names, such as `step-11.tmp`, are not checkpoints. A step's folder may also hold files that its
+#   `step-9`). Other names, such as `step-11.tmp` and `best-12`, are not checkpoints. A step's folder may also hold files that its
 #   manifest does not list; leave them out.
 # - A checkpoint is whole if it has a manifest, line 2 is the SHA-256 of line 1, and each listed file has the listed
 #   size and SHA-256.
@@ -889,8 +888,8 @@ with check("newest_whole", "checkpoints that are whole", part="whole", hidden="o
         10,
         {"position": 128},
         SECOND,
-        both | {"step-11.tmp": None, "latest": b"step-9", "step-new": None},
-        "and other names",
+        both | {"step-11.tmp": None, "best-12": None, "latest": b"step-9", "step-new": None},
+        "step-9 and step-10, and other names",
     )
     finds(10, {"position": 128}, SECOND, both | {"step-10/note": b"?"}, "and a file that the manifest does not list")
     ### BEGIN HIDDEN TESTS
@@ -951,11 +950,21 @@ with check("newest_whole", "damage of every kind", part="damage", hidden="other 
     falls_back([(f"{path} is one byte longer", whole | {path: whole[path] + b"\0"}) for path in FILES[:2]])
     falls_back(list(flipped(lambda at: at % 8)))
     several([4, 3, 1], 2, ["step-4", "step-3"])
+
+    def calls_twice(folder):
+        newest_whole(folder)
+        return newest_whole(folder)
+
+    (again,) = on_folders(calls_twice, [whole | {"step-10/log": b"abb"}])
+    check.true(not isinstance(again, Exception), f"the second call raised {type(again).__name__}: {again}")
+    what = "step and skipped of a second call: the first should change nothing in the folder"
+    check.equal([again[0], list(again[3])], [9, ["step-10"]], what=what)
     ### BEGIN HIDDEN TESTS
     falls_back(list(flipped(lambda at: (at + 3) % 8)))
     falls_back([(f"{path} has only {n} bytes", whole | {path: whole[path][:n]}) for path in FILES[:2] for n in (1, 2)])
     zeros = [(f"{path} is zeros", whole | {path: bytes(len(whole[path]))}) for path in FILES]
     several([2, 3, 4], 1, ["step-4", "step-3", "step-2"])
+    falls_back([("log has a SHA-256 that begins with ba78, too", whole | {"step-10/log": b"are"})])
     falls_back([*zeros, ("step-10 is empty", {name: data for name, data in whole.items() if "10/" not in name})])
     ### END HIDDEN TESTS
 
@@ -969,8 +978,8 @@ with check("newest_whole", "nothing whole", part="none", hidden="other folders")
         check.true(isinstance(got, LookupError), f"{case}: it raised {raised}: expected a LookupError")
         missing = [name for name in names if name not in str(got)]
         check.true(not missing, f"{case}: the message {str(got)!r} does not name {missing}")
-        others = sorted(set(re.findall(r"step-\d+", str(got))) - set(names))
-        check.true(not others, f"{case}: the message {str(got)!r} names {others}, which the folder does not have")
+        others = sorted(set(re.findall(r"step-\d+|best-\d+", str(got))) - set(names))
+        check.true(not others, f"{case}: the message {str(got)!r} names {others}, which were not skipped")
 
     def finds_something(folder):
         (got,) = on_folders(newest_whole, [folder])
@@ -981,6 +990,7 @@ with check("newest_whole", "nothing whole", part="none", hidden="other folders")
     finds_nothing(damaged, "step-4", "step-3")
     finds_nothing(checkpoints((7, {}, {"a": b"1"})) | {"step-7/a": b"??", "latest": b"step-7"}, "step-7")
     finds_nothing({})
+    finds_nothing(damaged | {"best-4": None}, "step-4", "step-3")  # other names are not skipped
     finds_something(checkpoints((3, {}, {"a": b"1"})))
     ### BEGIN HIDDEN TESTS
     finds_something(checkpoints((5, {}, {"a": b"1"}), (6, {}, {"b": b"2"})) | {"step-6/b": b"??"})
@@ -991,7 +1001,7 @@ with check("newest_whole", "nothing whole", part="none", hidden="other folders")
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "newest_whole",
-    "`name[5:].isdigit()` tells checkpoints from other names. Sort by `int(name[5:])`, and not by the name.",
+    "A checkpoint's name begins with `step-`, and `name[5:].isdigit()`. Sort by `int(name[5:])`, and not by the name.",
     "Check line 2 before you believe anything in line 1. After that, only files can be missing or wrong.",
     "Put `try … except (OSError, ValueError)` around the reading of one step, and note its name in `skipped`.",
 )
@@ -1122,7 +1132,7 @@ with check("BackgroundSaver", "what is written", part="copy", hidden="other stat
         written, log, attached = trains_on(BackgroundSaver, rows)
         case = f"{rows} rows, where training changed all tensors in place after save returned"
         check.true(type(written) is dict, f"{case}: step 1 was not written before wait returned; what happened: {log}")
-        whole = torch.arange(6.0 * rows).reshape(rows, 6)
+        whole = torch.arange(6.0 * rows).reshape(rows, 6) / 3
         expected = {"weight": whole, "column": whole[:, 2], "step": torch.tensor(7)}
         check.equal(sorted(written), sorted(expected), what=f"names that were written, {case}")
         for name, tensor in expected.items():
@@ -1287,7 +1297,7 @@ debrief(
 #
 # The lab's tuples `SHARED` and `OWN` list what to save: `SHARED = ("model", "optimizer", "scheduler", "scaler")` and
 # `OWN = ("torch", "python", "order", "position", "generator")`.
-# `dist.all_gather_object(found, mine)` fills the list `found`, which has one place per rank, with each rank's `mine`.
+# Two lines are given: put what differs between ranks into `own`, and the list `ranks` then holds the `own` of every rank.
 
 # %% tags=["demo"]
 myth("ft-4")
@@ -1313,8 +1323,10 @@ def capture(run) -> dict:
         "position": samples.position,
         "generator": samples.generator.get_state(),
     }
+    ### END SOLUTION
     ranks = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, own)
+    dist.all_gather_object(ranks, own)  # now `ranks` lists the `own` of every rank
+    ### BEGIN SOLUTION
     parts = {name: getattr(run, name).state_dict() for name in SHARED}
     return copy.deepcopy({"parts": parts, "ranks": ranks})
     ### END SOLUTION
@@ -1395,8 +1407,8 @@ with check("capture", "the samples of every rank", part="data", hidden="other nu
 hint(
     "capture",
     "Four parts have `state_dict()`. It returns the live tensors, so copy them: `copy.deepcopy`.",
-    "Put what differs between ranks into a dictionary, and gather it: `found = [None] * dist.get_world_size()`, then "
-    "`dist.all_gather_object(found, own)`. In `restore`, `found[dist.get_rank()]` is yours.",
+    "Make `own` a dictionary of what `OWN` lists, and return a dictionary with `ranks` and the shared parts. In `restore`, "
+    '`saved["ranks"][dist.get_rank()]` is yours.',
     "Of `samples` save three things: a list, a number, and the generator's state.",
 )
 
@@ -1577,13 +1589,12 @@ if parts := together("replace_file", "save_step", "newest_whole", "BackgroundSav
         for step, state in states.items()
     }
     plot, axes = figure(width=8.5, height=2.7)
-    axes.plot(range(1, 9), losses[0], color=palette.blue, lw=5, alpha=0.35)
+    axes.plot(range(1, 9), losses[0], color=palette.sky, lw=5, alpha=0.7)
     axes.text(8.1, losses[0][-1], "never interrupted", va="center")
     for step, shade in ((2, palette.orange), (4, palette.green)):
         axes.plot(range(step + 1, 9), resumptions[step].results[0], "o", ms=9 if step == 2 else 4, color=shade)
-        axes.text(
-            step + 1, resumptions[step].results[0][0], f"  resumed from step {step}", va="bottom", color=palette.ink
-        )
+        first = resumptions[step].results[0][0]
+        axes.text(step + 1.25, first, f"resumed from step {step}", va="center", color=palette.ink)
     axes.set(xlim=(0.8, 9.9), xlabel="step", ylabel="loss on rank 0")
     show.figure(plot, "losses of the run, and of two runs resumed from its checkpoints")
     same = all(run.results[rank] == losses[rank][step:] for step, run in resumptions.items() for rank in range(2))

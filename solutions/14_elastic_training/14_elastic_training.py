@@ -664,10 +664,19 @@ with check("account", "failures during saves and restarts", part="strikes", hidd
     require_account(account, [(5, "failed"), (9, "end")], 0, 5, 0, 4)
     require_account(
         account,
-        [(20, "save"), (22, "saved"), (30, "save"), (30, "failed"), (35, "running"), (35, "end")],
-        useful=20,
+        [
+            (20, "save"),
+            (22, "saved"),
+            (30, "save"),
+            (30, "failed"),
+            (35, "running"),
+            (40, "save"),
+            (42, "saved"),
+            (42, "end"),
+        ],
+        useful=25,
         lost=8,
-        save=2,
+        save=4,
         restart=5,
     )
     ### BEGIN HIDDEN TESTS

@@ -508,6 +508,7 @@ with check("measure", "Little's law and goodput", hidden="other traces and limit
     rates(three, 1.0, 1.25, 1.6875, 0.75, "three requests, of which one has exactly 1 s and one exactly 1.25 s")
     gaps = "four tokens have three gaps, and the TTFT is none of them"
     rates(three, 1.0, 1.0, 1.6875, 0.5, "three requests, of which one has gaps of 1.25 s", {"goodput": {gaps: 0.75}})
+    rates(three, 0.999, 1.249, 1.6875, 0.25, "three requests, of which one has 1 s and one 1.25 s, which is too much")
     four = [(1.0, [1.5]), (2.0, [2.25]), (1.5, [5.0]), (1.0, [1.5, 2.0])]
     rates(
         four,
@@ -951,13 +952,13 @@ with check("admit", "which requests join a step", part="rules", hidden="other qu
     long, short, other = ("long", 900, 20), ("short", 10, 10), ("other", 5, 5)
     joins(["long"], [long, short], 4, 100, 600, why="alone in a step a prompt may exceed the budget")
     joins(["long"], [long, ("tiny", 1, 4)], 4, 100, 600, why="alone in a step a prompt may exceed the budget")
-    joins([], [long, short], 4, 57, 600, why="long takes 58 blocks: only the budget makes an exception for the first")
     joins(["short"], [short, long, other], 4, 100, 600, why="long would exceed the budget: only the first may")
     joins([], [("big", 100, 900), ("small", 10, 6)], 4, 60, 600, why="big takes 63 blocks for its prompt and answer")
     thirds = [("a", 16, 16), ("b", 17, 15), ("c", 17, 16)]
     joins(["a", "b"], thirds, 4, 4, 600, why="a takes 2 blocks, b takes 2, and c would take 3")
     joins(["a"], [("a", 17, 16), ("b", 10, 10)], 4, 4, 600, why="33 tokens take 3 blocks, and 20 take 2")
     joins(["a"], [("a", 10, 6), ("b", 600, 8)], 4, 60, 600, why="both prompts have 610 tokens")
+    joins([], [long, short], 4, 57, 600, why="long takes 58 blocks: only the budget makes an exception for the first")
     joins([], [], 4, 60, 600, why="nobody waits")
     ### BEGIN HIDDEN TESTS
 
@@ -1288,6 +1289,7 @@ with check(
     keeps_blocks([("a", 9, [0, 1]), ("b", 9, [3, 2]), ("c", 5, [4]), ("d", 3, [5])], [8], 4)
     keeps_blocks([("a", 8, [0, 1]), ("b", 9, [2, 3])], [], 4)
     keeps_blocks([("a", 33, [0, 1])], [2, 3], 16)
+    keeps_blocks([("a", 257, [0])], [1, 2], 256)
     keeps_blocks([("a", 9, [0]), ("b", 4, [1])], [2], 4)
     keeps_blocks([("a", 16, [0]), ("b", 4, [1]), ("c", 4, [2]), ("d", 4, [3]), ("e", 4, [4])], [], 4)
     keeps_blocks([("a", 4, [0]), ("b", 9, [1, 3]), ("c", 4, [2])], [], 4)

@@ -559,6 +559,7 @@ with check("percentile", "several replicas, and the ends", part="merged", hidden
     none = {0.1: 0, 0.5: 0, math.inf: 0}
     check.true(percentile([none], 95) is None, f"percentile([{none}], 95) is not None, but there are no requests")
     merged([fast, none], 95, 0.3)
+    merged([{0.1: 0, 0.5: 0, math.inf: 7}, none], 50, 0.5)  # all took longer
     check.raises(ValueError, percentile, [fast, {0.1: 1, 1.0: 2, math.inf: 2}], 95)
     check.raises(ValueError, percentile, [fast, {0.1: 1, math.inf: 2}], 95)
     check.raises(ValueError, percentile, [fast, {0.1: 1, 0.3: 1, 0.5: 2, math.inf: 2}], 95)
@@ -578,6 +579,7 @@ with check("percentile", "several replicas, and the ends", part="merged", hidden
                 low, below = (edges[place - 1], total[place - 1]) if place else (0.0, 0)
                 merged(replicas, q, float(low + (edges[place] - low) * (rank - below) / (total[place] - below)))
     check.raises(ValueError, percentile, [{0.1: 1, math.inf: 2}, fast], 95)
+    check.raises(ValueError, percentile, [fast, {0.1: 1, 0.5001: 2, math.inf: 2}], 95)
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -942,11 +944,13 @@ with check("admit", "when to come back", part="retry", hidden="other loads"):
         replace(full, queued=20), 0, 0.0, 6, "21 must finish: those who wait must begin, and then a seat must be free"
     )
     retry(replace(full, queued=0, per_second=0.25), 1, 0.0, 4, "a seat must be free, at one in 4 s")
+    retry(replace(full, queued=20, per_second=2.5), 2, 0.0, 7, "16 must finish, at 5 in 2 s")
+    retry(replace(full, queued=20, running=7), 1, 0.0, 5, "17 must finish, at 4 per second, however many run")
     retry(replace(full, queued=20, per_second=0.0), 60, 0.0, 1, "nothing is known yet: say 1")
     ### BEGIN HIDDEN TESTS
     for seed in range(200):
         rng = check.rng(seed + 500)
-        places, rate = int(rng.integers(0, 30)), float(rng.choice([0.125, 0.5, 2.0, 4.0, 16.0]))
+        places, rate = int(rng.integers(0, 30)), float(rng.choice([0.125, 0.5, 2.0, 2.5, 4.0, 16.0]))
         load = Load(4, 4, places, int(rng.integers(0, places + 1)), rate)
         deadline = float(rng.integers(0, 40)) / 8
         finished = 0
@@ -1619,6 +1623,7 @@ with check("Server", "requests that are cancelled", part="leaves", hidden="other
     calls_at([0.0, 0.0, 0.0, 0.008], {1: 0.004}, 4, [(0.010, [0, 2, 3])])
     calls_at([0.0, 0.006], {0: 0.003}, 4, [(0.016, [1])])
     calls_at([0.0, 0.050], {0: 0.005}, 4, [(0.060, [1])])
+    calls_at([0.0, 0.015, 0.045], {1: 0.010}, 4, [(0.010, [0]), (0.055, [2])])
     ### BEGIN HIDDEN TESTS
     computes_for_those_who_stay([0.0] * 40, dict.fromkeys(range(8, 40, 3), 0.03), 8, set(range(8, 40, 3)))
     computes_for_those_who_stay([0.0] * 9, dict.fromkeys(range(4, 9), 0.02), 4, set(range(4, 9)))

@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: How many replicas, and when?
-#     minutes: 195
+#     minutes: 190
 #     withholds: [threeloops.product.fleet, threeloops.lab.drawings]
 #     handed_out: {choose_settings: "the cost of a day is given; the exercise is to search with it"}
 #     edition: 2
@@ -1683,7 +1683,7 @@ if pieces := together("desired", "settle", "target_for", "choose_probes", "retry
 #
 # ## What to remember
 #
-# - Starting replicas count, with a load of 0. Otherwise a slow start makes the number run away.
+# - Starting replicas count: as idle on the way up, or the number runs away, and as on target on the way down.
 # - Scale up to the latest number wanted, and down to the highest of a window that is longer than the pauses.
 # - Until a new replica is ready, only free seats can help. They are the price of a slow start.
 # - Startup probes give time, liveness depends on the process alone, readiness may depend on load.

@@ -37,12 +37,22 @@ def hand_in(folder, lab, student, answers):
 
 
 def independent_answers(lab, exercise):
-    """The course's right answers to an exercise, and a wrong one, each written in a way of its own."""
-    right, wrong = (
-        [answer.text for answer in answers if answer.exercise == exercise]
-        for answers in (right_answers(lab), wrong_answers(lab))
-    )
+    """The course's right answers to an exercise, and a wrong one, each written in a way of its own.
+
+    Right answers that are written as changes of the reference are not independent of the wrong one, which is one too.
+    """
+    changes = {section.partition("\n")[0] for section in _sections(lab) if "\n```diff" in section}
+    right = [
+        answer.text
+        for answer in right_answers(lab)
+        if answer.exercise == exercise and f"right/{answer.name}" not in changes
+    ]
+    wrong = [answer.text for answer in wrong_answers(lab) if answer.exercise == exercise]
     return right + wrong[:1]
+
+
+def _sections(lab):
+    return (lab.folder / "answers.md").read_text().split("\n## ")[1:]
 
 
 def stub_of(lab, exercise):

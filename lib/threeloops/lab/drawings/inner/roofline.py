@@ -292,7 +292,7 @@ def draw_measured(roof: Roofline, points: dict[str, tuple[Work, float]]) -> "Fig
         colour = _COLOURS[roof.bound(work)]
         axes.plot([work.intensity] * 2, [reached, roof.attainable(work) / 1e9], ":", color=colour, lw=1.2)
         axes.plot(work.intensity, reached, "o", color=colour, ms=9)
-        labels.append((f"{name}: {share:.0f}%", (work.intensity, reached)))
+        labels.append((f"{name}: {share:.0f}%", (work.intensity, reached), share > 100))
     axes.text(roof.ridge_point, roof.peak_flops / 1e9 * 1.15, f"ridge {roof.ridge_point:.3g} FLOP per byte")
     lowest = min(work.flops / seconds / 1e9 for work, seconds in points.values())
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=(lowest / 4, roof.peak_flops / 1e9 * 2.5))
@@ -301,15 +301,18 @@ def draw_measured(roof: Roofline, points: dict[str, tuple[Work, float]]) -> "Fig
     return fig
 
 
-def _label_points(axes: "Axes", labels: Sequence[tuple[str, tuple[float, float]]]) -> None:
-    """Write each label beside its point, where the roof is above it, and lower if it would cover a point or a label."""
+def _label_points(axes: "Axes", labels: Sequence[tuple[str, tuple[float, float], bool]]) -> None:
+    """Write each label right of its point, or left of it, as it says, and lower if it would cover a point or a label.
+
+    A label that would cross the right edge stands left of its point.
+    """
     to_points = 72 / axes.figure.dpi
-    spots = {text: axes.transData.transform(at) * to_points for text, at in labels}
+    spots = {text: axes.transData.transform(at) * to_points for text, at, _ in labels}
     right = axes.transAxes.transform((1.0, 0.0))[0] * to_points
     taken = [(x - 6, x + 6, y) for x, y in spots.values()]
-    for text, at in sorted(labels, key=lambda label: -label[1][1]):
+    for text, at, left in sorted(labels, key=lambda label: -label[1][1]):
         (x, y), width, drop = spots[text], 6 * len(text), 3
-        away = 10 if x + 10 + width < right else -10 - width
+        away = -10 - width if left or x + 10 + width > right else 10
         while any(
             x + away < end and start < x + away + width and abs(y - drop - level) < 13 for start, end, level in taken
         ):

@@ -55,15 +55,16 @@ def draw_steps(run: Replay, title: str) -> "Figure":
     every = _phases(run)
     end = max(span[2] for spans in every.values() for span in spans)
     unit, name = time_unit(end)
+    seconds = name.split()[-1].strip("()")
     fig, axes = figure(width=10.0, height=0.9 + 0.23 * len(every))
     for row, spans in enumerate(every.values()):
         for phase, color in _COLORS.items():
             bars = [(start * unit, (stop - start) * unit) for what, start, stop in spans if what == phase]
             height = 0.7 if phase in ("prefill", "decode") else 0.16
             axes.broken_barh(bars, (row - height / 2, height), facecolors=color)
-    axes.set(xlim=(0, end * unit), ylim=(len(every) - 0.4, -0.6), xlabel=name)
-    name_rows(axes, range(len(every)), list(every), fontsize=7)
-    axes.set_title(f"{title}: all requests are served after {end * unit:,.3g} {name.split()[-1].strip('()')}")
+    axes.set(xlim=(0, end * unit), ylim=(len(every) - 0.4, -0.6), xlabel=f"time ({seconds})")
+    name_rows(axes, range(len(every)), list(every), fontsize=10)
+    axes.set_title(f"{title}: all requests are served after {end * unit:,.3g} {seconds}")
     legend_above(axes, _COLORS)
     return fig
 

@@ -98,9 +98,12 @@ def draw_passes(passes: Sequence[tuple[str, int, str]]) -> "Figure":
     longest = max(len(guesses) for guesses, _, _ in passes) + 1
     for row, (guesses, accepted, drawn) in enumerate(passes):
         for place, letter in enumerate(guesses):
-            colour = palette.green if place < accepted else palette.vermillion
-            axes.barh(row, 0.92, left=place, height=0.8, color=colour, alpha=1.0 if place < accepted else 0.35)
-            name_bar(axes, place + 0.46, row, _shown(letter), 10)
+            if place < accepted:
+                axes.barh(row, 0.92, left=place, height=0.8, color=palette.green)
+                name_bar(axes, place + 0.46, row, _shown(letter), 10)
+            else:
+                axes.barh(row, 0.92, left=place, height=0.8, color=palette.vermillion, alpha=0.35)
+                axes.text(place + 0.46, row, _shown(letter), ha="center", va="center", size=10)
         axes.barh(row, 0.92, left=longest + 0.3, height=0.8, color=palette.orange)
         name_bar(axes, longest + 0.76, row, _shown(drawn), 10)
         axes.text(longest + 1.6, row, f"{accepted + 1} token{'s' * (accepted > 0)}", va="center", size=10)

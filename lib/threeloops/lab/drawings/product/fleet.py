@@ -35,13 +35,17 @@ def draw_day(moments: Sequence[_Moment], seconds_per_request: float, title: str)
 
     `seconds_per_request` is how many seconds of a whole replica a request takes: its time in a seat over the seats.
     """
-    hours = [moment.seconds / 3600 for moment in moments]
-    ready = [moment.ready for moment in moments]
-    ordered = [moment.ready + moment.starting for moment in moments]
+    # A day has 5,760 ticks. A point per minute, and the corners of the steps, keep the picture small enough for SVG.
+    minutes = [moments[start : start + 4] for start in range(0, len(moments), 4)]
+    times = [minute[0].seconds / 3600 for minute in minutes]
+    demand = [minute[0].rate * seconds_per_request for minute in minutes]
+    waiting = [max(moment.waiting for moment in minute) for minute in minutes]
+    corners = _corners(moments)
+    hours = [moment.seconds / 3600 for moment in corners]
+    ready = [moment.ready for moment in corners]
+    ordered = [moment.ready + moment.starting for moment in corners]
     fig, (fleet, queue) = figure(2, 1, width=9.5, height=4.4, sharex=True, gridspec_kw={"height_ratios": [2.2, 1]})
-    fleet.fill_between(
-        hours, [moment.rate * seconds_per_request for moment in moments], color=palette.sky, alpha=0.6, lw=0
-    )
+    fleet.fill_between(times, demand, color=palette.sky, alpha=0.6, lw=0)
     fleet.step(hours, ordered, where="post", color=palette.yellow, lw=1.0)
     fleet.fill_between(hours, ready, ordered, step="post", color=palette.yellow, alpha=0.7, lw=0)
     fleet.step(hours, ready, where="post", color=palette.green, lw=1.4)
@@ -51,11 +55,24 @@ def draw_day(moments: Sequence[_Moment], seconds_per_request: float, title: str)
     ):
         fleet.text(0.02 + 0.25 * place, 0.9, name, transform=fleet.transAxes, color=color, weight="bold", size=10)
     fleet.set(ylim=(0, top), ylabel="replicas", title=title)
-    queue.fill_between(hours, [moment.waiting for moment in moments], color=palette.vermillion, lw=0)
+    queue.fill_between(times, waiting, color=palette.vermillion, lw=0)
+    if max(waiting) < 1:
+        queue.text(0.5, 0.5, "no request waits", transform=queue.transAxes, ha="center", va="center", size=10)
     queue.set(xlim=(0, hours[-1]), ylabel="waiting", xlabel="hour of the day")
-    queue.set_ylim(0, max(10.0, 1.1 * max(moment.waiting for moment in moments)))
+    queue.set_ylim(0, max(10.0, 1.1 * max(waiting)))
     queue.set_xticks(range(0, 25, 3))
     return fig
+
+
+def _corners(moments: Sequence[_Moment]) -> list[_Moment]:
+    """Return the first and last moment, and each one at which the number of replicas changes."""
+    before = (moments[0], *moments)
+    changes = [
+        now
+        for last, now in zip(before, moments, strict=False)
+        if (last.ready, last.starting) != (now.ready, now.starting)
+    ]
+    return [moments[0], *changes, moments[-1]]
 
 
 @dataclass

@@ -134,7 +134,7 @@ def draw_buckets(overlap: Overlap, axis_seconds: float | None = None) -> "Figure
     total = overlap.communication
     share = f", {overlap.exposed / total:.0%} of communication exposed" if total else ""
     count = f"{len(overlap.buckets)} bucket{'s' * (len(overlap.buckets) > 1)}"
-    axes.set_title(f"{count}: backward and its all-reduces take {readable_seconds(overlap.seconds)}{share}")
+    axes.set_title(f"{count}: {readable_seconds(overlap.seconds)}{share}")
     legend_above(axes, {"hidden": _HIDDEN, "exposed": _EXPOSED})
     return fig
 

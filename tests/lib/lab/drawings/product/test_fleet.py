@@ -28,3 +28,4 @@ def test_a_day_shows_demand_replicas_and_queue():
     assert [text.get_text() for text in fleet.texts] == ["demand, in full replicas", "ready", "starting"]
     assert max(fleet.lines[0].get_ydata()) == 3
     assert queue.get_xlabel() == "hour of the day"
+    assert [text.get_text() for text in queue.texts] == ["no request waits"]

@@ -114,9 +114,7 @@ def test_lines_lead_from_full_to_begun_and_the_title_says_what_it_costs():
     axes = draw_buckets(overlap).axes[0]
     lines = [tuple(line.get_xdata()) for line in axes.lines if len(set(line.get_ydata())) == 2 and line.get_ls() == "-"]
     assert lines == [(bucket.ready, bucket.start) for bucket in overlap.buckets]
-    assert (
-        axes.get_title("left") == "4 buckets: backward and its all-reduces take 3.786 ms, 65% of communication exposed"
-    )
+    assert axes.get_title("left") == "4 buckets: 3.786 ms, 65% of communication exposed"
     assert {text.get_text() for text in axes.texts} - {""} == {"512 KiB", *"01234567"}
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["hidden", "exposed"]
 
