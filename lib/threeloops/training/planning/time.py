@@ -66,6 +66,7 @@ class StepTime:
     expert: float = 0.0
     """All-to-alls of expert parallelism."""
     optimizer: float = 0.0
+    """The update of the parameters; 0 with `Rates`."""
 
     @property
     def seconds(self) -> float:
