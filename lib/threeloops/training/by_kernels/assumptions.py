@@ -47,7 +47,7 @@ class Assumptions:
 
         We measured matrix products for a minute on an H100 and an H200: 661 of 790 and 663 of 796 TFLOP/s are left at
         the power limit. Other devices are assumed to lose as much as these two: when the A100 was assumed to lose
-        nothing, the runs of all three sources that used one were predicted 10% to 15% too fast.
+        nothing, the runs of each of its three sources were predicted 8% to 14% too fast on average.
         """
         usual = sum(_SUSTAINED.values()) / len(_SUSTAINED)
         return _SUSTAINED.get(device, usual) * self.power ** (1 / 3)
