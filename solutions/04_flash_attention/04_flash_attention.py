@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: Can an algorithm move less memory?
-#     minutes: 180
+#     minutes: 195
 #     withholds: [threeloops.inner.kernels.attention.sizes, threeloops.inner.kernels.attention.flash_attention_traffic, threeloops.inner.kernels.sparse.sliding_window_traffic, threeloops.inner.kernels.sparse.block_sparse_traffic]
 #     edition: 2
 # ---
@@ -271,19 +271,20 @@ show.figure(
 # %% nbgrader={"grade": false, "grade_id": "tiles", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def visible_tiles(p: Problem, block_m: int, block_n: int) -> list[tuple[int, int]]:
     """First and end of the visited tiles of keys, for each block of queries."""
-    ### BEGIN SOLUTION
     ranges = []
     for top in range(0, p.queries, block_m):
-        bottom = min(top + block_m, p.queries) - 1
+        rows = range(top, min(top + block_m, p.queries))  # the queries of this block
         offset = p.keys - p.queries
-        low, high = 0, p.keys
+        low, high = 0, p.keys  # without a mask they see the keys from low on and before high
+        # The loop is given. Write what a mask changes, and append the pair (first, end) of this block.
+        ### BEGIN SOLUTION
         if p.causal or p.window is not None:
-            high = bottom + offset + 1
+            high = rows[-1] + offset + 1
         if p.window is not None:
-            low = max(0, top + offset - p.window + 1)
+            low = max(0, rows[0] + offset - p.window + 1)
         ranges.append((low // block_n, -(-high // block_n)) if low < high else (0, 0))
+        ### END SOLUTION
     return ranges
-    ### END SOLUTION
 
 
 # %% nbgrader={"grade": true, "grade_id": "tiles_test_mask", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
@@ -664,10 +665,16 @@ with check("blocks", "blocks that fit and are fast", part="choice", hidden="othe
     ]  # fmt: skip
     fast = Chip(room=100_000, flops=1e14, bandwidth=1e13)
     choice_check(Problem(512, 512, 64, causal=True), "causal", fast, triangle)
+    choice_check(Problem(512, 512, 64, causal=True), "causal, the options in another order", fast, triangle[::-1])
     slow_memory = Chip(room=100_000, flops=1e15, bandwidth=1e12)
     times = (0.7229, 0.7229, 0.7885, 0.4608, 0.4608)
     other = [(m, n, size, us, tiles) for (m, n, size, _, tiles), us in zip(triangle, times, strict=True)]
     choice_check(Problem(512, 512, 64, causal=True), "causal", slow_memory, other)
+    sizes = (32_768, 49_152, 81_920, 65_536, 98_304)
+    times = (0.755, 0.7219, 0.7875, 0.4598, 0.4598)
+    float32 = [(*row[:2], size, us, row[4]) for row, size, us in zip(triangle, sizes, times, strict=True)]
+    chip = Chip(room=100_000, flops=1e14, bandwidth=2e12)  # with 2 bytes per element, arithmetic would decide
+    choice_check(Problem(512, 512, 64, causal=True, bytes_per_element=4), "causal, float32", chip, float32)
     stripe = [
         (64, 32, 16_384, 0.2412, [(0, 2), (1, 4), (3, 6), (5, 8), (7, 10), (9, 12), (11, 14), (13, 16)]),
         (64, 64, 24_576, 0.1573, [(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6), (5, 7), (6, 8)]),
@@ -927,6 +934,10 @@ with check("merging", "−inf, no keys, unchanged arguments", part="edges", hidd
     require_same(joined(whole, hidden), out, lse, "an ordinary block, then one of −inf")
     low = summed(scores - 20_000, values)
     require_same(joined(hidden, low), out, lse - 20_000, "a block of −inf, then scores below −20,000")
+    first, second = wide([[-inf, -inf], [0.0, 1.0]]), wide([[-inf], [2.0]])
+    blinded = joined(summed(first, wide([[1.0], [2.0]])), summed(second, wide([[3.0]])))
+    unseen = "two blocks: one query sees nothing in either, the other sees all"
+    require_same(blinded, wide([[0.0], [2.575210382604]]), wide([-inf, 2.407605964444]), unseen)
     crossed = joined(summed(scores[:, :3], values[:3]), summed(scores[:, 3:], values[3:]))
     require_same(crossed, out, lse, "two blocks, each with some −inf")
 
@@ -1374,6 +1385,10 @@ with check("masked", "the causal rule", part="causal", hidden="other sizes and b
         {0: "no key", 15: "no key", 16: "keys 0 to 0", 39: "keys 0 to 23"},
         {(0, "keys 0 to 0"): "that is the rule j ≤ i: the queries are at the last positions"},
     )  # fmt: skip
+    alone = [tensor[None, None] for tensor in by_scores([0.0], [3.0], 1)]
+    lse = replay(flash_attention, *alone, None, 16, 16).outputs[1]
+    cause = "add nothing to s: only a query that sees nothing needs another divisor"
+    check.close(lse, [[[0.0]]], atol=2e-7, what="lse of a query that sees one key, of score 0", hint=cause)
     rising = [10.0 * j for j in range(40)]
     require_masked(flash_attention, 40, 40, None, band(40, 40, last=0), scores=rising, named="key j scores 10 · j")
     low = [-20_000.0 - j % 3 for j in range(20)]
@@ -1791,6 +1806,14 @@ with check(
         [False, False],
         what="whether all of dv is finite, for the two keys that a query with an infinite gradient sees",
         hint="the infinity is hidden, and loss scaling would not see it",
+    )
+    faint = overflowed | {"lse": [3, 1000]}
+    dv = gradients(backward_tile, tile_of(torch.float32, **faint))["dv"]
+    check.equal(
+        dv[:2].isfinite().all(1).tolist(),
+        [False, False],
+        what="whether all of dv is finite, for two keys that the query sees with scores far below its lse",
+        hint="P is so small that it is rounded to 0, and 0 · ∞ is NaN: let it show",
     )
     ### BEGIN HIDDEN TESTS
     for seed in range(4):

@@ -935,6 +935,18 @@ with check("tracker", "what came before and what stays", part="outside", hidden=
         hint="`out` is a keyword argument: look at kwargs as well as args, before you call",
     )
 
+    order = torch.zeros(300, dtype=torch.long)
+
+    def sorts_outside():
+        return torch.sort(earlier, out=(target, order))
+
+    check.equal(
+        live_bytes(by_value(sorts_outside)),
+        Live(0, 0, 0),
+        what="a sort into two tensors that existed before",
+        hint="the operator gets them as the keyword arguments `values` and `indices`: look at all of kwargs",
+    )
+
     def outlives_arrays():
         for _ in range(20):
             torch.from_numpy(np.ones(500, np.float32)).neg_()
@@ -1786,6 +1798,8 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
     # with half of the capacity allowed, three and ten sequences at a time just fit
     for best, capacity in ((0.9, 8), (0.3, 22)):
         outcome(best, Job(f"{capacity} GB", 1, GB / 2, GB, 0.0, GB, 0.0, 10, 0.01, 0.2, 63 * GB, capacity * GB), 0.5)
+    # 104 sequences at a time fit, in two parts
+    outcome(0.3, Job("200 sequences", 2, 1e6, 5e6, 1e6, GB, GB, 200, 0.001, 0.05, 63 * GB, 3.5 * GB), 0.1)
     ### BEGIN HIDDEN TESTS
 
     def every_plan(job):

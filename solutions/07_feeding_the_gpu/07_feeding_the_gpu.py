@@ -592,8 +592,20 @@ with check(
             "blame": "the request of sample 1 begins before the gap from 4 s to 9 s and ends behind it: only the gap counts"
         },
     )
-    late = ("train", 0, 0, 3.0, 4.0), ("fetch", 0, 0, 0.0, 3.0)
-    given, same = (traced("the step first", {"fetch": 1, "train": 1}, *late) for _ in range(2))
+    beyond = traced(
+        "a fetch goes on after the last step",
+        {"fetch": 1, "train": 1},
+        ("fetch", 0, 0, 0.0, 1.0),
+        ("train", 0, 0, 1.0, 2.0),
+        ("fetch", 0, 1, 1.0, 3.0),
+        ("train", 0, 1, 3.0, 4.0),
+        ("fetch", 0, 2, 3.0, 9.0),
+    )
+    waited(beyond, 2 / 3, {"fetch": 1.0}, {"utilisation": "from 1 s to 4 s: the time ends with the last step"})
+    single = traced("a single step", {"fetch": 1, "train": 1}, ("fetch", 0, 0, 0.0, 3.0), ("train", 0, 0, 3.0, 5.0))
+    waited(single, 1.0, {"fetch": 0.0}, {"utilisation": "it works from the start of its first interval to its end"})
+    late = ("train", 0, 1, 4.0, 5.0), ("fetch", 0, 1, 1.0, 2.0), ("fetch", 0, 0, 0.0, 1.0)
+    given, same = (traced("in no order", {"fetch": 1, "train": 1}, *late) for _ in range(2))
     check.equal(arguments_after(waits, given), [same], what="the trace after the call")
 
     ### BEGIN HIDDEN TESTS
@@ -628,6 +640,7 @@ with check("waits", "traces that cannot be", part="errors", hidden="other names"
         )
 
     unreadable("train", Interval("decode", 0, 0, 0.0, 1.0), Interval("train", 0, 0, 1.0, 2.0), names="decode")
+    unreadable("train", Interval("cache", 0, 0, 1.0, 1.0), Interval("train", 0, 0, 1.0, 2.0), names="cache")
     unreadable("learn", Interval("fetch", 0, 0, 0.0, 1.0), names="learn")
     both = [Interval("fetch", 0, 0, 0.0, 1.0), Interval("train", 0, 0, 1.0, 2.0)]
     check.accepts(waits, Trace("?", [Stage("fetch", 1), Stage("train", 1)], both))
@@ -758,7 +771,8 @@ with check("forecast", "whether stages overlap", part="overlap", hidden="random 
     overlaps(
         beside((1.0, 3.0005), (3.0, 4.0), "half a millisecond at once"), True, "in a loop of steps of 1 ms it matters"
     )
-    given, same = (beside((2.0, 3.0), (0.0, 1.0), "the step first") for _ in range(2))
+    late = ("train", 0, 1, 4.0, 5.0), ("fetch", 0, 1, 1.0, 2.0), ("fetch", 0, 0, 0.0, 1.0)
+    given, same = (traced("in no order", {"fetch": 1, "train": 1}, *late) for _ in range(2))
     check.equal(arguments_after(forecast, given), [same], what="the trace after the call")
 
     ### BEGIN HIDDEN TESTS
@@ -818,6 +832,17 @@ with check(
             "limit": "a stage without intervals costs 0",
             "gain": "a request costs 5.25 s / 2 workers; nothing was decoded, which costs 0",
         },
+    )
+    gains(
+        traced(
+            "nothing is decoded",
+            {"fetch": 1, "decode": 1, "train": 1},
+            ("fetch", 0, 0, 0.0, 3.0),
+            ("train", 0, 0, 3.0, 4.0),
+        ),
+        "fetch",
+        {"fetch": 1.6, "decode": 1.0, "train": 8 / 7},
+        {"gain": "a stage without intervals costs 0, and adds 0 to the sum"},
     )
     gains(
         AT_ONCE,
@@ -985,8 +1010,8 @@ with check(
             ahead + 1,
             f"20 samples of 39 + 1 ms, steps of 10 ms, ahead = {ahead}",
         )
-    again = [f"sample {n}" for n in (1, 0, 1, 1, 2)]
-    feeds(FarStore(objects_of(3), 0.019, 1e6, 0.010), again, 2, 0.070, 3, "keys 1, 0, 1, 1, 2, ahead = 2")
+    again = [f"sample {n}" for n in (1, 0, 1, 1, 2, 0)]
+    feeds(FarStore(objects_of(3), 0.019, 1e6, 0.010), again, 2, 0.080, 3, "keys 1, 0, 1, 1, 2, 0, ahead = 2")
     feeds(FarStore(objects_of(2), 0.019, 1e6, 0.010), ["sample 0", "sample 1"], 5, 0.040, 2, "2 keys, ahead = 5")
     feeds(FarStore({}, 0.019, 1e6, 0.010), [], 3, 0.0, 0, "no keys, ahead = 3")
     nothing = FarStore({"sample 0": b"", "sample 1": b"data"}, 0.020, 1e6, 0.010)
@@ -1146,9 +1171,9 @@ term("prefetching")
 # ## 4 · Two buffers
 #
 # The last wait is the copy to the GPU. Work for a GPU is queued in **streams**. Work in one stream runs in order; work in two
-# streams runs side by side, and *nothing* keeps a copy from overwriting a batch that is still being read, unless you make it
-# wait for an **event**. With two buffers one is filled while the other is used: **double buffering**. All four functions only
-# queue something, and return at once.
+# streams runs side by side, and *nothing* keeps a copy from overwriting a batch still being read, unless you make it
+# wait for an **event**. With two buffers one is filled while the other is used: **double buffering**. All four functions return
+# at once.
 #
 # | function | queues |
 # |---|---|
@@ -1158,11 +1183,12 @@ term("prefetching")
 # | `wait(stream, event)` | a wait: nothing queued in this stream *from now on* starts before the event |
 #
 # *Worked example.* Copies of 1 s, steps of 2 s. Batch 0 is copied into buffer 0 from 0 to 1 s, batch 1 into buffer 1 from 1 to
-# 2 s. Step 0 reads buffer 0 from 1 to 3 s, so the copy of batch 2 starts at 3 s, and not at 2. Step 1 runs from 3 to 5 s.
+# 2 s. Step 0 reads buffer 0 from 1 to 3 s, so the copy of batch 2 starts at 3 s. Step 1 runs from 3 to 5 s.
 #
 # ### Exercise 4 (14 points)
 #
-# `double_buffer(batches, copy, compute, record, wait) -> None` queues an epoch. Step *i* computes on batch *i*.
+# `double_buffer(batches, copy, compute, record, wait) -> None` queues an epoch. Step *i* computes on batch *i*, even
+# an empty one. `batches` stays as it is.
 #
 # - No copy writes to a buffer while a step reads it, and no step reads a buffer before its batch is complete, **however long
 #   copies and steps take**.
@@ -1216,6 +1242,10 @@ with check("double_buffer", "what the steps read", part="races", hidden="other t
     races([1.0] * 6, [1.0] * 6)
     races([0.5, 0.5, 0.5, 0.5], [7.0, 1.0, 7.0, 1.0])
     races([], [])
+    gpu, batches = TwoStreams([1.0] * 3, [2.0] * 3), ["", "one", ""]
+    double_buffer(inout(batches), gpu.copy, gpu.compute, gpu.record, gpu.wait)
+    check.equal(gpu.results()[0], ["", "one", ""], what="the batches that the steps computed on, two of them empty")
+    check.equal(batches, ["", "one", ""], what="the list of batches after the call", hint="it belongs to the caller")
     ### BEGIN HIDDEN TESTS
     for seed in range(12):
         rng = check.rng(100 + seed)
@@ -1529,6 +1559,8 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
     again = [Sample("a", {"x": b"1"}), Sample("b", {"x": b"2"}), Sample("a", {"x": b"3"})]
     reads(again, write_shard(again), "a key that comes back later", "a sample ends where the key changes")
     reads([], bytes(1024), "an empty shard")
+    padded = one({"x": b"abc\0\0"})
+    reads(padded, write_shard(padded), "contents that end in zeros", "the header says how long the contents are")
     end, abc = bytes(1024), one({"x": b"abc"})
     reads(abc, member("a.x", b"abc", size=b"         3  ") + end, "a size after spaces")
     reads(abc, member("a.x", b"abc", size=b"00000000003 ") + end, "a size that ends at a space")
@@ -1550,6 +1582,8 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
         "a.JPG in the root",
         "the key keeps its slash, the extension its capitals",
     )
+    capitals = one({"jpg": b"1", "JPG": b"2"})
+    reads(capitals, write_shard(capitals), "a.jpg and a.JPG", "these are two extensions")
     bare = [Sample("d/", {"x": b"1"}), Sample("d/a", {"": b"2"})]
     reads(
         bare,
@@ -1781,6 +1815,13 @@ with check("Sampler", "who gets which samples", part="batches", hidden="other si
         [4, 6, 9, 0],
         "the first batch of four, from position 3",
         "what is left is cut into batches from the position on",
+    )
+    hands(
+        Sampler(10, 3, 2, State(7, 2, 3)),
+        0,
+        [4, 6, 9],
+        "the first batch of worker 0 of two, from position 3",
+        "batch 0 of the rest goes to worker 0, whoever would have had it from position 0 on",
     )
     hands(
         Sampler(10, 4, 0, State(7, 2, 0)),
