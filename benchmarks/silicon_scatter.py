@@ -1,5 +1,8 @@
-"""How far published times scatter: the error of the best time that never falls as tokens are added, chosen with all of
-them in sight. No prediction from sizes can be closer, unless more tokens are to take less time."""
+"""How far published times scatter.
+
+For each series of times, `least_error` finds the curve that never falls as tokens are added and has the least error,
+with all times in sight. A prediction can be closer only if it lets more tokens take less time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def scatter() -> dict[tuple[str, str, str], float]:
 
 
 def least_error(times: list[float]) -> list[float]:
-    """Return |p/m − 1| of each of these times, for the p that never falls and whose sum of errors is least."""
+    """Return |p/m − 1| of each of these times m, for the p that never falls and has the least sum of errors."""
     n = len(times)
     inverse = np.diag(1 / np.array(times))
     both = np.block([[inverse, -np.eye(n)], [-inverse, -np.eye(n)]])

@@ -1,7 +1,7 @@
-"""Published training runs beside the sum of their kernels. No constant of it was fitted to a run.
+"""Published training runs beside the sum of their kernels, whose constants were not fitted to a run.
 
-Runs that a planner cannot be held to are left out, as they are when the rates of a machine are compared: those in
-float8, and those whose microbatches are not printed.
+Runs whose microbatches are not printed are left out. Runs in float8 count here, also for predictions from the rates of
+a machine, which get its float8 rate.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _LONG = 8192
 
 
 def judged_training() -> dict[str, dict[str, float]]:
-    """Errors by source and over all: n, mean and largest |p/m − 1|, median of p/m; and the mean by rates.
+    """Errors by source: n, mean and largest |p/m − 1|, median of p/m; and the mean by the rates of the machine.
 
-    "15 dense runs" are those of Megatron-LM, Llama 3 and torchtitan in 16 bits. llm-foundry's are split by device, and
-    those with long sequences are apart.
+    "15 dense runs" are those of Megatron-LM, Llama 3 and torchtitan in 16 bits. llm-foundry has a row per device, and
+    another one for long sequences.
     """
     runs = published_runs()
     ratios = np.array([seconds_by_kernels(run) / run.seconds for run in runs])

@@ -1186,7 +1186,7 @@ with check("who_hangs", "records that are short or missing", part="records", hid
         },
         3,
         "rank 0 waits for rank 1, and rank 1 for rank 2, which has no record",
-        {(1, 2): "rank 1 waits, although it waits for a rank without a record", (1,): "rank 1 waits, for rank 2"},
+        {(1, 2): "rank 1 does wait, although it waits for a rank without a record", (1,): "rank 1 waits for rank 2"},
     )
     finds(
         [1],

@@ -426,7 +426,7 @@ with check("CachedAttention", "what new tokens see", part="values", hidden="othe
             start += new
 
     def weighs(expected, keys):
-        """One head with a head_dim of 1: queries are 1, so that the scores are the keys. Values are 8, 16, 32."""
+        """One head with a head_dim of 1. The queries are 1, so the scores are the keys. The values are 8, 16 and 32."""
         q, k = torch.ones(1, 3, 1), torch.tensor(keys)[None, :, None]
         got = CachedAttention(1).attend(q, k, torch.tensor([8.0, 16.0, 32.0])[None, :, None])
         check.shape(got, (1, 3, 1), what="the result")
@@ -953,8 +953,8 @@ debrief(
 #
 # ### Exercise 3 (20 points)
 #
-# `Blocks(count, size)` manages the blocks 0 … count − 1, each for `size` tokens. Any free block will do. All of it is
-# given except `append`. You may change what it keeps.
+# `Blocks(count, size)` manages the blocks 0 … count − 1, each for `size` tokens. Any free block will do. Write `append`;
+# the other methods are given. You may change them and the attributes.
 #
 # - `append(name, tokens)`: the sequence, a new one if the name is unknown, grows by `tokens` ≥ 1 tokens, with as few
 #   blocks as hold them. Returns the copies to make before the write, [(source, target)], or [].
@@ -1272,7 +1272,7 @@ def paged_attention(
 with check("paged_attention", "attention over scattered keys", part="values", hidden="other sizes"):
 
     def averages(expected, lengths, stored, tables, slips, case, score=0.0):
-        """All scores are equal, so the result is the mean of the values that are seen. `stored` has those of each block."""
+        """All scores are equal, so the result is the mean of the values that are seen. `stored` has the values of each block."""
         values = torch.tensor(stored)[:, :, None, None]
         q, rows = torch.ones(len(lengths), 1, 1), torch.tensor(tables)
         got = paged_attention(q, torch.full_like(values, score), values.clone(), rows, torch.tensor(lengths))
@@ -1519,7 +1519,7 @@ debrief(
 # - `quantize(weight, group) -> (packed, scales)`: `weight` is (rows, columns). `packed` is (rows, ⌈columns / 2⌉) in uint8,
 #   with the code of column 2j in the low half of byte j. `scales` is (rows, ⌈columns / group⌉) in float32: max |w| / 7 of
 #   each group.
-# - `dequantize(packed, scales, group, columns)` returns the (rows, columns) weights that they stand for, in float32.
+# - `dequantize(packed, scales, group, columns)` returns the weights that these stand for, (rows, columns) in float32.
 # - The last group of a row may be shorter, and the last byte half used. If `group` is odd, some bytes hold codes of two
 #   groups. A group of zeros has scale 0 and codes 8, and comes back as zeros. Arguments stay unchanged.
 

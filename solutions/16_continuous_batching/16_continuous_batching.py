@@ -365,7 +365,7 @@ def shared_prompts(seed, size, requests=12):
 
 
 def require_keys(keys):
-    """Data that a dict can find."""
+    """Require keys that a dict can find."""
 
     def sound(key):
         if isinstance(key, numbers.Integral):
@@ -1877,9 +1877,9 @@ debrief(
 #
 # ### Exercise 7 (10 points)
 #
-# `choose_limits(workload) -> (seats, budget)` returns limits with which at least 90% of the service's requests meet both
-# limits of the table, for each of the three services. A workload has `name`, `rate`, `prompts` and `outputs` (smallest, largest), `ttft` and `gap`.
-# Derive the limits or try them out: grading uses other arrivals.
+# `choose_limits(workload) -> (seats, budget)`: with these, at least 90% of a service's requests meet both limits of the
+# table, in each of the three services. A workload has `name`, `rate`, `prompts` and `outputs` (smallest, largest),
+# `ttft` and `gap`. Derive seats and budget, or try them out: grading uses other arrivals.
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose_limits", "locked": false, "schema_version": 3, "solution": true, "task": false}

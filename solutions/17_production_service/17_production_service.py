@@ -644,8 +644,8 @@ explore(draw_percentiles, labels={"load": "load (%)"}, load=(10, 95, 5, 80))
 #
 # - A refused request takes nothing.
 # - More than `burst` never fits, and with rate 0 an empty bucket stays empty: `math.inf`.
-# - The clock of a server is sometimes set back. Then no time has passed: the tokens are still there, and none flow in until
-#   the clock has passed the latest moment of any call, refused or not. (The wait may include the seconds until then.)
+# - The clock of a server is sometimes set back. Then no time has passed: the bucket keeps its tokens, and no new ones flow in
+#   until the clock has passed the latest moment of any call, refused or not. (The wait may include the seconds until then.)
 # - A client that waits as long as it was told must pass if nobody else has asked meanwhile: allow 1e-9 tokens for rounding.
 
 
@@ -846,12 +846,12 @@ predict(
 #
 # - `bucket_wait` > 0: 429, and the wait rounded up.
 # - A free seat and an empty queue: 200, and `None`.
-# - `per_second` is 0 until a request has finished. Then the wait is unknown: accept while there are places, else say 1.
+# - `per_second` is 0 until a request has finished. Then the wait is unknown: accept while there are places, else 503 and 1.
 #
 # Write the others:
 #
 # - If a place is free and the wait is at most the deadline: 200, and `None`.
-# - Otherwise 503. Retry-After: the time until enough have finished for it to be accepted, if nobody else comes; rounded up.
+# - Otherwise 503. Retry-After is the time, rounded up, until enough have finished for it to be accepted, if nobody else comes.
 #   If the deadline is too short for any wait, the queue must be empty and a seat free: queued + 1 must finish.
 
 
@@ -1070,8 +1070,8 @@ debrief(
 # ### Exercise 4 (22 points)
 #
 # `async def stream(tokens, ahead, heartbeat)`, an asynchronous generator of texts. `tokens` is an asynchronous generator;
-# `event(data)`, `DONE` and `KEEP_ALIVE` are given, and so is a frame with the queue and the task; `None` marks the end. Write
-# what the task puts into the queue before that, and how the generator waits for the next text.
+# `event(data)`, `DONE` and `KEEP_ALIVE` are given, and so is a frame with the queue and the task. Write what the task puts into
+# the queue before `None`, which marks the end, and how the generator waits for the next text.
 #
 # - **events**: `event(token)` for each token, which may be any text, then `DONE`. If `tokens` raises any `Exception`, the last text is
 #   `event({"error": str(error)})` instead of `DONE`.
@@ -1271,7 +1271,7 @@ with check("stream", "signs of life", part="silence", hidden="other gaps"):
 hint(
     "stream",
     "`produce` reads `tokens` and puts texts into `ready`; `put` waits while the queue is full. The generator takes one text out, "
-    "or makes do with `KEEP_ALIVE`.",
+    "or yields `KEEP_ALIVE` if none comes in time.",
     "Wait for the queue, not for the source: `asyncio.timeout(heartbeat)` around `anext(tokens)` cancels the source in the middle of a "
     "token; around `queue.get()` it loses nothing.",
     "The generator's `finally:` runs when it is closed or cancelled. So `produce` may be cancelled at any `await`.",
@@ -1401,9 +1401,9 @@ predict(
 #
 # ### Exercise 6 (22 points)
 #
-# `Server(model, max_batch, max_delay)` has `await handle(prompt)` and the loop of a worker, which are given. Diagnose what is
-# wrong with the sample first. Then write what starts the worker, `take()`, which chooses the next batch, the call of the
-# model, and `report()`.
+# `Server(model, max_batch, max_delay)`: `await handle(prompt)` and the loop of a worker are given. First diagnose what is
+# wrong with the sample. Then write the start of the worker, the call of the model, `take()`, which chooses the next batch, and
+# `report()`.
 #
 # - **answers**: each request gets its own answer. Batches are in the order of arrival, with at most `max_batch` prompts. If the
 #   model raises any error, all requests of its batch get it, and the server goes on.
@@ -1446,7 +1446,7 @@ class Server:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.changed.wait(), left)
                 continue
-            # `answers` has one answer per request; if the model raises an error, the error is the answer to each
+            # `answers` has one answer per request; if the model raises an error, each answer is that error
             ### BEGIN SOLUTION
             try:
                 answers = await asyncio.to_thread(self.model, [prompt for prompt, _, _ in batch])
@@ -1462,7 +1462,7 @@ class Server:
                     future.set_result(answer)
 
     def take(self):
-        """The next batch, and None; or [] and the seconds for which it may still grow, None while nobody waits."""
+        """(batch, None) if one is due. Otherwise ([], seconds until one is), or ([], None) if nobody waits."""
         ### BEGIN SOLUTION
         self.waiting = deque(request for request in self.waiting if not request[2].done())
         if not self.waiting:

@@ -107,8 +107,8 @@ class Service:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of an autoscaler: `metric` is "cpu" (per cent) or "in_flight" (requests), `target` its mean per replica,
-    `window` the seconds that a scale-down waits, and `low` and `high` the fewest and most replicas."""
+    """Settings of an autoscaler. `metric` is "cpu" (per cent) or "in_flight" (requests), and `target` its mean per replica.
+    A scale-down waits `window` seconds. `low` and `high` are the fewest and most replicas."""
 
     metric: str
     target: float
@@ -1683,7 +1683,7 @@ if pieces := together("desired", "settle", "target_for", "choose_probes", "retry
 #
 # ## What to remember
 #
-# - Starting replicas count: as idle on the way up, or the number runs away, and as on target on the way down.
+# - Count starting replicas as idle on the way up, or the number runs away, and as on target on the way down.
 # - Scale up to the latest number wanted, and down to the highest of a window that is longer than the pauses.
 # - Until a new replica is ready, only free seats can help. They are the price of a slow start.
 # - Startup probes give time, liveness depends on the process alone, readiness may depend on load.

@@ -233,7 +233,7 @@ debrief(
 #
 # `schedule(work, nodes, node_mtbf, save, recovery) -> (interval, days)`. `work` is the seconds that the job computes on
 # these nodes, and the other times are seconds, too. `interval` (seconds) is within 10% of the one that wastes the least time,
-# and `days` is how long the run takes with the interval that you return.
+# and `days` is the length of the run with the interval that you return.
 
 # %% tags=["demo"]
 predict(
@@ -384,8 +384,8 @@ class Proposal:
 
 
 def propose(model, machine, layout, tokens, **claims):
-    """A proposal whose claims are the library's numbers times the factors given. `node_mtbf`, `save` and `recovery` are
-    in seconds, `price` in dollars per GPU-hour."""
+    """A proposal whose claims are the library's numbers times the factors given. The claims `node_mtbf`, `save` and
+    `recovery` are seconds, not factors, and `price` is in dollars per GPU-hour."""
     node_mtbf, price = claims.get("node_mtbf", 200 * DAY), claims.get("price", 2.5)
     save, recovery = claims.get("save", 60), claims.get("recovery", 600)
     step = step_time(model, machine, layout).seconds * claims.get("step", 1)
@@ -400,7 +400,7 @@ def propose(model, machine, layout, tokens, **claims):
 
 @dataclass(frozen=True)
 class Ask:
-    """A request for `tokens` within `days` and `budget`, on one of the numbers of nodes in `nodes`."""
+    """A request for a run over `tokens` within `days` and `budget`. `nodes` has the numbers of nodes to choose from."""
 
     model: Transformer
     machine: Machine
@@ -1177,7 +1177,7 @@ debrief(
 # A node has `ask.machine.gpus_per_node` GPUs.
 #
 # - If some meet both `ask.days` and `ask.budget`: `Offer(nodes, layout, interval, next_best)` of the cheapest. `next_best` is
-#   the number of nodes of the second cheapest of those, or `None` if there is only one.
+#   the number of nodes of the second cheapest that meets both, or `None` if there is none.
 # - Otherwise `Refusal(days, budget)`: the fewest days among those within the budget, and the least cost among those
 #   in time, each `None` if there are none.
 #

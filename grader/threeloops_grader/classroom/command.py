@@ -141,7 +141,7 @@ def _collect(
         print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
     try:
         _account(target)
-    except LabError as error:  # what was collected stays, also before the lab is released
+    except LabError as error:  # before the lab is released; what was collected stays
         print(error)
     if when is None and target.slug in register.load().due:
         print("Without --handed-in these carry no time, and no late penalty applies to them.")
@@ -154,7 +154,7 @@ def _grade(
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
 ) -> None:
-    """Grade through the wall (nbgrader autograde), late penalties included. A refused submission is named: exit 1."""
+    """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
     target = _whole(lab)
     more = ["--force"] if again else []
     code = _nbgrader("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more, may_refuse=True)
@@ -164,7 +164,7 @@ def _grade(
 
 
 def _check(lab: _LabName) -> None:
-    """Say who of the roster is graded, who handed in and is not, and who handed in nothing."""
+    """Say who on the roster is graded, who is not and why, and who handed in nothing."""
     _account(find_lab(lab))
 
 
@@ -301,7 +301,7 @@ _OF_EXCHANGE = ("collect", "release_assignment", "release_feedback", "submit")
 
 
 def _account(target: Lab) -> list["Row"]:
-    """Print the account of a lab, and return a row per student. Before its release there is none."""
+    """Print the account of a lab, and return a row per student. Raises LabError before the lab is released."""
     from threeloops_grader.classroom.enrolment import gradebook
     from threeloops_grader.classroom.register.roster import saved_roster
     from threeloops_grader.classroom.results.account import account
@@ -314,8 +314,10 @@ def _account(target: Lab) -> list["Row"]:
 
 
 def _nbgrader(*words: str, may_refuse: bool = False) -> int:
-    """Run nbgrader's command in the course, and return its exit code: 0, or with `may_refuse` also 1, which stands for
-    submissions that were refused. Any other raises MachineFault, which shows its output."""
+    """Run nbgrader's command in the course, and return its exit code.
+
+    With `may_refuse`, the code 1 means that submissions were refused. Raises MachineFault for any other code but 0.
+    """
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
         raise LabError(f"{root} is not a course folder: it has no nbgrader_config.py; run this in a checkout or bundle")

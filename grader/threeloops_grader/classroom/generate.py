@@ -1,4 +1,4 @@
-"""nbgrader's generate_assignment, which also writes the lab's deep dives, and loses no earlier release if it fails."""
+"""nbgrader's generate_assignment, which also writes the lab's deep dives, and keeps the earlier release if it fails."""
 
 import shutil
 from contextlib import suppress
@@ -14,8 +14,8 @@ __all__ = ["install"]
 
 
 class _KeepsRelease(GenerateAssignment):
-    """nbgrader empties the release folder first, removes it if anything fails, and knows nothing of a notebook that is
-    not to be handed in."""
+    """Keep the earlier release if generation fails, and write the dives. nbgrader itself empties the release folder
+    first, removes it if anything fails, and does not know the dives, which nobody hands in."""
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
         release = Path(self._format_dest(assignment_id, student_id))
@@ -48,10 +48,10 @@ _SUFFIX = ".before"
 
 
 def _aside(release: Path) -> Path:
-    """Return where an earlier release waits until the new one stands, also after a run that was killed."""
+    """Return the folder that holds the earlier release until the new one is complete, even if a run is killed."""
     return release.with_name(f".{release.name}{_SUFFIX}")
 
 
 def install() -> None:
-    """Have nbgrader's command and formgrader's button use it, for which they have no option."""
+    """Replace nbgrader's class in its command and behind formgrader's button, which have no option for that."""
     generateassignmentapp.GenerateAssignment = api.GenerateAssignment = _KeepsRelease

@@ -75,8 +75,8 @@ class ReflectionPoints(NbGraderPreprocessor):
 
 
 class SaveCellsAndReflection(SaveCells):
-    """nbgrader's SaveCells, which would take the reflection's points, given in the gradebook alone, for a cell that was
-    removed, and refuse a second release."""
+    """Save cells, and keep the points of the reflection, which only the gradebook has. nbgrader's SaveCells would take
+    them for a removed cell and refuse a second release."""
 
     def _create_notebook(self, nb: NotebookNode) -> None:
         with suppress(MissingEntry):

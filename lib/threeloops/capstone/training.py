@@ -56,7 +56,7 @@ class TrainingPart:
     gpu: Accelerator
     machine: Machine
     costs_of: CostsOf
-    """How long computations and collectives take: by published kernels, or by rates."""
+    """How long computations and collectives take: from published kernels, or from rates."""
     candidates: tuple[StepTime, ...]
     save: float
     """How long an asynchronous save stops the job: until each GPU's share of the state is in its host's memory, and at
@@ -89,7 +89,7 @@ class TrainingPart:
 
     @property
     def error(self) -> StepError:
-        """The errors of such predictions, from published runs."""
+        """How far predictions of this kind are off, from published runs."""
         if self.by_kernels:
             return step_error(self.gpu.name, published_runs(), seconds_by_kernels)
         return step_error(self.gpu.name)
@@ -149,8 +149,8 @@ def _parallelisms(
 def plan_training(scenario: Scenario, name: str) -> TrainingPart:
     """Plan training on the accelerator of this name, on all GPUs or on a part of them.
 
-    GPUs stay idle if the job is done sooner without them. They do too if they would do less than half of their share of
-    the work, and the job takes at most a tenth longer without them and still meets its deadline.
+    GPUs stay idle if the job is done sooner without them. They also stay idle if they would do less than half of their
+    share of the work, provided that without them the job takes at most a tenth longer and still meets its deadline.
 
     Raises Refusal if nothing fits, or failures leave no time to work.
     """
@@ -265,7 +265,7 @@ def _or_nothing(*times: float) -> float:
 
 def _machine(scenario: Scenario, name: str) -> tuple[Machine, CostsOf]:
     """Nodes of this accelerator with the links of the scenario's cluster, and how long computations take on them.
-    Raises Refusal if it has no arithmetic of the precision that is asked for."""
+    Raises Refusal if the accelerator does not support the scenario's precision."""
     cluster = scenario.cluster
     efficiency = (cluster.efficiency or _EFFICIENCY) * cluster.speed * cluster.power_limit ** (1 / 3)
     try:
@@ -284,7 +284,7 @@ def _machine(scenario: Scenario, name: str) -> tuple[Machine, CostsOf]:
 
 
 def least_gpu_seconds(scenario: Scenario, name: str) -> float:
-    """Return the GPU-seconds of a step if nothing is waited for and nothing is computed twice: no plan needs fewer."""
+    """Return the GPU-seconds of a step that waits for nothing and computes nothing twice. No plan needs fewer."""
     training = scenario.training
     assert training is not None
     machine, costs_of = _machine(scenario, name)

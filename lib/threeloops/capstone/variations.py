@@ -194,7 +194,7 @@ def _gpus(scenario: Scenario, name: str, good: Callable[[float], bool]) -> int |
 
 
 def _fewest(scenario: Scenario, name: str) -> int:
-    """Fewer GPUs cannot do: masters and optimizer states fill them, or all their FLOPs are too few for the deadline."""
+    """Return a number below which no plan is possible: the states would not fit, or the deadline would be missed."""
     training = scenario.training
     model = scenario.trained
     assert training is not None

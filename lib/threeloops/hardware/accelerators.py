@@ -2,8 +2,8 @@
 
 The table is `accelerators.json`. Rates are dense: one that a data sheet prints "with sparsity" is halved or left out.
 Link bandwidths are per direction: "900 GB/s" of NVLink adds both. Capacities are bytes: the "80 GB" of a data sheet are
-80 GiB of DRAM chips. An unpublished value is None. A note that says "as quoted" marks a number that was read where
-someone else quotes the document.
+80 GiB of DRAM chips. An unpublished value is None. The note "as quoted" marks a number that was not read in the
+document itself, but where someone else quotes it.
 """
 
 import json
@@ -55,9 +55,9 @@ class Accelerator:
     lead to its own node. `link_topology` says where they lead: "switch" (all of it to any device of the node), "mesh"
     (a share to each of `link_neighbours`), "pair" (the other card of a bridge), "torus" (two neighbours in each
     dimension), or None. `matrix_clock_hz` is set only where matrix work boosts to another clock. `power_watts` is the
-    most that the board may draw (TDP, TBP, TGP), with the CPU if there is one in the package. `absent`: dtypes that
-    the hardware lacks. `sources` maps a field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to its document and how
-    it was read.
+    most that the board may draw (TDP, TBP, TGP), including a CPU in the same package. `absent`: dtypes that the
+    hardware lacks. `sources` maps a field ("memory_bytes", "rates.bf16", "caches.l2_bytes") to its document and how it
+    was read.
     """
 
     name: str

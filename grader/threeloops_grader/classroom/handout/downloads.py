@@ -26,19 +26,19 @@ _MOST_BYTES = 33 << 20
 
 _ENDINGS = re.compile(r"\.ipynb(?:\.(?:txt|json))?$", re.IGNORECASE)
 _COMPANIONS = re.compile(rf"(?:^|/)(?:index\.html|{re.escape(METADATA)}|[^/]*_attempt_[-\d]+\.txt)$", re.IGNORECASE)
-"""Files that a platform adds to a download, and no student handed in."""
+"""Files that a platform adds to a download. No student handed them in."""
 
 
 @dataclass
 class Download:
-    """Notebooks by student id, and one sentence for each file or student of which nothing could be collected."""
+    """Notebooks by student id, and one sentence for each file or student from which nothing could be collected."""
 
     notebooks: dict[str, bytes] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
 
 class _Candidate(NamedTuple):
-    """A notebook of a student: the name of its file, and of the file that it came in."""
+    """A notebook of a student, with the name of its file, and of the file that it came in."""
 
     name: str
     source: str
@@ -48,8 +48,8 @@ class _Candidate(NamedTuple):
 def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download:
     """Read a folder or a zip file. Nothing is written, and a fault in one student's file does not affect the others.
 
-    The notebook with the lab's name counts, whatever else a student handed in. If there is none, a single notebook with
-    another name does. Of two different ones, neither is taken.
+    The notebook with the lab's name counts, whatever else a student handed in. If there is none, a notebook with
+    another name counts, unless there are two different ones.
 
     Raises LabError: there is no such file, or it cannot be read as a whole.
     """
@@ -96,7 +96,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether it is a file of the system or of an editor: checkpoints, and what macOS adds."""
+    """Return whether the system or an editor made the file: Jupyter's checkpoints, and what macOS adds."""
     return any(part.startswith((".", "__MACOSX")) and part != ".." for part in name.split("/"))
 
 
@@ -110,7 +110,7 @@ def _notebooks(name: str, content: bytes) -> list[_Candidate]:
         raise BadSubmission("it is neither a notebook nor a zip file; nothing of it was collected")
     inside = []
     for inner, text in members(io.BytesIO(content), _MOST_BYTES):
-        path = inner.replace("\\", "/")  # as PowerShell writes it
+        path = inner.replace("\\", "/")  # PowerShell writes backslashes
         if _ENDINGS.search(path) and not _is_hidden(path):
             inside.append(_Candidate(path, f"{path} in {name}", text))
     if not inside:
@@ -126,7 +126,7 @@ def _is_notebook(content: bytes) -> bool:
 
 
 def _chosen(notebooks: list[_Candidate], lab: Lab) -> bytes:
-    """Return the notebook that counts. Raises BadSubmission if none or several different ones could."""
+    """Return the notebook that counts. Raises BadSubmission if none does, or if several different ones could."""
     ranked: Mapping[int, list[_Candidate]] = defaultdict(list)
     for notebook in notebooks:
         ranked[_rank(notebook.name, lab)].append(notebook)
@@ -143,9 +143,11 @@ _OTHER_LAB = 4
 
 
 def _rank(name: str, lab: Lab) -> int:
-    """Return 0 for the lab's name (behind what a platform puts in front), 1 for the copy in `labs/` from which a
-    student started, 2 for a numbered copy, as browsers and Canvas make it, 3 for any other name, and 4 for another lab
-    or the dives."""
+    """Return how likely a notebook is the one that was meant: 0 is best.
+
+    0 is the lab's name, with whatever a platform puts in front. 1 is the copy in `labs/` from which a student started,
+    2 a numbered copy, as browsers and Canvas make it, 3 any other name, and 4 another lab or the dives.
+    """
     folder, _, last = name.rpartition("/")
     stem = _ENDINGS.sub("", last)
     front = r"(?:.*_)?"

@@ -1,4 +1,4 @@
-"""Tell whose a downloaded file is, from the names that platforms give to files and folders."""
+"""Find the student who owns a downloaded file, from the names that platforms give to files and folders."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from threeloops_grader.submissions.submitted import BadSubmission
 __all__ = ["METADATA", "owner", "submitters"]
 
 METADATA = "submission_metadata.yml"
-"""The file in which Gradescope's export says whose each folder is."""
+"""The file in which Gradescope's export names the student of each folder."""
 
 _MOODLE = re.compile(r"(?P<name>[^/]+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)")
 _CANVAS = re.compile(r"(?P<name>[^/_]+)_(?:LATE_)?(?P<id>\d+)_(?:\d+_|text\b)")
@@ -28,7 +28,7 @@ def owner(name: str, students: Sequence[Student], people: Mapping[str, Sequence[
     fits = _fitting(name, students, people)
     if len(fits) != 1:
         who = f"{', '.join(s.id for s in fits)} all fit" if fits else "nobody of the roster fits"
-        raise BadSubmission(f"whose it is cannot be told ({who}); put it into a folder named by the student's id")
+        raise BadSubmission(f"its student is unknown ({who}); put it into a folder named by the student's id")
     return fits[0].id
 
 
@@ -50,7 +50,7 @@ def _fitting(name: str, students: Sequence[Student], people: Mapping[str, Sequen
     parts = heads | set(name.split("/"))
     if fits := _called([*parts, *(part.removesuffix(".zip") for part in parts)], students):
         return fits
-    clones = [part for part in parts if "-" in part]  # of GitHub Classroom: assignment-student
+    clones = [part for part in parts if "-" in part]  # GitHub Classroom names clones assignment-student
     return [s for s in students if any(_folded(part).endswith(f"-{_folded(s.id)}") for part in clones)]
 
 

@@ -24,7 +24,7 @@ _PARTICIPANT = re.compile(r"\D+(\d+)")
 @dataclass(frozen=True)
 class Student:
     """A row of the roster. `id` is the account's name at the exchange, and the folder's name in `submitted/`.
-    `moodle_id` is the number of Moodle's grading worksheet, which a download has in its names."""
+    `moodle_id` is the number in Moodle's grading worksheet, and in the names of the files that Moodle downloads."""
 
     id: str
     first_name: str = ""
@@ -41,7 +41,7 @@ class Student:
 
 
 class Roster(list[Student]):
-    """The students of a file, the people in it who could not be entered, and what else was decided, a line each."""
+    """The students of a file. `left_out` has a line per person who was not entered, and `notes` one per decision."""
 
     def __init__(self, students: list[Student], left_out: list[str], notes: list[str]) -> None:
         super().__init__(students)
@@ -52,12 +52,12 @@ class Roster(list[Student]):
 def read_roster(path: Path) -> Roster:
     """Return the students of a CSV file (`read_table`).
 
-    Rows of one student in several sections are one student. Rows that are no student's are left out and noted: points
-    possible, totals, staff, Canvas's test student. Without an account's name, the number of the student administration
-    stands for it, and without that the email address.
+    Rows of one student in several sections are one student. Rows without a student are left out and noted: points
+    possible, totals, staff, Canvas's test student. The id is the account's name. If that is empty, it is the number in
+    the student administration, or else the email address.
 
     Raises:
-        LabError: there is no usable column, no student, or one id for two people; nothing was changed.
+        LabError: no usable column, no student, or one id for two people.
     """
     table = read_table(path)
     column = _columns(table)
@@ -89,7 +89,7 @@ def read_roster(path: Path) -> Roster:
 
 
 def _columns(table: Export) -> dict[str, int]:
-    """Return the columns, where the headings of a platform do not mean what they say."""
+    """Return the column of each field, corrected for platforms whose headings mean something else."""
     column = dict(table.column)
     position = table.heading.index
     if table.has("id", "sis user id") or table.has("sis login id"):  # Canvas
@@ -106,7 +106,7 @@ def _columns(table: Export) -> dict[str, int]:
 
 
 def _no_student(row: list[str], given: dict[str, str]) -> str:
-    """Return why a row is no student's, or "" if it is one's."""
+    """Return why a row holds no student, or "" if it holds one."""
     first = next((cell.strip() for cell in row if cell.strip()), "")
     values = [value for field, value in given.items() if value and field not in ("role", "section")]
     if not values or first in ("Points Possible", "Manual Posting"):
@@ -121,7 +121,7 @@ def _no_student(row: list[str], given: dict[str, str]) -> str:
 
 
 def _student(given: dict[str, str]) -> tuple[Student, str]:
-    """Return a student, and a sentence if something else stands for the id."""
+    """Return a student, and a note if the id is not the account's name as written in the file, or ""."""
     given = {field: value for field, value in given.items() if field != "role"}
     name = given.pop("name", "")
     if name and not (given.get("first_name") or given.get("last_name")):
@@ -130,15 +130,15 @@ def _student(given: dict[str, str]) -> tuple[Student, str]:
     if number := _PARTICIPANT.fullmatch(given.get("moodle_id", "")):
         given["moodle_id"] = number[1]
     for field in ("id", "sis_id"):
-        given[field] = given.get(field, "").removeprefix("#")  # as Brightspace writes them
+        given[field] = given.get(field, "").removeprefix("#")  # Brightspace writes #ada
     note = ""
     if not given["id"]:
         email = given.get("email", "")
         given["id"] = given["sis_id"] or (email if "@" in email else "")
-        note = f"{given['id']} stands for the account's name, which is empty" if given["id"] else ""
+        note = f"the account's name is empty, so the id is {given['id']}" if given["id"] else ""
     if re.fullmatch(r"\d+\.0", given["id"]):
         given["id"] = given["id"].removesuffix(".0")
-        note = f"the id {given['id']}.0 was read as {given['id']}: a spreadsheet had made a number of it"
+        note = f"the id {given['id']}.0 was read as {given['id']}: a spreadsheet had turned it into a number"
     given["id"] = student_name(given["id"])
     return Student(**given), note
 

@@ -1,4 +1,4 @@
-"""Find the table in a file that a platform exported: its encoding, its separator, its heading and the columns."""
+"""Read a table that a platform exported: find its encoding, separator, heading and columns."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ __all__ = ["Export", "read_table"]
 
 _MAX_BYTES = 16 << 20
 _TITLE_ROWS = 5
-"""The heading is among so many first rows: some exports begin with a title."""
+"""The heading is among this many first rows, because some exports begin with a title."""
 
 _IDS = (
     "student_id", "username", "login", "login id", "sis login id", "sid", "student id", "id", "identifier",
@@ -40,12 +40,12 @@ _COLUMNS = {
     "section": ("section", "sections"),
     "role": ("role",),
 }  # fmt: skip
-"""Headings by which each field is known, in the languages of Moodle's most frequent exports; capitals do not matter."""
+"""Headings of each field, in English, German, French and Spanish; capitals do not matter."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """`column` has the position of each field, and `rows` each row with the line on which it ends."""
+    """A table. `column` has the position of each field, and `rows` has each row with the line on which it ends."""
 
     heading: tuple[str, ...]
     column: dict[str, int]
@@ -58,11 +58,11 @@ class Export:
 def read_table(path: Path) -> Export:
     """Read a CSV file in UTF-8 or UTF-16, separated by commas, semicolons or tabs.
 
-    Raises LabError: it is no such file, or no heading names a person's id, name or email address.
+    Raises LabError: it is not such a file, or no column has ids or email addresses.
     """
     text = _text(path)
     separators = [",", ";", "\t"]
-    if text[:4].casefold() == "sep=":  # as Excel writes it
+    if text[:4].casefold() == "sep=":  # Excel's line with the separator
         line, _, text = text.partition("\n")
         separators = [line.rstrip()[4:5] or ","]
     tables = []
@@ -95,9 +95,11 @@ def _text(path: Path) -> str:
     if path.stat().st_size > _MAX_BYTES:
         raise LabError(f"{path} has {path.stat().st_size:,} bytes, a roster at most {_MAX_BYTES:,}")
     if content.startswith(b"PK\x03\x04"):
-        raise LabError(f"{path} is a workbook of Excel, and not CSV; save it as CSV UTF-8")
+        raise LabError(f"{path} is a workbook of Excel, not a CSV file; save it as CSV UTF-8")
     if content.lstrip()[:1] == b"<":
-        raise LabError(f"{path} is a web page, and not CSV: was the download a page to log in? Download it again")
+        raise LabError(
+            f"{path} is a web page, not a CSV file: perhaps a page to log in was downloaded; download the file again"
+        )
     encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
     try:
         return content.decode(encoding)

@@ -1,4 +1,4 @@
-"""The account that an instructor asks for after every step: roster = graded + ungraded + missing, with names."""
+"""The account shown after each step of a lab: roster = graded + ungraded + missing, with names."""
 
 import html
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ __all__ = ["account", "write_refusals"]
 
 
 def account(lab: Lab, rows: Sequence[Row], strangers: Sequence[str]) -> str:
-    """Return one line that adds up to the roster, and a line for everybody whose work has no points."""
+    """Return a line with the number of students per status, and lines that name everybody whose work has no points."""
     of = {status: [row for row in rows if row.status == status] for status in ("graded", "ungraded", "missing")}
     lines = [f"{lab.slug}: {len(rows)} on the roster = " + " + ".join(f"{len(of[name])} {name}" for name in of)]
     lines += [f"ungraded: {row.student.id}: {row.reason}" for row in of["ungraded"]]
@@ -25,7 +25,7 @@ def account(lab: Lab, rows: Sequence[Row], strangers: Sequence[str]) -> str:
 
 
 def write_refusals(lab: Lab, rows: Sequence[Row]) -> list[Path]:
-    """Write a feedback page for everybody whose submission was refused, which says why."""
+    """Write a feedback page for each refused submission, which says why it was refused."""
     pages = []
     for row in rows:
         if row.reason.startswith("refused: "):
@@ -41,6 +41,6 @@ _PAGE = """<!DOCTYPE html>
 <body style="font-family: sans-serif; max-width: 40em; margin: 2em auto; color-scheme: light dark">
 <h1>{lab} was not graded</h1>
 <p>Your submission was {why}.</p>
-<p>It has no points yet. Mend it, run <code>threeloops submit</code>, and hand it in again.</p>
+<p>It has no points yet. Correct it, run <code>threeloops submit</code>, and hand it in again.</p>
 </body></html>
 """

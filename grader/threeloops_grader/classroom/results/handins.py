@@ -14,9 +14,9 @@ __all__ = ["not_graded", "strangers_in"]
 
 
 def not_graded(lab: Lab, student: str) -> str:
-    """Return why what a student handed in has no points, or "" if it has, or nothing is there.
+    """Return why a student's submission is not graded, or "" if it is, or if there is none.
 
-    A submission is graded if `autograded/` has its notebook, made later, with the time of handing in.
+    A submission is graded if `autograded/` has a later notebook with the same time of handing in.
     """
     folder = Path(lab.root, "submitted", student, lab.slug)
     graded = Path(lab.root, "autograded", student, lab.slug)

@@ -19,8 +19,8 @@ __all__ = ["Row", "class_scores"]
 
 @dataclass
 class Row:
-    """One student's lab. `status` is "missing" (nothing handed in: 0 points), "graded", or "ungraded": no score,
-    for the `reason` given.
+    """One student's lab. `status` is "missing" (nothing handed in: 0 points), "graded", or "ungraded" (no score, and
+    `reason` says why).
 
     `parts` has the points per test cell, and `messages` the messages of the tests that did not earn full points.
     """

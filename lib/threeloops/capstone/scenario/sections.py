@@ -122,14 +122,14 @@ class Cluster:
     link_gbits: _Positive = 400.0
     """Gb/s from each GPU to other nodes, per direction."""
     efficiency: _Share | None = None
-    """The share of the data sheet's 16-bit FLOP/s that kernels reach when they wait for nothing. Default: the sum of
-    published kernels (`training.by_kernels`), or 0.6 for accelerators and models that have none."""
+    """The share of the data sheet's 16-bit FLOP/s that kernels reach when they wait for nothing. By default, steps are
+    predicted from published kernels (`training.by_kernels`), and with 0.6 for accelerators and models without them."""
     attention: AttentionKernel = "flash2"
-    """The attention kernel of the training framework, where published kernels are used."""
+    """The attention kernel of the training framework. It counts only if published kernels are used."""
     power_limit: _Share = 1.0
     """The power limit of training GPUs, relative to that of their data sheet."""
     speed: _Positive = 1.0
-    """The speed of kernels relative to the prediction: a step's predicted seconds by your measured ones."""
+    """The speed of kernels relative to the prediction: a step's predicted seconds divided by your measured ones."""
     node_mtbf_days: _Positive = 1 / RSC1_PER_NODE_DAY
     """Mean time between failures of one node. Default: Kokolis et al. 2024 (`elastic.goodput.published`)."""
     storage_gbytes: _Positive = 20.0

@@ -4,8 +4,8 @@
 >>> step_time(LLAMA_8B, h100_node(), plan, costs).seconds
 >>> plans(LLAMA_8B, h100_node(), gpus=64, batch=256, sequence=8192, costs_of=costs)[0].plan
 
-What the published tables do not hold is assumed: `Assumptions` names each value and where it comes from. None of them
-was fitted to a training run.
+`Assumptions` names every value that the published tables do not hold, and where it comes from. None was fitted to a
+training run, but three were chosen after seeing how far runs were off (docs/predictions.md names them).
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Values that the published tables do not hold, fixed before any training run was compared."""
+"""Values that the published tables do not hold: measured or published, and three chosen with training runs in sight."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -40,14 +40,14 @@ class Assumptions:
     bandwidth: float | None = None
     """Bytes/s of the card's memory, if it is a variant of the sheet's."""
     speed: float = 1.0
-    """The speed of all kernels, relative to these predictions: a step's predicted seconds by your measured ones."""
+    """The speed of all kernels, relative to these predictions: the predicted seconds of a step divided by yours."""
 
     def clock(self, device: str) -> float:
         """Return the clock under a training run's steady load, relative to the bursts of the tables.
 
         We measured matrix products for a minute on an H100 and an H200: 661 of 790 and 663 of 796 TFLOP/s are left at
-        the power limit. Other devices are assumed to lose as much as these two, because runs on the A100 were predicted
-        10% to 15% too fast, by all three of their sources, as long as it was assumed to lose nothing.
+        the power limit. Other devices are assumed to lose as much as these two: when the A100 was assumed to lose
+        nothing, the runs of each of its three sources were predicted 8% to 14% too fast on average.
         """
         usual = sum(_SUSTAINED.values()) / len(_SUSTAINED)
         return _SUSTAINED.get(device, usual) * self.power ** (1 / 3)

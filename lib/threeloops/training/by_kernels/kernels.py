@@ -59,8 +59,8 @@ class Passes:
 class KernelCosts:
     """The costs of a step on GPUs called `device`, for `planning.step_time` and `planning.plans`.
 
-    An A100 of 40 GB has the kernels of one of 80 GB, and its own memory. Calling it raises LookupError for a device
-    whose kernels nobody published, and ValueError for a model with experts.
+    An A100 of 40 GB has the kernels of one of 80 GB, at the bandwidth of its own memory. A call raises LookupError for
+    a device whose kernels nobody published, and ValueError for a model with experts.
     """
 
     device: str
@@ -91,8 +91,8 @@ class KernelCosts:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of a plan on one device. Their times replace the rates of `machine`. The products of layers with
-    weights are in fp8 if `machine.product_flops` is given, and all other ones in bf16."""
+    """The kernels of a plan on one device. Their times replace the rates of `machine`. If `machine.product_flops` is
+    given, layers multiply by their weights in fp8. All other products are in bf16."""
 
     model: Transformer
     machine: Machine
@@ -129,7 +129,7 @@ class Kernels:
 
     @property
     def _unpacked(self) -> Passes:
-        """Frozen weights of fewer than 16 bits, which are written in 16 bits before each pass (QLoRA)."""
+        """The conversion of frozen weights with fewer than 16 bits to 16 bits, before each pass (QLoRA)."""
         if self.model.frozen_bits >= 16:
             return Passes(0.0, 0.0)
         weights = sum(self.model.matrices.values()) / self.plan.tp
@@ -207,9 +207,9 @@ class Kernels:
         return self._streamed(_OPTIMIZER_BYTES * parameters)
 
     def collective(self, operation: Literal["all_gather", "reduce_scatter"], size: float, axis: str) -> float:
-        """Return the seconds of a ring: inside a node by the fitted one, between nodes by a share of the line rate, and
-        by the machine's links where nobody measured NCCL on the device. Of tensor parallelism's rings, only the part
-        that is not hidden behind products counts."""
+        """Return the seconds of a ring: by the fitted ring inside a node, by a share of the line rate between nodes. If
+        nobody measured NCCL on the device, the machine's links count. Of tensor parallelism's rings, only the part that
+        is not hidden behind products counts."""
         exposed = 1 - self.assumed.overlap if axis == "tp" else 1.0
         return exposed * self._ring(operation, size, axis)
 
@@ -274,8 +274,8 @@ def _sheet(device: str, bandwidth: float | None) -> Sheet:
 
 @lru_cache(maxsize=4096)
 def _products_seconds(device: str, bandwidth: float, shapes: tuple[_Shape, ...], fp8: bool) -> float:
-    """Return the seconds of all these products at the clock of the tables, with operands from memory. In fp8, they
-    contain the conversion of one operand."""
+    """Return the seconds of all these products at the clock of the tables, with operands from memory. In fp8, this
+    includes converting one operand."""
     m, n, k = np.array(shapes, dtype=float).T
     constants = fitted(QuantizingGemm, device, "fp8") if fp8 else fitted(Gemm, device, "bf16")
     return float(gemm_seconds(_sheet(device, bandwidth), m, n, k, constants, warm=False).sum())

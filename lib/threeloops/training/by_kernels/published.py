@@ -40,7 +40,8 @@ SOURCES = MappingProxyType(
         "llm-foundry": Assumptions(),
     }
 )
-"""The assumptions about each source, which follow from it alone. No constant was fitted to a run.
+"""The assumptions about each source. No constant was fitted to a run; docs/predictions.md names the assumptions that
+were chosen with errors of runs in sight.
 
 Megatron's attention of 2021 writes the scores. Llama 3's paper does not name its kernel, but it appeared in the month
 of FlashAttention-3. torchtitan called torch's FlashAttention-2, on cards of 500 W. Megatron-Bridge uses Transformer

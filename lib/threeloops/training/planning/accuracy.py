@@ -20,8 +20,8 @@ _FEWEST_RUNS = 5
 
 @dataclass(frozen=True)
 class StepError:
-    """Factors by which published steps took longer than predicted ones. Every source counts the same, however many of
-    its runs there are."""
+    """Factors by which published steps took longer than predicted ones. Every source counts the same, however many runs
+    it has."""
 
     low: float
     """One run in ten was faster than the prediction times this."""
@@ -45,9 +45,12 @@ def step_error(
     runs: tuple[PublishedRun, ...] = PUBLISHED,
     predicted: Callable[[PublishedRun], float] = _by_rates,
 ) -> StepError:
-    """Return the errors of `predicted`, the seconds of a run's step, for the accelerator called `name`: those of the
-    runs on it, or of all runs if there are fewer than five. Runs that differ from the model (`PublishedRun.unlike`) do
-    not count."""
+    """Return the errors of `predicted` for the accelerator called `name`: those of the runs on it, or of all runs if
+    fewer than five ran on it.
+
+    `predicted` returns the seconds of a run's step. Runs that differ from the model (`PublishedRun.unlike`) do not
+    count.
+    """
     like = [run for run in runs if not run.unlike]
     own = [run for run in like if run.device == accelerator(name).name]
     chosen = own if len(own) >= _FEWEST_RUNS else like

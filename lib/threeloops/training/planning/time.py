@@ -36,7 +36,7 @@ class Costs(Protocol):
         """Head and loss, forward and backward."""
 
     def collective(self, operation: Literal["all_gather", "reduce_scatter"], size: float, axis: str) -> float:
-        """`operation` on `size` bytes in all, among the ranks of `Plan.groups[axis]`."""
+        """`operation` on a total of `size` bytes, among the ranks of `Plan.groups[axis]`."""
 
     def optimizer(self, parameters: float) -> float:
         """The optimizer's step on this many parameters."""
@@ -66,6 +66,7 @@ class StepTime:
     expert: float = 0.0
     """All-to-alls of expert parallelism."""
     optimizer: float = 0.0
+    """The update of the parameters; 0 with `Rates`."""
 
     @property
     def seconds(self) -> float:
@@ -90,7 +91,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Rates:
-    """Costs from FLOPs and bytes, at the rates of a machine. The optimizer's time is left out."""
+    """Costs computed from FLOPs and bytes, at the rates of a machine. The optimizer's time is left out."""
 
     model: Transformer
     machine: Machine
@@ -148,9 +149,9 @@ class Rates:
 
 def step_time(model: Transformer, machine: Machine, plan: Plan, costs_of: CostsOf = Rates) -> StepTime:
     """Predict a step's time. The slowest pipeline rank sets the pace of all microbatches. Collectives of tensor,
-    context and expert parallelism are exposed, and repeated where a layer is computed again. Transfers between stages
-    are hidden except for the first microbatch. Those of data parallelism are hidden behind the layers that compute
-    meanwhile."""
+    context and expert parallelism are exposed, and repeated if a layer is computed again. Collectives of data
+    parallelism are hidden behind the layers that compute meanwhile. Transfers between stages are hidden except for the
+    first microbatch."""
     costs = costs_of(model, machine, plan)
     m = plan.microbatches
     layers = plan.layers(model)

@@ -302,9 +302,10 @@ def draw_measured(roof: Roofline, points: dict[str, tuple[Work, float]]) -> "Fig
 
 
 def _label_points(axes: "Axes", labels: Sequence[tuple[str, tuple[float, float], bool]]) -> None:
-    """Write each label right of its point, or left of it, as it says, and lower if it would cover a point or a label.
+    """Write each label (text, point, whether it stands on the left) beside its point.
 
-    A label that would cross the right edge stands left of its point.
+    A label that would cross the right edge stands on the left, too. One that would cover a point or another label is
+    moved down.
     """
     to_points = 72 / axes.figure.dpi
     spots = {text: axes.transData.transform(at) * to_points for text, at, _ in labels}

@@ -35,7 +35,7 @@ def draw_day(moments: Sequence[_Moment], seconds_per_request: float, title: str)
 
     `seconds_per_request` is how many seconds of a whole replica a request takes: its time in a seat over the seats.
     """
-    # A day has 5,760 ticks. A point per minute, and the corners of the steps, keep the picture small enough for SVG.
+    # A day has 5,760 ticks. Drawing one point per minute, and the corners of the steps, keeps the SVG small.
     minutes = [moments[start : start + 4] for start in range(0, len(moments), 4)]
     times = [minute[0].seconds / 3600 for minute in minutes]
     demand = [minute[0].rate * seconds_per_request for minute in minutes]

@@ -98,7 +98,7 @@ class _Group(dist.ProcessGroup):
         return Work(self._me, handle, out if result is None else result, put, True)
 
     def _peer(self, call: str, number: int) -> int:
-        """The rank with this number in the group."""
+        """Return the global rank of the group's rank `number`. Raises ValueError if the group has none."""
         if not 0 <= number < len(self._ranks):
             raise ValueError(
                 f"{call}: rank {number} in a group of {len(self._ranks)} ranks: expected 0 to {len(self._ranks) - 1}"

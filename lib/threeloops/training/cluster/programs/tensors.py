@@ -58,7 +58,7 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def checksum(tensor: torch.Tensor) -> int:
-    """A number that tells whether elements have changed. It covers the first MiB, so that large messages stay fast."""
+    """Return a number that changes if elements change. It covers only the first MiB, to keep large messages fast."""
     return zlib.crc32(as_bytes(tensor)[:_COMPARED])
 
 
