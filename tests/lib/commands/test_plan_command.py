@@ -52,7 +52,7 @@ def test_what_cannot_be_done_ends_with_1_and_a_way_out(tmp_path, capsys):
         plan(str(tmp_path / "mine.toml"))
     said = capsys.readouterr()
     assert end.value.exit_code == 1 and not said.out
-    assert "not feasible: H100" in said.err and "It would do with cluster.gpus = 24 instead of 8" in said.err
+    assert "not feasible: H100" in said.err and "It would do with cluster.gpus = 32 instead of 8" in said.err
 
 
 def test_a_wrong_word_is_answered_with_one_sentence(tmp_path):
