@@ -372,11 +372,16 @@ def require_keys(keys):
             return int(key).bit_length() <= 4096
         return all(map(sound, key)) if isinstance(key, tuple) else isinstance(key, (bytes, str))
 
+    def shown(key):
+        if isinstance(key, tuple):
+            return f"({', '.join(map(shown, key))})"
+        is_long = isinstance(key, int) and key.bit_length() > 4096  # too long to be written
+        return f"an int of {key.bit_length():,} bits" if is_long else repr(key)
+
     for key in keys:
-        kind = f"an int of {key.bit_length():,} bits" if type(key) is int and key >> 4096 else repr(key)
         require(
             sound(key),
-            f"a cache key is {kind}: expected bytes, a str, an int or a tuple of these (an int has up to 4,096 bits)",
+            f"a cache key is {shown(key)}: expected bytes, a str, an int or a tuple of these (an int has up to 4,096 bits)",
         )
 
 

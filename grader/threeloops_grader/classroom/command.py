@@ -1,15 +1,12 @@
 """`threeloops class …` and `threeloops submit`: a term in six steps, each a thin layer over nbgrader's own command."""
 
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -96,11 +93,12 @@ def _release(lab: _LabName) -> None:
     """Enter a lab in the gradebook, put it to the exchange, and write the student bundle."""
     from threeloops_grader.classroom.enrolment import apply_due_dates, gradebook, set_reflection_points
     from threeloops_grader.classroom.handout.bundle import write_bundle
+    from threeloops_grader.release.files import restored_if_it_fails
     from threeloops_grader.release.release import release as generate
 
     target = _whole(lab)
     require_exchange(course_root())
-    with _kept_if_it_fails(target.released.parent):
+    with restored_if_it_fails(target.released.parent):
         generate([target])
         _nbgrader("generate_assignment", target.slug, "--force")
     chosen = register.load().with_released(target.slug)
@@ -128,7 +126,7 @@ def _collect(
     target = find_lab(lab)
     if source is None:
         _nbgrader("collect", target.slug, "--update")
-        _account(target)
+        _account_if_there_is_one(target)
         return
     from threeloops_grader.classroom.handout.downloads import read_download, store
     from threeloops_grader.classroom.register.roster import saved_roster
@@ -139,10 +137,7 @@ def _collect(
     print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
     for fault in download.faults:
         print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
-    try:
-        _account(target)
-    except LabError as error:  # before the lab is released; what was collected stays
-        print(error)
+    _account_if_there_is_one(target)
     if when is None and target.slug in register.load().due:
         print("Without --handed-in these carry no time, and no late penalty applies to them.")
     if download.faults:
@@ -157,15 +152,18 @@ def _grade(
     """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
     target = _whole(lab)
     more = ["--force"] if again else []
-    code = _nbgrader("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more, may_refuse=True)
-    _account(target)
-    if code:
+    words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
+    code = _exit_code(*words)
+    rows = _account_if_there_is_one(target)
+    if code == 1 and any(row.refused for row in rows):  # all others are graded
         raise typer.Exit(1)
+    if code:
+        raise _failure(words)
 
 
 def _check(lab: _LabName) -> None:
     """Say who on the roster is graded, who is not and why, and who handed in nothing."""
-    _account(find_lab(lab))
+    _account(find_lab(lab), *_scores(find_lab(lab)))
 
 
 def _feedback(lab: _LabName) -> None:
@@ -182,7 +180,7 @@ def _feedback(lab: _LabName) -> None:
     others = [page.parents[1].name for page in pages if page not in sealed]
     if sealed:
         _nbgrader("release_feedback", target.slug, f"--CourseDirectory.student_id_exclude={','.join(others)}")
-    refused = write_refusals(target, _account(target))
+    refused = write_refusals(target, _account_if_there_is_one(target))
     print(f"{folder} holds {len(pages)} pages; {len(sealed)} were handed back through the exchange.")
     if refused:
         print(f"{len(refused)} more pages say why a submission was refused; hand those back yourself.")
@@ -193,11 +191,7 @@ def _export(
     exercises: Annotated[bool, typer.Option(help="A column for each exercise beside the total.")] = True,
 ) -> None:
     """Write the scores for Gradescope, Canvas and Moodle, and the class report, to class/."""
-    from threeloops_grader.classroom.enrolment import gradebook
-    from threeloops_grader.classroom.register.roster import saved_roster
-    from threeloops_grader.classroom.results.account import account
     from threeloops_grader.classroom.results.report import class_csv, class_page
-    from threeloops_grader.classroom.results.scores import class_scores
     from threeloops_grader.classroom.results.tables import FORMATS
     from threeloops_grader.classroom.results.wrong_answers import common_mistakes, signatures
     from threeloops_grader.pages.spreadsheet import to_csv
@@ -205,8 +199,7 @@ def _export(
 
     target = find_lab(lab)
     folder = register.class_folder()
-    with gradebook() as book:
-        rows, strangers = class_scores(book, target, saved_roster(_roster()))
+    rows, strangers = _scores(target)
     texts = {f"{target.slug}_{name}.csv": to_csv(make(target, rows, exercises)) for name, make in FORMATS.items()}
     wrong = {}
     if any(row.messages for row in rows):
@@ -218,7 +211,7 @@ def _export(
     for name, text in texts.items():
         replace_text(folder / name, text.encode("utf-8", "backslashreplace").decode())
         print(folder / name)
-    print(account(target, rows, strangers))
+    _account(target, rows, strangers)
 
 
 def _similar(
@@ -277,22 +270,6 @@ def _whole(lab: str) -> Lab:
     return target
 
 
-@contextmanager
-def _kept_if_it_fails(folder: Path) -> Iterator[None]:
-    """Put the folder back as it was if the block raises."""
-    with TemporaryDirectory() as there:
-        before = Path(there) / folder.name
-        if folder.is_dir():
-            shutil.copytree(folder, before)
-        try:
-            yield
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            if before.is_dir():
-                shutil.copytree(before, folder)
-            raise
-
-
 def _roster() -> Path:
     return register.class_folder() / "roster.json"
 
@@ -300,24 +277,45 @@ def _roster() -> Path:
 _OF_EXCHANGE = ("collect", "release_assignment", "release_feedback", "submit")
 
 
-def _account(target: Lab) -> list["Row"]:
-    """Print the account of a lab, and return a row per student. Raises LabError before the lab is released."""
+def _scores(target: Lab) -> tuple[list["Row"], list[str]]:
+    """Return a row per student, and who handed in and is not on the roster. Raises LabError without a roster or before
+    the lab is released."""
     from threeloops_grader.classroom.enrolment import gradebook
     from threeloops_grader.classroom.register.roster import saved_roster
-    from threeloops_grader.classroom.results.account import account
     from threeloops_grader.classroom.results.scores import class_scores
 
     with gradebook() as book:
-        rows, strangers = class_scores(book, target, saved_roster(_roster()))
+        return class_scores(book, target, saved_roster(_roster()))
+
+
+def _account(target: Lab, rows: Sequence["Row"], strangers: Sequence[str]) -> None:
+    from threeloops_grader.classroom.results.account import account
+
     print(account(target, rows, strangers))
+
+
+def _account_if_there_is_one(target: Lab) -> list["Row"]:
+    """Print the account of a lab and return its rows, or say why there is none: the step before it stands."""
+    try:
+        rows, strangers = _scores(target)
+    except LabError as error:
+        print(f"no account: {error}")
+        return []
+    _account(target, rows, strangers)
     return rows
 
 
-def _nbgrader(*words: str, may_refuse: bool = False) -> int:
-    """Run nbgrader's command in the course, and return its exit code.
+def _nbgrader(*words: str) -> None:
+    """Run nbgrader's command in the course. If it fails, raises MachineFault."""
+    if _exit_code(*words):
+        raise _failure(words)
 
-    With `may_refuse`, the code 1 means that submissions were refused. Raises MachineFault for any other code but 0.
-    """
+
+def _failure(words: Sequence[str]) -> MachineFault:
+    return MachineFault(f"`nbgrader {' '.join(words)}` failed; what it said stands above")
+
+
+def _exit_code(*words: str) -> int:
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
         raise LabError(f"{root} is not a course folder: it has no nbgrader_config.py; run this in a checkout or bundle")
@@ -325,7 +323,4 @@ def _nbgrader(*words: str, may_refuse: bool = False) -> int:
         require_exchange(root)
     command = [sys.executable, "-m", "nbgrader", *words]
     sys.stdout.flush()
-    code = subprocess.run(command, cwd=root, env=environment()).returncode
-    if code not in ((0, 1) if may_refuse else (0,)):
-        raise MachineFault(f"`nbgrader {' '.join(words)}` failed; what it said stands above")
-    return code
+    return subprocess.run(command, cwd=root, env=environment()).returncode

@@ -1,12 +1,16 @@
-"""Files copied whole or not at all, and folders compared by content."""
+"""Files copied whole or not at all, folders compared by content, and folders restored after a failure."""
 
 import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from filecmp import cmp
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from threeloops.files import replacing
 
-__all__ = ["differences", "files_below", "replace_file", "sha256"]
+__all__ = ["differences", "files_below", "replace_file", "restored_if_it_fails", "sha256"]
 
 
 def replace_file(path: Path, source: Path) -> None:
@@ -38,3 +42,19 @@ def files_below(folder: Path) -> set[str]:
         for path in folder.rglob("*")
         if not path.is_dir() and ".ipynb_checkpoints" not in (name := path.relative_to(folder).as_posix())
     }
+
+
+@contextmanager
+def restored_if_it_fails(folder: Path) -> Iterator[None]:
+    """Put the folder back as it was if the block raises."""
+    with TemporaryDirectory() as there:
+        before = Path(there) / "before"
+        if folder.is_dir():
+            shutil.copytree(folder, before)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if before.is_dir():
+                shutil.copytree(before, folder)
+            raise

@@ -13,6 +13,7 @@ from threeloops.capstone.serving import ServingPart, plan_serving
 from threeloops.capstone.sheet import Sheet
 from threeloops.capstone.training import TrainingPart, plan_training
 from threeloops.hardware.accelerators import accelerator
+from threeloops.hardware.measured import MEASURED_BY
 from threeloops.training.planning import Transformer
 
 __all__ = ["Candidate", "candidate", "candidates"]
@@ -252,7 +253,7 @@ def _train(sheet: Sheet, part: TrainingPart) -> None:
     fullest = max(rank.total for rank in part.memory)
     model = part.scenario.trained
     error = part.error
-    origin = "threeloops.training.by_kernels, by NVIDIA's times" if part.by_kernels else f"{planner}.step_time"
+    origin = f"threeloops.training.by_kernels, from times {MEASURED_BY}" if part.by_kernels else f"{planner}.step_time"
     residuals = f"{planner}.step_error: {error.runs} published runs on {' and '.join(error.devices)}"
     sheet.put(
         "training",

@@ -206,6 +206,32 @@ def test_a_release_that_fails_leaves_the_one_before(course):
     assert not list(lab.released.parents[1].glob(".*"))
 
 
+def test_without_a_roster_a_class_is_graded_and_there_is_no_account(course):
+    """As for an instructor who uses nbgrader's own commands up to here."""
+    lab, _, _ = course
+    roster = lab.root / "class/roster.json"
+    roster.rename(lab.root / "aside.json")
+    try:
+        said = threeloops(lab.root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+        assert "no account: no roster at" in said
+        assert "no roster at" in threeloops(lab.root, "class", "check", "90", code=2)
+    finally:
+        (lab.root / "aside.json").rename(roster)
+
+
+def test_a_failure_that_is_nobodys_submission_is_not_taken_for_a_refused_one(course):
+    """nbgrader exits with 1 for both. Here its configuration cannot be read."""
+    lab, _, _ = course
+    config = lab.root / "nbgrader_config.py"
+    before = config.read_text()
+    config.write_text("import sys\nsys.exit('broken')\n")
+    try:
+        said = threeloops(lab.root, "class", "grade", "90", code=2)
+    finally:
+        config.write_text(before)
+    assert "`nbgrader autograde 90_toy" in said and "failed; what it said stands above" in said
+
+
 def test_a_refused_submission_is_named_has_no_score_and_keeps_no_older_one(course):
     """`missing` hands in a cut-off file, and `early` a newer one that is no notebook: neither has a score."""
     lab, _, _ = course

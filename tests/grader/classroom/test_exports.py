@@ -122,7 +122,7 @@ DOWNLOADS = {
     "another lab": {"lovelaceada_7_1_00_start_here.ipynb": WRONG, "lovelaceada_7_2_01_roofline.ipynb": RIGHT},
     "the dives": {"ada/01_roofline_dives.ipynb": WRONG, "ada/01_roofline.ipynb": RIGHT},
     "the copy that was handed out": {
-        "ada/labs/01_roofline/01_roofline.ipynb": WRONG, "ada/work/01_roofline/01_roofline.ipynb": RIGHT,
+        "ada/labs/01_roofline/01_roofline.ipynb": WRONG, "ada/mine/01_roofline/01_roofline.ipynb": RIGHT,
     },
     "capitals": {"lovelaceada_7_1_01_roofline.ZIP": INNER},
     "a renamed ending": {"lovelaceada_7_1_01_roofline.ipynb.txt": RIGHT},

@@ -91,9 +91,10 @@ def read_table(path: Path) -> Export:
 
 
 def _text(path: Path) -> str:
-    content = path.read_bytes() if path.stat().st_size <= _MAX_BYTES else b""
-    if path.stat().st_size > _MAX_BYTES:
-        raise LabError(f"{path} has {path.stat().st_size:,} bytes, a roster at most {_MAX_BYTES:,}")
+    size = path.stat().st_size
+    if size > _MAX_BYTES:
+        raise LabError(f"{path} has {size:,} bytes, a roster at most {_MAX_BYTES:,}")
+    content = path.read_bytes()
     if content.startswith(b"PK\x03\x04"):
         raise LabError(f"{path} is a workbook of Excel, not a CSV file; save it as CSV UTF-8")
     if content.lstrip()[:1] == b"<":

@@ -28,7 +28,7 @@ def write_refusals(lab: Lab, rows: Sequence[Row]) -> list[Path]:
     """Write a feedback page for each refused submission, which says why it was refused."""
     pages = []
     for row in rows:
-        if row.reason.startswith("refused: "):
+        if row.refused:
             page = Path(lab.root, "feedback", row.student.id, lab.slug, f"{lab.slug}.html")
             page.parent.mkdir(parents=True, exist_ok=True)
             replace_text(page, _PAGE.format(lab=html.escape(lab.slug), why=html.escape(row.reason)))

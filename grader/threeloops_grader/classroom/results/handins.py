@@ -13,8 +13,9 @@ from threeloops_grader.submissions.submitted import BadSubmission
 __all__ = ["not_graded", "strangers_in"]
 
 
-def not_graded(lab: Lab, student: str) -> str:
-    """Return why a student's submission is not graded, or "" if it is, or if there is none.
+def not_graded(lab: Lab, student: str) -> tuple[str, bool]:
+    """Return why a student's submission is not graded, and whether it was refused; ("", False) if it is graded, or if
+    there is none.
 
     A submission is graded if `autograded/` has a later notebook with the same time of handing in.
     """
@@ -23,16 +24,15 @@ def not_graded(lab: Lab, student: str) -> str:
     notebook = folder / f"{lab.slug}.ipynb"
     result = graded / f"{lab.slug}.ipynb"
     if not folder.is_dir():
-        return ""
-    if result.is_file() and notebook.is_file():
-        is_same = _time(folder) == _time(graded) and notebook.stat().st_mtime <= result.stat().st_mtime
-        if is_same:
-            return ""
+        return "", False
+    has_both = result.is_file() and notebook.is_file()
+    if has_both and _time(folder) == _time(graded) and notebook.stat().st_mtime <= result.stat().st_mtime:
+        return "", False
     try:
         rebuild(read(Submission(student_name(student), notebook), folder.parent.parent), manifest(lab))
     except BadSubmission as error:
-        return f"refused: {error}"
-    return "a newer submission is not graded yet" if result.is_file() else "not graded yet"
+        return f"refused: {error}", True
+    return "a newer submission is not graded yet" if result.is_file() else "not graded yet", False
 
 
 def _time(folder: Path) -> str:

@@ -35,6 +35,7 @@ class Row:
     penalty: float = 0.0
     score: float | None = None
     reason: str = ""
+    refused: bool = False
 
 
 def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tuple[list[Row], list[str]]:
@@ -57,10 +58,12 @@ def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tupl
 
 def _row(lab: Lab, student: Student, submission: SubmittedAssignment | None, most: float) -> Row:
     name = student.id if submission is None else submission.student_id
-    reason = not_graded(lab, name)
+    reason, refused = not_graded(lab, name)
     if submission is None:
-        return Row(student, "ungraded" if reason else "missing", most, score=None if reason else 0.0, reason=reason)
-    row = Row(student, "graded", most, submission.timestamp, submission.total_seconds_late, reason=reason)
+        status = "ungraded" if reason else "missing"
+        return Row(student, status, most, score=None if reason else 0.0, reason=reason, refused=refused)
+    late = submission.total_seconds_late
+    row = Row(student, "graded", most, submission.timestamp, late, reason=reason, refused=refused)
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
     if reason or all(grade.auto_score is None and grade.manual_score is None for grade in grades):
         row.status = "ungraded"

@@ -31,8 +31,8 @@ _OPTIMIZER_BYTES = 32
 """Read and written per parameter by AdamW: gradient, master, two moments, all in float32, and the 16-bit weight."""
 _LOSS_BYTES = 24
 """Read and written per logit by the loss and its gradient, in float32."""
-_VARIANTS = {"A100 SXM 40GB": ("A100 SXM 80GB", 1.555e12)}
-"""Devices with the kernels of another one, and the bytes/s of their memory."""
+_VARIANTS = {"A100 SXM 40GB": "A100 SXM 80GB"}
+"""Devices with the kernels of another one, and a memory of their own."""
 _CONVERTED_BYTES = 3
 """Read and written per weight that is converted from bf16 to fp8."""
 
@@ -67,8 +67,10 @@ class KernelCosts:
     assumed: Assumptions = Assumptions()
 
     def __call__(self, model: Transformer, machine: Machine, plan: Plan) -> "Kernels":
-        device, memory = _VARIANTS.get(self.device, (self.device, None))
-        assumed = replace(self.assumed, bandwidth=memory) if memory else self.assumed
+        device = _VARIANTS.get(self.device, self.device)
+        assumed = self.assumed
+        if device != self.device and assumed.bandwidth is None:
+            assumed = replace(assumed, bandwidth=_sheet(self.device, None).bandwidth)
         fitted(Gemm, device, "bf16")
         fitted(Prefill, device, "bf16")
         if machine.product_flops is not None:
