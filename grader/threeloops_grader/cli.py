@@ -36,7 +36,7 @@ from threeloops.commands.serve import serve
 
 from threeloops_grader.author import commands as author
 from threeloops_grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
-from threeloops_grader.classroom import command as classroom
+from threeloops_grader.classroom.commands import group as classroom
 from threeloops_grader.learner import commands as learner
 from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.machine.installed import as_typed

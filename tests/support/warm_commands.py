@@ -24,7 +24,7 @@ from pathlib import Path
 
 IMPORTED = (
     "nbgrader.apps.nbgraderapp",
-    "threeloops_grader.classroom.command",
+    "threeloops_grader.classroom.commands.group",
     "threeloops_grader.classroom.configuration",
     "threeloops_grader.classroom.enrolment",
     "threeloops_grader.classroom.exchange.collect",

@@ -1,0 +1,1 @@
+"""The steps of `threeloops class`, each a thin layer over nbgrader's own command."""

@@ -1,0 +1,40 @@
+"""`threeloops class grade` and `check`: points, and the account of a class."""
+
+from typing import Annotated
+
+import typer
+
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.classroom.commands.steps import (
+    LabName,
+    account_of,
+    exit_code,
+    failure,
+    print_account,
+    scores_of,
+    whole_lab,
+)
+
+__all__ = ["check", "grade"]
+
+
+def grade(
+    lab: LabName,
+    again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
+    sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
+) -> None:
+    """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
+    target = whole_lab(lab)
+    more = ["--force"] if again else []
+    words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
+    code = exit_code(*words)
+    rows = account_of(target)
+    if code == 1 and any(row.refused for row in rows):  # all others are graded
+        raise typer.Exit(1)
+    if code:
+        raise failure(words)
+
+
+def check(lab: LabName) -> None:
+    """Say who on the roster is graded, who is not and why, and who handed in nothing."""
+    print_account(find_lab(lab), *scores_of(find_lab(lab)))

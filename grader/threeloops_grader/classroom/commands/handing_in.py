@@ -1,0 +1,85 @@
+"""`threeloops submit`, and `threeloops class collect` and `similar`: what students hand in."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from threeloops.files import replace_text
+
+from threeloops_grader.authoring.labs import course_root, find_lab
+from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, roster_path, whole_lab
+from threeloops_grader.classroom.register import settings as register
+
+__all__ = ["collect", "similar", "submit"]
+
+
+def submit(
+    lab: LabName,
+    exchange: Annotated[bool, typer.Option("--exchange", help="Also hand it in at nbgrader's exchange.")] = False,
+) -> None:
+    """Make work/LAB.zip, the file to hand in at Gradescope, Canvas or Moodle."""
+    from threeloops_grader.classroom.handout.submission import write_submission
+
+    target = find_lab(lab)
+    path = write_submission(target)
+    if exchange:
+        nbgrader("submit", target.slug, f"--Exchange.assignment_dir={target.copies}")
+    print(f"{path} is what you hand in.{' It is at the exchange as well.' if exchange else ''}")
+
+
+def collect(
+    lab: LabName,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A download of Canvas or Moodle, or a folder; else the exchange.")
+    ] = None,
+    handed_in: Annotated[
+        datetime | None, typer.Option(help="When all of them were handed in (UTC): downloads do not say it.")
+    ] = None,
+) -> None:
+    """Fetch submissions into submitted/, newer ones in place of older ones."""
+    target = find_lab(lab)
+    if source is None:
+        nbgrader("collect", target.slug, "--update")
+        account_of(target)
+        return
+    from threeloops_grader.classroom.handout.downloads import read_download, store
+    from threeloops_grader.classroom.register.roster import saved_roster
+
+    download = read_download(source, target, saved_roster(roster_path()))
+    when = handed_in.replace(tzinfo=UTC) if handed_in else None
+    changed = store(download, target, course_root() / "submitted", when)
+    print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
+    for fault in download.faults:
+        print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
+    account_of(target)
+    if when is None and target.slug in register.load().due:
+        print("Without --handed-in these carry no time, and no late penalty applies to them.")
+    if download.faults:
+        raise typer.Exit(1)
+
+
+def similar(
+    lab: LabName,
+    submissions: Annotated[
+        Path | None, typer.Option(help="Folder of submissions, <student>/LAB/LAB.ipynb; else submitted/.")
+    ] = None,
+    earlier: Annotated[
+        list[Path] | None, typer.Option(help="Such a folder of an earlier term. May be repeated.")
+    ] = None,
+) -> None:
+    """Compare answers across submissions, earlier terms, the solution and the library, and write a page to class/."""
+    from threeloops_grader.classroom.similar.comparison import compare
+    from threeloops_grader.classroom.similar.page import similar_page
+
+    target = whole_lab(lab)
+    findings = compare(target, submissions or course_root() / "submitted", earlier or ())
+    path = register.class_folder() / f"{target.slug}_similar.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, similar_page(target, findings).encode("utf-8", "backslashreplace").decode())
+    within = sum(pair.second.is_of_class for pair in findings.pairs)
+    print(f"{findings.students} submissions: {within} pairs of answers are alike within the class, and")
+    print(f"{len(findings.pairs) - within} answers are like a text from elsewhere. Nothing of this shows that anybody")
+    print(f"copied. A person has to look at the answers: {path}")
+    for fault in findings.faults:
+        print(f"not compared: {fault.encode('ascii', 'backslashreplace').decode()}")
