@@ -14,7 +14,7 @@ number of cells.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
@@ -119,8 +119,9 @@ def _of_exercise(notebook: _Notebook, name: str, places: list[int], last_test: i
     written = [at for n, at in enumerate(written) if not n or notebook.text(at) != notebook.text(written[n - 1])]
     if not written:
         first, *rest = code
-        unused = {*rest, *places} - {first}
-        return AnswerCells(notebook.text(first), merged={first}, unused=unused, note=_note(name, places, unused, ()))
+        answer = AnswerCells(notebook.text(first), merged={first}, unused={*rest, *places} - {first})
+        answer.note = _note(name, places, answer)
+        return answer
     before = [at for at in written if at < last_test]
     together = before or written
     own = set(written) - set(together)
@@ -129,40 +130,26 @@ def _of_exercise(notebook: _Notebook, name: str, places: list[int], last_test: i
     unused = set(places) - merged - own
     parts = {group.cells[0]: group.text for group in further}
     answer = AnswerCells(first_group.text, parts, merged, own, unused)
-    answer.note = _note(name, places, unused, own) if len(places) > 1 else ""
-    if strangers := merged - set(places):
-        answer.note = _joined_note(name, places, unused, own, len(strangers))
+    answer.note = _note(name, places, answer)
     return answer
 
 
-def _note(name: str, places: Sequence[int], unused: Iterable[int], own: Iterable[int]) -> str:
-    if len(places) < 2:
+def _note(name: str, places: Sequence[int], answer: AnswerCells) -> str:
+    """Return a sentence on the cells of an answer, or "" if it has its one cell."""
+    without_name = len(answer.merged - set(places))
+    if len(places) + without_name == 1:
         return ""
-    count = len(places) - len(set(unused)) - len(set(own))
-    how = f"{count} count together, in the order of the notebook" if count > 1 else "one counts"
-    return f"{name}: {len(places)} cells have this answer's name, because its cell was split or copied; {how}" + _rest(
-        unused, own
-    )
-
-
-def _joined_note(name: str, places: Sequence[int], unused: Iterable[int], own: Iterable[int], strangers: int) -> str:
-    total = len(places) + strangers
-    return (
-        f"{name}: {total} cells count as this answer, because its cell was split and they parse only together"
-        + _rest(unused, own)
-    )
-
-
-def _rest(unused: Iterable[int], own: Iterable[int]) -> str:
-    after = len(set(own))
-    ignored = len(set(unused))
-    parts = [
-        f"{after} after its last test run{'s' * (after == 1)} as your own" if after else "",
-        f"{ignored} {'is' if ignored == 1 else 'are'} not run: empty, as released, repeated, or not code"
-        if ignored
-        else "",
+    more = f" and {without_name} beside it ha{'s' if without_name == 1 else 've'} none" if without_name else ""
+    cells = f"{len(places)} cell{'s have' if len(places) > 1 else ' has'} this answer's name{more}"
+    count = len(answer.merged)
+    own = len(answer.own)
+    unused = len(answer.unused)
+    outcomes = [
+        f"{count} count together, in the order of the notebook" if count > 1 else "1 counts",
+        f"{own} after the tests run{'s' if own == 1 else ''} as your own" if own else "",
+        f"{unused} not run (empty, as released, repeated, or not code)" if unused else "",
     ]
-    return "".join(f"; {part}" for part in parts if part)
+    return f"{name}: {cells}, so the cell was split or copied: {', '.join(filter(None, outcomes))}"
 
 
 def _groups(notebook: _Notebook, name: str, together: list[int]) -> list[_Group]:

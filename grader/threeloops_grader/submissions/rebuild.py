@@ -76,6 +76,7 @@ def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
             cell.outputs = []
             cell.execution_count = None
         out += [cell, *work.extra[cell.id]]
+    _number(out)
     length = sum(len(c.source) for c in out if trusted.kind(c) in (*_WRITTEN, Kind.FREE))
     if length > _MAX_TEXT:
         raise NotThisLab(
@@ -95,39 +96,31 @@ class _Work:
         self.extra: dict[str | None, list[NotebookNode]] = defaultdict(list)
         self.notes: list[str] = []
         self._own_cells = 0
-        self._free: Counter[str] = Counter()
 
     def add(self, after: str | None, cell: dict[str, Any]) -> None:
         """Add a cell of the student's own, unless it is empty."""
         if cell.get("source", "").strip():
             self._count()
-            self.extra[after].append(
-                _own_cell(cell, self._id("free", 0), f"your own cell {self._own_cells}", self.notes)
-            )
+            self.extra[after].append(_own_cell(cell, f"your own cell {self._own_cells}", self.notes))
 
     def add_part(self, after: str, answer: str, text: str) -> None:
         """Add a further part of an answer, unless it is empty."""
         if text.strip():
             self._count()
-            cell = {"cell_type": "code", "source": text}
-            self.extra[after].append(
-                _own_cell(cell, self._id(f"{answer}-part", 2), f"{answer}, a further part", self.notes)
-            )
+            cell = _own_cell({"source": text}, f"{answer}, a further part", self.notes)
+            cell.id = f"{answer}-part-0"
+            self.extra[after].append(cell)
 
     def show(self, after: str | None, text: str, *, first: bool = False) -> None:
         """Add a text that stands in the notebook and is not run."""
         self._count()
-        cell = _own_cell({"cell_type": "markdown", "source": text}, self._id("free", 0), "a cell that was not run", [])
+        cell = _own_cell({"cell_type": "markdown", "source": text}, "a cell that was not run", [])
         self.extra[after].insert(0 if first else len(self.extra[after]), cell)
 
     def _count(self) -> None:
         self._own_cells += 1
         if self._own_cells > _MAX_FREE_CELLS:
             raise NotThisLab(f"more than {_MAX_FREE_CELLS} extra cells; merge or delete some and submit again")
-
-    def _id(self, prefix: str, start: int) -> str:
-        self._free[prefix] += 1
-        return f"{prefix}-{self._free[prefix] - 1 + start}"
 
 
 def _sort(cells: list[dict[str, Any]], names: list[str], trusted: Manifest, answers: dict[str, AnswerCells]) -> _Work:
@@ -235,10 +228,20 @@ def _differences(name: str, kind: Kind, cell: dict[str, Any], master: NotebookNo
     return notes
 
 
-def _own_cell(cell: dict[str, Any], cell_id: str, name: str, notes: list[str]) -> NotebookNode:
+def _own_cell(cell: dict[str, Any], name: str, notes: list[str]) -> NotebookNode:
     kind = "markdown" if cell.get("cell_type") in ("markdown", "raw") else "code"
     make = nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
-    return make(_within(cell["source"], name, kind, notes), id=cell_id)
+    return make(_within(cell["source"], name, kind, notes), id="free-0")
+
+
+def _number(cells: list[NotebookNode]) -> None:
+    """Number the student's own cells, and the further parts of each answer, in the order of the notebook."""
+    numbers: Counter[str] = Counter()
+    for cell in cells:
+        answer = answer_of(cell.id)
+        if answer or cell.id == "free-0":
+            cell.id = f"{answer}-part-{numbers[answer] + 2}" if answer else f"free-{numbers['']}"
+            numbers[answer] += 1
 
 
 def _within(text: str, name: str, cell_type: str, notes: list[str]) -> str:
