@@ -12,7 +12,7 @@ from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.register.tables import Export, read_table
 from threeloops_grader.submissions.folder import is_student, spelling, student_name
 
-__all__ = ["Roster", "Student", "read_roster", "save_roster", "saved_roster"]
+__all__ = ["Roster", "Student", "fault_of", "read_roster", "save_roster", "saved_roster", "student_of"]
 
 _MAX_TEXT = 200
 _PATTERN = frozenset("*?[],+")
@@ -24,7 +24,8 @@ _PARTICIPANT = re.compile(r"\D+(\d+)")
 @dataclass(frozen=True)
 class Student:
     """A row of the roster. `id` is the account's name at the exchange, and the folder's name in `submitted/`.
-    `moodle_id` is the number in Moodle's grading worksheet, and in the names of the files that Moodle downloads."""
+    `moodle_id` is the number in Moodle's grading worksheet, and in the names of the files that Moodle downloads.
+    `lti_id` is the user's id at the LMS, to which grades are pushed."""
 
     id: str
     first_name: str = ""
@@ -34,6 +35,7 @@ class Student:
     sis_id: str = ""
     section: str = ""
     moodle_id: str = ""
+    lti_id: str = ""
 
     @property
     def name(self) -> str:
@@ -70,9 +72,9 @@ def read_roster(path: Path) -> Roster:
         if why := _no_student(row, given):
             notes += [f"line {line}: {why}"] if any(given.values()) else []
             continue
-        student, note = _student(given)
+        student, note = student_of(given)
         notes += [f"line {line}: {note}"] if note else []
-        if why := _fault(student, row, len(table.heading)):
+        if why := _cells_too_many(row, len(table.heading)) or fault_of(student):
             left_out.append(f"line {line}: {why}")
             continue
         key = spelling(student.id).casefold()
@@ -120,7 +122,7 @@ def _no_student(row: list[str], given: dict[str, str]) -> str:
     return ""
 
 
-def _student(given: dict[str, str]) -> tuple[Student, str]:
+def student_of(given: dict[str, str]) -> tuple[Student, str]:
     """Return a student, and a note if the id is not the account's name as written in the file, or ""."""
     given = {field: value for field, value in given.items() if field != "role"}
     name = given.pop("name", "")
@@ -143,9 +145,14 @@ def _student(given: dict[str, str]) -> tuple[Student, str]:
     return Student(**given), note
 
 
-def _fault(student: Student, row: list[str], columns: int) -> str:
+def _cells_too_many(row: list[str], columns: int) -> str:
     if any(cell.strip() for cell in row[columns:]):
         return f"{len(row)} cells, but the heading has {columns}; quote what holds the separator"
+    return ""
+
+
+def fault_of(student: Student) -> str:
+    """Return why a student cannot be entered, or "" for one who can."""
     if not is_student(student.id) or _PATTERN & set(student.id):
         return (
             f"the id {student.id[:60]!r} cannot be a student's: expected the account's name, without slashes, control "
