@@ -830,7 +830,9 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
                 else "",
             )
         for rank, (_, after) in enumerate(run.results):
-            check.equal(after, buckets, what=f"buckets on rank {rank} after the last step", hint="work on a copy of them")
+            check.equal(
+                after, buckets, what=f"buckets on rank {rank} after the last step", hint="work on a copy of them"
+            )
         sent = sum(span.what == "all_reduce" and span.rank == 0 for span in run.collectives)
         check.equal(
             sent,
