@@ -52,6 +52,7 @@ from threeloops.lab import (
     together,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
+from threeloops.lab.checking.wall import arguments_after
 from threeloops.training.cluster import (
     Cluster,
     ClusterError,
@@ -107,6 +108,18 @@ class Net(torch.nn.Module):
         return x
 
 
+class WithHead(Net):
+    """A `Net` with names that contain each other: `layers.0.weight`, `layers.0.weight_scale` and `head.layers.0.weight`."""
+
+    def __init__(self, order=None):
+        super().__init__([3, 3, 3], order)
+        self.head = Net([3, 3], seed=1)
+        self.layers[0].register_parameter("weight_scale", torch.nn.Parameter(torch.tensor([2.0, 3.0, 0.5])))
+
+    def forward(self, x):
+        return self.head(super().forward(x)) * self.layers[0].weight_scale
+
+
 def mean_square(output):
     """The loss of this lab: a mean over the rows, as losses usually are."""
     return output.square().mean()
@@ -139,6 +152,13 @@ def averaged(average_gradients, widths, seed, frozen=()):
     return named_gradients(model), {name: p.detach() for name, p in model.named_parameters()}, trained
 
 
+def averaged_with_a_head(average_gradients):
+    model = WithHead()
+    mean_square(model(ask("batch", 0))).backward()
+    average_gradients(model)
+    return named_gradients(model)
+
+
 def started(start_together, widths):
     """Ranks with weights of their own, a frozen layer, integers that float32 cannot hold, a buffer that checkpoints leave
     out, and an optimizer that holds the parameters."""
@@ -168,11 +188,9 @@ def overlapped(overlap, widths, buckets, steps=1, orders=None, seed=0):
 
 
 def overlapped_with_a_head(overlap, buckets, order):
-    """One name ends like another here: `layers.0.weight` and `head.layers.0.weight`."""
-    model = Net([3, 3, 3], order)
-    model.head = Net([3, 3], seed=1)
+    model = WithHead(order)
     finish = overlap(model, buckets)
-    mean_square(model.head(model(ask("batch", 0)))).backward()
+    mean_square(model(ask("batch", 0))).backward()
     finish()
     return named_gradients(model)
 
@@ -276,11 +294,9 @@ def of_one_process(widths, batches, seed=0, frozen=(), orders=None):
 
 
 def of_one_with_a_head(batches):
-    """The same for the model of `overlapped_with_a_head`."""
-    model = Net([3, 3, 3])
-    model.head = Net([3, 3], seed=1)
-    model.double()
-    mean_square(model.head(model(torch.cat(batches).double()))).backward()
+    """The same for `WithHead`."""
+    model = WithHead().double()
+    mean_square(model(torch.cat(batches).double())).backward()
     return named_gradients(model)
 
 
@@ -413,8 +429,20 @@ with check("average_gradients", "the mean gradient", part="values", hidden="othe
             for name, p in Net(widths, seed=seed).named_parameters():
                 check.equal(weights[name], p.detach(), what=f"weights of {name} on rank {rank}, {case}")
 
+    def averages_with_an_idle_rank(ranks, idle, data=0):
+        batches = [batch_of(rank, 2, 3, data) * (rank != idle) for rank in range(ranks)]
+        served = {"batch": lambda rank, step: batches[rank]}
+        run = on_cluster(Cluster(ranks), averaged_with_a_head, average_gradients, served=served)
+        for rank, found in enumerate(run.results):
+            for name, wanted in of_one_with_a_head(batches).items():
+                what = (
+                    f"gradient of {name} on rank {rank}; rank {idle} has only zeros in its batch and in its gradients"
+                )
+                check.close(found.get(name), wanted, rtol=1e-4, atol=1e-6, what=what)
+
     averages(2, [4, 6, 3], 2, seed=1)
     averages(4, [8, 4, 6], 3, seed=2, frozen=(0,))
+    averages_with_an_idle_rank(3, 1)
     ### BEGIN HIDDEN TESTS
     averages(3, [5, 7, 2, 3], 1, seed=3, data=2571281590)
     averages(5, [3, 4], 2, seed=4, data=2668401648)
@@ -624,12 +652,10 @@ def assign_buckets(sizes: list[int], bucket_bytes: int, first_bytes: int) -> lis
 with check("assign_buckets", "which gradients share a bucket", part="values", hidden="other sizes"):
 
     def assigns(expected, sizes, bucket_bytes, first_bytes, **slips):
-        given = list(sizes)
-        got = assign_buckets(given, bucket_bytes, first_bytes)
+        got = assign_buckets(list(sizes), bucket_bytes, first_bytes)
         cause = next((name.replace("_", " ") for name, slip in slips.items() if got == slip), "")
         what = f"assign_buckets({sizes}, {bucket_bytes}, {first_bytes})"
         check.equal(got, expected, what=what, hint=cause)
-        check.equal(given, sizes, what=f"sizes after {what}", hint="work on a copy of the list")
 
     assigns(
         [[4, 3], [2, 1], [0]],
@@ -656,6 +682,9 @@ with check("assign_buckets", "which gradients share a bucket", part="values", hi
     assigns([[2], [1], [0]], [9, 9, 9], 4, 1)
     assigns([[2, 1, 0]], [1, 1, 1], 100, 50)
     assigns([[1], [0]], [0, 5], 6, 2, gradient_0_has_no_bytes_and_needs_a_bucket_all_the_same=[[1]])
+    assigns([[2, 1], [0]], [5, 1, 2**30], 2**30 + 1, 2**30 + 1)
+    left = arguments_after(assign_buckets, [4, 4, 2, 6, 1], 6, 2)[0]
+    check.equal(left, [4, 4, 2, 6, 1], what="sizes after the call", hint="work on a copy of the list")
 
     ### BEGIN HIDDEN TESTS
     def by_sums(sizes, bucket, first):
@@ -887,14 +916,16 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
         expected = of_one_with_a_head([batch_of(rank, 2, 3, data) for rank in range(ranks)])
         for rank, found in enumerate(run.results):
             for name, wanted in expected.items():
-                what = f"gradient of {name} on rank {rank}, in a model with layers.0.weight and head.layers.0.weight"
+                what = f"gradient of {name} on rank {rank}, in a model that has {', '.join(expected)}"
                 check.close(found.get(name), wanted, rtol=1e-4, atol=1e-6, what=what)
 
     overlaps(2, [3, 4, 5, 2], [[2], [1, 0]])
     overlaps(3, [4, 4, 4, 4], [[2, 1], [0]], steps=2)
     overlaps(2, [4, 4, 4, 4], [[2], [1], [0]], orders=[[0, 1, 2], [2, 0, 1]])
     overlaps_under_other_names(2, 3, [[5, 4, 3, 2, 1], [0]], seed=8)
-    overlaps_with_a_head(2, [["head.layers.0.weight"], ["layers.1.weight"], ["layers.0.weight"]])
+    overlaps_with_a_head(
+        2, [["layers.0.weight_scale"], ["head.layers.0.weight"], ["layers.1.weight"], ["layers.0.weight"]]
+    )
     goes_on(3, [[2], [1], [0]], [1, 2])
     ### BEGIN HIDDEN TESTS
     overlaps(4, [2, 5, 3, 3, 1], [[3, 2, 1, 0]], steps=2, seed=5, data=2758924176)
@@ -983,11 +1014,11 @@ with check("overlap", "parameters without a gradient", part="missing", hidden="o
     reports_missing(4, [[3, 2], [1, 0]], [1, 2], [0, 3])
     reports(
         overlapped_with_a_head,
-        ([["head.layers.0.weight"], ["layers.1.weight", "layers.0.weight"]], [1]),
+        ([["layers.0.weight_scale", "head.layers.0.weight"], ["layers.1.weight", "layers.0.weight"]], [1]),
         3,
-        "layers.0.weight is not used, but head.layers.0.weight is",
+        "layers.0.weight is not used, but layers.0.weight_scale and head.layers.0.weight are",
         ["layers.0.weight"],
-        ["layers.1.weight", "head.layers.0.weight"],
+        ["layers.0.weight_scale", "layers.1.weight", "head.layers.0.weight"],
     )
     ### BEGIN HIDDEN TESTS
     reports_missing(3, [[2, 1, 0]], [1, 2], [0])
@@ -1383,7 +1414,8 @@ with check("scaling", "efficiency and hidden share", part="shares", hidden="othe
     step_shares(12 / 12.4, 0.75, 0.004, 0.008, 10**6, 4, 2, 0.0, 0.625e9)
     step_shares(1.0, 1.0, 0.1, 0.2, 10**9, 4, 1, 1e-5, 1e9)
     step_shares(1.0, 1.0, 0.1, 0.2, 0, 4, 8, 0.0, 1e9)
-    step_shares(0.75, 0.5, 4e-9, 8e-9, 8, 2, 2, 0.0, 1e9)
+    step_shares(0.75, 0.5, 4e-12, 8e-12, 8, 2, 2, 0.0, 1e12)
+    step_shares(0.75, 0.0, 1.0, 2.0, 0, 1, 512, 1 / 1022, 1e9)
     ### BEGIN HIDDEN TESTS
     step_shares(9 / 14, 4 / 9, 1.0, 2.0, 10**9, 3, 4, 1 / 12, 1e9)
     step_shares(20 / 21, 0.8, 10.0, 10.0, 5 * 10**9, 5, 2, 0.0, 1e9)
@@ -1507,12 +1539,10 @@ with check("choose_machine", "what to rent", hidden="other machines"):
     ethernet, nvlink = Machine(1.0, 512, 1e-6, 1e9), Machine(4.0, 16, 1e-6, 100e9)
 
     def rents(expected, machines, size, least, why):
-        given = dict(machines)
-        got = choose_machine(given, size, least)
+        got = choose_machine(machines, size, least)
         got = tuple(got) if type(got) in (list, tuple) else got
         case = f"choose_machine({', '.join(machines)}; {size:,} bytes, at least {least:.0%})"
         check.equal(got, expected, what=f"{case}: {why}" if why else case)
-        check.equal(list(given), list(machines), what=f"machines after {case}", hint="leave the dict as it is")
 
     rents(("A", 20), {"A": slow}, 10**8, 0.0, "from 21 ranks on the latency of another rank costs more than it brings")
     rents(("A", 4), {"A": slow}, 10**8, 0.6, "with 5 ranks the efficiency is below 60%")
@@ -1529,6 +1559,8 @@ with check("choose_machine", "what to rent", hidden="other machines"):
     rents(("A", 1), {"A": Machine(1.0, 2, 0.0, 1e9)}, 127_000_000, 0.8, "with two GPUs it is 79.7%")
     rents(("A", 2), {"A": Machine(4.2, 8, 1.0, 1e9)}, 0, 0.5, "two GPUs take 4.1 s, one takes 4.2 s")
     rents(("A", 1), {"A": ethernet, "B": Machine(1.5, 1, 1e-6, 1e9)}, 10**9, 0.9, "one GPU is always allowed")
+    left = arguments_after(choose_machine, {"A": slow, "B": fast}, 10**8, 0.5)[0]
+    check.equal(list(left), ["A", "B"], what="names in machines after the call", hint="leave the dict as it is")
     ### BEGIN HIDDEN TESTS
     import numpy as np
 
