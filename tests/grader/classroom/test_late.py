@@ -4,7 +4,6 @@ one."""
 import csv
 import os
 import shutil
-from datetime import UTC, datetime
 
 import nbformat
 import pytest
@@ -40,7 +39,9 @@ def graded(tmp_path_factory):
         (root / folder).symlink_to(REPOSITORY / folder)
     (root / "roster.csv").write_text(ROSTER)
     policy = ("--late-percent", "10", "--late-most", "50", "--reflection", "20")
-    threeloops(root, "class", "init", "roster.csv", "--due", "90=2030-01-31 23:59", "--timezone", "Europe/Berlin", *policy)
+    threeloops(
+        root, "class", "init", "roster.csv", "--due", "90=2030-01-31 23:59", "--timezone", "Europe/Berlin", *policy
+    )
     threeloops(root, "class", "release", "90")
     for student, when in HANDED_IN.items():
         folder = root / "submitted" / student / lab.slug
