@@ -49,7 +49,7 @@ def collect(
 
     when = read_time(handed_in, "UTC", "--handed-in") if handed_in else None
     download = read_download(source, target, addressees(saved_roster(roster_path())))
-    changed = store(download, target, course_root() / "submitted", when)
+    changed = store(download, target, course_root() / "submitted", when, register.load().attempts)
     print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
     for fault in download.faults:
         print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")

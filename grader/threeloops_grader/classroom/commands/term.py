@@ -35,11 +35,15 @@ def init(
         list[str] | None,
         typer.Option(help="When students got a lab, as for --due; else when it was released. For extra time."),
     ] = None,
+    attempts: Annotated[
+        str | None, typer.Option(help="The attempt that counts: last, best, or 'first N', the last of the first N.")
+    ] = None,
     reflection: Annotated[float | None, typer.Option(min=0, help="Manual points for the written reflection.")] = None,
 ) -> None:
     """Enter roster, due dates and late policy. Run it again to change some of them; nobody is removed."""
     from threeloops_grader.classroom.deadlines.penalties import Penalties
     from threeloops_grader.classroom.enrolment import apply_due_dates, dates_in_gradebook, enrol, gradebook
+    from threeloops_grader.classroom.exchange.attempts import read_rule
     from threeloops_grader.classroom.register.roster import (
         current,
         read_roster,
@@ -58,6 +62,7 @@ def init(
         percent_per_day=late_percent, most_percent=late_most, grace_minutes=grace_minutes, closes_days=closes_days,
         slip_days=slip_days, slip_most=slip_most,
     )  # fmt: skip
+    rule = read_rule(attempts or before.attempts)
     points = before.reflection_points if reflection is None else reflection
     with gradebook() as book:
         changed_elsewhere = dates_in_gradebook(book, before)
@@ -68,6 +73,7 @@ def init(
             opened={**before.opened, **openings},
             reflection_points=points,
             timezone=zone,
+            attempts=rule,
         )
         strangers = enrol(book, everybody)
         apply_due_dates(book, chosen)
@@ -75,6 +81,7 @@ def init(
         save_roster(roster_path(), everybody)
         penalties = Penalties(book, course_root()).refresh()
     print(f"{len(current(everybody))} students are in the gradebook. {late}")
+    print(f"Of several attempts the {'last of the ' * rule.startswith('first')}{rule} counts.")
     for slug, when in sorted(chosen.due.items()):
         why = " (changed in formgrader)" if slug in changed_elsewhere and slug not in dates else ""
         print(f"{slug} is due {when}{why}")

@@ -57,7 +57,7 @@ class LatePolicy:
         return replace(self, **new)
 
     def __str__(self) -> str:
-        if self.percent_per_day == 0 and self.closes_days is None:
+        if self.is_free:
             return "Late work loses nothing."
         grace = f", {self.grace_minutes:g} minutes are free" if self.grace_minutes else ""
         closes = "" if self.closes_days is None else f"; after {self.closes_days:g} days it earns nothing"
@@ -71,6 +71,11 @@ class LatePolicy:
             return ""
         most = "" if self.slip_most is None else f", at most {self.slip_most} of them for one lab"
         return f" The first {self.slip_days} late days of a term are free{most}."
+
+    @property
+    def is_free(self) -> bool:
+        """Whether lateness costs nothing."""
+        return 0 in (self.percent_per_day, self.most_percent) and self.closes_days is None
 
     def days_late(self, seconds_late: float) -> int:
         """Return the days begun after the grace period."""
