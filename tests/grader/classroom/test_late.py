@@ -123,7 +123,7 @@ def test_another_policy_or_due_date_applies_to_what_is_graded_already(lab):
     threeloops(lab.root, "class", "init", "roster.csv", "--late-percent", "20")
     assert scores(lab) == {"ada": 100.0, "bob": 80.0, "cyd": 50.0, "eve": 0.0}
     threeloops(lab.root, "class", "init", "roster.csv", "--due", "90=2030-02-02 13:00+01:00")
-    assert scores(lab) == {"ada": 100.0, "bob": 100.0, "cyd": 60.0, "eve": 0.0}
+    assert scores(lab) == {"ada": 100.0, "bob": 100.0, "cyd": 80.0, "eve": 0.0}
 
 
 def test_nbgraders_own_export_and_feedback_take_the_same_penalty(lab):
