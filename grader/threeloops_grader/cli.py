@@ -193,7 +193,7 @@ def grade(
         target, submissions, jobs=jobs, only=only, sandbox=sandbox, fresh=fresh, console=_console
     )
     to = {"html": html, "csv": csv, "gradescope": gradescope}
-    grade_command.export(report, target, json=json_file, gradebook=gradebook, **to)
+    grade_command.export(report, target, json=json_file, gradebook=gradebook, submissions=submissions, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 
