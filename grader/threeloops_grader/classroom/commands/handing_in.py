@@ -1,5 +1,6 @@
 """`threeloops submit`, and `threeloops class collect` and `similar`: what students hand in."""
 
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,6 @@ from threeloops_grader.classroom.register import settings as register
 
 if TYPE_CHECKING:
     from threeloops_grader.classroom.handout.download_times import Times
-    from threeloops_grader.classroom.handout.downloads import Download
 
 __all__ = ["collect", "similar", "submit"]
 
@@ -56,7 +56,7 @@ def collect(
         account_of(target)
         return
     from threeloops_grader.classroom.handout.download_times import settled, worksheet_times
-    from threeloops_grader.classroom.handout.downloads import read_download, store
+    from threeloops_grader.classroom.handout.downloads import read_download, store, time_noted
     from threeloops_grader.classroom.register.clock import read_time, require_zone
     from threeloops_grader.classroom.register.roster import addressees, saved_roster
 
@@ -75,23 +75,22 @@ def collect(
         print(line.encode("ascii", "backslashreplace").decode())
     account_of(target)
     if when is None and target.slug in chosen.due:
-        _print_untimed(download, times)
+        untimed = {name for name in download.notebooks if not time_noted(course_root() / "submitted", name, target)}
+        _print_untimed(untimed, download.late, times)
     if download.faults or (times.unread and target.slug in chosen.due):
         raise typer.Exit(1)
 
 
-def _print_untimed(download: "Download", times: "Times") -> None:
+def _print_untimed(untimed: Set[str], late: Set[str], times: "Times") -> None:
     """Say which submissions carry no time, so that no late penalty applies to them."""
-    without = sorted(set(download.notebooks) - set(times.utc))
-    late = sorted(download.late & set(without))
     lines = list(times.unread)
-    if late:
+    if marked := sorted(late & untimed):
         lines.append(
-            f"marked late, but not how late: {', '.join(late)}. No penalty applies to them until they have a time: "
+            f"marked late, but not how late: {', '.join(marked)}. No penalty applies to them until they have a time: "
             "collect them with --handed-in from a folder of their own"
         )
-    if without:
-        who = f"{len(without)} of these carry" if times.utc else "these carry"
+    if untimed:
+        who = f"{len(untimed)} of these carry" if times.utc else "these carry"
         lines.append(f"Without --handed-in {who} no time, and no late penalty applies to them.")
     for line in lines:
         print(line.encode("ascii", "backslashreplace").decode())

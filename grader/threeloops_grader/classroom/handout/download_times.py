@@ -124,8 +124,8 @@ def settled(times: Mapping[str, datetime], zone: str | None) -> Times:
     if without and zone is None:
         shown = f"{times[without[0]]:%Y-%m-%d %H:%M} for {without[0]}"
         result.unread.append(
-            f"{len(without)} of {len(times)} times of handing in name no time zone ({shown}) and are not used; run it again "
-            "with --timezone, the zone that the platform shows times in, such as Europe/Berlin or UTC"
+            f"{len(without)} of {len(times)} times of handing in name no time zone ({shown}) and are not used; run it "
+            "again with --timezone, the zone that the platform shows times in, such as Europe/Berlin or UTC"
         )
     for student, time in times.items():
         if time.tzinfo is not None:

@@ -22,7 +22,7 @@ from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.submissions.folder import TIMESTAMP, below
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["Download", "read_download", "store"]
+__all__ = ["Download", "read_download", "store", "time_noted"]
 
 _MOST_BYTES = 33 << 20
 """Just more than grading reads, so that grading refuses a larger file with its own message."""
@@ -231,3 +231,9 @@ def store(
             is_new = True
         changed += is_new
     return changed
+
+
+def time_noted(folder: Path, student: str, lab: Lab) -> bool:
+    """Return whether the student's submission in `folder` has a time."""
+    stamp = folder / student / lab.slug / TIMESTAMP
+    return stamp.is_file() and bool(stamp.read_text(encoding="ascii", errors="replace").strip())
