@@ -103,7 +103,7 @@ class _Grader:
             try:
                 if (earlier := self._earlier(self.store, key)) is not None:  # finished since the look above
                     return earlier, True
-                return self._kept(self.store, key, submission, content), False
+                return self._kept(self.store, key, submission, content)
             finally:
                 self.store.release(key)
         except BadSubmission as error:
@@ -121,14 +121,15 @@ class _Grader:
             return None
         return store.load(key)
 
-    def _kept(self, store: RecordStore, key: Key, submission: Submission, content: bytes) -> Record:
+    def _kept(self, store: RecordStore, key: Key, submission: Submission, content: bytes) -> tuple[Record, bool]:
         report = Report()
         record = self._record(submission, content, report)
         if record.status == "failed":
-            return record
+            return record, False
         if self.options.keep_executed:
             store.keep_executed(key, Executed.of(report.notebook, report.notes))
-        return store.keep(key, record, replace=self.options.fresh)
+        accepted = store.keep(key, record, replace=self.options.fresh)
+        return accepted, accepted is not record
 
     def _record(self, submission: Submission, content: bytes, report: Report | None = None) -> Record:
         return grade_notebook(submissions.parse(content), self.lab, submission.student, self.options, report=report)
