@@ -30,6 +30,7 @@ def grade(
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
     from threeloops_grader.classroom.ahead import execute_ahead
+    from threeloops_grader.classroom.results.handins import refused_strangers
 
     target = whole_lab(lab)
     for line in _best_attempts(target, sandbox):
@@ -40,7 +41,8 @@ def grade(
     words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
     code = exit_code(*words)
     rows = account_of(target)
-    if code == 1 and any(row.refused for row in rows):  # all others are graded
+    is_refused = any(row.refused for row in rows) or refused_strangers(target, [row.student.id for row in rows])
+    if code == 1 and is_refused:  # all others are graded
         raise typer.Exit(1)
     if code:
         raise failure(words)
