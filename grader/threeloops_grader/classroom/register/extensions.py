@@ -127,8 +127,8 @@ def _require_effect(extension: Extension, settings: Settings) -> None:
         first = unopened[0][:2]
         release = "" if unopened[0] in settings.released else f"`threeloops class release {first}` first, or "
         raise LabError(
-            f"a factor needs the time at which students got {', '.join(unopened)}, and nobody knows it; {release}say it "
-            f"with `threeloops class init ROSTER --opened {first}=…`"
+            f"a factor needs the time at which students got {', '.join(unopened)}, and nobody knows it; "
+            f"{release}say it with `threeloops class init ROSTER --opened {first}=…`"
         )
     if extension.due and lab in settings.due:
         due = settings.due[lab]
