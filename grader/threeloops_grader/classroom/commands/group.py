@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import typer
 
+from threeloops_grader.classroom.commands import lms
 from threeloops_grader.classroom.commands.grading import check, grade
 from threeloops_grader.classroom.commands.handing_in import collect, similar, submit
 from threeloops_grader.classroom.commands.results import export, feedback
@@ -21,4 +22,8 @@ def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
     )
     for step in (init, extend, groups, release, collect, grade, check, feedback, export, similar, gradescope):
         command(step, steps)
+    platform = typer.Typer(no_args_is_help=True, help="Fetch the roster from an LMS and push grades to it (LTI 1.3).")
+    command(lms.init, platform)
+    command(lms.push, platform)
+    steps.add_typer(platform, name="lms")
     app.add_typer(steps, name="class")

@@ -21,10 +21,12 @@ def submit(
     from threeloops_grader.classroom.handout.submission import write_submission
 
     target = find_lab(lab)
-    path = write_submission(target)
+    path, notes = write_submission(target)
     if exchange:
         nbgrader("submit", target.slug, f"--Exchange.assignment_dir={target.copies}")
     print(f"{path} is what you hand in.{' It is at the exchange as well.' if exchange else ''}")
+    for note in notes:
+        print(f"note: {note}".encode("ascii", "backslashreplace").decode())
 
 
 def collect(

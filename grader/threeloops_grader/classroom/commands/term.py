@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from threeloops_grader.authoring.labs import course_root, find_lab
+from threeloops_grader.authoring.labs import LabError, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, nbgrader, roster_path, whole_lab
 from threeloops_grader.classroom.exchange.folder import is_open_to_all, require_exchange
 from threeloops_grader.classroom.register import settings as register
@@ -18,7 +18,12 @@ __all__ = ["extend", "gradescope", "groups", "init", "release"]
 
 
 def init(
-    roster: Annotated[Path, typer.Argument(help="CSV with a column student_id, or Canvas's, Gradescope's, Moodle's.")],
+    roster: Annotated[
+        Path | None, typer.Argument(help="CSV with a column student_id, or Canvas's, Gradescope's, Moodle's.")
+    ] = None,
+    from_lms: Annotated[
+        bool, typer.Option("--from-lms", help="Fetch the roster from the LMS (`class lms init`).")
+    ] = False,
     due: Annotated[list[str] | None, typer.Option(help="A due date: '01=2030-01-31 23:59'. May be repeated.")] = None,
     timezone: Annotated[
         str | None, typer.Option(help="Time zone of times without an offset, such as Europe/Berlin; at first UTC.")
@@ -41,6 +46,7 @@ def init(
     reflection: Annotated[float | None, typer.Option(min=0, help="Manual points for the written reflection.")] = None,
 ) -> None:
     """Enter roster, due dates and late policy. Run it again to change some of them; nobody is removed."""
+    from threeloops_grader.classroom.commands.lms import lms_roster
     from threeloops_grader.classroom.deadlines.penalties import Penalties
     from threeloops_grader.classroom.enrolment import apply_due_dates, dates_in_gradebook, enrol, gradebook
     from threeloops_grader.classroom.exchange.attempts import read_rule
@@ -52,11 +58,13 @@ def init(
         with_dropped,
     )
 
+    if (roster is None) != from_lms:
+        raise LabError("expected one roster: a file (`threeloops class init ROSTER.csv`), or --from-lms")
     before = register.load()
     zone = require_zone(timezone or before.timezone).key
     dates = dict(register.parse_due(text, zone) for text in due or [])
     openings = dict(register.parse_due(text, zone) for text in opened or [])
-    students = read_roster(roster)
+    students = lms_roster() if roster is None else read_roster(roster)
     everybody = with_dropped(students, saved_roster(roster_path()) if roster_path().is_file() else [])
     late = before.late.changed(
         percent_per_day=late_percent, most_percent=late_most, grace_minutes=grace_minutes, closes_days=closes_days,

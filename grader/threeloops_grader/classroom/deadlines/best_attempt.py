@@ -6,8 +6,9 @@ from pathlib import Path
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.classroom.deadlines.terms import Terms
 from threeloops_grader.classroom.exchange.attempts import Attempt, attempts_folder, attempts_of, keep, place
-from threeloops_grader.grading.grade import Options, grade_class
+from threeloops_grader.grading.grade import Options
 from threeloops_grader.sandbox.pool import Sandbox
+from threeloops_grader.worklist.grade_class import grade_class
 
 __all__ = ["place_best"]
 

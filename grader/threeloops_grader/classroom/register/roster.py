@@ -14,7 +14,8 @@ from threeloops_grader.classroom.register.tables import Export, read_table
 from threeloops_grader.submissions.folder import is_student, spelling, student_name
 
 __all__ = [
-    "Roster", "Student", "addressees", "current", "read_roster", "save_roster", "saved_roster", "with_dropped",
+    "Roster", "Student", "addressees", "current", "fault_of", "read_roster", "save_roster", "saved_roster",
+    "student_of", "with_dropped",
 ]  # fmt: skip
 
 _MAX_TEXT = 200
@@ -30,7 +31,8 @@ _PARTICIPANT = re.compile(r"\D+(\d+)")
 class Student:
     """A row of the roster. `id` is the account's name at the exchange, and the folder's name in `submitted/`.
     `moodle_id` is the number in Moodle's grading worksheet, and in the names of the files that Moodle downloads.
-    `dropped` says why a student is no longer in the class; "" for all others."""
+    `lti_id` is the user's id at the LMS, to which grades are pushed. `dropped` says why a student is no longer in the
+    class; "" for all others."""
 
     id: str
     first_name: str = ""
@@ -40,6 +42,7 @@ class Student:
     sis_id: str = ""
     section: str = ""
     moodle_id: str = ""
+    lti_id: str = ""
     dropped: str = ""
 
     @property
@@ -77,9 +80,9 @@ def read_roster(path: Path) -> Roster:
         if why := _no_student(row, given):
             notes += [f"line {line}: {why}"] if any(given.values()) else []
             continue
-        student, note = _student(given)
+        student, note = student_of(given)
         notes += [f"line {line}: {note}"] if note else []
-        if why := _fault(student, row, len(table.heading)):
+        if why := _cells_too_many(row, len(table.heading)) or fault_of(student):
             left_out.append(f"line {line}: {why}")
             continue
         key = spelling(student.id).casefold()
@@ -127,7 +130,7 @@ def _no_student(row: list[str], given: dict[str, str]) -> str:
     return ""
 
 
-def _student(given: dict[str, str]) -> tuple[Student, str]:
+def student_of(given: dict[str, str]) -> tuple[Student, str]:
     """Return a student, and a note if the id is not the account's name as written in the file, or ""."""
     given = {field: value for field, value in given.items() if field != "role"}
     status = given.pop("status", "")
@@ -153,9 +156,14 @@ def _student(given: dict[str, str]) -> tuple[Student, str]:
     return Student(**given), note
 
 
-def _fault(student: Student, row: list[str], columns: int) -> str:
+def _cells_too_many(row: list[str], columns: int) -> str:
     if any(cell.strip() for cell in row[columns:]):
         return f"{len(row)} cells, but the heading has {columns}; quote what holds the separator"
+    return ""
+
+
+def fault_of(student: Student) -> str:
+    """Return why a student cannot be entered, or "" for one who can."""
     if not is_student(student.id) or _PATTERN & set(student.id):
         return (
             f"the id {student.id[:60]!r} cannot be a student's: expected the account's name, without slashes, control "
