@@ -1,7 +1,7 @@
 """Decide late penalties whenever scores are read. nbgrader's gradebook holds copies, for its own pages and exports."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from nbgrader.api import Assignment, Gradebook, SubmittedAssignment, SubmittedNotebook
@@ -75,33 +75,34 @@ class Penalties:
         if not self.is_ours:
             return 0
         wanted = None if students is None else {same(student) for student in students}
-        rows = self._book.db.query(SubmittedAssignment, SubmittedNotebook, Assignment.name)
-        rows = rows.join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+        scores = [Assignment.name, SubmittedNotebook.score, SubmittedNotebook.late_submission_penalty]
+        submission = [SubmittedAssignment.student_id, SubmittedAssignment.timestamp, SubmittedAssignment.extension]
+        rows = self._book.db.query(SubmittedNotebook.id, *scores, *submission)
+        rows = rows.join(SubmittedAssignment, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
         rows = rows.join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
         if lab is not None:
             rows = rows.filter(Assignment.name == lab)
         changed = 0
-        for submission, notebook, name in rows.all():
-            if wanted is None or same(submission.student_id) in wanted:
-                changed += self._copy(submission, notebook, name)
+        for number, name, score, before, student, time, extension in rows.all():
+            if wanted is not None and same(student) not in wanted:
+                continue
+            penalty = self._own(student, name, time).penalty(float(score or 0.0))
+            is_other = abs((before or 0.0) - penalty) > 1e-9
+            changed += is_other
+            if is_other or extension != self._extension(student, name):
+                notebook = self._book.db.get(SubmittedNotebook, number)
+                notebook.late_submission_penalty = penalty or None
+                notebook.assignment.extension = self._extension(student, name)
         try:
             self._book.db.commit()
         except OperationalError:
             self._book.db.rollback()
         return changed
 
-    def _copy(self, submission: SubmittedAssignment, notebook: SubmittedNotebook, lab: str) -> bool:
-        """Write what nbgrader's pages show of one submission. Returns whether the penalty was another one."""
-        student = submission.student_id
+    def _extension(self, student: str, lab: str) -> timedelta | None:
+        """Return how much later than the class a student has to hand in, as nbgrader notes it."""
         due, _ = self.terms.due_for(student, lab)
-        extension = due - self.terms.due[lab] if due is not None and due > self.terms.due[lab] else None
-        if submission.extension != extension:
-            submission.extension = extension
-        penalty = self._own(student, lab, submission.timestamp).penalty(float(notebook.score or 0.0))
-        if abs((notebook.late_submission_penalty or 0.0) - penalty) <= 1e-9:
-            return False
-        notebook.late_submission_penalty = penalty or None
-        return True
+        return due - self.terms.due[lab] if due is not None and due > self.terms.due[lab] else None
 
     def _own(self, student: str, lab: str, time: datetime | None) -> Lateness:
         """Return how late a student's own submission is, although another member's may count for the group."""
