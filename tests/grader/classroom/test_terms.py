@@ -82,6 +82,24 @@ def test_an_extension_never_makes_anybody_worse_in_any_lab(policy, due, before, 
     assert sum(late.slip_days for late in extended.values()) <= sum(late.slip_days for late in without.values())
 
 
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("late", "extra"),
+    [((3, 3), 1), ((20, 2), 14)],
+    ids=["the extended lab is due after the other then", "slip days would save points only with the extension"],
+)
+def test_an_extension_does_not_change_where_slip_days_go(late, extra):
+    """The first lab is due 12 hours before the second."""
+    due = {LABS[0]: START, LABS[1]: START + DAY / 2}
+    times = {lab: time + days * DAY for (lab, time), days in zip(due.items(), late, strict=True)}
+    policy = LatePolicy(10, 50, slip_days=3)
+    usual = Terms(policy, due).lateness("ada", times)
+    extended = Terms(policy, due, extensions=[Extension("ada", LABS[0], hours=24 * extra)]).lateness("ada", times)
+    assert all(extended[lab].share <= usual[lab].share for lab in times)
+
+
 @given(POLICIES, DUES, EXTENSIONS, TIMES, st.sampled_from(LABS), hours(100))
 def test_who_hands_in_later_never_loses_less(policy, due, extensions, times, lab, later):
     if times.get(lab) is None:

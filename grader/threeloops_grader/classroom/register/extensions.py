@@ -39,18 +39,15 @@ class Extension:
     factor: float | None = None
 
     def extended(self, due: datetime, opened: datetime | None) -> datetime:
-        """Return the student's due time. It is never before the class's, and times have no zone.
+        """Return the time that it gives, which may be before the class's due date. Times have no zone.
 
         A factor has no effect if nobody knows when the lab was opened.
         """
-        later = due
         if self.due:
-            later = datetime.fromisoformat(self.due).replace(tzinfo=None)
-        elif self.hours is not None:
-            later = due + timedelta(hours=self.hours)
-        elif self.factor is not None and opened is not None:
-            later = due + (self.factor - 1) * (due - opened)
-        return max(due, later)
+            return datetime.fromisoformat(self.due).replace(tzinfo=None)
+        if self.hours is not None:
+            return due + timedelta(hours=self.hours)
+        return due if self.factor is None or opened is None else due + (self.factor - 1) * (due - opened)
 
     def __str__(self) -> str:
         given = f"until {self.due}" if self.due else f"{self.hours:g} hours more" if self.hours is not None else ""
