@@ -33,9 +33,10 @@ def grade(
     from threeloops_grader.classroom.results.handins import refused_strangers
 
     target = whole_lab(lab)
-    for line in _best_attempts(target, sandbox):
+    jobs = jobs or len(os.sched_getaffinity(0))
+    for line in _best_attempts(target, sandbox, jobs):
         print(line)
-    executed = execute_ahead(target, jobs or len(os.sched_getaffinity(0)), sandbox, again=again)
+    executed = execute_ahead(target, jobs, sandbox, again=again)
     more = ["--force"] if again else []
     more += [f"--WalledExecute.executed={executed}"] if executed else []
     words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
@@ -48,7 +49,7 @@ def grade(
         raise failure(words)
 
 
-def _best_attempts(target: Lab, sandbox: str) -> list[str]:
+def _best_attempts(target: Lab, sandbox: str, jobs: int) -> list[str]:
     """Let the best of several attempts count, if the class has that rule."""
     if register.load().attempts != "best":
         return []
@@ -59,7 +60,7 @@ def _best_attempts(target: Lab, sandbox: str) -> list[str]:
 
     with gradebook() as book:
         terms = read_terms(book, target.root)
-    return place_best(target, terms, choose(sandbox))
+    return place_best(target, terms, choose(sandbox), jobs)
 
 
 def check(lab: LabName) -> None:

@@ -130,20 +130,17 @@ def extend(
     chosen = register.load()
     path = extensions_path()
     with gradebook() as book:
-        due = {**chosen.due, **dates_in_gradebook(book, chosen)}
-        rows = read_extensions(table, saved_roster(roster_path()), due, chosen.opened, chosen.timezone)
+        chosen = replace(chosen, due={**chosen.due, **dates_in_gradebook(book, chosen)})
+        rows = read_extensions(table, saved_roster(roster_path()), chosen)
         save_extensions(path, merged(saved_extensions(path), rows))
         penalties = Penalties(book, course_root())
         changed = penalties.refresh()
     for row in rows:
-        labs = sorted(due) if row.lab == EVERY_LAB else [row.lab]
-        for lab in labs:
-            time, _ = penalties.terms.due_for(row.student, lab)
-            print(f"{row.student}: {lab} is due {time:%Y-%m-%d %H:%M:%S} UTC ({row})")
         if row.lab == EVERY_LAB:
-            unopened = [lab for lab in labs if row.factor is not None and lab not in chosen.opened]
-            note = f"; the factor counts for {', '.join(unopened)} from the release on" if unopened else ""
-            print(f"{row.student}: {row} for every lab, also those that get a due date later{note}")
+            print(f"{row.student}: {row} for every lab, also those that get a due date later")
+        else:
+            time, _ = penalties.terms.due_for(row.student, row.lab)
+            print(f"{row.student}: {row.lab} is due {time:%Y-%m-%d %H:%M:%S} UTC ({row})")
     print(f"late penalties changed: {changed}")
 
 

@@ -118,7 +118,9 @@ class Settings:
 
     def with_released(self, slug: str, now: datetime) -> "Settings":
         """Return these settings with one more released lab. A second release does not change when it was opened."""
-        opened = {slug: now.isoformat(timespec="seconds"), **self.opened}
+        opened = self.opened
+        if slug not in self.released and slug not in opened:
+            opened = {**opened, slug: now.isoformat(timespec="seconds")}
         return replace(self, released=tuple(sorted({*self.released, slug})), opened=opened)
 
 
