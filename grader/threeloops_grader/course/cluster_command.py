@@ -1,6 +1,5 @@
 """`threeloops grade` on more than one machine: a share of a class, all shares on a cluster, and the merge."""
 
-import math
 import sys
 import time
 from collections.abc import Mapping
@@ -22,14 +21,10 @@ from threeloops_grader.submissions import reading as submissions
 from threeloops_grader.worklist.grade_class import decides
 from threeloops_grader.worklist.merge import Merged, merge, ungraded
 from threeloops_grader.worklist.nodes import UNFIT, forget_unfit, note_unfit, this_node, unfit_nodes
-from threeloops_grader.worklist.share import Share, share_of
+from threeloops_grader.worklist.share import Share, share_of, tasks_for
 from threeloops_grader.worklist.store import RecordStore
 
 __all__ = ["ClassJob", "grade_share", "merged", "on_kubernetes", "on_slurm", "require_one_way"]
-
-_MAX_TASKS = 1000
-"""Slurm's default limit of an array is 1,001."""
-_PER_TASK = 25
 
 
 @dataclass(frozen=True)
@@ -122,7 +117,7 @@ def on_slurm(job: ClassJob, shares: int | None, asked: dict[str, Any], console: 
     place = grade_command.records_folder(job.folder, job.place, console) or job.place
     store = RecordStore(place, job.lab.slug)
     handed_in = submissions.find(job.folder, job.lab)
-    count = shares or max(1, min(_MAX_TASKS, math.ceil(len(handed_in) / _PER_TASK)))
+    count = shares or tasks_for(len(handed_in), asked["workers"])
     if fresh:
         store.forget(decides(job.lab, job.options))
     forget_unfit(place)
