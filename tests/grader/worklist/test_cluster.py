@@ -146,6 +146,29 @@ def test_an_array_of_slurm_gives_the_share_of_an_unfit_node_to_another(tmp_path)
         assert refused.returncode == 2 and "Slurm refused the job" in refused.stderr
 
 
+@pytest.mark.slow
+def test_the_course_runs_on_slurm_with_a_task_for_each_lab(tmp_path):
+    needs("bwrap")
+    with one_host_slurm(tmp_path / "slurm", nodes=2, cpus=2) as environment:
+        lab = make_course(tmp_path / "course")
+        environment |= {"THREELOOPS_ROOT": str(lab.root), "PYTHONPATH": os.pathsep.join(sys.path)}
+        words = [sys.executable, "-m", "threeloops_grader.cli", "course", "--on", "slurm", "--retries", "0"]
+
+        def course(*more: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*words, *more], env=environment, capture_output=True, text=True, timeout=900, check=False
+            )
+
+        green = course()
+        assert green.returncode == 0, green.stdout + green.stderr
+        assert "100 / 100" in green.stdout and "submitting 1 tasks" in green.stdout
+        assert (lab.root / "reports" / "course.json").is_file()
+        assert "submitting" not in course().stdout, "it passed before"
+        lab.source.write_text(lab.source.read_text().replace("3.0, what", "4.0, what", 1))
+        red = course()
+        assert red.returncode == 1 and "reference scored 60, expected 100" in red.stdout, red.stdout
+
+
 class Storm:
     """Random faults, one after the other, while a class is graded on Slurm."""
 
