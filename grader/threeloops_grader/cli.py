@@ -255,7 +255,7 @@ def grade(
             records=job.named,
             keep_executed=keep_notebooks,
         )
-    grade_command.export(report, target, **to)
+    grade_command.export(report, target, submissions=submissions, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 

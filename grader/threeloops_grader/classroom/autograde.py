@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbconvert.exporters import Exporter, NotebookExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
@@ -27,6 +26,7 @@ from traitlets import Type
 from threeloops_grader.authoring.labs import LabError, find_lab
 from threeloops_grader.authoring.manifest import Kind, manifest
 from threeloops_grader.classroom.exchange.times import utc
+from threeloops_grader.classroom.results.handins import NOT_RUN, was_executed
 from threeloops_grader.grading.records import short_notes
 from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.release.files import files_below
@@ -43,9 +43,7 @@ SECRET = "submission_secret.txt"
 
 _MAX_SECRET = 1024
 
-_NOT_RUN = "NotRun"
 _NOT_RUN_TEXT = "this test was not executed"
-"""The error that a test cell carries until it is executed."""
 
 
 class _Stop(BaseException):
@@ -187,7 +185,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             self.log.warning("%s: %s", self._at[1], note)
         for cell in self._rebuilt.notebook.cells:
             if self._trusted.kind(cell) is Kind.TEST:
-                cell.outputs = [new_output("error", ename=_NOT_RUN, evalue=_NOT_RUN_TEXT, traceback=[_NOT_RUN_TEXT])]
+                cell.outputs = [new_output("error", ename=NOT_RUN, evalue=_NOT_RUN_TEXT, traceback=[_NOT_RUN_TEXT])]
         return self._rebuilt.notebook
 
     def _leave_out_other_notebooks(self) -> None:
@@ -203,7 +201,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         assignment_id, student_id = self._at
         folder = Path(self._format_dest(assignment_id, student_id))
         whole = self.coursedir.notebook_id == "*"
-        if whole and folder.exists() and not _is_finished(folder / f"{assignment_id}.ipynb"):
+        if whole and folder.exists() and not was_executed(folder / f"{assignment_id}.ipynb"):
             self.log.warning("%s: an earlier run was cut off here; grading it again", student_name(student_id))
             rmtree(str(folder))
 
@@ -245,7 +243,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
 def needs_grading(source: Path, graded: Path, lab: str) -> bool:
     """Return whether autograde has something to do for the submission in `source`, whose graded copy is in `graded`."""
     name = f"{lab}.ipynb"
-    return not _is_finished(graded / name) or _is_another(source, graded, name)
+    return not was_executed(graded / name) or _is_another(source, graded, name)
 
 
 def _is_another(source: Path, graded: Path, name: str) -> bool:
@@ -256,15 +254,6 @@ def _is_another(source: Path, graded: Path, name: str) -> bool:
 
 def _text(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
-
-
-def _is_finished(notebook: Path) -> bool:
-    try:
-        cells = nbformat.read(notebook, as_version=4).cells
-        tests = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade") and c.cell_type == "code"]
-        return not any(output.get("ename") == _NOT_RUN for cell in tests for output in cell.outputs)
-    except Exception:  # missing or cut off: nbformat raises several unrelated types
-        return False
 
 
 def install() -> None:

@@ -126,8 +126,10 @@ def export(
     csv: Path | None,
     gradescope: Path | None,
     gradebook: str | None,
+    submissions: Path | None = None,
 ) -> None:
-    """Write the report in every form whose path is given, each file whole or not at all."""
+    """Write the report in every form whose path is given, each file whole or not at all. The gradebook also gets the
+    times of handing in from `submissions`, the folder that was graded."""
     if json is not None:
         _write(json, records.to_json(report.to_dict()))
     if html is not None:
@@ -140,7 +142,7 @@ def export(
     if gradebook is not None:
         from threeloops_grader.classroom.gradebook import feed
 
-        feed(report, lab, gradebook)
+        feed(report, lab, gradebook, submissions)
 
 
 def _write(path: Path, text: str) -> None:
