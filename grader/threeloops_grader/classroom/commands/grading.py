@@ -25,9 +25,7 @@ def grade(
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
     jobs: Annotated[
         int,
-        typer.Option(
-            "--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core with memory."
-        ),
+        typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core."),
     ] = 0,
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
