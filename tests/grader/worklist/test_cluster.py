@@ -18,6 +18,7 @@ import pytest
 from grading import needs
 from injections import Faults, kill, workers_of
 from slurm import one_host_slurm
+from submitit.helpers import DelayedSubmission
 from threeloops_grader.course.course import submissions
 from threeloops_grader.machine.child_process import CODE
 from threeloops_grader.release.release import release
@@ -161,6 +162,9 @@ def test_an_array_of_slurm_gives_the_share_of_an_unfit_node_to_another(tmp_path)
         assert "submitting 1 tasks to Slurm, attempt 2" in done.stdout
         assert timeless((toy.folder / "slurm.json").read_text()) == undisturbed(toy)
         assert toy.faults.executions()["ended"] == 4
+        payloads = [DelayedSubmission.load(path) for path in (toy.records / "slurm").rglob("*_submitted.pkl")]
+        commands = {tuple(words) for payload in payloads for words in payload.args}
+        assert commands == {tuple(job_words(toy, share)) for share in ("0/2", "1/2")}, "nothing else is pickled"
         again = toy.run("--on", "slurm", "--shares", "2")
         assert again.returncode == 1 and "submitting" not in again.stdout, "all records are there"
         refused = toy.run("--on", "slurm", "--partition", "none", "--fresh")
@@ -188,6 +192,11 @@ def test_the_course_runs_on_slurm_with_a_task_for_each_lab(tmp_path):
         lab.source.write_text(lab.source.read_text().replace("3.0, what", "4.0, what", 1))
         red = course()
         assert red.returncode == 1 and "reference scored 60, expected 100" in red.stdout, red.stdout
+
+
+def job_words(toy: Class, share: str) -> list[str]:
+    words = [*GRADE[:-1], "90_toy", "--submissions", str(toy.folder / "submitted"), "--records", str(toy.records)]
+    return [*words, "--sandbox", "auto", "--jobs", "2", "--shard", share]
 
 
 class Storm:
