@@ -1,6 +1,5 @@
 """`threeloops class grade` and `check`: points, and the account of a class."""
 
-import os
 from typing import Annotated
 
 import typer
@@ -25,15 +24,16 @@ def grade(
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
     jobs: Annotated[
-        int, typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core.")
+        int,
+        typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core."),
     ] = 0,
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
-    from threeloops_grader.classroom.ahead import execute_ahead
+    from threeloops_grader.classroom.ahead import default_jobs, execute_ahead
     from threeloops_grader.classroom.results.handins import refused_strangers
 
     target = whole_lab(lab)
-    jobs = jobs or len(os.sched_getaffinity(0))
+    jobs = jobs or default_jobs(target)
     for line in _best_attempts(target, sandbox, jobs):
         print(line)
     executed = execute_ahead(target, jobs, sandbox, again=again)
