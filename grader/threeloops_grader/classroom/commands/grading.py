@@ -1,19 +1,25 @@
 """`threeloops class grade` and `check`: points, and the account of a class."""
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
-from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.authoring.labs import Lab, find_lab
 from threeloops_grader.classroom.commands.steps import (
     LabName,
     account_of,
     exit_code,
     failure,
+    points_of,
     print_account,
     scores_of,
     whole_lab,
 )
+from threeloops_grader.classroom.register import log
+from threeloops_grader.grading.fingerprint import fingerprint
+from threeloops_grader.machine.faults import MachineFault
+from threeloops_grader.sandbox.pool import choose
 
 __all__ = ["check", "grade"]
 
@@ -25,14 +31,24 @@ def grade(
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
     target = whole_lab(lab)
+    before = points_of(target)
     more = ["--force"] if again else []
     words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
     code = exit_code(*words)
     rows = account_of(target)
+    _log(target, sandbox, f"class grade {target.number:02d}{' --again' if again else ''}", before)
     if code == 1 and any(row.refused for row in rows):  # all others are graded
         raise typer.Exit(1)
     if code:
         raise failure(words)
+
+
+def _log(lab: Lab, sandbox: str, command: str, before: dict[str, float]) -> None:
+    """Append whose points changed to the class's log, also of a run that stopped halfway."""
+    moves = log.moved(before, points_of(lab))
+    with suppress(MachineFault):  # no sandbox: then nobody was graded
+        prints = {"before": log.last_fingerprint(lab.slug), "after": fingerprint(lab, None, choose(sandbox))}
+        log.append(command, lab.slug, fingerprint=prints, points=moves)
 
 
 def check(lab: LabName) -> None:

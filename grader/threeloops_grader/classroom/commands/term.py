@@ -10,6 +10,7 @@ import typer
 from threeloops_grader.authoring.labs import course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, nbgrader, roster_path, whole_lab
 from threeloops_grader.classroom.exchange.folder import is_open_to_all, require_exchange
+from threeloops_grader.classroom.register import log, pseudonyms
 from threeloops_grader.classroom.register import settings as register
 
 __all__ = ["gradescope", "init", "release"]
@@ -26,6 +27,9 @@ def init(
         float | None, typer.Option(help="Days after which late work earns nothing; inf: never.")
     ] = None,
     reflection: Annotated[float | None, typer.Option(min=0, help="Manual points for the written reflection.")] = None,
+    anonymous: Annotated[
+        bool | None, typer.Option("--anonymous/--no-anonymous", help="Pseudonyms in formgrader, in place of names.")
+    ] = None,
 ) -> None:
     """Enter roster, due dates and late policy. Run it again to change some of them; nobody is removed."""
     from threeloops_grader.classroom.enrolment import apply_due_dates, enrol, gradebook
@@ -39,14 +43,21 @@ def init(
     )
     points = before.reflection_points if reflection is None else reflection
     chosen = replace(before, late=late, due={**before.due, **dates}, reflection_points=points)
+    if anonymous is not None:
+        chosen = replace(chosen, anonymous=anonymous)
+    if chosen.anonymous:
+        pseudonyms.require_key()
     with gradebook() as book:
         strangers = enrol(book, students)
         graded = apply_due_dates(book, chosen)
     register.save(chosen)
     save_roster(roster_path(), students)
+    log.append("class init", note=f"{len(students)} students; {late} Due: {chosen.due or 'nothing'}")
     print(f"{len(students)} students are in the gradebook. {late}")
     for slug, when in sorted(chosen.due.items()):
         print(f"{slug} is due {when}")
+    if chosen.anonymous:
+        print(f"Formgrader shows pseudonyms. Keep {pseudonyms.key_path()}: without it nobody can turn them back.")
     for note in students.notes:
         print(f"roster: {note}")
     for row in students.left_out:
@@ -66,20 +77,23 @@ def init(
 
 def release(lab: LabName) -> None:
     """Enter a lab in the gradebook, put it to the exchange, and write the student bundle."""
-    from threeloops_grader.classroom.enrolment import apply_due_dates, gradebook, set_reflection_points
+    from threeloops_grader.classroom.enrolment import apply_due_dates, gradebook
     from threeloops_grader.classroom.handout.bundle import write_bundle
+    from threeloops_grader.classroom.marking.rubric import require_reflection, set_reflection
     from threeloops_grader.release.files import restored_if_it_fails
     from threeloops_grader.release.release import release as generate
 
     target = whole_lab(lab)
     require_exchange(course_root())
+    with gradebook() as book:
+        require_reflection(book, target, register.load().reflection_points)
     with restored_if_it_fails(target.released.parent):
         generate([target])
         nbgrader("generate_assignment", target.slug, "--force")
     chosen = register.load().with_released(target.slug)
     with gradebook() as book:
         apply_due_dates(book, chosen)
-        set_reflection_points(book, target.slug, chosen.reflection_points)
+        set_reflection(book, target, chosen.reflection_points)
     path = register.class_folder() / f"three_loops_{target.number:02d}.zip"
     others = [find_lab(slug) for slug in chosen.released if slug != target.slug]
     write_bundle(path, [*others, target])

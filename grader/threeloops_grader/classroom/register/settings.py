@@ -73,12 +73,14 @@ class LatePolicy:
 
 @dataclass(frozen=True)
 class Settings:
-    """`due` has a time in UTC per lab (ISO 8601); `released` are the labs that bundles hold."""
+    """`due` has a time in UTC per lab (ISO 8601); `released` are the labs that bundles hold. With `anonymous`,
+    formgrader shows pseudonyms."""
 
     late: LatePolicy = field(default_factory=LatePolicy)
     due: dict[str, str] = field(default_factory=dict)
     released: tuple[str, ...] = ()
     reflection_points: float = 0.0
+    anonymous: bool = False
 
     def due_date(self, slug: str) -> datetime | None:
         """Return the due date in UTC without a time zone, which is how nbgrader's gradebook keeps it."""
