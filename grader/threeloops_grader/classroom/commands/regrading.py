@@ -1,6 +1,6 @@
 """`threeloops class regrade`, `log` and `who`: points that change later, who changed them, and whose a pseudonym is."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,7 +17,9 @@ def regrade(
         bool, typer.Option("--keep-higher", help="Nobody loses points: whoever would keeps the earlier result.")
     ] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Submissions graded at a time.")] = 1,
-    sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
+    sandbox: Annotated[
+        Literal["auto", "bwrap", "none"], typer.Option(help="none: run submissions without isolation.")
+    ] = "auto",
 ) -> None:
     """Grade one exercise of all graded submissions again, after its test was repaired, and change nothing else.
 
@@ -27,12 +29,12 @@ def regrade(
     from threeloops_grader.sandbox.pool import choose
 
     target = whole_lab(lab)
-    done = regrade_class(target, exercise, choose(sandbox), jobs, keep_higher)  # type: ignore[arg-type]
+    done = regrade_class(target, exercise, choose(sandbox), jobs, keep_higher)
     changes = done.plan.changes
     moves = {student: change for student, change in changes.items() if change.old != change.new}
     kept = done.plan.kept
     regraded = len(changes) + len(kept)
-    print(f"{target.slug} {done.plan.exercise}: {regraded} submissions regraded, {len(moves)} have other points now")
+    print(f"{target.slug} {done.plan.exercise}: {regraded} submissions regraded, points changed: {len(moves)}")
     for student, change in moves.items():
         print(_ascii(f"  {student}: {change.old:g} -> {change.new:g}{' (fewer)' if change.new < change.old else ''}"))
     for student, (old, new) in kept.items():

@@ -52,7 +52,8 @@ def init(
         graded = apply_due_dates(book, chosen)
     register.save(chosen)
     save_roster(roster_path(), students)
-    log.append("class init", note=f"{len(students)} students; {late} Due: {chosen.due or 'nothing'}")
+    due = ", ".join(f"{slug} {when}" for slug, when in sorted(chosen.due.items())) or "nothing"
+    log.append("class init", note=f"{len(students)} students; {late} Due: {due}")
     print(f"{len(students)} students are in the gradebook. {late}")
     for slug, when in sorted(chosen.due.items()):
         print(f"{slug} is due {when}")

@@ -21,7 +21,7 @@ from threeloops_grader.classroom.register.pseudonyms import pseudonym, require_k
 
 __all__ = ["HideStudent", "install"]
 
-_LOG = "The log names students, so it is not shown while marking is anonymous. `threeloops class grade` prints it."
+_LOG = "The log names students, so it is hidden while marking is anonymous.\n`threeloops class` and nbgrader print it."
 _AWAY = """<h3>Marking is anonymous</h3><p>This page lists students by name, with their points. It opens again after
 <code>threeloops class init ROSTER.csv --no-anonymous</code>. <code>threeloops class who PSEUDONYM</code> says whose a
 pseudonym is. <a href="{url}">Manual grading</a></p>"""

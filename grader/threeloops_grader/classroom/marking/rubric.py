@@ -78,8 +78,8 @@ def set_reflection(book: Gradebook, lab: Lab, points: float) -> None:
 
 
 def criterion_title(name: str) -> str:
-    """Return the name of a criterion's cell as pages show it: `reflection: evidence`."""
-    return f"{REFLECTION}: {name.removeprefix(f'{REFLECTION}_').replace('_', ' ')}"
+    """Return the name of a criterion's cell as pages show it: `reflection (evidence)`."""
+    return f"{REFLECTION} ({name.removeprefix(f'{REFLECTION}_').replace('_', ' ')})"
 
 
 def criterion_cells(lab: Lab, points: dict[str, float]) -> Iterator[NotebookNode]:
@@ -89,5 +89,5 @@ def criterion_cells(lab: Lab, points: dict[str, float]) -> Iterator[NotebookNode
     for name in ordered:
         role = {"schema_version": 3, "grade_id": name, "points": points[name], "cell_type": "markdown"}
         role |= {"grade": False, "solution": False, "locked": True, "task": True}
-        text = f"**{criterion_title(name)}** ({points[name]:g} points)\n\n{texts.get(name, '')}"
+        text = f"**{criterion_title(name)}**, {points[name]:g} points\n\n{texts.get(name, '')}"
         yield new_markdown_cell(text.strip(), id=name.replace("_", "-"), metadata={"nbgrader": role})
