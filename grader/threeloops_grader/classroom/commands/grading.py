@@ -1,5 +1,6 @@
 """`threeloops class grade` and `check`: points, and the account of a class."""
 
+import os
 from contextlib import suppress
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from threeloops_grader.classroom.commands.steps import (
     whole_lab,
 )
 from threeloops_grader.classroom.register import log
+from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.grading.fingerprint import fingerprint
 from threeloops_grader.machine.faults import MachineFault
 from threeloops_grader.sandbox.pool import choose
@@ -28,11 +30,20 @@ def grade(
     lab: LabName,
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core.")
+    ] = 0,
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
+    from threeloops_grader.classroom.ahead import execute_ahead
+
     target = whole_lab(lab)
+    for line in _best_attempts(target, sandbox):
+        print(line)
     before = points_of(target)
+    executed = execute_ahead(target, jobs or len(os.sched_getaffinity(0)), sandbox, again=again)
     more = ["--force"] if again else []
+    more += [f"--WalledExecute.executed={executed}"] if executed else []
     words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
     code = exit_code(*words)
     rows = account_of(target)
@@ -49,6 +60,19 @@ def _log(lab: Lab, sandbox: str, command: str, before: dict[str, float]) -> None
     with suppress(MachineFault):  # no sandbox: then nobody was graded
         prints = {"before": log.last_fingerprint(lab.slug), "after": fingerprint(lab, None, choose(sandbox))}
         log.append(command, lab.slug, fingerprint=prints, points=moves)
+
+
+def _best_attempts(target: Lab, sandbox: str) -> list[str]:
+    """Let the best of several attempts count, if the class has that rule."""
+    if register.load().attempts != "best":
+        return []
+    from threeloops_grader.classroom.deadlines.best_attempt import place_best
+    from threeloops_grader.classroom.deadlines.penalties import read_terms
+    from threeloops_grader.classroom.enrolment import gradebook
+
+    with gradebook() as book:
+        terms = read_terms(book, target.root)
+    return place_best(target, terms, choose(sandbox))
 
 
 def check(lab: LabName) -> None:

@@ -1,5 +1,6 @@
 """`threeloops class regrade`, `log` and `who`: points that change later, who changed them, and whose a pseudonym is."""
 
+import os
 from typing import Annotated, Literal
 
 import typer
@@ -16,7 +17,9 @@ def regrade(
     keep_higher: Annotated[
         bool, typer.Option("--keep-higher", help="Nobody loses points: whoever would keeps the earlier result.")
     ] = False,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Submissions graded at a time.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core.")
+    ] = 0,
     sandbox: Annotated[
         Literal["auto", "bwrap", "none"], typer.Option(help="none: run submissions without isolation.")
     ] = "auto",
@@ -29,7 +32,7 @@ def regrade(
     from threeloops_grader.sandbox.pool import choose
 
     target = whole_lab(lab)
-    done = regrade_class(target, exercise, choose(sandbox), jobs, keep_higher)
+    done = regrade_class(target, exercise, choose(sandbox), jobs or len(os.sched_getaffinity(0)), keep_higher)
     changes = done.plan.changes
     moves = {student: change for student, change in changes.items() if change.old != change.new}
     kept = done.plan.kept

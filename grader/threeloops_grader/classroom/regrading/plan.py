@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbgrader.api import Gradebook, SubmittedAssignment, SubmittedNotebook
+from nbgrader.api import Gradebook, SubmittedNotebook
 from sqlalchemy.exc import SQLAlchemyError
 from threeloops.files import replace_text, replacing
 
 from threeloops_grader.authoring.labs import Lab, LabError
+from threeloops_grader.classroom.deadlines.penalties import Penalties
 from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
@@ -170,16 +171,12 @@ def _no_longer(lab: Lab, student: str, change: Change) -> str:
 
 
 def _write_points(book: Gradebook, lab: Lab, changes: dict[str, Change]) -> None:
-    policy = register.load(lab.root).late if (register.class_folder(lab.root) / "settings.json").is_file() else None
     for submission in book.assignment_submissions(lab.slug):
         if change := changes.get(submission.student_id):
             for notebook in submission.notebooks:
                 _write_grades(notebook, change)
-                if policy is not None:
-                    book.db.flush()
-                    book.db.refresh(notebook)
-                    _write_penalty(submission, notebook, policy)
     book.db.commit()
+    Penalties(book, lab.root).refresh(lab.slug)
 
 
 def _write_grades(notebook: SubmittedNotebook, change: Change) -> None:
@@ -189,11 +186,6 @@ def _write_grades(notebook: SubmittedNotebook, change: Change) -> None:
             grade.auto_score = points
             # As nbgrader does it: somebody looks at manual points again whose automatic ones are others now.
             grade.needs_manual_grade = grade.manual_score is not None
-
-
-def _write_penalty(submission: SubmittedAssignment, notebook: SubmittedNotebook, policy: register.LatePolicy) -> None:
-    late = submission.total_seconds_late
-    notebook.late_submission_penalty = policy.penalty(notebook.score, late) if late > 0 else None
 
 
 def _write_notebook(path: Path, change: Change) -> None:

@@ -2,9 +2,9 @@
 
 import hashlib
 import secrets
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -16,14 +16,14 @@ from threeloops_grader.authoring.manifest import SETUPS, Exercise, Kind, Manifes
 from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.regrading import plan as plans
-from threeloops_grader.classroom.regrading.execution import Result, execute_all, records_folder, submission_of
+from threeloops_grader.classroom.regrading.execution import Result, execute_exercise
 from threeloops_grader.classroom.regrading.plan import Change, Plan
 from threeloops_grader.classroom.results.handins import not_graded
 from threeloops_grader.grading.fingerprint import fingerprint
-from threeloops_grader.grading.grade import Options
 from threeloops_grader.sandbox.pool import Sandbox
 from threeloops_grader.submissions import reading
-from threeloops_grader.submissions.reading import BadSubmission
+from threeloops_grader.submissions.folder import student_name
+from threeloops_grader.submissions.reading import BadSubmission, Submission
 
 __all__ = ["Regraded", "regrade"]
 
@@ -76,14 +76,12 @@ def regrade(
                 return Regraded(cut_off, left_out or before.left_out, before.manual)
         before = _graded_class(lab, exercise)
         others = _checked(trusted, exercise, before)
-        decides = fingerprint(lab, None, sandbox)
-        options = Options(sandbox, jobs, exercise.id)
-        results = execute_all(lab, exercise, before.contents, options, decides)
-        plan = _plan(lab, exercise, before, results, decides, keep_higher)
+        results = execute_exercise(lab, exercise, before.contents, sandbox, jobs)
+        replaced = [f"{name}: a newer submission is not graded yet" for name in before.contents if name not in results]
+        plan = _plan(lab, exercise, before, results, fingerprint(lab, None, sandbox), keep_higher)
         plans.write_plan(lab, plan)
         left_out = plans.carry_out(lab, plan)
-        shutil.rmtree(records_folder(lab), ignore_errors=True)
-    return Regraded(plan, [*before.left_out, *left_out], before.manual, others)
+    return Regraded(plan, [*before.left_out, *replaced, *left_out], before.manual, others)
 
 
 def _graded_class(lab: Lab, exercise: Exercise) -> _Class:
@@ -98,7 +96,7 @@ def _graded_class(lab: Lab, exercise: Exercise) -> _Class:
                 reason = "not graded yet"
             try:
                 if not reason:
-                    graded.contents[student] = reading.content(submission_of(lab, student), lab.root / "submitted")
+                    graded.contents[student] = _content(lab, student)
             except BadSubmission as error:
                 reason = str(error)
             if reason:
@@ -107,6 +105,12 @@ def _graded_class(lab: Lab, exercise: Exercise) -> _Class:
             graded.notebooks[student] = path.read_text(encoding="utf-8")
             _note_points(graded, submission, exercise)
     return graded
+
+
+def _content(lab: Lab, student: str) -> bytes:
+    submitted = Path(lab.root, "submitted")
+    handed_in = Submission(student_name(student), submitted / student / lab.slug / f"{lab.slug}.ipynb")
+    return reading.content(handed_in, submitted)
 
 
 def _note_points(graded: _Class, submission: SubmittedAssignment, exercise: Exercise) -> None:
