@@ -61,4 +61,4 @@ def strangers_in(lab: Lab, students: Iterable[str]) -> list[str]:
     """Return the folders of `submitted/` that hold this lab and belong to nobody in `students`."""
     spelled = {spelling(name) for name in students}
     names = (path.parent.name for path in Path(lab.root, "submitted").glob(f"*/{lab.slug}"))
-    return sorted(student_name(name) for name in names if spelling(name) not in spelled)
+    return sorted(student_name(n) for n in names if not n.startswith(".") and spelling(n) not in spelled)
