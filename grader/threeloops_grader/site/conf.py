@@ -3,19 +3,18 @@
 import os
 from pathlib import Path
 
-from threeloops_grader.site.documents import colab_links
+from threeloops_grader.site.documents import colab_links, edit_links
 
 _HERE = Path(__file__).parent
-_REPOSITORY = os.environ.get("THREELOOPS_REPOSITORY", "")
 
 project = "Three Loops"
 html_title = project
 author = "the authors of Three Loops"
 language = "en"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb"]
 exclude_patterns = ["_build"]
-source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".rst": "restructuredtext"}
-suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included", "ref.python"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included"]
 
 nb_execution_mode = "off"
 nb_code_prompt_show = "Code"
@@ -23,14 +22,6 @@ nb_code_prompt_hide = "Code"
 nb_output_stderr = "remove"
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline"]
-
-default_role = "literal"  # docstrings set code in single backticks
-autodoc_typehints = "signature"
-autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
-napoleon_use_rtype = False
-add_module_names = False
-python_maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_static_path = [str(_HERE / "static")]
@@ -41,14 +32,17 @@ html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
 html_use_index = False
+_SOURCE = Path(os.environ["THREELOOPS_SITE_SOURCE"])
+_PAGES = [path.relative_to(_SOURCE).with_suffix("").as_posix() for path in _SOURCE.rglob("*.[im]*")]
 html_context = {
-    "colab_of": colab_links(path.stem for path in Path(os.environ["THREELOOPS_SITE_SOURCE"]).glob("labs/*/*.ipynb"))
+    "colab_of": colab_links(
+        page.rpartition("/")[2] for page in _PAGES if page.count("/") == 2 and page.startswith("labs/")
+    ),
+    "edit_of": edit_links(_PAGES),
 }
 html_theme_options = {
     "navigation_with_keys": True,
     "light_css_variables": {"font-stack": "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"},
 }
-if _REPOSITORY:
-    html_theme_options |= {"source_repository": _REPOSITORY, "source_branch": "main", "source_directory": ""}
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

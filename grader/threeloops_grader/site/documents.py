@@ -7,14 +7,17 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from threeloops.lab.course import loops
+
 from threeloops_grader.authoring.labs import LabError, course_root
 from threeloops_grader.site import api
 from threeloops_grader.site.notebooks import LabPage
 
-__all__ = ["colab_links", "write_documents"]
+__all__ = ["colab_links", "edit_links", "write_documents"]
 
 _FRONT = "docs/site/index.md"
-"""The front page. Marks in it are replaced: `<!-- explorer: STEM N -->`, `<!-- labs -->` and `<!-- contents -->`."""
+"""The front page. Marks in it are replaced: `<!-- loops -->` by the README's table, `<!-- explorer: STEM N -->`,
+`<!-- labs -->` and `<!-- contents -->`."""
 _DOCUMENTS = {
     "Learn": {
         "labs/course.md": "Course map",
@@ -57,6 +60,8 @@ _DOCUMENTS = {
 _LINK = re.compile(
     r"(?P<picture>!?)\[(?P<text>(?:[^\[\]`]|`[^`]*`|!?\[[^\]]*\](?:\([^)]*\))?)*)\]\((?P<target>[^()\s]+)\)"
 )
+_LOOPS = re.compile(r"^\| Inner loop.*?(?=\n\n)", re.MULTILINE | re.DOTALL)
+"""The README's table of results."""
 _FENCE = re.compile(r"^(```|~~~)", re.MULTILINE)
 _OUTSIDE = re.compile(r"[a-z][a-z+.-]*:|#|//")
 _MARK = re.compile(r"<!-- explorer: (\w+) (\d+) -->")
@@ -75,11 +80,32 @@ def write_documents(pages: Sequence[LabPage], source: Path, reports: Path, *, ap
     known = {"index.md", *texts, *(_document(page) for page in pages)}
     linked = {name: _linked(text, name, name, known, source) for name, text in texts.items()}
     front = _linked(_read(root / _FRONT), _FRONT, "index.md", known, source)
-    linked["index.md"] = _front(front, pages, library)
+    loops_table = _linked(_LOOPS.search(_read(root / "README.md"))[0], "README.md", "index.md", known, source)  # type: ignore[index]
+    linked["index.md"] = _front(front.replace("<!-- loops -->", loops_table), pages, library)
     for name, text in linked.items():
         place = source / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
+
+
+def edit_links(pages: Iterable[str]) -> dict[str, str]:
+    """Return the address where each page's source is edited, by its page, or nothing if no repository is named."""
+    repository = os.environ.get("THREELOOPS_REPOSITORY", "")
+    if not repository:
+        return {}
+    found = {name: _source_of(name) for name in pages}
+    return {name: f"{repository}/edit/main/{file}" for name, file in found.items() if file}
+
+
+def _source_of(page: str) -> str:
+    """Return the file that a page is written from, or "" if a command writes it."""
+    folder, _, name = page.rpartition("/")
+    candidates = (
+        [f"{folder.replace('labs/', 'solutions/')}/{name}.py"] if folder.startswith("labs/") else [f"{page}.md"]
+    )
+    if page == "index":
+        candidates = [_FRONT]
+    return next((file for file in candidates if (course_root() / file).is_file()), "")
 
 
 def colab_links(stems: Iterable[str]) -> dict[str, str]:
@@ -104,7 +130,9 @@ def _document(page: LabPage) -> str:
 
 
 def _name(page: LabPage) -> str:
-    return f"{page.lab.number:02} · {page.lab.title}"
+    """Return a lab's name as on the map of the course."""
+    titles = {lab.number: lab.title for lab in loops.labs()}
+    return f"{page.lab.number:02} · {titles.get(page.lab.number, page.lab.title)}"
 
 
 def _with_links(text: str, pages: Sequence[LabPage]) -> str:

@@ -18,7 +18,7 @@ from threeloops.lab.recorded import KEY, MIME
 from threeloops.lab.widgets.display import preformatted
 
 from threeloops_grader.authoring.labs import Lab, LabError
-from threeloops_grader.authoring.manifest import SETUPS, Kind, kind_of
+from threeloops_grader.authoring.manifest import SETUPS, Kind, kind_of, test_title
 from threeloops_grader.release.leaks import leaked_lines, secrets
 from threeloops_grader.site import explorers
 
@@ -83,9 +83,19 @@ def _page(notebook: Lab, core: Lab, path: Path) -> LabPage:
         tags = set(cell.metadata.get("tags", []))
         if cell.metadata.get("jupyter", {}).get("source_hidden"):
             tags.add("hide-input")
+            prompt = _prompt(cell)
+            cell.metadata.mystnb = NotebookNode(code_prompt_show=prompt, code_prompt_hide=prompt)
         cell.metadata.tags = sorted(tags)
     _refuse_answers(page, core)
     return page
+
+
+def _prompt(cell: NotebookNode) -> str:
+    """Return the words on the bar of a folded cell."""
+    kind = kind_of(cell)
+    if kind is Kind.TEST:
+        return f"Check: {test_title(cell.id)}"
+    return "Code: preparation" if kind in SETUPS else "Code"
 
 
 def _unpack(cell: NotebookNode, page: LabPage) -> None:
@@ -114,7 +124,9 @@ def _html(output: NotebookNode, page: LabPage) -> str:
     text = (
         output.data.get("text/html") or f'<div class="tl-text">{preformatted(output.data.get("text/plain", ""))}</div>'
     )
-    text = _DRAWN.sub(r'<div class="tl-figure">\1</div>', text)
+    label = html.escape(output.data.get("text/plain", ""), quote=True) if '<div class="anim-' in text else ""
+    named = f' role="group" aria-label="{label}"' if label else ""
+    text = _DRAWN.sub(lambda drawn: f'<div class="tl-figure"{named}>{drawn[1]}</div>', text)
     if states := output.data.get(MIME):
         name = f"{page.lab.stem}-{len(page.explorers) + 1}"
         text = explorers.widget(name, states, text)
