@@ -103,7 +103,9 @@ def test_one_line_of_environment_yml_asks_for_the_cpu_wheel_of_torch_as_make_ven
 
 
 def test_the_ranges_of_pyproject_admit_the_pins():
-    pinned = {canonicalize_name(r.name): next(iter(r.specifier)).version for r in pins()}
+    pinned = {
+        canonicalize_name(r.name): next(iter(r.specifier)).version for r in [*pins("requirements-test.txt"), *pins()]
+    }
     extras = PYPROJECT["project"]["optional-dependencies"].values()
     for requirement in map(Requirement, [*PYPROJECT["project"]["dependencies"], *chain.from_iterable(extras)]):
         if requirement.name == "threeloops":
@@ -177,7 +179,8 @@ def test_the_library_and_pyproject_agree_on_what_each_extra_brings():
     (everything,) = extras["all"]
     named = {extra: Requirement(line).extras for extra in extras for line in extras[extra] if "threeloops[" in line}
     assert Requirement(everything).extras == {"grade"} and named["grade"] == {"labs"}
-    assert named["labs"] == set(EXTRAS) - {"labs", "grade"}, "all is the sum of the others"
+    assert named["site"] == {"grade"}, "the site is made from graded labs, and nobody needs it to learn or to teach"
+    assert named["labs"] == set(EXTRAS) - {"labs", "grade", "site"}, "all is the sum of the others"
 
 
 def test_every_folder_with_code_is_packaged_and_every_data_file_with_it():

@@ -3,10 +3,18 @@
 import base64
 import html
 import json
+import math
+import re
 import zlib
 from typing import Any
 
-__all__ = ["script", "widget"]
+__all__ = ["legible", "script", "widget"]
+
+_SVG = re.compile(r'<svg [^>]*?viewBox="0 0 ([\d.]+) .*?</svg>', re.DOTALL)
+_LEAST_WIDTH = re.compile(r"min-width:min\([^)]*\)")
+_FONT = re.compile(r"font(?:-size)?: ?([\d.]+)px")
+_SMALLEST_TEXT = 9.0
+"""In CSS pixels. On a screen that is narrower than a drawing needs for that, the drawing scrolls."""
 
 
 def widget(name: str, states: dict[str, Any], picture: str) -> str:
@@ -24,10 +32,28 @@ def widget(name: str, states: dict[str, Any], picture: str) -> str:
     )
 
 
+def legible(text: str) -> str:
+    """Return HTML whose drawings are so wide that their smallest text can be read."""
+    return _SVG.sub(lambda drawing: _LEAST_WIDTH.sub(f"min-width:{_least_width(drawing)}px", drawing[0], count=1), text)
+
+
+def _least_width(drawing: re.Match[str]) -> int:
+    sizes = [float(size) for size in _FONT.findall(drawing[0])]
+    return math.ceil(float(drawing[1]) * _SMALLEST_TEXT / min(sizes, default=_SMALLEST_TEXT))
+
+
 def script(name: str, states: dict[str, Any]) -> str:
     """Return JavaScript that hands the pictures to `site.js`. A script also loads from a page on this disk, where a
     browser fetches nothing else."""
-    kept = {part: states[part] for part in ("lines", "pictures", "errors")}
+    lines = states["lines"]
+    start = ",".join(str(control["start"]) for control in states["controls"])
+    first = "\n".join(lines[at] for at in states["pictures"][start])
+    widths = iter(re.findall(r"min-width:\d+px", legible(first)))
+    wide = next(widths, "")
+    kept = {
+        "lines": [_LEAST_WIDTH.sub(wide, line) if wide else line for line in lines],
+        **{part: states[part] for part in ("pictures", "errors")},
+    }
     packed = zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 9)
     return f'threeLoops.take("{name}","{base64.b64encode(packed).decode()}")\n'
 

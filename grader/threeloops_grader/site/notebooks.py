@@ -126,7 +126,7 @@ def _html(output: NotebookNode, page: LabPage) -> str:
     )
     label = html.escape(output.data.get("text/plain", ""), quote=True) if '<div class="anim-' in text else ""
     named = f' role="group" aria-label="{label}"' if label else ""
-    text = _DRAWN.sub(lambda drawn: f'<div class="tl-figure"{named}>{drawn[1]}</div>', text)
+    text = _DRAWN.sub(lambda drawn: f'<div class="tl-figure"{named}>{explorers.legible(drawn[1])}</div>', text)
     if states := output.data.get(MIME):
         name = f"{page.lab.stem}-{len(page.explorers) + 1}"
         text = explorers.widget(name, states, text)

@@ -8,6 +8,7 @@ more form of its output, and the rest in the metadata of outputs, under `KEY`.
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -20,7 +21,9 @@ KEY = "threeloops"
 MIME = "application/vnd.threeloops.explorer+json"
 _MOST_STATES = 160
 _MOST_BYTES = 1_500_000
-"""Pictures of one explorer, and the bytes of their different lines. Packed, they take a third of that."""
+_MOST_SECONDS = 8.0
+"""Limits of one explorer: its pictures, the bytes of their different lines (packed, they take a third), and how long
+this processor draws them."""
 _FEWEST_VALUES = 5
 """With fewer values per control, a grid says less about each control than moving one control at a time."""
 
@@ -66,7 +69,8 @@ def states(explorer: Any) -> dict[str, Any] | None:
     if any(values is None for values in choices.values()):
         return None
     starts = [values.index(explorer.values[name]) for name, values in choices.items()]
-    most = min(_MOST_STATES, _MOST_BYTES // _new_bytes(explorer, choices))
+    size, seconds = _cost(explorer, choices)
+    most = min(_MOST_STATES, _MOST_BYTES // size, int(_MOST_SECONDS / seconds))
     kept, one_at_a_time = _sampled([len(values) for values in choices.values()], starts, most)
     names = list(choices)
     controls = [
@@ -98,10 +102,12 @@ def states(explorer: Any) -> dict[str, Any] | None:
     return {**whole, "lines": list(lines), "pictures": pictures}
 
 
-def _new_bytes(explorer: Any, choices: Mapping[str, Sequence[Any]]) -> int:
-    """Return how many bytes a picture has that the picture of the start has not, on average over the controls."""
+def _cost(explorer: Any, choices: Mapping[str, Sequence[Any]]) -> tuple[int, float]:
+    """Return how many bytes a picture has that the picture of the start lacks, and how long it takes to draw: means
+    over one other value of each control."""
     start = set(explorer.drawing(explorer.values).split("\n"))
-    new = []
+    new = [0]
+    began = time.process_time()
     for name, values in choices.items():
         other = next((value for value in values if value != explorer.values[name]), explorer.values[name])
         try:
@@ -109,7 +115,8 @@ def _new_bytes(explorer: Any, choices: Mapping[str, Sequence[Any]]) -> int:
         except Exception:  # `states` notes it
             continue
         new.append(sum(len(line) for line in set(picture.split("\n")) - start))
-    return max(1, sum(new) // max(1, len(new)))
+    seconds = (time.process_time() - began) / len(choices)
+    return max(1, sum(new) // len(choices)), max(1e-3, seconds)
 
 
 def _values(spec: Any) -> list[Any] | None:

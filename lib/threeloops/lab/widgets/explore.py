@@ -97,7 +97,7 @@ class Explorer:
     def drawing(self, values: Mapping[str, Any]) -> str:
         """Return the picture of other values as HTML, and leave the explorer as it is."""
         with capture():
-            return style.svg(self._drawn(values), self.said(values), f"state of {self.labels}")
+            return style.svg(self._drawn(values), self.said(values), f"state of {self.labels}", quick=True)
 
     def _show(self, figure) -> None:
         self.png, self.size = still = style.png(figure)
