@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -66,6 +67,8 @@ def main() -> None:
     site = chosen.out or reports / "site"
     labs = [find_lab(name) for name in chosen.labs] or all_labs()
     started = time.perf_counter()
+    if find_spec("sphinx") is None or find_spec("myst_nb") is None or find_spec("furo") is None:
+        sys.exit("make site: Sphinx is not installed; `make site` in a checkout installs it, or pip install '.[site]'")
     try:
         build(labs, chosen.executed or reports / "executed", site, api=not chosen.no_api)
     except LabError as error:
