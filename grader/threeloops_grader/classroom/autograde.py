@@ -31,11 +31,12 @@ from threeloops_grader.grading.records import short_notes
 from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.release.files import files_below
 from threeloops_grader.submissions.folder import TIMESTAMP, below, is_student, student_name
-from threeloops_grader.submissions.reading import Submission, read
+from threeloops_grader.submissions.parse import parse
+from threeloops_grader.submissions.reading import Submission, content
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["SECRET", "install"]
+__all__ = ["SECRET", "install", "needs_grading"]
 
 SECRET = "submission_secret.txt"
 """The file with which the exchange gives feedback only to the student who handed in the submission."""
@@ -91,6 +92,8 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
     """
 
     notebooks: list[str]
+    handed_in: tuple[str, bytes] | None = None
+    """The student's name and the file that is being graded, as `threeloops grade` reads them."""
     exporter_class = Type(_SubmissionExporter, klass=Exporter).tag(config=True)
 
     def init_notebooks(self) -> None:
@@ -160,7 +163,9 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         name = student_name(student_id)
         lab = find_lab(assignment_id)
         try:
-            notebook = read(Submission(name, folder / f"{lab.slug}.ipynb"), folder.parent.parent)
+            handed_in = content(Submission(name, folder / f"{lab.slug}.ipynb"), folder.parent.parent)
+            notebook = parse(handed_in)
+            self.handed_in = (name, handed_in)
             self._trusted = manifest(lab)
             self._rebuilt = rebuild(notebook, self._trusted)
         except BadSubmission as error:
@@ -208,8 +213,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         name = f"{assignment_id}.ipynb"
         if self.coursedir.notebook_id != "*" or not (graded / name).is_file():
             return
-        is_written_later = (source / name).stat().st_mtime > (graded / name).stat().st_mtime
-        if is_written_later or _text(source / TIMESTAMP) != _text(graded / TIMESTAMP):
+        if _is_another(source, graded, name):
             self.log.warning("%s: another submission than the one that was graded", student_name(student_id))
             rmtree(str(graded))
 
@@ -234,6 +238,18 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
 
     def _gradebook(self) -> Gradebook:
         return Gradebook(self.coursedir.db_url, self.coursedir.course_id)
+
+
+def needs_grading(source: Path, graded: Path, lab: str) -> bool:
+    """Return whether autograde has something to do for the submission in `source`, whose graded copy is in `graded`."""
+    name = f"{lab}.ipynb"
+    return not was_executed(graded / name) or _is_another(source, graded, name)
+
+
+def _is_another(source: Path, graded: Path, name: str) -> bool:
+    """Return whether the submission is not the one that was graded."""
+    is_written_later = (source / name).stat().st_mtime > (graded / name).stat().st_mtime
+    return is_written_later or _text(source / TIMESTAMP) != _text(graded / TIMESTAMP)
 
 
 def _text(path: Path) -> bytes:

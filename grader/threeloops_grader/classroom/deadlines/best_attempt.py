@@ -6,13 +6,14 @@ from pathlib import Path
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.classroom.deadlines.terms import Terms
 from threeloops_grader.classroom.exchange.attempts import Attempt, attempts_folder, attempts_of, keep, place
-from threeloops_grader.grading.grade import Options, grade_class
+from threeloops_grader.grading.grade import Options
 from threeloops_grader.sandbox.pool import Sandbox
+from threeloops_grader.worklist.grade_class import grade_class
 
 __all__ = ["place_best"]
 
 
-def place_best(lab: Lab, terms: Terms, sandbox: Sandbox) -> list[str]:
+def place_best(lab: Lab, terms: Terms, sandbox: Sandbox, jobs: int) -> list[str]:
     """Put each student's best attempt into `submitted/`, where nbgrader grades it. Returns a line per student with
     several attempts.
 
@@ -30,7 +31,7 @@ def place_best(lab: Lab, terms: Terms, sandbox: Sandbox) -> list[str]:
             several[student] = attempts_of(lab.root, lab.slug, student)
     if not several:
         return []
-    report = grade_class(kept_in, lab, Options(sandbox, records=kept_in / ".threeloops"))
+    report = grade_class(kept_in, lab, Options(sandbox, jobs=jobs, records=kept_in / ".threeloops"))
     points = {record.student: record.score for record in report.records if record.status == "graded"}
     lines = []
     for student, attempts in several.items():

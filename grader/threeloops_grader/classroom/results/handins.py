@@ -71,4 +71,5 @@ def refused_strangers(lab: Lab, students: Iterable[str]) -> dict[str, str]:
 def _strangers(lab: Lab, students: Iterable[str]) -> list[str]:
     spelled = {spelling(name) for name in students}
     names = (path.parent.name for path in Path(lab.root, "submitted").glob(f"*/{lab.slug}"))
-    return [name for name in names if spelling(name) not in spelled]
+    folders = (name for name in names if not name.startswith("."))  # .threeloops has the records of grading
+    return [name for name in folders if spelling(name) not in spelled]
