@@ -163,6 +163,9 @@ def _require_device(device: str) -> None:
             _fail("--device cuda: this machine shows no CUDA device; `threeloops doctor` says why. Use --device cpu.")
 
 
+_CLUSTER = {"rich_help_panel": "More than one machine"}
+
+
 @command
 def grade(
     lab: Annotated[str, typer.Option("--lab", help="Number or name of the lab.")],
@@ -180,20 +183,72 @@ def grade(
     gradescope: Annotated[Path | None, typer.Option(help="Write <student>.json for Gradescope to this folder.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the class as one page: points, and why.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a table of the scores to this file.")] = None,
+    keep_notebooks: Annotated[
+        bool, typer.Option("--keep-notebooks", help="Keep executed notebooks, which `class grade` then uses.")
+    ] = False,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option("--records", help="Folder of finished records; by default DIR/.threeloops.", **_CLUSTER),
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option("--shard", help="Grade share I of N (0/4 to 3/4), and export nothing.", **_CLUSTER)
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Grade nothing; put the records together, and export.", **_CLUSTER)
+    ] = False,
+    on: Annotated[
+        Literal["here", "slurm", "kubernetes"],
+        typer.Option("--on", help="slurm: run array jobs. kubernetes: print an Indexed Job.", **_CLUSTER),
+    ] = "here",
+    shares: Annotated[int | None, typer.Option(min=1, max=10_000, help="Tasks of the job.", **_CLUSTER)] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Tasks that run at the same time.", **_CLUSTER)] = 16,
+    memory: Annotated[str, typer.Option(help="Memory of a task, as the engine writes it.", **_CLUSTER)] = "4G",
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of a task.", **_CLUSTER)] = 0,
+    retries: Annotated[int, typer.Option(min=0, help="How often lost tasks run again.", **_CLUSTER)] = 3,
+    partition: Annotated[str | None, typer.Option(help="Slurm's partition.", **_CLUSTER)] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm's account.", **_CLUSTER)] = None,
+    minutes: Annotated[int, typer.Option(min=1, help="Slurm's time limit of a task.", **_CLUSTER)] = 60,
+    image: Annotated[str | None, typer.Option(help="Kubernetes: the image of the grader.", **_CLUSTER)] = None,
+    claim: Annotated[
+        str | None, typer.Option(help="Kubernetes: the volume claim, mounted at /class.", **_CLUSTER)
+    ] = None,
 ) -> None:
     """Grade a class through the wall. An interrupted run continues where it stopped.
 
     Exits 0 when every student earned full points, 1 when a student fell short or could not be graded, and 2 when the
-    command or the machine is at fault. Then all points stay as they were, and finished grades are kept.
+    command or the machine is at fault. Then all points stay as they were, and finished grades are kept. With --shard,
+    exits 0 when the share is graded, and 3 when this machine cannot isolate submissions.
     """
-    from threeloops_grader.course import grade_command
+    from threeloops_grader.course import cluster_command, grade_command
 
     (target,) = _chosen([lab])
-    report = grade_command.run(
-        target, submissions, jobs=jobs, only=only, sandbox=sandbox, fresh=fresh, console=_console
-    )
-    to = {"html": html, "csv": csv, "gradescope": gradescope}
-    grade_command.export(report, target, json=json_file, gradebook=gradebook, **to)
+    to = {"json": json_file, "html": html, "csv": csv, "gradescope": gradescope, "gradebook": gradebook}
+    job = cluster_command.ClassJob(target, submissions, records or [], only, sandbox, jobs, keep_notebooks)
+    cluster_command.require_one_way(shard=shard, merge=merge, on=on, fresh=fresh, to=to)
+    asked = {"workers": workers, "memory": memory, "gpus": gpus, "retries": retries, "cores": jobs}
+    if shard is not None:
+        raise typer.Exit(cluster_command.grade_share(job, shard, _console, fresh=fresh))
+    if on == "kubernetes":
+        print(cluster_command.on_kubernetes(job, image, claim, shares, asked), end="")
+        return
+    if merge:
+        report = cluster_command.merged(job, _console)
+    elif on == "slurm":
+        asked |= {"partition": partition, "account": account, "minutes": minutes}
+        report = cluster_command.on_slurm(job, shares, asked, _console, fresh=fresh)
+    else:
+        report = grade_command.run(
+            target,
+            submissions,
+            jobs=jobs,
+            only=only,
+            sandbox=sandbox,
+            fresh=fresh,
+            console=_console,
+            records=job.named,
+            keep_executed=keep_notebooks,
+        )
+    grade_command.export(report, target, submissions=submissions, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 

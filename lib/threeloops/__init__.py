@@ -20,6 +20,7 @@ EXTRAS = {
     "labs": "IPython ipywidgets jupytext nbformat packaging traitlets yaml",
     "grade": "bleach jsonschema nbconvert nbgrader papermill pygments sqlalchemy",
     "lms": "jwcrypto pylti1p3 requests urllib3",
+    "cluster": "submitit",
 }  # fmt: skip
 """The packages that each extra of the distribution brings, by the names under which they are imported."""
 

@@ -52,13 +52,11 @@ def configure(c: Any, root: Path) -> None:
         "nbgrader.preprocessors.LimitOutput",
         "threeloops_grader.classroom.nbgrader_plugin.ReflectionPoints",
         "nbgrader.preprocessors.SaveAutoGrades",
-        "nbgrader.preprocessors.AssignLatePenalties",
+        "threeloops_grader.classroom.late_policy.ClassPenalties",
         "threeloops_grader.release.preprocessors.CheckCells",
     ]
     # No option reaches the work of nbgrader before the first preprocessor sees a submission, or after an exception.
     autograde.install()
-    # `threeloops class init` sets the policy; without it nothing is taken for lateness.
-    c.AssignLatePenalties.plugin_class = "threeloops_grader.classroom.late_policy.ClassLatePolicy"
     c.ExportApp.plugin_class = "threeloops_grader.classroom.results.export.SafeCsv"
     # Feedback, and formgrader's page, which runs in the instructor's own Jupyter server: what a student wrote
     # is sanitised after it was rendered, and the page's policy lets nothing run but formgrader's own scripts.
@@ -76,7 +74,7 @@ def configure(c: Any, root: Path) -> None:
     }
     # No hidden test stands in a feedback page, also after the grades are out.
     c.GenerateFeedback.preprocessors = [
-        "nbgrader.preprocessors.GetGrades",
+        "threeloops_grader.classroom.late_policy.CurrentGrades",
         "threeloops_grader.classroom.nbgrader_plugin.HideTests",
     ]
     # `nbgrader validate`, the Validate button, has a list of its own that no option reaches; nbgrader's own check in it

@@ -4,22 +4,25 @@
 """
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from nbconvert.exporters.exporter import ResourcesDict
-from nbformat import NotebookNode
+from nbformat import NotebookNode, from_dict
 from nbformat.v4 import new_output
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor, SaveCells
 from traitlets import Unicode
 
-from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.authoring.labs import Lab, find_lab
 from threeloops_grader.authoring.manifest import test_title
 from threeloops_grader.authoring.regions import without
 from threeloops_grader.grading.grade import Options, execute
 from threeloops_grader.grading.records import WITHOUT_ISOLATION, short_notes
 from threeloops_grader.grading.scoring import Report
 from threeloops_grader.sandbox.pool import choose
+from threeloops_grader.worklist.grade_class import decides
+from threeloops_grader.worklist.store import Executed, Key, RecordStore
 
 __all__ = ["HideTests", "ReflectionPoints", "SaveCellsAndReflection", "WalledExecute"]
 
@@ -30,26 +33,38 @@ class WalledExecute(Execute):
     sandbox = Unicode("auto", help="auto, bwrap, or none: no isolation, for a machine without bubblewrap.").tag(
         config=True
     )
+    executed = Unicode(
+        "", help="Folder of submissions that are executed already, as `class grade` names it; the others are executed."
+    ).tag(config=True)
 
     def preprocess(
         self, nb: NotebookNode, resources: ResourcesDict, km: Any = None
     ) -> tuple[NotebookNode, ResourcesDict]:
         """Execute a submission. Raises MachineFault if, for example, the machine cannot confine submissions. Then none
         was executed."""
-        report = Report()
         options = Options(choose(self.sandbox))  # type: ignore[arg-type]
         student = resources["nbgrader"]["student"]
-        executed = execute(nb, find_lab(resources["nbgrader"]["assignment"]), options, report)
-        for note in short_notes(report.notes):
+        executed = self._executed(nb, find_lab(resources["nbgrader"]["assignment"]), options)
+        for note in short_notes(executed.notes):
             self.log.warning("%s: %s", student, note)
-        done = {cell.id: cell for cell in executed.cells}
         for cell in nb.cells:
-            if cell.cell_type == "code" and cell.id in done and done[cell.id].execution_count is not None:
-                cell.outputs = done[cell.id].outputs
-                cell.execution_count = done[cell.id].execution_count
+            if cell.cell_type == "code" and (result := executed.cells.get(cell.id)) is not None:
+                cell.outputs = from_dict(result["outputs"])
+                cell.execution_count = result["execution_count"]
         if options.sandbox == "none":
             self._warn_of_no_isolation(nb, student)
         return nb, resources
+
+    def _executed(self, nb: NotebookNode, lab: Lab, options: Options) -> Executed:
+        """Return the executed cells from the store, or else execute the submission."""
+        handed_in = self.parent.parent.handed_in
+        if self.executed and handed_in is not None:
+            key = Key.of(*handed_in, decides(lab, options))
+            store = RecordStore(Path(self.executed), lab.slug)
+            if (executed := store.load_executed(key)) is not None:
+                return executed
+        report = Report()
+        return Executed.of(execute(nb, lab, options, report), report.notes)
 
     def _warn_of_no_isolation(self, nb: NotebookNode, student: str) -> None:
         """Warn of missing isolation in the log, in the notebook's metadata, and above each result in every page."""

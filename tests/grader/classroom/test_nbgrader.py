@@ -12,8 +12,9 @@ from grading import REPOSITORY, nbgrader, sandbox_words
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.gradebook import feed
 from threeloops_grader.course.course import submissions
-from threeloops_grader.grading.grade import Options, grade_class
+from threeloops_grader.grading.grade import Options
 from threeloops_grader.release.release import release
+from threeloops_grader.worklist.grade_class import grade_class
 from toy_course import make_course
 
 

@@ -1,6 +1,5 @@
 """`threeloops submit`, and `threeloops class collect` and `similar`: what students hand in."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -22,10 +21,12 @@ def submit(
     from threeloops_grader.classroom.handout.submission import write_submission
 
     target = find_lab(lab)
-    path = write_submission(target)
+    path, notes = write_submission(target)
     if exchange:
         nbgrader("submit", target.slug, f"--Exchange.assignment_dir={target.copies}")
     print(f"{path} is what you hand in.{' It is at the exchange as well.' if exchange else ''}")
+    for note in notes:
+        print(f"note: {note}".encode("ascii", "backslashreplace").decode())
 
 
 def collect(
@@ -34,7 +35,8 @@ def collect(
         Path | None, typer.Option("--from", help="A download of Canvas or Moodle, or a folder; else the exchange.")
     ] = None,
     handed_in: Annotated[
-        datetime | None, typer.Option(help="When all of them were handed in (UTC): downloads do not say it.")
+        str | None,
+        typer.Option(help="When all of them were handed in (UTC or with an offset): downloads do not say it."),
     ] = None,
 ) -> None:
     """Fetch submissions into submitted/, newer ones in place of older ones."""
@@ -44,11 +46,12 @@ def collect(
         account_of(target)
         return
     from threeloops_grader.classroom.handout.downloads import read_download, store
-    from threeloops_grader.classroom.register.roster import saved_roster
+    from threeloops_grader.classroom.register.clock import read_time
+    from threeloops_grader.classroom.register.roster import addressees, saved_roster
 
-    download = read_download(source, target, saved_roster(roster_path()))
-    when = handed_in.replace(tzinfo=UTC) if handed_in else None
-    changed = store(download, target, course_root() / "submitted", when)
+    when = read_time(handed_in, "UTC", "--handed-in") if handed_in else None
+    download = read_download(source, target, addressees(saved_roster(roster_path())))
+    changed = store(download, target, course_root() / "submitted", when, register.load().attempts)
     print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
     for fault in download.faults:
         print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")

@@ -1,5 +1,6 @@
 """Find each student's notebook in a platform's download (Canvas, Moodle, Gradescope and others) or in a folder."""
 
+import hashlib
 import io
 import json
 import re
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from threeloops.files import replace_text, replacing
 
 from threeloops_grader.authoring.labs import Lab, LabError
+from threeloops_grader.classroom.exchange.attempts import attempts_of, first, keep
 from threeloops_grader.classroom.handout.archive import members
 from threeloops_grader.classroom.handout.owners import METADATA, owner, submitters
 from threeloops_grader.classroom.register.roster import Student
@@ -159,18 +161,31 @@ def _rank(name: str, lab: Lab) -> int:
     return _OTHER_LAB if stem.endswith("_dives") or is_other else 3
 
 
-def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None) -> int:
+def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None, rule: str = "last") -> int:
     """Write each notebook to `folder/<student>/<lab>/`, whole or not at all; returns how many were new or changed.
 
-    `handed_in` is noted as the time of all of them. Without it, a notebook that is there already keeps its time.
+    A notebook that is replaced stays among the student's attempts. `handed_in` is noted as the time of all of them.
+    Without it, a notebook that is there already keeps its time.
+
+    Args:
+        rule: which attempts count. Beyond the first N, one is added to the download's faults.
     """
     changed = 0
     for student, content in download.notebooks.items():
         path = folder / student / lab.slug / f"{lab.slug}.ipynb"
         stamp = path.parent / TIMESTAMP
+        attempts = attempts_of(folder.parent, lab.slug, student)
+        digest = hashlib.sha256(content).hexdigest()
+        if rule != "last" and any(a.digest == digest for a in attempts) and path.is_file() and handed_in is None:
+            continue
         is_new = not path.is_file() or path.read_bytes() != content
         time = f"{handed_in.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if handed_in else ""
+        most = first(rule)
+        if is_new and most is not None and len(attempts) >= most and all(a.digest != digest for a in attempts):
+            download.faults.append(f"{student}: {len(attempts)} attempts are there and the first {most} count")
+            continue
         if is_new:
+            keep(folder.parent, lab.slug, student, path.parent)
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as stream:
                 stream.write(content)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -12,11 +13,16 @@ from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.register.tables import Export, read_table
 from threeloops_grader.submissions.folder import is_student, spelling, student_name
 
-__all__ = ["Roster", "Student", "fault_of", "read_roster", "save_roster", "saved_roster", "student_of"]
+__all__ = [
+    "Roster", "Student", "addressees", "current", "fault_of", "read_roster", "save_roster", "saved_roster",
+    "student_of", "with_dropped",
+]  # fmt: skip
 
 _MAX_TEXT = 200
 _PATTERN = frozenset("*?[],+")
 """nbgrader separates with , and +, and takes the others in a student's id for a pattern of file names."""
+_GONE = frozenset("dropped withdrawn withdrew inactive unenrolled unenroled suspended abgemeldet inaktiv".split())
+"""Values of a status column that mean that a student has left the class. Other values mean nothing here."""
 _PARTICIPANT = re.compile(r"\D+(\d+)")
 """The identifier of a grading worksheet, such as "Participant 1234"."""
 
@@ -25,7 +31,8 @@ _PARTICIPANT = re.compile(r"\D+(\d+)")
 class Student:
     """A row of the roster. `id` is the account's name at the exchange, and the folder's name in `submitted/`.
     `moodle_id` is the number in Moodle's grading worksheet, and in the names of the files that Moodle downloads.
-    `lti_id` is the user's id at the LMS, to which grades are pushed."""
+    `lti_id` is the user's id at the LMS, to which grades are pushed. `dropped` says why a student is no longer in the
+    class; "" for all others."""
 
     id: str
     first_name: str = ""
@@ -36,6 +43,7 @@ class Student:
     section: str = ""
     moodle_id: str = ""
     lti_id: str = ""
+    dropped: str = ""
 
     @property
     def name(self) -> str:
@@ -110,7 +118,7 @@ def _columns(table: Export) -> dict[str, int]:
 def _no_student(row: list[str], given: dict[str, str]) -> str:
     """Return why a row holds no student, or "" if it holds one."""
     first = next((cell.strip() for cell in row if cell.strip()), "")
-    values = [value for field, value in given.items() if value and field not in ("role", "section")]
+    values = [value for field, value in given.items() if value and field not in ("role", "section", "status")]
     if not values or first in ("Points Possible", "Manual Posting"):
         return "it has no student"
     if first.casefold().startswith("total") and len(values) == 1:
@@ -125,6 +133,9 @@ def _no_student(row: list[str], given: dict[str, str]) -> str:
 def student_of(given: dict[str, str]) -> tuple[Student, str]:
     """Return a student, and a note if the id is not the account's name as written in the file, or ""."""
     given = {field: value for field, value in given.items() if field != "role"}
+    status = given.pop("status", "")
+    if status.casefold() in _GONE:
+        given["dropped"] = f"the roster says {status}"
     name = given.pop("name", "")
     if name and not (given.get("first_name") or given.get("last_name")):
         last, comma, first = name.partition(",")  # "Last, First", as Canvas writes it
@@ -163,6 +174,25 @@ def fault_of(student: Student) -> str:
         if len(value) > _MAX_TEXT or not value.isprintable():
             return f"{field.name} holds {len(value)} characters or one that cannot be printed; at most {_MAX_TEXT}"
     return ""
+
+
+def current(students: Sequence[Student]) -> list[Student]:
+    """Return the students without those who have left the class."""
+    return [student for student in students if not student.dropped]
+
+
+def addressees(students: Sequence[Student]) -> list[Student]:
+    """Return the students to whom a file can belong: also those who left, unless somebody in the class is named
+    alike, which is the same person after a change of ids."""
+    names = {student.name for student in current(students)}
+    return [student for student in students if not student.dropped or not student.name or student.name not in names]
+
+
+def with_dropped(students: Sequence[Student], before: Sequence[Student]) -> list[Student]:
+    """Return the students of a new roster, and those of the one before it who are gone from it, marked as dropped."""
+    names = {spelling(student.id).casefold() for student in students}
+    gone = [student for student in before if spelling(student.id).casefold() not in names]
+    return [*students, *(replace(s, dropped=s.dropped or "not on the newest roster") for s in gone)]
 
 
 def save_roster(path: Path, students: list[Student]) -> None:
