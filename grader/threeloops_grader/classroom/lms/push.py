@@ -22,7 +22,7 @@ from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.classroom.lms.platform import AGS_SCOPES, Connector, explained, reason
 from threeloops_grader.classroom.register.settings import class_folder
-from threeloops_grader.classroom.results.scores import Row
+from threeloops_grader.classroom.results.scores import Row, on_roster
 
 __all__ = ["Journal", "Planned", "Pushed", "opened_journal", "planned_scores", "push"]
 
@@ -131,10 +131,11 @@ def planned_scores(
 ) -> list[Planned]:  # fmt: skip
     """Decide what to do with each row. Scores are those of `class export`: after penalties, with two decimals.
 
-    A row without a score is never pushed. A missing one is pushed as 0 only if `missing_as_zero`.
+    A row without a score is never pushed, and a dropped student has no row. A missing one is pushed as 0 only if
+    `missing_as_zero`.
     """
     found = []
-    for row in rows:
+    for row in on_roster(rows):
         if row.score is None:
             found.append(Planned(row, "none", why=f"ungraded: {row.reason}"))
             continue
