@@ -16,7 +16,7 @@ from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.lms import platform as lms
 from threeloops_grader.classroom.lms.members import fetch_roster
 from threeloops_grader.classroom.lms.push import opened_journal, push
-from threeloops_grader.classroom.register.roster import Student, saved_roster
+from threeloops_grader.classroom.register.roster import Student, saved_roster, with_dropped
 from threeloops_grader.classroom.results.scores import Row
 from toy_course import make_course
 from warm_commands import warm
@@ -209,6 +209,13 @@ def test_who_left_the_course_is_dropped_until_they_return(platform, tmp_path, st
     assert [student.dropped for student in roster(platform, tmp_path, left)] == ["", ""]
 
 
+def test_another_roster_from_a_file_keeps_the_users_of_the_lms():
+    assert with_dropped([Student("Ada"), Student("eve")], [Student("ada", lti_id="u-ada")]) == [
+        Student("Ada", lti_id="u-ada"),
+        Student("eve"),
+    ]
+
+
 def test_who_is_on_the_roster_keeps_id_and_section(platform, tmp_path):
     """Grades and folders are filed by id, which a CSV file may have given before."""
     known = [
@@ -307,6 +314,11 @@ def test_a_deleted_column_is_made_again_with_all_scores(platform, lab):
     platform.columns[0] = {**platform.columns[0], "resourceId": "another", "label": "another"}
     _, result = push_all(lab, [row(ADA, 90), row(BOB, 80)])
     assert result.accepted == ["ada", "bob"] and platform.held() == {"u-ada": 90.0, "u-bob": 80.0}
+
+
+def test_without_scores_no_column_is_made(platform, lab):
+    for rows in ([], [row(ADA, 0.0, "missing")]):
+        assert push_all(lab, rows)[1].accepted == [] and platform.seen == []
 
 
 def test_only_scores_of_the_export_are_pushed_and_nobody_is_forgotten(platform, lab):

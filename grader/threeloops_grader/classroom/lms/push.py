@@ -166,7 +166,7 @@ def _comment(lab: Lab, row: Row) -> str:
 def push(
     lab: Lab, rows: Sequence[Row], connector: Connector, journal: Journal, **options: bool
 ) -> tuple[list[Planned], Pushed]:
-    """Push what the platform does not have yet to the lab's column, which is made if there is none.
+    """Push what the platform does not have yet to the lab's column, which is made for the first score.
 
     Every failure of one student's score is kept and the others are tried. After three failures in a row that concern
     the platform, it is left alone. Running it again completes it.
@@ -174,9 +174,12 @@ def push(
     Raises:
         LabError: the column cannot be found or made; nothing was pushed.
     """
+    plans = planned_scores(lab, rows, journal, "", **options)
+    if all(plan.step == "none" for plan in plans):
+        return plans, Pushed()
     url = connector.platform.lineitems_url
     service = connector.grades()
-    most = rows[0].max_score if rows else manifest(lab).max_score
+    most = rows[0].max_score
     with explained(f"reading the columns at {url}", "--lineitems-url", AGS_SCOPES):
         wanted = LineItem().set_label(lab.slug).set_resource_id(lab.slug).set_score_maximum(most)
         column = service.find_or_create_lineitem(wanted, find_by="resource_id")

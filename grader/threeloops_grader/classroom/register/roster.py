@@ -189,10 +189,15 @@ def addressees(students: Sequence[Student]) -> list[Student]:
 
 
 def with_dropped(students: Sequence[Student], before: Sequence[Student]) -> list[Student]:
-    """Return the students of a new roster, and those of the one before it who are gone from it, marked as dropped."""
+    """Return the students of a new roster, and those of the one before it who are gone from it, marked as dropped.
+
+    Who stays keeps the user at the LMS, whom no exported file names.
+    """
     names = {spelling(student.id).casefold() for student in students}
+    users = {spelling(student.id).casefold(): student.lti_id for student in before}
     gone = [student for student in before if spelling(student.id).casefold() not in names]
-    return [*students, *(replace(s, dropped=s.dropped or "not on the newest roster") for s in gone)]
+    stay = [replace(s, lti_id=s.lti_id or users.get(spelling(s.id).casefold(), "")) for s in students]
+    return [*stay, *(replace(s, dropped=s.dropped or "not on the newest roster") for s in gone)]
 
 
 def save_roster(path: Path, students: list[Student]) -> None:
