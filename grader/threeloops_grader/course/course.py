@@ -145,7 +145,7 @@ def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch) -> Execut
     def on_cell(cell: int, of: int) -> None:
         watch(Progress(lab.stem, "executing", cell, of, seconds=time.perf_counter() - began))
 
-    executed = execute_solution(lab, device, folder, on_cell)
+    executed = execute_solution(lab, device, folder, on_cell, record=True)
     what = "failed" if executed.error else "executed"
     watch(Progress(lab.stem, what, seconds=executed.seconds, done=True, error=executed.error))
     return executed
