@@ -34,7 +34,7 @@ INNER = (
 
 GRADER = (
     "transport authoring machine pages release submissions sandbox witness wall processes grading worklist learner "
-    "proposals author mutation classroom course doctor evidence cli"
+    "proposals author mutation classroom course site doctor evidence cli"
 ).split()
 
 CLOSURES = {"rows.rmsnorm": 3, "attention.flash_attention": 5}

@@ -21,6 +21,7 @@ EXTRAS = {
     "grade": "bleach jsonschema nbconvert nbgrader papermill pygments sqlalchemy",
     "lms": "jwcrypto pylti1p3 requests urllib3",
     "cluster": "submitit",
+    "site": "furo myst_nb sphinx",
 }  # fmt: skip
 """The packages that each extra of the distribution brings, by the names under which they are imported."""
 

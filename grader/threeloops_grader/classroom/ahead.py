@@ -4,7 +4,10 @@ nbgrader stays the only writer of the gradebook. It takes an executed notebook o
 grader and the packages are exactly those of the execution; otherwise it executes the submission itself.
 """
 
+import os
 from pathlib import Path
+
+import psutil
 
 from threeloops_grader.authoring.labs import Lab, course_root
 from threeloops_grader.classroom.autograde import needs_grading
@@ -14,7 +17,14 @@ from threeloops_grader.sandbox.pool import choose, close_pools
 from threeloops_grader.submissions.reading import Submission
 from threeloops_grader.worklist.grade_class import grade_class
 
-__all__ = ["execute_ahead"]
+__all__ = ["default_jobs", "execute_ahead"]
+
+
+def default_jobs(lab: Lab) -> int:
+    """Return how many submissions of a lab this machine has room for: one for every core, and for the memory that a
+    submission may use."""
+    by_memory = psutil.virtual_memory().available // (lab.limits.memory_mb << 20)
+    return max(1, min(len(os.sched_getaffinity(0)), by_memory))
 
 
 def execute_ahead(lab: Lab, jobs: int, sandbox: str, *, again: bool) -> Path | None:

@@ -3,8 +3,10 @@ that keeps only what students need."""
 
 import copy
 import hashlib
+import itertools
 import json
 from functools import cached_property
+from typing import Any
 
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
@@ -15,6 +17,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 
 from threeloops_grader.authoring.labs import GOES_ON, KERNELSPEC, OPENING
 from threeloops_grader.authoring.manifest import Kind, kind_of
+from threeloops_grader.authoring.markdown.rubric import criteria, rubric_table
 from threeloops_grader.authoring.names import bound, used
 
 __all__ = ["CheckCells", "ForStudents", "content_hash"]
@@ -69,12 +72,20 @@ class ForStudents(NbGraderPreprocessor):
         _let_run_all_go_on(nb)
         lab = resources.get("nbgrader", {}).get("assignment", "")
         header = nb.metadata.get("threeloops") or {}
+        _show_rubric(nb, header.get("rubric"))
         minutes = {"minutes": header["minutes"]} if "minutes" in header else {}
         ours = {"lab": lab, **minutes, "release": content_hash(nb)}
         nb.metadata = NotebookNode(kernelspec=dict(KERNELSPEC), threeloops=ours)
         nb.nbformat = 4
         nb.nbformat_minor = 5
         return nb, resources
+
+
+def _show_rubric(nb: NotebookNode, rubric: Any) -> None:
+    """Write the rubric below the reflection's question. Its cell keeps its id, by which grading recognises it."""
+    for question, answer in itertools.pairwise(nb.cells):
+        if rubric and kind_of(answer) is Kind.REFLECTION:
+            question.source = question.source.rstrip() + rubric_table(criteria(rubric))
 
 
 def _let_run_all_go_on(nb: NotebookNode) -> None:

@@ -256,6 +256,24 @@ def test_a_refused_submission_is_named_has_no_score_and_keeps_no_older_one(cours
     assert "was not graded" in page and "refused: " in page
 
 
+def test_a_refused_submission_of_somebody_who_is_not_on_the_roster_is_named_and_no_failure(course):
+    """Without a roster, everybody is such a person."""
+    lab, _, _ = course
+    folder = lab.root / "submitted" / "nobody" / lab.slug
+    folder.mkdir(parents=True)
+    (folder / f"{lab.slug}.ipynb").write_text("{")
+    words = ("class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+    roster = lab.root / "class/roster.json"
+    try:
+        said = threeloops(lab.root, *words, code=1)
+        assert "not on the roster, and not graded: nobody: refused: the file is not JSON" in said
+        roster.rename(lab.root / "aside.json")
+        assert "nobody: the file is not JSON" in threeloops(lab.root, *words, code=1)
+    finally:
+        (lab.root / "aside.json").rename(roster)
+        shutil.rmtree(folder.parent)
+
+
 def test_git_ignores_what_a_class_leaves_behind():
     private = [f"{n}/a" for n in ("class", "submitted", "autograded", "feedback", "exchange")]
     private += ["roster.csv", "gradebook.db", "grades.csv"]

@@ -68,18 +68,16 @@ class Journal:
         self._times: dict[tuple[str, str], datetime] = {}
         self.columns: dict[str, str] = {}
         text = file.read()
-        for number, line in enumerate(text.splitlines(), 1):
+        whole = text[: text.rfind("\n") + 1]
+        file.truncate(len(whole.encode()))  # a line that was cut off was written before anything was sent
+        for number, line in enumerate(whole.splitlines(), 1):
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
-                if number == text.count("\n") + 1:  # cut off before it was sent
-                    continue
                 raise LabError(
                     f"{file.name}, line {number} is damaged ({error}); delete the file, and the next push sends every "
                     "score again"
                 ) from None
-        if text and not text.endswith("\n"):
-            file.write("\n")
 
     def _take(self, entry: dict[str, Any]) -> None:
         key = (entry["column"], entry["user"])
