@@ -96,16 +96,17 @@ def course(graded, tmp_path):
 @pytest.fixture(scope="module")
 def results(graded):
     """What the repaired test says, executed once."""
-    contents = {
-        path.parents[1].name: path.read_bytes() for path in graded.root.glob(f"submitted/*/{graded.slug}/*.ipynb")
+    handed_in = {
+        path.parents[1].name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in graded.root.glob(f"submitted/*/{graded.slug}/*.ipynb")
     }
-    return execute_exercise(graded, manifest(graded).exercise("mean"), contents, SANDBOX, 2)
+    return execute_exercise(graded, manifest(graded).exercise("mean"), handed_in, SANDBOX, 2)
 
 
 @pytest.fixture
 def quick(monkeypatch, results):
     """`regrade` without another execution."""
-    found = lambda lab, exercise, contents, *_: {name: results[name] for name in contents}  # noqa: E731
+    found = lambda lab, exercise, handed_in, *_: {name: results[name] for name in handed_in}  # noqa: E731
     monkeypatch.setattr(regrading, "execute_exercise", found)
     return lambda lab, **more: regrading.regrade(lab, "mean", SANDBOX, 1, **{"keep_higher": False, **more})
 
@@ -224,9 +225,9 @@ def test_submissions_that_are_not_the_graded_ones_are_named(course, quick):
 def test_a_submission_that_arrives_during_the_regrade_keeps_its_turn(course, results, monkeypatch):
     path = course.root / "submitted/cyd" / course.slug / f"{course.slug}.ipynb"
 
-    def arrives(lab, exercise, contents, *_):
+    def arrives(lab, exercise, handed_in, *_):
         path.write_bytes(path.read_bytes() + b"\n")
-        return {name: results[name] for name in contents}
+        return {name: results[name] for name in handed_in}
 
     monkeypatch.setattr(regrading, "execute_exercise", arrives)
     done = regrading.regrade(course, "mean", SANDBOX, 1, keep_higher=False)
