@@ -14,7 +14,8 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from threeloops.lab.recorded import KEY, MIME
+from threeloops.lab.recording.notes import KEY
+from threeloops.lab.recording.states import MIME
 from threeloops.lab.widgets.display import preformatted
 
 from threeloops_grader.authoring.labs import Lab, LabError
@@ -22,7 +23,7 @@ from threeloops_grader.authoring.manifest import SETUPS, Kind, kind_of, test_tit
 from threeloops_grader.release.leaks import leaked_lines, secrets
 from threeloops_grader.site import explorers
 
-__all__ = ["LabPage", "lab_pages", "questions"]
+__all__ = ["LabPage", "lab_pages"]
 
 _SHOWN = (*SETUPS, Kind.DEMO)
 """The kinds of cells whose outputs a page shows."""
@@ -57,11 +58,6 @@ def lab_pages(lab: Lab, executed: Path) -> list[LabPage]:
         LabError: a notebook was not executed, or is of another state of the lab, or an output would show an answer.
     """
     return [_page(notebook, lab, executed / f"{notebook.stem}.ipynb") for notebook in lab.notebooks]
-
-
-def questions(text: str) -> int:
-    """Return how many predictions a page asks for."""
-    return text.count('class="tl-question"')
 
 
 def _page(notebook: Lab, core: Lab, path: Path) -> LabPage:
