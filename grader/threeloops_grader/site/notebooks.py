@@ -35,6 +35,9 @@ _DRAWN = re.compile(
 )
 """A drawing and its still picture, which a browser that shows the site does not need."""
 _MODEL_ANSWER = re.compile(r"<details><summary[^>]*>A model answer</summary>.*?</details>", re.DOTALL)
+_NO_GUESS = " · no prediction was made"
+"""Words of an output that are true only where the labs were executed. The page says what its own reader guessed."""
+_CALIBRATION = "<b>Your predictions</b> ·"
 _TAGS = re.compile(r"<[^>]*>")
 
 
@@ -135,6 +138,9 @@ def _html(output: NotebookNode, page: LabPage) -> str:
         asks = html.escape(json.dumps(notes["asks"]), quote=True)
         event = html.escape(notes["question"], quote=True)
         text = f'<div class="tl-question" data-event="{event}" data-asks="{asks}">{text}</div>'
+    if _CALIBRATION in text:
+        text = '<div class="tl-calibration" role="status"></div>'
+    text = text.replace(_NO_GUESS, "")
     if "until" in notes:
         found = html.escape(json.dumps({"found": notes.get("found"), "unit": notes.get("found_unit", "")}), quote=True)
         event = html.escape(notes["until"], quote=True)
