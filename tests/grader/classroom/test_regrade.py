@@ -22,6 +22,7 @@ from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.register.log import lines
 from threeloops_grader.classroom.register.pseudonyms import pseudonym, require_key
 from threeloops_grader.classroom.register.settings import load
+from threeloops_grader.classroom.regrading import execution
 from threeloops_grader.classroom.regrading import plan as plans
 from threeloops_grader.classroom.regrading import regrade as regrading
 from threeloops_grader.classroom.regrading.execution import execute_exercise
@@ -233,6 +234,16 @@ def test_a_submission_that_arrives_during_the_regrade_keeps_its_turn(course, res
     done = regrading.regrade(course, "mean", SANDBOX, 1, keep_higher=False)
     assert done.left_out == ["cyd: a newer submission is not graded yet"]
     assert rows(course)["cyd", "mean_test"] == (0.0, None) and "cyd" not in lines(course.root)[0][-1]["points"]
+
+
+def test_a_lab_that_changes_during_the_regrade_is_not_taken_for_a_newer_submission(course, monkeypatch):
+    before = rows(course), notebooks(course)
+    monkeypatch.setattr(
+        execution, "grade_class", lambda *_, **__: course.source.write_text(WITH_RUBRIC + "\n# edited\n")
+    )
+    with pytest.raises(LabError, match="was changed while mean was regraded, and nobody's points were changed"):
+        regrading.regrade(course, "mean", SANDBOX, 1, keep_higher=False)
+    assert (rows(course), notebooks(course)) == before and not plans.unfinished(course)
 
 
 def test_cells_of_other_exercises_that_changed_are_named_and_left_alone(course, quick):
