@@ -11,7 +11,7 @@ VENV = @python=$$(sh scripts/find_python.sh $(1)) && "$$python" scripts/make_ven
 MEASURE = $(shell $(BIN)/python -c "" 2>/dev/null && echo $(BIN)/python || echo $(or $(PYTHON),python3))
 
 .DEFAULT_GOAL := help
-.PHONY: help course test test-all lab model release evidence wheels check environment test-environment peers
+.PHONY: help course site test test-all lab model release evidence wheels check environment test-environment peers
 .NOTPARALLEL:
 
 help: ## this list
@@ -19,6 +19,9 @@ help: ## this list
 
 course: environment ## run and grade what has changed in the course (FRESH=1: all of it); reports/course.html
 	@$(BIN)/threeloops course $(if $(FRESH),--fresh) $(ARGS)
+
+site: test-environment ## reports/site/html/index.html: the labs as web pages, from what `make course` executed
+	@$(BIN)/python -m threeloops_grader.site.build $(ARGS)
 
 test: test-environment ## the test-suite of every change
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)

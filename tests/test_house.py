@@ -33,8 +33,8 @@ INNER = (
 """The same within `inner`, where timing is beside them, and roofline is a module."""
 
 GRADER = (
-    "transport authoring machine pages release submissions sandbox witness wall processes grading learner proposals "
-    "author mutation classroom course doctor evidence cli"
+    "transport authoring machine pages release submissions sandbox witness wall processes grading worklist learner "
+    "proposals author mutation classroom course site doctor evidence cli"
 ).split()
 
 CLOSURES = {"rows.rmsnorm": 3, "attention.flash_attention": 5}

@@ -163,6 +163,16 @@ def _require_device(device: str) -> None:
             _fail("--device cuda: this machine shows no CUDA device; `threeloops doctor` says why. Use --device cpu.")
 
 
+_CLUSTER = {"rich_help_panel": "More than one machine"}
+_Workers = Annotated[int, typer.Option(min=1, help="Tasks that run at the same time.", **_CLUSTER)]
+_Memory = Annotated[str, typer.Option(help="Memory of a task, as the engine writes it.", **_CLUSTER)]
+_Gpus = Annotated[int, typer.Option(min=0, help="GPUs of a task.", **_CLUSTER)]
+_Retries = Annotated[int, typer.Option(min=0, help="How often lost tasks run again.", **_CLUSTER)]
+_Partition = Annotated[str | None, typer.Option(help="Slurm's partition.", **_CLUSTER)]
+_Account = Annotated[str | None, typer.Option(help="Slurm's account.", **_CLUSTER)]
+_Minutes = Annotated[int, typer.Option(min=1, help="Slurm's time limit of a task.", **_CLUSTER)]
+
+
 @command
 def grade(
     lab: Annotated[str, typer.Option("--lab", help="Number or name of the lab.")],
@@ -180,20 +190,72 @@ def grade(
     gradescope: Annotated[Path | None, typer.Option(help="Write <student>.json for Gradescope to this folder.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the class as one page: points, and why.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a table of the scores to this file.")] = None,
+    keep_notebooks: Annotated[
+        bool, typer.Option("--keep-notebooks", help="Keep executed notebooks, which `class grade` then uses.")
+    ] = False,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option("--records", help="Folder of finished records; by default DIR/.threeloops.", **_CLUSTER),
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option("--shard", help="Grade share I of N (0/4 to 3/4), and export nothing.", **_CLUSTER)
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Grade nothing; put the records together, and export.", **_CLUSTER)
+    ] = False,
+    on: Annotated[
+        Literal["here", "slurm", "kubernetes"],
+        typer.Option("--on", help="slurm: run array jobs. kubernetes: print an Indexed Job.", **_CLUSTER),
+    ] = "here",
+    shares: Annotated[int | None, typer.Option(min=1, max=10_000, help="Tasks of the job.", **_CLUSTER)] = None,
+    workers: _Workers = 16,
+    memory: _Memory = "4G",
+    gpus: _Gpus = 0,
+    retries: _Retries = 3,
+    partition: _Partition = None,
+    account: _Account = None,
+    minutes: _Minutes = 60,
+    image: Annotated[str | None, typer.Option(help="Kubernetes: the image of the grader.", **_CLUSTER)] = None,
+    claim: Annotated[
+        str | None, typer.Option(help="Kubernetes: the volume claim, mounted at /class.", **_CLUSTER)
+    ] = None,
 ) -> None:
     """Grade a class through the wall. An interrupted run continues where it stopped.
 
     Exits 0 when every student earned full points, 1 when a student fell short or could not be graded, and 2 when the
-    command or the machine is at fault. Then all points stay as they were, and finished grades are kept.
+    command or the machine is at fault. Then all points stay as they were, and finished grades are kept. With --shard,
+    exits 0 when the share is graded, and 3 when this machine cannot isolate submissions.
     """
-    from threeloops_grader.course import grade_command
+    from threeloops_grader.course import cluster_command, grade_command
 
     (target,) = _chosen([lab])
-    report = grade_command.run(
-        target, submissions, jobs=jobs, only=only, sandbox=sandbox, fresh=fresh, console=_console
-    )
-    to = {"html": html, "csv": csv, "gradescope": gradescope}
-    grade_command.export(report, target, json=json_file, gradebook=gradebook, **to)
+    to = {"json": json_file, "html": html, "csv": csv, "gradescope": gradescope, "gradebook": gradebook}
+    job = cluster_command.ClassJob(target, submissions, records or [], only, sandbox, jobs, keep_notebooks)
+    cluster_command.require_one_way(shard=shard, merge=merge, on=on, fresh=fresh, to=to)
+    asked = {"workers": workers, "memory": memory, "gpus": gpus, "retries": retries, "cores": jobs}
+    if shard is not None:
+        raise typer.Exit(cluster_command.grade_share(job, shard, _console, fresh=fresh))
+    if on == "kubernetes":
+        print(cluster_command.on_kubernetes(job, image, claim, shares, asked), end="")
+        return
+    if merge:
+        report = cluster_command.merged(job, _console)
+    elif on == "slurm":
+        asked |= {"partition": partition, "account": account, "minutes": minutes}
+        report = cluster_command.on_slurm(job, shares, asked, _console, fresh=fresh)
+    else:
+        report = grade_command.run(
+            target,
+            submissions,
+            jobs=jobs,
+            only=only,
+            sandbox=sandbox,
+            fresh=fresh,
+            console=_console,
+            records=job.named,
+            keep_executed=keep_notebooks,
+        )
+    grade_command.export(report, target, submissions=submissions, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 
@@ -258,6 +320,17 @@ def course(
     device: Device = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run every lab, also those that have not changed.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Labs side by side; 0: one for every two cores.")] = 0,
+    lab: Annotated[list[str] | None, typer.Option("--lab", help="Run only this lab, and write no report.")] = None,
+    on: Annotated[
+        Literal["here", "slurm"], typer.Option("--on", help="slurm: an array job with a task for each lab.", **_CLUSTER)
+    ] = "here",
+    workers: _Workers = 16,
+    memory: _Memory = "8G",
+    gpus: _Gpus = 0,
+    retries: _Retries = 1,
+    partition: _Partition = None,
+    account: _Account = None,
+    minutes: _Minutes = 60,
 ) -> None:
     """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does).
 
@@ -267,12 +340,20 @@ def course(
     from threeloops_grader.course.course_report import write
     from threeloops_grader.course.progress import watching
 
-    _require_device(device)
     reports = course_root() / "reports"
-    with watching(_console) as watch:
-        side_by_side = jobs or labs_at_a_time()
-        report = run_course(_chosen(None), reports, device, watch, fresh=fresh, at_a_time=side_by_side)
-    write(report, reports)
+    if on == "slurm":
+        from threeloops_grader.course.cluster_command import course_on_slurm
+
+        asked = {"workers": workers, "memory": memory, "gpus": gpus, "retries": retries, "partition": partition}
+        asked |= {"account": account, "minutes": minutes}
+        report = course_on_slurm(_chosen(lab), reports, device, asked, _console, fresh=fresh)
+    else:
+        _require_device(device)
+        with watching(_console) as watch:
+            side_by_side = jobs or labs_at_a_time()
+            report = run_course(_chosen(lab), reports, device, watch, fresh=fresh, at_a_time=side_by_side)
+    if not lab:
+        write(report, reports)
     narrow = {"no_wrap": True, "justify": "right"}
     columns = [Column(name, **narrow) for name in ("seconds", "reference", "untouched", "half done")]  # type: ignore[arg-type]
     title = f"Three Loops on {report.device}, sandbox: {report.sandbox}"
@@ -285,7 +366,8 @@ def course(
         _console.print("[bold yellow]Graded without isolation (sandbox: none)[/]: bubblewrap does not work here.")
     for fault in report.faults:
         _console.print(f"[red]✗[/] {escape(fault)}", highlight=False, soft_wrap=True)
-    _console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
+    if not lab:
+        _console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
     raise typer.Exit(1 if report.faults else 0)
 
 

@@ -19,6 +19,9 @@ EXTRAS = {
     "plan": "docx fpdf pptx xlsxwriter",
     "labs": "IPython ipywidgets jupytext nbformat packaging traitlets yaml",
     "grade": "bleach jsonschema nbconvert nbgrader papermill pygments sqlalchemy",
+    "lms": "jwcrypto pylti1p3 requests urllib3",
+    "cluster": "submitit",
+    "site": "furo myst_nb sphinx",
 }  # fmt: skip
 """The packages that each extra of the distribution brings, by the names under which they are imported."""
 

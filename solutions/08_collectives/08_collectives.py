@@ -59,9 +59,11 @@ def network(ranks):
 
 
 def integers(ranks, n, seed=0, dtype=torch.float32):
-    """A tensor of n whole numbers per rank. Their sums are exact, in whatever order they are added."""
+    """A tensor of n whole numbers per rank. Their sums are exact, in whatever order they are added. Those of an integer
+    dtype are too large for float32."""
     generator = torch.Generator().manual_seed(1000 * seed + n)
-    return [torch.randint(-9999, 10_000, (n,), generator=generator).to(dtype) for _ in range(ranks)]
+    middle = 0 if dtype.is_floating_point else 2**40
+    return [middle + torch.randint(-9999, 10_000, (n,), generator=generator).to(dtype) for _ in range(ranks)]
 
 
 def on_each(function, tensors, *arguments):
@@ -498,7 +500,7 @@ with check("reduce_scatter", "lengths that N does not divide", part="uneven", hi
     scatter_uneven([torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0, 30.0])])
     scatter_uneven(integers(4, 5, dtype=torch.int64))  # 2, 1, 1 and 1 elements
     scatter_uneven(integers(3, 2))  # chunk 2 has no elements
-    scatter_uneven(integers(1, 3))
+    scatter_uneven(integers(1, 3, dtype=torch.int64))
     ### BEGIN HIDDEN TESTS
     scatter_uneven(integers(5, 13, seed=3162277660, dtype=torch.int64))
     ### END HIDDEN TESTS
@@ -848,6 +850,9 @@ with check("choose_algorithm", "the fastest algorithm", part="choice", hidden="o
     check.returns("naive", fastest_all_reduce, 100, 4, 12, 10e-6, 1e9, hint="12 is not a power of two")
     check.returns("ring", fastest_all_reduce, 100_000, 4, 6, 10e-6, 1e9)
     check.returns(
+        "doubling", fastest_all_reduce, 1000, 4, 1024, 10e-6, 1e9, hint="ten steps are enough for 1,024 ranks"
+    )
+    check.returns(
         "doubling", fastest_all_reduce, 10**8, 4, 2, 10e-6, 1e9, hint="for N = 2 one exchange is all it takes"
     )
     check.returns("ring", fastest_all_reduce, 15_000, 8, 4, 10e-6, 1e9, hint="15,000 elements of 8 bytes are 120 kB")
@@ -943,6 +948,7 @@ with check("fit_link", "α and β from measurements", hidden="other measurements
         [12e-6, 19e-6, 130e-6, 990e-6],
     )
     fitted(-1e-7, 1e9, None, [1_000_000, 1000], [999.9e-6, 0.9e-6])
+    fitted(1e-5, 1e9, None, [0, 1_000_000], [10e-6, 1010e-6])  # a message without bytes takes α
     fitted(1.08353181e-05, 1.00083602e09, None, [1000, 1000, 1_000_000], [11e-6, 13e-6, 1010e-6])
 
     ### BEGIN HIDDEN TESTS

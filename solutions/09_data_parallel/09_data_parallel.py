@@ -27,6 +27,7 @@
 
 # %% tags=["setup"] nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 import math
+import re
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -51,6 +52,7 @@ from threeloops.lab import (
     together,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
+from threeloops.lab.checking.wall import arguments_after
 from threeloops.training.cluster import (
     Cluster,
     ClusterError,
@@ -106,6 +108,18 @@ class Net(torch.nn.Module):
         return x
 
 
+class WithHead(Net):
+    """A `Net` with names that contain each other: `layers.0.weight`, `layers.0.weight_scale` and `head.layers.0.weight`."""
+
+    def __init__(self, order=None):
+        super().__init__([3, 3, 3], order)
+        self.head = Net([3, 3], seed=1)
+        self.layers[0].register_parameter("weight_scale", torch.nn.Parameter(torch.tensor([2.0, 3.0, 0.5])))
+
+    def forward(self, x):
+        return self.head(super().forward(x)) * self.layers[0].weight_scale
+
+
 def mean_square(output):
     """The loss of this lab: a mean over the rows, as losses usually are."""
     return output.square().mean()
@@ -138,6 +152,13 @@ def averaged(average_gradients, widths, seed, frozen=()):
     return named_gradients(model), {name: p.detach() for name, p in model.named_parameters()}, trained
 
 
+def averaged_with_a_head(average_gradients):
+    model = WithHead()
+    mean_square(model(ask("batch", 0))).backward()
+    average_gradients(model)
+    return named_gradients(model)
+
+
 def started(start_together, widths):
     """Ranks with weights of their own, a frozen layer, integers that float32 cannot hold, a buffer that checkpoints leave
     out, and an optimizer that holds the parameters."""
@@ -163,7 +184,15 @@ def overlapped(overlap, widths, buckets, steps=1, orders=None, seed=0):
         mean_square(model(ask("batch", step))).backward()
         finish()
         found.append(named_gradients(model))
-    return found
+    return found, buckets
+
+
+def overlapped_with_a_head(overlap, buckets, order):
+    model = WithHead(order)
+    finish = overlap(model, buckets)
+    mean_square(model(ask("batch", 0))).backward()
+    finish()
+    return named_gradients(model)
 
 
 def overlapped_under_other_names(overlap, widths, buckets, seed=0):
@@ -207,9 +236,10 @@ class Watched(torch.autograd.Function):
         return gradient, None
 
 
-def accumulated(accumulate, widths, sizes, seed=0):
-    """Gradients, the rows of each microbatch that the model saw, and how many were held for backward at once. What is
-    sent after second 1 is the exercise's; before, torch's DDP compares the ranks' models."""
+def accumulated(accumulate, widths, sizes, seed=0, again=False):
+    """Gradients, the rows of each microbatch that the model saw, how many were held for backward at once, and the list
+    after the call. What is sent after second 1 is the exercise's; before, torch's DDP compares the ranks' models. With
+    `again` the first microbatch, the same tensor, is also the last."""
     seen, held, most = [], 0, 0
 
     def note(what):
@@ -224,10 +254,12 @@ def accumulated(accumulate, widths, sizes, seed=0):
     model = Net(widths, seed=seed)
     ddp = DistributedDataParallel(model)
     microbatches = list(ask("batch", 0).split(list(sizes)))
+    if again:
+        microbatches.append(microbatches[0])
     advance_to(1.0)
     accumulate(ddp, microbatches, watched_loss)
     synchronize()
-    return named_gradients(model), seen, most, len(microbatches)
+    return named_gradients(model), seen, most, microbatches
 
 
 def sent_by_ranks(run, after=0.0):
@@ -259,6 +291,13 @@ def of_one_process(widths, batches, seed=0, frozen=(), orders=None):
         for name, gradient in named_gradients(model).items():
             total[name] = gradient if total.get(name) is None else total[name] + gradient
     return total
+
+
+def of_one_with_a_head(batches):
+    """The same for `WithHead`."""
+    model = WithHead().double()
+    mean_square(model(torch.cat(batches).double())).backward()
+    return named_gradients(model)
 
 
 def alike(got, expected):
@@ -314,7 +353,8 @@ show.figure(plot, "One GPU computes a step; four GPUs compute the same step on f
 # otherwise α is 10 µs, β is 1 GB/s (`LATENCY`, `BANDWIDTH`), and a layer takes 0.1 ms forward and 0.2 ms backward. `Net([4, 6,
 # 3])` is a model of two such layers, 4 → 6 → 3, without biases.
 #
-# You build what PyTorch calls `DistributedDataParallel`, or **DDP**, piece by piece.
+# You build what PyTorch calls `DistributedDataParallel`, or **DDP**, piece by piece. Your functions leave the lists and dicts
+# that they are given as they are.
 #
 # ## 1 · One gradient for all
 #
@@ -389,8 +429,20 @@ with check("average_gradients", "the mean gradient", part="values", hidden="othe
             for name, p in Net(widths, seed=seed).named_parameters():
                 check.equal(weights[name], p.detach(), what=f"weights of {name} on rank {rank}, {case}")
 
+    def averages_with_an_idle_rank(ranks, idle, data=0):
+        batches = [batch_of(rank, 2, 3, data) * (rank != idle) for rank in range(ranks)]
+        served = {"batch": lambda rank, step: batches[rank]}
+        run = on_cluster(Cluster(ranks), averaged_with_a_head, average_gradients, served=served)
+        for rank, found in enumerate(run.results):
+            for name, wanted in of_one_with_a_head(batches).items():
+                what = (
+                    f"gradient of {name} on rank {rank}; rank {idle} has only zeros in its batch and in its gradients"
+                )
+                check.close(found.get(name), wanted, rtol=1e-4, atol=1e-6, what=what)
+
     averages(2, [4, 6, 3], 2, seed=1)
     averages(4, [8, 4, 6], 3, seed=2, frozen=(0,))
+    averages_with_an_idle_rank(3, 1)
     ### BEGIN HIDDEN TESTS
     averages(3, [5, 7, 2, 3], 1, seed=3, data=2571281590)
     averages(5, [3, 4], 2, seed=4, data=2668401648)
@@ -630,6 +682,9 @@ with check("assign_buckets", "which gradients share a bucket", part="values", hi
     assigns([[2], [1], [0]], [9, 9, 9], 4, 1)
     assigns([[2, 1, 0]], [1, 1, 1], 100, 50)
     assigns([[1], [0]], [0, 5], 6, 2, gradient_0_has_no_bytes_and_needs_a_bucket_all_the_same=[[1]])
+    assigns([[2, 1], [0]], [5, 1, 2**30], 2**30 + 1, 2**30 + 1)
+    left = arguments_after(assign_buckets, [4, 4, 2, 6, 1], 6, 2)[0]
+    check.equal(left, [4, 4, 2, 6, 1], what="sizes after the call", hint="work on a copy of the list")
 
     ### BEGIN HIDDEN TESTS
     def by_sums(sizes, bucket, first):
@@ -792,7 +847,7 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
             earlier = [batch_of(rank, 2, widths[0], data + step - 1) for rank in range(ranks)] if step else []
             stale = {"this is the gradient of the step before: clear your state in finish": earlier}
             require_gradients(
-                [found[step] for found in run.results],
+                [found[step] for found, _ in run.results],
                 of_one_process(widths, batches, seed, orders=orders),
                 case,
                 lambda rank, batches=batches: of_one_process(
@@ -802,6 +857,10 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
                 otherwise="gradients come in another order on each rank: start all-reduces in the order of `buckets`"
                 if orders
                 else "",
+            )
+        for rank, (_, after) in enumerate(run.results):
+            check.equal(
+                after, buckets, what=f"buckets on rank {rank} after the last step", hint="work on a copy of them"
             )
         sent = sum(span.what == "all_reduce" and span.rank == 0 for span in run.collectives)
         check.equal(
@@ -851,10 +910,22 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
             {"this is the gradient of the step with the error: clear your state then too": expected | stale},
         )
 
+    def overlaps_with_a_head(ranks, buckets, data=0):
+        served = batches_for_ranks(2, 3, data)
+        run = on_cluster(Cluster(ranks), overlapped_with_a_head, overlap, buckets, range(2), served=served)
+        expected = of_one_with_a_head([batch_of(rank, 2, 3, data) for rank in range(ranks)])
+        for rank, found in enumerate(run.results):
+            for name, wanted in expected.items():
+                what = f"gradient of {name} on rank {rank}, in a model that has {', '.join(expected)}"
+                check.close(found.get(name), wanted, rtol=1e-4, atol=1e-6, what=what)
+
     overlaps(2, [3, 4, 5, 2], [[2], [1, 0]])
     overlaps(3, [4, 4, 4, 4], [[2, 1], [0]], steps=2)
     overlaps(2, [4, 4, 4, 4], [[2], [1], [0]], orders=[[0, 1, 2], [2, 0, 1]])
     overlaps_under_other_names(2, 3, [[5, 4, 3, 2, 1], [0]], seed=8)
+    overlaps_with_a_head(
+        2, [["layers.0.weight_scale"], ["head.layers.0.weight"], ["layers.1.weight"], ["layers.0.weight"]]
+    )
     goes_on(3, [[2], [1], [0]], [1, 2])
     ### BEGIN HIDDEN TESTS
     overlaps(4, [2, 5, 3, 3, 1], [[3, 2, 1, 0]], steps=2, seed=5, data=2758924176)
@@ -882,7 +953,7 @@ with check("overlap", "the time of a step", part="time", hidden="other buckets, 
         run = on_cluster(cluster, overlapped, overlap, widths, buckets, 1, [order] * ranks, served=served)
         batches = [batch_of(rank, 2, width, data) for rank in range(ranks)]
         expected = of_one_process(widths, batches, orders=[order] * ranks)
-        require_computed([found[0] for found in run.results], expected, f"buckets of layers {layers}")
+        require_computed([found[0] for found, _ in run.results], expected, f"buckets of layers {layers}")
         charged = sum(span.end - span.start for span in run.spans if span.what in ("forward", "backward"))
         check.close(charged, ranks * computing, rtol=1e-9, unit="s", what="computation that all ranks charged")
         cause = "nothing was hidden: either the hook waits, or everything starts in finish"
@@ -912,11 +983,14 @@ with check("overlap", "the time of a step", part="time", hidden="other buckets, 
 # %% nbgrader={"grade": true, "grade_id": "overlap_test_missing", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("overlap", "parameters without a gradient", part="missing", hidden="other layers"):
 
-    def reports_missing(count, layers, used, named):
-        widths, buckets = [4] * (count + 1), [names_of(bucket) for bucket in layers]
+    def names(said, name):
+        """Whether the message has this name, and not only one that ends or begins with it."""
+        return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", said) is not None
+
+    def reports(program, arguments, width, case, named, others):
         try:
-            served = batches_for_ranks(2, widths[0], 0)
-            on_cluster(Cluster(2), overlapped, overlap, widths, buckets, 1, [used, used], served=served)
+            served = batches_for_ranks(2, width, 0)
+            on_cluster(Cluster(2), program, overlap, *arguments, served=served)
             said = "finish() raised nothing"
         except NotImplementedError:
             raise
@@ -924,15 +998,28 @@ with check("overlap", "parameters without a gradient", part="missing", hidden="o
             said = str(failure)
         except Exception as failure:
             said = f"{type(failure).__name__}: {failure}"
-        layer_names = ", ".join(names_of(named))
-        what = f"layers {used} of {count} are used, so finish() must raise a RuntimeError that names {layer_names}"
-        good = "RuntimeError" in said and all(name in said for name in names_of(named))
+        what = f"{case}, so finish() must raise a RuntimeError that names {', '.join(named)}"
+        good = "RuntimeError" in said and all(names(said, name) for name in named)
         check.true(good, f"{what}; seen:\n{said}")
-        wrong = [name for name in names_of(range(count)) if name in said and name not in names_of(named)]
+        wrong = [name for name in others if names(said, name)]
         check.true(not wrong, f"{what} and no others, but {', '.join(wrong)} got a gradient; seen:\n{said}")
+
+    def reports_missing(count, layers, used, named):
+        arguments = [4] * (count + 1), [names_of(bucket) for bucket in layers], 1, [used, used]
+        others = names_of(index for index in range(count) if index not in named)
+        case = f"layers {used} of {count} are used"
+        reports(overlapped, arguments, 4, case, names_of(named), others)
 
     reports_missing(3, [[2], [1], [0]], [0, 2], [1])
     reports_missing(4, [[3, 2], [1, 0]], [1, 2], [0, 3])
+    reports(
+        overlapped_with_a_head,
+        ([["layers.0.weight_scale", "head.layers.0.weight"], ["layers.1.weight", "layers.0.weight"]], [1]),
+        3,
+        "layers.0.weight is not used, but layers.0.weight_scale and head.layers.0.weight are",
+        ["layers.0.weight"],
+        ["layers.0.weight_scale", "layers.1.weight", "head.layers.0.weight"],
+    )
     ### BEGIN HIDDEN TESTS
     reports_missing(3, [[2, 1, 0]], [1, 2], [0])
     reports_missing(5, [[4], [3, 2], [1, 0]], [1, 2, 3], [0, 4])
@@ -1064,7 +1151,7 @@ debrief(
 #
 # - `ddp` is torch's `DistributedDataParallel`; gradients are `None` at first.
 # - `microbatches` are this rank's inputs, with different numbers of rows; every rank has the same total. `loss_fn(ddp(x))` is
-#   a mean over the rows of `x`. Leave the list as it is.
+#   a mean over the rows of `x`. A tensor may occur twice.
 # - Call `loss_fn(ddp(x))` once for each microbatch, and its backward before the next one: only one fits into memory.
 # - Each gradient is all-reduced once in total.
 
@@ -1120,11 +1207,13 @@ with check("accumulate", "the gradient of several microbatches", part="values", 
                 },
             },
         )
-        for rank, (_, seen, most, left) in enumerate(run.results):
+        for rank, (_, seen, most, after) in enumerate(run.results):
             what = f"on rank {rank}, {case}"
             check.equal(sorted(seen), sorted(sizes), what=f"rows that loss_fn(ddp(x)) got in each call {what}")
             check.equal(most, 1, what=f"microbatches whose forward is kept for backward at one time {what}")
-            check.equal(left, len(sizes), what=f"microbatches in the list after the call {what}")
+            check.equal(len(after), len(sizes), what=f"microbatches in the list after the call {what}")
+            for number, (left, piece) in enumerate(zip(after, batches[rank].split(list(sizes)), strict=True)):
+                check.equal(left, piece, what=f"microbatch {number} of the list after the call {what}")
 
     accumulates(2, [4, 3], [4, 2], seed=1)
     accumulates(3, [3, 5, 2], [1, 2, 3], seed=2)
@@ -1137,12 +1226,15 @@ with check("accumulate", "the gradient of several microbatches", part="values", 
 # %% nbgrader={"grade": true, "grade_id": "accumulate_test_traffic", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("accumulate", "what is sent for all microbatches together", part="traffic", hidden="other microbatches"):
 
-    def sends(ranks, widths, sizes, data=0):
+    def sends(ranks, widths, sizes, again=False, data=0):
         served = batches_for_ranks(sum(sizes), widths[0], data)
-        run = on_cluster(Cluster(ranks), accumulated, accumulate, widths, sizes, served=served)
+        run = on_cluster(Cluster(ranks), accumulated, accumulate, widths, sizes, 0, again, served=served)
         batches = [batch_of(rank, sum(sizes), widths[0], data) for rank in range(ranks)]
+        case = f"microbatches of {sizes} rows" + (" and the first of them again" if again else "")
+        if again:
+            batches = [torch.cat([batch, batch[: sizes[0]]]) for batch in batches]
         expected = of_one_process(widths, batches)
-        require_computed([gradients for gradients, *_ in run.results], expected, f"microbatches of {sizes} rows")
+        require_computed([gradients for gradients, *_ in run.results], expected, case)
         once = 2 * (ranks - 1) * 4 * sum(a * b for a, b in pairwise(widths)) // ranks
         causes = (
             "nothing was sent: the last microbatch needs its all-reduce",
@@ -1153,12 +1245,13 @@ with check("accumulate", "what is sent for all microbatches together", part="tra
             check.equal(
                 sent,
                 once,
-                what=f"bytes that rank {rank} of {ranks} sends for microbatches of {sizes} rows",
+                what=f"bytes that rank {rank} of {ranks} sends for {case}",
                 hint=causes[min(sent // once, 2)],
             )
 
     sends(2, [4, 4, 4], [2, 2])
     sends(4, [8, 8], [1, 3, 2])
+    sends(2, [4, 4, 4], [2, 1], again=True)  # the same tensor twice: count the microbatches
     ### BEGIN HIDDEN TESTS
     sends(2, [6, 4], [1, 1, 1, 1, 1], data=3162277662)
     ### END HIDDEN TESTS
@@ -1321,7 +1414,8 @@ with check("scaling", "efficiency and hidden share", part="shares", hidden="othe
     step_shares(12 / 12.4, 0.75, 0.004, 0.008, 10**6, 4, 2, 0.0, 0.625e9)
     step_shares(1.0, 1.0, 0.1, 0.2, 10**9, 4, 1, 1e-5, 1e9)
     step_shares(1.0, 1.0, 0.1, 0.2, 0, 4, 8, 0.0, 1e9)
-    step_shares(0.75, 0.5, 4e-9, 8e-9, 8, 2, 2, 0.0, 1e9)
+    step_shares(0.75, 0.5, 4e-12, 8e-12, 8, 2, 2, 0.0, 1e12)
+    step_shares(0.75, 0.0, 1.0, 2.0, 0, 1, 512, 1 / 1022, 1e9)
     ### BEGIN HIDDEN TESTS
     step_shares(9 / 14, 4 / 9, 1.0, 2.0, 10**9, 3, 4, 1 / 12, 1e9)
     step_shares(20 / 21, 0.8, 10.0, 10.0, 5 * 10**9, 5, 2, 0.0, 1e9)
@@ -1465,6 +1559,8 @@ with check("choose_machine", "what to rent", hidden="other machines"):
     rents(("A", 1), {"A": Machine(1.0, 2, 0.0, 1e9)}, 127_000_000, 0.8, "with two GPUs it is 79.7%")
     rents(("A", 2), {"A": Machine(4.2, 8, 1.0, 1e9)}, 0, 0.5, "two GPUs take 4.1 s, one takes 4.2 s")
     rents(("A", 1), {"A": ethernet, "B": Machine(1.5, 1, 1e-6, 1e9)}, 10**9, 0.9, "one GPU is always allowed")
+    left = arguments_after(choose_machine, {"A": slow, "B": fast}, 10**8, 0.5)[0]
+    check.equal(list(left), ["A", "B"], what="names in machines after the call", hint="leave the dict as it is")
     ### BEGIN HIDDEN TESTS
     import numpy as np
 

@@ -399,6 +399,9 @@ def continued(capture, restore, ranks, before, after, random_parts, seed=1):
 
     served = {"rows": read_rows, "seed": lambda rank: seed}
     saved = on_cluster(Cluster(ranks), captured, capture, before, 2, random_parts, served=served).results[0]
+    for rank in range(ranks):
+        what = f"batches that rank {rank} reads, {before} before capture and 2 after it"
+        check.equal(len(read[rank]), before + 2, what=what)
     read = [[] for _ in range(ranks)]
     served = {"rows": read_rows, "seed": lambda rank: 5, "saved": lambda rank: saved}
     run = on_cluster(Cluster(ranks), resumed, restore, after, random_parts, served=served)
@@ -1293,7 +1296,7 @@ debrief(
 # - `capture(run)` is called on every rank. What it returns on rank 0 is written with `torch.save`, and must hold what
 #   *all* ranks need. What was returned must not change when training goes on.
 # - `restore(run, saved)` is called on every rank of a new program with what was written, loaded with
-#   `torch.load(weights_only=True)`. It reads no samples. Then each rank continues bit for bit.
+#   `torch.load(weights_only=True)`. Then each rank continues bit for bit. Neither function reads samples.
 #
 # The lab's tuples `SHARED` and `OWN` list what to save: `SHARED = ("model", "optimizer", "scheduler", "scaler")` and
 # `OWN = ("torch", "python", "order", "position", "generator")`.

@@ -1719,6 +1719,14 @@ with check("find_prefix", "keys of full blocks", part="keys", hidden="other prom
     pairs = [keys_of(Prompt((first, second)), 2)[0] for first in range(64) for second in range(64)]
     alike = len(pairs) - len(set(pairs))
     check.true(alike == 0, f"4,096 different blocks of two tokens from 0 to 63 have {len(set(pairs)):,} different keys")
+    # Blocks with the same CRC-32, found by search: as text with ", " or ",", and as integers of 32 or 64 bits.
+    for a, b in (
+        ((33292, 93126, 28352, 78981), (23500, 35164, 41705, 66022)),
+        ((28865, 11855, 96168, 72945), (13588, 91114, 33224, 45956)),
+        ((53276, 53510, 18158, 57979), (49084, 54084, 75178, 93046)),
+        ((92959, 33257, 42315, 24144), (39276, 52055, 19878, 72240)),
+    ):
+        compares(Prompt(a), Prompt(b), 4, set(), "a checksum of 32 bits takes different prompts for the same")
     long = tuple(range(1200))
     compares(Prompt(long), Prompt((*long[:600], 0, *long[601:])), 1200, set(), "they differ in token 600")
     ### BEGIN HIDDEN TESTS

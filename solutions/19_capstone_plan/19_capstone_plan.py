@@ -997,32 +997,33 @@ debrief(
 #
 # `review(proposal) -> list[str]`: the faults, in this order. A claim may be 5% better than the library says, not more.
 #
-# - `"memory"`: the fullest GPU needs more than `ALLOCATED_SHARE` of the machine's memory (no 5% here).
+# - `"memory"`: the fullest GPU needs more than `ALLOCATED_SHARE` of `machine.memory_bytes` (no 5% here).
 # - `"links"`: `proposal.inside`, in bytes/s, is more than `machine.inside.bandwidth`.
-# - `"step"`: `proposal.step` seconds are fewer than `step_time` gives.
+# - `"step"`: `proposal.step` seconds are fewer than the planner's.
 # - `"days"`: `proposal.days` are fewer than the *proposed* step needs with failures, at the best interval.
-# - `"cost"`: `proposal.cost` is less than the *proposed* days cost, for all GPUs at `price` per GPU-hour.
+# - `"cost"`: `proposal.cost` is less than the *proposed* days cost, for all `layout.gpus` at `proposal.price` per GPU-hour.
 #
-# "5% better" means: fewer than the library's number divided by 1.05, or for links more than 1.05 times it. The folded cell after exercise 2
-# has the class, and `run_days(work, nodes, node_mtbf, save, recovery, interval)`. A layout has `gpus`, `batch` and `sequence`,
-# and a machine has `gpus_per_node` and `memory_bytes`. `memory(model, layout)` lists the pipeline ranks, each with its
-# `total` in bytes.
+# A claim is a fault if it is below the library's number divided by 1.05, or for links above 1.05 times it. The first lines
+# are given. For the days there is `run_days(work, nodes, node_mtbf, save, recovery, interval)`, where `work` is the seconds
+# of all `steps`; a proposal has `node_mtbf`, `save` and `recovery`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "review", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def review(proposal: Proposal) -> list[str]:
     """The faults of a proposal."""
-    ### BEGIN SOLUTION
     model, machine, layout = proposal.model, proposal.machine, proposal.layout
     nodes = layout.gpus // machine.gpus_per_node
-    work = proposal.tokens / (layout.batch * layout.sequence) * proposal.step
+    steps = proposal.tokens / (layout.batch * layout.sequence)
+    fullest = max(rank.total for rank in memory(model, layout))  # bytes on the fullest GPU
+    planned = step_time(model, machine, layout).seconds  # of a step, by the planner
+    ### BEGIN SOLUTION
+    work = steps * proposal.step
     interval = best_interval(proposal.save, proposal.node_mtbf / nodes)
     days = run_days(work, nodes, proposal.node_mtbf, proposal.save, proposal.recovery, interval)
-    used = max(each.total for each in memory(model, layout))
     found = {
-        "memory": used > ALLOCATED_SHARE * machine.memory_bytes,
+        "memory": fullest > ALLOCATED_SHARE * machine.memory_bytes,
         "links": proposal.inside > 1.05 * machine.inside.bandwidth,
-        "step": proposal.step < step_time(model, machine, layout).seconds / 1.05,
+        "step": proposal.step < planned / 1.05,
         "days": proposal.days < days / 1.05,
         "cost": proposal.cost < proposal.days * 24 * layout.gpus * proposal.price / 1.05,
     }
@@ -1147,8 +1148,8 @@ with check("review", "step, days and cost", part="claims", hidden="other claims,
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "review",
-    "`max(each.total for each in memory(model, layout))` is what the fullest GPU needs.",
-    "Work is the number of steps, tokens/(batch·sequence), times the *proposed* step. Then `run_days` with the best interval.",
+    "The first three compare one number each: `fullest`, `proposal.inside` and `proposal.step`.",
+    "For the days, work is `steps` times the *proposed* step. Then `run_days` with the best interval of the job.",
     "Compare as the list says: fewer than library/1.05 is a fault.",
 )
 debrief(
@@ -1172,22 +1173,20 @@ debrief(
 #
 # ### Exercise 7 (18 points)
 #
-# `answer(ask) -> Offer | Refusal`. For each of `ask.nodes`, take the fastest layout and the best interval; the board's
-# `outcome(ask, nodes, layout, interval) -> (days, cost)` is given, in the same folded cell as `Ask`, `Offer` and `Refusal`.
-# A node has `ask.machine.gpus_per_node` GPUs.
+# `answer(ask) -> Offer | Refusal` decides. The first lines are given: they try each of `ask.nodes` on which a layout fits,
+# with the fastest layout and the best interval, and collect what the board would calculate.
 #
 # - If some meet both `ask.days` and `ask.budget`: `Offer(nodes, layout, interval, next_best)` of the cheapest. `next_best` is
 #   the number of nodes of the second cheapest that meets both, or `None` if there is none.
 # - Otherwise `Refusal(days, budget)`: the fewest days among those within the budget, and the least cost among those
 #   in time, each `None` if there are none.
 #
-# Nodes on which no layout fits are left out. Offers may cost 1% more than the cheapest.
+# Offers may cost 1% more than the cheapest.
 
 
 # %% nbgrader={"grade": false, "grade_id": "answer", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def answer(ask: Ask) -> Offer | Refusal:
     """What you offer, or what it would take."""
-    ### BEGIN SOLUTION
     options = []
     for nodes in ask.nodes:
         found = layouts(ask.model, ask.machine, nodes * ask.machine.gpus_per_node, ask.batch, ask.sequence)
@@ -1195,6 +1194,7 @@ def answer(ask: Ask) -> Offer | Refusal:
             interval = best_interval(ask.save, ask.node_mtbf / nodes)
             days, cost = outcome(ask, nodes, found[0], interval)
             options.append((cost, days, nodes, found[0], interval))
+    ### BEGIN SOLUTION
     good = sorted((each for each in options if each[0] <= ask.budget and each[1] <= ask.days), key=lambda each: each[0])
     if good:
         _, _, nodes, layout, interval = good[0]
@@ -1365,8 +1365,8 @@ with check("answer", "the next best", part="runner_up", hidden="other asks"):
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "answer",
-    "First make a list of (cost, days, nodes, layout, interval), one for each number of nodes on which something fits.",
-    "Filter it by both limits and sort by cost: the first is the offer, the second the next best.",
+    "`options` has the cost, days, nodes, layout and interval of each. Keep those within both limits.",
+    "Sort these by cost: the first is the offer, the second the next best. If none is left, look at `options` again.",
     "`min(…, default=None)` gives None where nothing is left.",
 )
 SIZES = (16, 32, 64, 128, 256, 512, 1024)

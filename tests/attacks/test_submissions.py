@@ -3,7 +3,8 @@
 import pytest
 from attack import SUBMISSIONS
 from grading import QUICK, SANDBOXES, fresh_course, hand_in, needs, said
-from threeloops_grader.grading.grade import Options, grade_class
+from threeloops_grader.grading.grade import Options
+from threeloops_grader.worklist.grade_class import grade_class
 
 HONEST = ("ada", "zoe")
 

@@ -1,4 +1,7 @@
-"""A Slurm of one host for a test: munged, slurmctld and slurmd in one folder, on free ports, and gone afterwards."""
+"""A Slurm of one host for a test: munged, slurmctld and slurmd in one folder, on free ports, and gone afterwards.
+
+It can have several nodes, each with a slurmd of its own, which a test may kill and start again.
+"""
 
 import contextlib
 import os
@@ -16,15 +19,14 @@ _CONFIGURATION = """
 ClusterName=one_host
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -35,14 +37,19 @@ ReturnToService=2
 MpiDefault=none
 FirstJobId={first_job}
 KillWait=5
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
-PartitionName=all Nodes={host} Default=YES OverSubscribe=YES State=UP
+SlurmdTimeout=10
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+{node_lines}
+PartitionName=all Nodes=ALL Default=YES OverSubscribe=NO State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL State=UP PriorityTier=2
 """
 
 
 @contextlib.contextmanager
-def one_host_slurm(folder: Path, seconds: float = 30.0):
-    """The environment in which sbatch, srun and scontrol talk to it. Its one node claims 8 CPUs."""
+def one_host_slurm(folder: Path, seconds: float = 30.0, nodes: int = 1, cpus: int = 8):
+    """The environment in which sbatch, srun and scontrol talk to it. Each node claims so many CPUs. A job of the
+    partition `urgent` takes the place of one that runs in the default partition, which is then queued again."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     programs = {name: shutil.which(name, path=path) for name in _PARTS}
     if missing := [name for name, found in programs.items() if found is None]:
@@ -54,13 +61,21 @@ def one_host_slurm(folder: Path, seconds: float = 30.0):
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
     configuration = folder / "slurm.conf"
-    ports = free_ports(2)
+    controller_port, *node_ports = free_ports(1 + nodes)
+    host = socket.gethostname().partition(".")[0]
+    names = [host] if nodes == 1 else [f"n{number}" for number in range(nodes)]
+    node_lines = "\n".join(
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=16000 State=UNKNOWN"
+        for name, port in zip(names, node_ports, strict=True)
+    )
     configuration.write_text(
         _CONFIGURATION.format(
-            host=socket.gethostname().partition(".")[0], folder=folder, user=os.getuid(),
-            controller_port=ports[0], node_port=ports[1], first_job=random.randrange(1, 1 << 20),
+            host=host, folder=folder, user=os.getuid(), controller_port=controller_port, node_lines=node_lines,
+            first_job=random.randrange(1, 1 << 20),
         )
     )  # fmt: skip
+    for name in names:
+        (folder / "spool" / name).mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment |= {"SLURM_CONF": str(configuration), "PATH": path}
     with contextlib.ExitStack() as running:
@@ -68,8 +83,9 @@ def one_host_slurm(folder: Path, seconds: float = 30.0):
             "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket",
             f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munge.seed",
         ]  # fmt: skip
-        for name, arguments in (("munged", munged), ("slurmctld", ["-D"]), ("slurmd", ["-D"])):
-            log = running.enter_context((folder / f"{name}.log").open("wb"))
+        node_daemons = [("slurmd", ["-D", "-N", name]) for name in names]
+        for name, arguments in (("munged", munged), ("slurmctld", ["-D"]), *node_daemons):
+            log = running.enter_context((folder / f"{name}.log").open("ab"))
             process = subprocess.Popen(
                 [programs[name], *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
@@ -79,7 +95,7 @@ def one_host_slurm(folder: Path, seconds: float = 30.0):
 
         def idle():
             seen = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True)
-            return seen.stdout.strip() == "idle"
+            return set(seen.stdout.split()) == {"idle"}
 
         wait_until(idle, seconds, f"a node that is idle: {folder}/slurmctld.log and slurmd.log")
         yield environment

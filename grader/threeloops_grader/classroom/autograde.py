@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbconvert.exporters import Exporter, NotebookExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
@@ -27,24 +26,24 @@ from traitlets import Type
 from threeloops_grader.authoring.labs import LabError, find_lab
 from threeloops_grader.authoring.manifest import Kind, manifest
 from threeloops_grader.classroom.exchange.times import utc
+from threeloops_grader.classroom.results.handins import NOT_RUN, was_executed
 from threeloops_grader.grading.records import short_notes
 from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.release.files import files_below
 from threeloops_grader.submissions.folder import TIMESTAMP, below, is_student, student_name
-from threeloops_grader.submissions.reading import Submission, read
+from threeloops_grader.submissions.parse import parse
+from threeloops_grader.submissions.reading import Submission, content
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["SECRET", "install"]
+__all__ = ["SECRET", "install", "needs_grading"]
 
 SECRET = "submission_secret.txt"
 """The file with which the exchange gives feedback only to the student who handed in the submission."""
 
 _MAX_SECRET = 1024
 
-_NOT_RUN = "NotRun"
 _NOT_RUN_TEXT = "this test was not executed"
-"""The error that a test cell carries until it is executed."""
 
 
 class _Stop(BaseException):
@@ -93,6 +92,8 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
     """
 
     notebooks: list[str]
+    handed_in: tuple[str, bytes] | None = None
+    """The student's name and the file that is being graded, as `threeloops grade` reads them."""
     exporter_class = Type(_SubmissionExporter, klass=Exporter).tag(config=True)
 
     def init_notebooks(self) -> None:
@@ -162,7 +163,9 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         name = student_name(student_id)
         lab = find_lab(assignment_id)
         try:
-            notebook = read(Submission(name, folder / f"{lab.slug}.ipynb"), folder.parent.parent)
+            handed_in = content(Submission(name, folder / f"{lab.slug}.ipynb"), folder.parent.parent)
+            notebook = parse(handed_in)
+            self.handed_in = (name, handed_in)
             self._trusted = manifest(lab)
             self._rebuilt = rebuild(notebook, self._trusted)
         except BadSubmission as error:
@@ -182,7 +185,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             self.log.warning("%s: %s", self._at[1], note)
         for cell in self._rebuilt.notebook.cells:
             if self._trusted.kind(cell) is Kind.TEST:
-                cell.outputs = [new_output("error", ename=_NOT_RUN, evalue=_NOT_RUN_TEXT, traceback=[_NOT_RUN_TEXT])]
+                cell.outputs = [new_output("error", ename=NOT_RUN, evalue=_NOT_RUN_TEXT, traceback=[_NOT_RUN_TEXT])]
         return self._rebuilt.notebook
 
     def _leave_out_other_notebooks(self) -> None:
@@ -198,7 +201,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         assignment_id, student_id = self._at
         folder = Path(self._format_dest(assignment_id, student_id))
         whole = self.coursedir.notebook_id == "*"
-        if whole and folder.exists() and not _is_finished(folder / f"{assignment_id}.ipynb"):
+        if whole and folder.exists() and not was_executed(folder / f"{assignment_id}.ipynb"):
             self.log.warning("%s: an earlier run was cut off here; grading it again", student_name(student_id))
             rmtree(str(folder))
 
@@ -210,8 +213,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         name = f"{assignment_id}.ipynb"
         if self.coursedir.notebook_id != "*" or not (graded / name).is_file():
             return
-        is_written_later = (source / name).stat().st_mtime > (graded / name).stat().st_mtime
-        if is_written_later or _text(source / TIMESTAMP) != _text(graded / TIMESTAMP):
+        if _is_another(source, graded, name):
             self.log.warning("%s: another submission than the one that was graded", student_name(student_id))
             rmtree(str(graded))
 
@@ -238,17 +240,20 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         return Gradebook(self.coursedir.db_url, self.coursedir.course_id)
 
 
+def needs_grading(source: Path, graded: Path, lab: str) -> bool:
+    """Return whether autograde has something to do for the submission in `source`, whose graded copy is in `graded`."""
+    name = f"{lab}.ipynb"
+    return not was_executed(graded / name) or _is_another(source, graded, name)
+
+
+def _is_another(source: Path, graded: Path, name: str) -> bool:
+    """Return whether the submission is not the one that was graded."""
+    is_written_later = (source / name).stat().st_mtime > (graded / name).stat().st_mtime
+    return is_written_later or _text(source / TIMESTAMP) != _text(graded / TIMESTAMP)
+
+
 def _text(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
-
-
-def _is_finished(notebook: Path) -> bool:
-    try:
-        cells = nbformat.read(notebook, as_version=4).cells
-        tests = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade") and c.cell_type == "code"]
-        return not any(output.get("ename") == _NOT_RUN for cell in tests for output in cell.outputs)
-    except Exception:  # missing or cut off: nbformat raises several unrelated types
-        return False
 
 
 def install() -> None:

@@ -1,17 +1,22 @@
 """Write the points of a graded class into nbgrader's gradebook, from one process."""
 
+from pathlib import Path
+from typing import Any
+
 from nbgrader.api import Gradebook, MissingEntry
 from sqlalchemy.exc import SQLAlchemyError
 
 from threeloops_grader.authoring.labs import Lab, LabError
+from threeloops_grader.classroom.deadlines.penalties import Penalties
+from threeloops_grader.classroom.exchange.times import utc
 from threeloops_grader.grading.records import ClassReport
 from threeloops_grader.machine.child_process import changed_environment, environment
-from threeloops_grader.submissions.folder import is_student, spelling
+from threeloops_grader.submissions.folder import TIMESTAMP, is_student, spelling, student_name
 
 __all__ = ["feed"]
 
 
-def feed(report: ClassReport, lab: Lab, database: str) -> int:
+def feed(report: ClassReport, lab: Lab, database: str, submissions: Path | None = None) -> int:
     """Write every record's points as automatic scores; returns the number of students written.
 
     A student whose submission failed is written too, with 0 points; a folder whose name cannot be a student's is not.
@@ -20,6 +25,7 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
 
     Args:
         database: nbgrader's database URL, e.g. `sqlite:///gradebook.db`.
+        submissions: the folder that was graded, whose times of handing in decide about late penalties.
 
     Raises:
         LabError: the gradebook cannot be opened or written, does not know the lab, or knows another version of it.
@@ -34,12 +40,14 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
             for record in students:
                 student = enrolled.get(spelling(record.student), record.student)
                 gradebook.update_or_create_student(student)
-                gradebook.update_or_create_submission(lab.slug, student)
+                gradebook.update_or_create_submission(lab.slug, student, **_time(submissions, record.student, lab))
                 for test in record.tests:
                     grade = gradebook.find_grade(test.name, lab.slug, lab.slug, student)
                     grade.auto_score = test.score
                     grade.needs_manual_grade = grade.manual_score is not None
             gradebook.db.commit()
+            penalties = Penalties(gradebook, lab.root)
+            penalties.refresh(None if penalties.terms.policy.slip_days else lab.slug)
     except SQLAlchemyError as error:
         reason = str(error).partition("\n")[0]
         raise LabError(
@@ -47,6 +55,19 @@ def feed(report: ClassReport, lab: Lab, database: str) -> int:
             "that exists, such as sqlite:///gradebook.db. Nothing was written to it"
         ) from error
     return len(students)
+
+
+def _time(submissions: Path | None, student: str, lab: Lab) -> dict[str, Any]:
+    """Return when a submission was handed in, if its folder says so."""
+    if submissions is None:
+        return {}
+    names = {student_name(path.name): path for path in submissions.iterdir()}
+    stamp = names.get(student, submissions / student) / lab.slug / TIMESTAMP
+    try:
+        written = stamp.read_text(encoding="ascii").strip()
+        return {"timestamp": utc(written)} if written else {}
+    except (OSError, ValueError, OverflowError):  # no time, or one for which grading refuses the submission
+        return {}
 
 
 def _require_same_tests(gradebook: Gradebook, report: ClassReport, lab: Lab) -> None:

@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from threeloops.lab.predictions.audit import MIME
+from threeloops.lab.recording.notes import VARIABLE
 
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.grading.records import Record
@@ -93,7 +94,13 @@ papermill_engines.register(_ENGINE, _SavedOnce)
 
 
 def execute_solution(
-    lab: Lab, device: str, folder: Path, on_cell: OnCell = lambda cell, of: None, *, go_on: bool = False
+    lab: Lab,
+    device: str,
+    folder: Path,
+    on_cell: OnCell = lambda cell, of: None,
+    *,
+    go_on: bool = False,
+    record: bool = False,
 ) -> Executed:
     """Execute a notebook of solutions in `folder`, with a copy of the lab's data beside it.
 
@@ -102,6 +109,7 @@ def execute_solution(
         folder: gets the executed notebook, even if a cell failed, and all files that the cells write.
         on_cell: called with the number of a cell, from 1, and the number of cells before each cell.
         go_on: also execute the cells after one that failed.
+        record: keep what a page without a kernel needs, such as the pictures of explorers (`threeloops.lab.recording`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     if lab.data.is_dir():
@@ -111,6 +119,7 @@ def execute_solution(
     started = time.perf_counter()
     error = ""
     chosen = {} if device == "auto" else {"THREELOOPS_DEVICE": device}
+    chosen |= {VARIABLE: "1"} if record else {}
     with (
         tempfile.TemporaryDirectory(prefix="threeloops-") as home,  # a progress record of its own, not the reader's
         changed_environment({"THREELOOPS_HOME": home, **chosen}),

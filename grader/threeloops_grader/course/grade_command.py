@@ -15,21 +15,34 @@ from threeloops.files import replace_text
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.authoring.manifest import manifest, test_title
 from threeloops_grader.grading import records
-from threeloops_grader.grading.grade import Options, grade_class
-from threeloops_grader.grading.records import ClassReport, Record
+from threeloops_grader.grading.grade import Options
+from threeloops_grader.grading.records import WITHOUT_ISOLATION, ClassReport, Record
 from threeloops_grader.pages import pages
 from threeloops_grader.pages.pages import Cell
 from threeloops_grader.sandbox.pool import choose
+from threeloops_grader.worklist.grade_class import grade_class
+from threeloops_grader.worklist.share import Share
 
-__all__ = ["export", "run"]
+__all__ = ["export", "print_result", "records_folder", "run"]
 
 _MAX_STEM_BYTES = 200
 
 
 def run(
-    lab: Lab, folder: Path, *, jobs: int, only: str | None, sandbox: str, fresh: bool, console: Console
+    lab: Lab,
+    folder: Path,
+    *,
+    jobs: int,
+    only: str | None,
+    sandbox: str,
+    fresh: bool,
+    console: Console,
+    records: Path | None = None,
+    share: Share | None = None,
+    keep_executed: bool = False,
 ) -> ClassReport:
-    """Grade `folder`. Prints a line for each student as soon as they are graded, then a table of the exercises.
+    """Grade `folder`, or a share of it. Prints a line for each student as soon as they are graded, then a table of the
+    exercises. `records` is the folder of finished records; by default they lie beside the submissions.
 
     Raises:
         LabError, SandboxError, FileNotFoundError: before anybody was graded.
@@ -43,7 +56,8 @@ def run(
             "[bold yellow]No sandbox:[/] submissions run as you, with your files and your network. "
             "Only for code that you trust."
         )
-    options = Options(chosen, jobs=jobs, only=only, records=_records_folder(folder, console), fresh=fresh)
+    kept_in = records_folder(folder, records, console)
+    options = Options(chosen, jobs=jobs, only=only, records=kept_in, fresh=fresh, keep_executed=keep_executed)
     started = time.perf_counter()
 
     def line(record: Record, resumed: bool) -> None:
@@ -54,46 +68,53 @@ def run(
         why = f"  {escape(record.notes[0])}" if record.status == "failed" and record.notes else ""
         console.print(f"{mark} {escape(record.student):<24} {points:>9}  [dim]{how}[/]{why}", highlight=False)
 
-    report = grade_class(folder, lab, options, line)
-    table = Table("exercise", Column("full points", justify="right"), title=f"Lab {lab.slug}", title_justify="left")
+    report = grade_class(folder, lab, options, line, share=share)
+    print_result(report, console, time.perf_counter() - started)
+    return report
+
+
+def print_result(report: ClassReport, console: Console, seconds: float) -> None:
+    """Print how many students have full points, by exercise and in all."""
+    table = Table("exercise", Column("full points", justify="right"), title=f"Lab {report.lab}", title_justify="left")
     for tests in zip(*(r.tests for r in report.records), strict=True):
         full = sum(test.score == test.max_score for test in tests)
         table.add_row(test_title(tests[0].name), f"{full} of {len(tests)}")
-    console.print(table)
+    if report.records:
+        console.print(table)
     full = sum(r.score == r.max_score for r in report.records)
     failed = sum(r.status == "failed" for r in report.records)
     console.print(
-        f"{len(report.records)} submissions in {time.perf_counter() - started:.1f} s, {full} with full points, "
+        f"{len(report.records)} submissions in {seconds:.1f} s, {full} with full points, "
         f"{failed} not gradable; sandbox: {report.sandbox}",
         highlight=False,
     )
     if report.sandbox == "none":
-        console.print(f"[bold yellow]{records.WITHOUT_ISOLATION[0].upper()}{records.WITHOUT_ISOLATION[1:]}[/]")
-    return report
+        console.print(f"[bold yellow]{WITHOUT_ISOLATION[0].upper()}{WITHOUT_ISOLATION[1:]}[/]")
 
 
-def _records_folder(folder: Path, console: Console) -> Path | None:
-    """Return the folder of finished records, or None, with a warning, if the submissions lie in a read-only folder.
+def records_folder(folder: Path, named: Path | None, console: Console) -> Path | None:
+    """Return the folder of finished records: the one that was `named`, or one beside the submissions.
 
-    Raises OSError for anything else, such as a full disk, before anybody is graded.
+    Returns None, with a warning, if none was named and the submissions lie in a read-only folder. Raises OSError for
+    anything else, such as a full disk, before anybody is graded.
     """
-    records_folder = folder / ".threeloops"
+    place = folder / ".threeloops" if named is None else named
     if not folder.is_dir():
         return None  # `submissions.find` raises for it
     try:
-        records_folder.mkdir(exist_ok=True)
-        with tempfile.TemporaryFile(dir=records_folder) as file:
+        place.mkdir(exist_ok=True, parents=named is not None)
+        with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"a record")
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if named is not None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         console.print(
-            f"[bold yellow]No records are kept:[/] {escape(str(records_folder))} cannot be written ({error.strerror}). "
+            f"[bold yellow]No records are kept:[/] {escape(str(place))} cannot be written ({error.strerror}). "
             "A run that is cut off starts again from the first student.",
             highlight=False,
         )
         return None
-    return records_folder
+    return place
 
 
 def export(
@@ -105,8 +126,10 @@ def export(
     csv: Path | None,
     gradescope: Path | None,
     gradebook: str | None,
+    submissions: Path | None = None,
 ) -> None:
-    """Write the report in every form whose path is given, each file whole or not at all."""
+    """Write the report in every form whose path is given, each file whole or not at all. The gradebook also gets the
+    times of handing in from `submissions`, the folder that was graded."""
     if json is not None:
         _write(json, records.to_json(report.to_dict()))
     if html is not None:
@@ -119,7 +142,7 @@ def export(
     if gradebook is not None:
         from threeloops_grader.classroom.gradebook import feed
 
-        feed(report, lab, gradebook)
+        feed(report, lab, gradebook, submissions)
 
 
 def _write(path: Path, text: str) -> None:
@@ -163,7 +186,7 @@ def _class_page(report: ClassReport) -> str:
         if failed:
             sections.append(f"<h2 id='{index}'>{html.escape(r.student)}</h2>{pages.table(['Exercise', 'Why'], failed)}")
     if report.sandbox == "none":
-        warning = f"Without isolation: {records.WITHOUT_ISOLATION}."
+        warning = f"Without isolation: {WITHOUT_ISOLATION}."
         sections.insert(0, f"<p class='bad'><strong>{html.escape(warning)}</strong></p>")
     lead = f"{len(report.records)} submissions, graded through the wall; sandbox: {report.sandbox}."
     return pages.page(f"Lab {report.lab}", lead, *sections)

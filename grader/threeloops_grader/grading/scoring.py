@@ -23,6 +23,7 @@ from threeloops_grader.grading.redaction import Redactor, reaches
 from threeloops_grader.grading.session import Session
 from threeloops_grader.machine.faults import MachineFault
 from threeloops_grader.sandbox.pool import choose, pool
+from threeloops_grader.submissions.answer_cells import answer_of
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.wall.outcome import Outcome
 
@@ -44,6 +45,8 @@ class Report:
 
     tests: list[Test] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    """Those of the notes that say how a cell failed, by cell."""
     reflection: str = "incomplete"
     notebook: NotebookNode = field(default_factory=new_notebook)
 
@@ -127,8 +130,8 @@ class _Pass:
             if answer in self.withheld:
                 self.withheld.add(cell.id)
             return _explained(shown, self._failed.get(answer))
-        if not shown.ok and kind in _NOTED:
-            self._failed[cell.id] = shown
+        if not shown.ok and (kind in _NOTED or answer_of(cell.id)):
+            self._failed.setdefault(answer_of(cell.id) or cell.id, shown)
         return shown
 
 
@@ -166,9 +169,10 @@ def _note(report: Report, cell: NotebookNode, kind: Kind, outcome: Outcome) -> N
             report.tests[names.index(cell.id)] = test
         else:
             report.tests.append(test)
-    elif not outcome.ok and kind in _NOTED:
-        earlier = [note for note in report.notes if note.startswith(f"{cell.id}: ")]
-        report.notes[:] = [*(note for note in report.notes if note not in earlier), f"{cell.id}: {outcome.reason}"]
+    elif not outcome.ok and (kind in _NOTED or answer_of(cell.id)):
+        earlier = report.failures.get(cell.id)
+        report.failures[cell.id] = f"{cell.id}: {outcome.reason}"
+        report.notes[:] = [*(note for note in report.notes if note != earlier), report.failures[cell.id]]
 
 
 def _explained(outcome: Outcome, answer: Outcome | None) -> Outcome:

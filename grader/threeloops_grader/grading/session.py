@@ -14,6 +14,7 @@ from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest, split_test_id
 from threeloops_grader.machine.faults import NO_MEMORY, MachineFault
 from threeloops_grader.sandbox.pool import Connection, Pool
+from threeloops_grader.submissions.answer_cells import answer_of
 from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.wall.outcome import Outcome
 
@@ -52,6 +53,8 @@ class Session:
         kind = self.manifest.kind(cell)
         if kind is Kind.SOLUTION:
             self.answers[cell.id] = cell.source
+        elif kind is Kind.FREE and (answer := answer_of(cell.id)) in self.answers:
+            self.answers[answer] += f"\n\n{cell.source}"
         return self.cell(kind, cell.source, self.answers.get(split_test_id(cell.id)[0], ""))
 
     def cell(self, kind: Kind, source: str, answer: str = "") -> Outcome:

@@ -1,6 +1,6 @@
 """Check that a release holds no answer: the last check before students see it, independent of how it was made."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.authoring.markdown.answer_file import ANSWERS
 from threeloops_grader.authoring.regions import KINDS, regions
 
-__all__ = ["leaks"]
+__all__ = ["Secret", "leaked_lines", "leaks", "secrets"]
 
 _MARKERS = tuple(f"{side} {kind}" for side in ("BEGIN", "END") for kind in KINDS)
 
 
 @dataclass(frozen=True)
-class _Secret:
+class Secret:
     """Lines that a student must not receive. A single line may appear in a hint, but not in its own cell."""
 
     what: str
@@ -34,7 +34,7 @@ class _Secret:
 def leaks(lab: Lab, released: Path) -> list[str]:
     """Return one sentence for each file or cell below `released` that holds a solution, a hidden test or a model
     answer."""
-    secrets = [secret for secret in _secrets(lab) if secret.lines]
+    hidden = secrets(lab)
     leaked = []
     for path in sorted(p for p in released.rglob("*") if p.is_file()):
         name = path.relative_to(released)
@@ -46,20 +46,31 @@ def leaks(lab: Lab, released: Path) -> list[str]:
             cells = [(None, path.read_text(encoding="utf-8", errors="replace"))]
         for cell, text in cells:
             where = f"{name.as_posix()}, cell {cell}" if cell else name.as_posix()
-            leaked += [f"{where} holds the words {word!r}" for word in _MARKERS if word in text]
-            page = _page(_lines(text))
-            leaked += [f"{where} holds {secret.what}" for secret in secrets if secret.is_in(page, cell)]
+            leaked += [f"{where} holds {what}" for what in leaked_lines(hidden, text, cell)]
     return leaked
 
 
-def _secrets(lab: Lab) -> Iterator[_Secret]:
+def secrets(lab: Lab) -> list[Secret]:
+    """Return the solutions, hidden tests and model answers of a lab."""
+    return [secret for secret in _secrets(lab) if secret.lines]
+
+
+def leaked_lines(hidden: Iterable[Secret], text: str, cell: str | None) -> list[str]:
+    """Return the names of those secrets that a text holds, and of the markers around answers. `cell` is the id of the
+    cell that the text belongs to, if any."""
+    page = _page(_lines(text))
+    held = [secret.what for secret in hidden if secret.is_in(page, cell)]
+    return [f"the words {word!r}" for word in _MARKERS if word in text] + held
+
+
+def _secrets(lab: Lab) -> Iterator[Secret]:
     for cell in lab.master().cells:
         for kind, what in zip(KINDS, ("solution", "hidden tests"), strict=True):
             for region in regions(cell.source, kind):
-                yield _Secret(f"the {what} of {cell.id}", cell.id, _lines(region))
+                yield Secret(f"the {what} of {cell.id}", cell.id, _lines(region))
     for side, answers in (("wrong", wrong_answers(lab)), ("right", right_answers(lab))):
         for answer in answers:
-            yield _Secret(f"the {side} answer {answer.name}", answer.exercise, _lines(answer.text))
+            yield Secret(f"the {side} answer {answer.name}", answer.exercise, _lines(answer.text))
 
 
 def _page(lines: list[str]) -> str:

@@ -4,7 +4,10 @@ from typing import Any
 
 from threeloops_grader.authoring.labs import nested
 
-__all__ = ["BadSubmission", "NotThisLab", "essentials"]
+__all__ = ["REBUILT", "BadSubmission", "NotThisLab", "essentials"]
+
+REBUILT = "rebuilt"
+"""The mark in a notebook's metadata that `rebuild` leaves there."""
 
 _MAX_CELLS = 1000
 
@@ -27,7 +30,7 @@ def essentials(notebook: Any) -> dict[str, Any]:
         NotThisLab: more than MAX_CELLS cells.
     """
     essential: dict[str, Any] = {
-        "metadata": {"threeloops": _pick(nested(notebook, "metadata", "threeloops"), ("lab",), str)}
+        "metadata": {"threeloops": _pick(nested(notebook, "metadata", "threeloops"), ("lab", REBUILT), str)}
     }
     if isinstance(cells := nested(notebook, "cells"), list):
         if len(cells) > _MAX_CELLS:

@@ -1,12 +1,13 @@
 """`plan_form`: change the requirements of a plan, and see its decisions and figures change."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from threeloops.capstone import Model, Plan, Prices, Scenario, changed, make_plan, read_prices
 from threeloops.capstone.documents import draw
 from threeloops.lab.widgets import style
-from threeloops.lab.widgets.display import capture
+from threeloops.lab.widgets.display import Piece, capture
 from threeloops.lab.widgets.explore import Explorer
 from threeloops.lab.widgets.pictures import table
 from threeloops.units import readable
@@ -37,23 +38,38 @@ class _PlanForm(Explorer):
         return [names[name] for name in _SHOWN if name in names]
 
     def _show(self, figure: Any) -> None:
-        with capture() as pieces:
-            table(
-                [[decision.topic, decision.choice, decision.margin] for decision in self.plan.decisions],
-                ["", "choice", "margin"],
-            )
+        pieces = self._decisions()
         self.text = pieces[0].text
         drawn = [(plot.alt, draw(plot)) for plot in self._figures()]
         pictures = [style.html(picture, alt, style.png(picture)) for alt, picture in drawn]
         self.html = "\n".join([f"<p><b>{self._total()}</b></p>", pieces[0].html(), *pictures])
         self.png, self.size = style.png(figure)
 
+    def drawing(self, values: Mapping[str, Any]) -> str:
+        """Return the plan of other values as HTML."""
+        before = self.plan
+        try:
+            self._drawn(values)
+            pictures = [style.svg(draw(plot), plot.alt, f"plan's {plot.name}") for plot in self._figures()]
+            return "\n".join([f"<p><b>{self._total()}</b></p>", self._decisions()[0].html(), *pictures])
+        finally:
+            self.plan = before
+
+    def _decisions(self) -> list[Piece]:
+        with capture() as pieces:
+            table(
+                [[decision.topic, decision.choice, decision.margin] for decision in self.plan.decisions],
+                ["", "choice", "margin"],
+            )
+        return pieces
+
     def _total(self) -> str:
         cost = f"total cost {readable(self.plan['total_cost'], 'USD')}"
         days = [quantity for quantity in self.plan.quantities if quantity.name == "training_days"]
         return cost + "".join(f", {readable(quantity.value, 'days')} of training" for quantity in days)
 
-    def said(self) -> str:
+    def said(self, values: Mapping[str, Any] | None = None) -> str:
+        """Return the present plan as text."""
         return f"plan at {self.state()}: {self._total()}\n{self.text}"
 
 

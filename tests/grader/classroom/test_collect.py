@@ -16,8 +16,11 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import ExchangeError
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.exchange import collect
+from threeloops_grader.classroom.exchange.attempts import attempts_of, place
 from threeloops_grader.classroom.exchange.collect import GuardedCollect
 from threeloops_grader.classroom.exchange.folder import is_open_to_all, require_exchange, shared
+from threeloops_grader.classroom.register import settings
+from threeloops_grader.classroom.register.settings import Settings
 from threeloops_grader.course.course import submissions
 from threeloops_grader.release.release import release
 from toy_course import make_course
@@ -257,3 +260,33 @@ def test_a_submission_in_the_place_of_a_graded_one_is_graded_whatever_its_time(c
             found[kind, stamp] = (graded.score, graded.timestamp and graded.timestamp.hour)
     assert list(found.values()) == [(0.0, 10), (100.0, None), (100.0, 11)]
     assert "Skipping existing assignment" in nbgrader(course.root, "autograde", LAB, *sandbox_words()).stderr
+
+
+def rule(exchange, text):
+    settings.save(Settings(attempts=text), exchange.root)
+
+
+def test_of_several_attempts_the_rule_of_the_class_chooses(exchange):
+    """`first 2` is the second one however many follow; `best` keeps all of them to be graded."""
+    for hour, text in enumerate(("one", "two", "three"), 10):
+        exchange.leave("ada", f"2030-01-31 {hour}:00:00.0 UTC", text=text)
+    rule(exchange, "first 2")
+    for _ in range(2):
+        exchange.collect()
+        assert exchange.collected() == {"ada": "two"}
+    rule(exchange, "last")
+    exchange.collect()
+    assert exchange.collected() == {"ada": "three"}
+    rule(exchange, "best")
+    for _ in range(2):
+        exchange.collect()
+        assert [a.folder.joinpath(f"{LAB}.ipynb").read_text() for a in attempts_of(exchange.root, LAB, "ada")] == [
+            "one", "two", "three",
+        ]  # fmt: skip
+    place(exchange.root, LAB, attempts_of(exchange.root, LAB, "ada")[0])
+    exchange.collect()
+    assert exchange.collected() == {"ada": "one"}, "the best one stays, until there is a newer attempt"
+    exchange.leave("ada", "2030-01-31 13:00:00.0 UTC", text="four")
+    exchange.collect()
+    assert exchange.collected() == {"ada": "four"}
+    assert len(attempts_of(exchange.root, LAB, "ada")) == 4

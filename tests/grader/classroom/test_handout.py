@@ -60,7 +60,8 @@ def test_a_students_zip_holds_the_notebook_and_says_what_is_missing(released):
     with pytest.raises(LabError, match="threeloops start"):
         write_submission(released)
     start(released)
-    path = write_submission(released)
+    path, notes = write_submission(released)
+    assert notes == []
     assert dict(members(path, 1 << 20)) == {f"{released.slug}.ipynb": released.work.read_bytes()}
     whole = released.work.read_bytes()
     for damaged in (b"{", whole.replace(released.slug.encode(), b"01_roofline")):
@@ -175,7 +176,7 @@ def test_a_bundle_holds_no_answer_and_works_as_a_course(in_repository, tmp_path,
     lab = find_lab("01", root)
     assert all_labs(root) == [Lab(in_repository.slug, root)]
     assert start(lab) and lab.work.is_file()
-    assert write_submission(lab).name == "01_roofline.zip"
+    assert write_submission(lab)[0].name == "01_roofline.zip"
     with monkeypatch.context() as patch:
         patch.setenv("THREELOOPS_ROOT", str(root))
         with pytest.raises(LabError) as refused:

@@ -16,12 +16,13 @@ from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.gradebook import feed
 from threeloops_grader.course.grade_command import _file_names
 from threeloops_grader.grading import records
-from threeloops_grader.grading.grade import Options, grade_class
+from threeloops_grader.grading.grade import Options
 from threeloops_grader.grading.records import ClassReport, Record, gradescope, to_csv
 from threeloops_grader.pages.spreadsheet import to_csv as cells
 from threeloops_grader.release.release import release
 from threeloops_grader.submissions.folder import BadSubmission, is_student, require_student, student_name
 from threeloops_grader.submissions.reading import find
+from threeloops_grader.worklist.grade_class import grade_class
 from toy_course import make_course
 
 DECOMPOSED = unicodedata.normalize("NFD", "José")

@@ -17,13 +17,14 @@ from threeloops_grader.authoring.labs import LabLimits
 from threeloops_grader.authoring.manifest import Kind, manifest
 from threeloops_grader.course import grade_command
 from threeloops_grader.grading import fingerprint
-from threeloops_grader.grading.grade import Options, grade_class, grade_notebook
+from threeloops_grader.grading.grade import Options, grade_notebook
 from threeloops_grader.grading.scoring import _points, _select
 from threeloops_grader.grading.session import Session
 from threeloops_grader.machine.child_process import CODE
 from threeloops_grader.machine.faults import MachineFault
 from threeloops_grader.sandbox.pool import pool
 from threeloops_grader.wall.outcome import Outcome
+from threeloops_grader.worklist.grade_class import grade_class
 from toy_course import SOURCE, make_course
 
 ERRORS = (MemoryError(), RuntimeError("odd"), OSError(errno.ENOSPC, "No space left on device"))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from grading import QUICK, SANDBOXES, fresh_course, grade, needs, submission
 from threeloops_grader.grading import records
-from threeloops_grader.grading.grade import Options, execute, grade_class
+from threeloops_grader.grading.grade import Options, execute
 from threeloops_grader.grading.scoring import Report
 from threeloops_grader.submissions.reading import BadSubmission, Submission, read
+from threeloops_grader.worklist.grade_class import grade_class
 
 FORGE = (Path(__file__).resolve().parents[2] / "attacks" / "forge.py").read_text()
 

@@ -139,8 +139,8 @@ CHANGES = {
     ),
     "an answer twice, the wrong one first": (
         lambda nb: twice(nb, "mean", "def mean(values): return 3.0"),
-        NO_MEAN,
-        "mean: a second cell with this name was ignored; the first one counts",
+        FULL,
+        "mean: 2 cells have this answer's name, so the cell was split or copied: 2 count together",
     ),
     "an answer deleted": (
         lambda nb: without(nb, "mean"),

@@ -7,6 +7,7 @@ from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, print_account, scores_of
+from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
 
 __all__ = ["export", "feedback"]
@@ -15,7 +16,7 @@ __all__ = ["export", "feedback"]
 def feedback(lab: LabName) -> None:
     """Write the feedback pages to feedback/, and hand them back to those who used the exchange."""
     from threeloops_grader.classroom.autograde import SECRET
-    from threeloops_grader.classroom.results.account import write_refusals
+    from threeloops_grader.classroom.results.account import write_refusals, write_shared
     from threeloops_grader.submissions.folder import TIMESTAMP
 
     target = find_lab(lab)
@@ -26,8 +27,12 @@ def feedback(lab: LabName) -> None:
     others = [page.parents[1].name for page in pages if page not in sealed]
     if sealed:
         nbgrader("release_feedback", target.slug, f"--CourseDirectory.student_id_exclude={','.join(others)}")
-    refused = write_refusals(target, account_of(target))
-    print(f"{folder} holds {len(pages)} pages; {len(sealed)} were handed back through the exchange.")
+    rows = account_of(target)
+    refused = write_refusals(target, rows)
+    shared = write_shared(target, rows)
+    print(f"{folder} holds {len(set(pages) - set(shared))} pages; {len(sealed)} were handed back through the exchange.")
+    if shared:
+        print(f"{len(shared)} more pages are for members of a group; hand those back yourself.")
     if refused:
         print(f"{len(refused)} more pages say why a submission was refused; hand those back yourself.")
 
@@ -38,7 +43,7 @@ def export(
 ) -> None:
     """Write the scores for Gradescope, Canvas and Moodle, and the class report, to class/."""
     from threeloops_grader.classroom.results.report import class_csv, class_page
-    from threeloops_grader.classroom.results.tables import FORMATS
+    from threeloops_grader.classroom.results.tables import FORMATS, lateness_table
     from threeloops_grader.classroom.results.wrong_answers import common_mistakes, signatures
     from threeloops_grader.pages.spreadsheet import to_csv
     from threeloops_grader.sandbox import bwrap
@@ -53,8 +58,11 @@ def export(
         wrong = signatures(target, "none" if bwrap.why_not() else "bwrap", cache)  # our own answers
     mistakes = common_mistakes(target, rows, wrong)
     texts[f"{target.slug}_report.html"] = class_page(target, rows, mistakes)
+    texts[f"{target.slug}_lateness.csv"] = to_csv(lateness_table(target, rows))
     texts[f"{target.slug}_report.csv"] = class_csv(target, rows, mistakes)
     for name, text in texts.items():
         replace_text(folder / name, text.encode("utf-8", "backslashreplace").decode())
         print(folder / name)
+    exported = {row.student.id: row.score for row in rows if row.status != "missing"}
+    log.append(f"class export {target.number:02d}", target.slug, points=exported)
     print_account(target, rows, strangers)

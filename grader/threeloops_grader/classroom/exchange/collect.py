@@ -17,8 +17,10 @@ from typing import Any
 from nbgrader.exchange import ExchangeError
 from nbgrader.exchange.default import ExchangeCollect
 
+from threeloops_grader.classroom.exchange.attempts import attempts_folder, attempts_of, first, keep
 from threeloops_grader.classroom.exchange.copying import copy_plain
 from threeloops_grader.classroom.exchange.times import utc
+from threeloops_grader.classroom.register.settings import load
 from threeloops_grader.submissions.folder import TIMESTAMP, is_student, student_name
 from threeloops_grader.submissions.submitted import BadSubmission
 
@@ -34,6 +36,8 @@ class GuardedCollect(ExchangeCollect):
 
     def init_src(self) -> None:
         self._refused: list[str] = []
+        self._earlier: list[dict[str, Any]] = []
+        self._rule = load(Path(self.coursedir.root)).attempts
         super().init_src()
         self.src_records: list[dict[str, Any]] = [record for record in self.src_records if record["username"]]
 
@@ -46,6 +50,18 @@ class GuardedCollect(ExchangeCollect):
             self._require_own(Path(path), student)
             record.update(username=student, timestamp=handed_in)
         return record
+
+    def _sort_by_timestamp(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return a student's hand-ins, with the one that counts in front."""
+        newest_first: list[dict[str, Any]] = super()._sort_by_timestamp(records)
+        valid = [record for record in newest_first if record["username"]]
+        most = first(self._rule)
+        if most is not None and len(valid) > most:
+            self.log.warning("%s: %d attempts, of which %d count", valid[0]["username"], len(valid), most)
+            return valid[-most:]
+        if self._rule == "best":
+            self._earlier += valid[:0:-1]
+        return newest_first
 
     def _require_own(self, folder: Path, student: str) -> None:
         """Check that the student or the collecting user owns the folder. Raises BadSubmission if not."""
@@ -64,6 +80,9 @@ class GuardedCollect(ExchangeCollect):
 
     def copy_files(self) -> None:
         self.log.info("Processing %d submissions of %s", len(self.src_records), self.coursedir.assignment_id)
+        for record in self._earlier:
+            with self._naming(record["filename"]):
+                self._keep(record)
         for record in self.src_records:
             with self._naming(record["filename"]):
                 self._collect(record)
@@ -76,26 +95,48 @@ class GuardedCollect(ExchangeCollect):
         handed_in = record["timestamp"]
         target = Path(self.coursedir.format_path(self.coursedir.submitted_directory, student, lab))
         had = self._time_of(target)
-        if target.is_dir() and not (
-            (self.update and (had is None or handed_in > had)) or (self.before_duedate and had != handed_in)
+        others = attempts_of(Path(self.coursedir.root), lab, student) if self._rule == "best" else []
+        is_newer = had is None or handed_in > had or (first(self._rule) is not None and handed_in != had)
+        if target.is_dir() and (
+            any(attempt.is_timed and attempt.time == handed_in for attempt in others)
+            or not ((self.update and is_newer) or (self.before_duedate and had != handed_in))
         ):
             more = "no newer submission to collect" if self.update else "is there already; --update fetches newer ones"
             self.log.info("%s: %s", student_name(student), more)
             return
         source = Path(self.inbound_path, record["filename"])
-        new = target.with_name(f".{target.name}.new")
+        with self._copied(source, target.with_name(f".{target.name}.new"), handed_in) as new:
+            self._compare_times(source, student, handed_in)
+            if target.is_dir():
+                if self._rule == "best":
+                    keep(Path(self.coursedir.root), lab, student, target)
+                shutil.rmtree(target)
+            new.rename(target)
+        self.log.info("%s: collected", student_name(student))
+
+    def _keep(self, record: dict[str, Any]) -> None:
+        """Keep an attempt that was handed in before the newest one."""
+        root = Path(self.coursedir.root)
+        lab = self.coursedir.assignment_id
+        student = record["username"]
+        if any(a.is_timed and a.time == record["timestamp"] for a in attempts_of(root, lab, student)):
+            return
+        half = attempts_folder(root, lab) / ".new"
+        with self._copied(Path(self.inbound_path, record["filename"]), half, record["timestamp"]) as new:
+            keep(root, lab, student, new)
+        self.log.info("%s: an earlier attempt is kept", student_name(student))
+
+    @contextmanager
+    def _copied(self, source: Path, new: Path, handed_in: datetime) -> Iterator[Path]:
+        """Copy a hand-in to a new folder, with its time, and remove that folder if it is still there at the end."""
         shutil.rmtree(new, ignore_errors=True)
         try:
             copy_plain(source, new)
             (new / TIMESTAMP).unlink(missing_ok=True)
             (new / TIMESTAMP).write_text(f"{handed_in:%Y-%m-%d %H:%M:%S.%f} UTC", encoding="ascii")
-            self._compare_times(source, student, handed_in)
-            if target.is_dir():
-                shutil.rmtree(target)
-            new.rename(target)
+            yield new
         finally:
             shutil.rmtree(new, ignore_errors=True)
-        self.log.info("%s: collected", student_name(student))
 
     def _time_of(self, folder: Path) -> datetime | None:
         try:

@@ -14,11 +14,12 @@ from threeloops_grader.authoring.markdown.answer_file import ANSWERS
 from threeloops_grader.classroom.handout.archive import write_zip
 from threeloops_grader.classroom.handout.bundle import course_files
 from threeloops_grader.grading import records
-from threeloops_grader.grading.grade import Options, grade_class
+from threeloops_grader.grading.grade import Options
 from threeloops_grader.machine.faults import MachineFault
 from threeloops_grader.release.files import files_below
 from threeloops_grader.sandbox import bwrap
 from threeloops_grader.submissions.submitted import BadSubmission
+from threeloops_grader.worklist.grade_class import grade_class
 
 __all__ = ["write_autograder"]
 

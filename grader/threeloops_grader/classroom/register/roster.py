@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -12,11 +13,16 @@ from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.register.tables import Export, read_table
 from threeloops_grader.submissions.folder import is_student, spelling, student_name
 
-__all__ = ["Roster", "Student", "read_roster", "save_roster", "saved_roster"]
+__all__ = [
+    "Roster", "Student", "addressees", "current", "fault_of", "read_roster", "save_roster", "saved_roster",
+    "student_of", "with_dropped",
+]  # fmt: skip
 
 _MAX_TEXT = 200
 _PATTERN = frozenset("*?[],+")
 """nbgrader separates with , and +, and takes the others in a student's id for a pattern of file names."""
+_GONE = frozenset("dropped withdrawn withdrew inactive unenrolled unenroled suspended abgemeldet inaktiv".split())
+"""Values of a status column that mean that a student has left the class. Other values mean nothing here."""
 _PARTICIPANT = re.compile(r"\D+(\d+)")
 """The identifier of a grading worksheet, such as "Participant 1234"."""
 
@@ -24,7 +30,9 @@ _PARTICIPANT = re.compile(r"\D+(\d+)")
 @dataclass(frozen=True)
 class Student:
     """A row of the roster. `id` is the account's name at the exchange, and the folder's name in `submitted/`.
-    `moodle_id` is the number in Moodle's grading worksheet, and in the names of the files that Moodle downloads."""
+    `moodle_id` is the number in Moodle's grading worksheet, and in the names of the files that Moodle downloads.
+    `lti_id` is the user's id at the LMS, to which grades are pushed. `dropped` says why a student is no longer in the
+    class; "" for all others."""
 
     id: str
     first_name: str = ""
@@ -34,6 +42,8 @@ class Student:
     sis_id: str = ""
     section: str = ""
     moodle_id: str = ""
+    lti_id: str = ""
+    dropped: str = ""
 
     @property
     def name(self) -> str:
@@ -70,9 +80,9 @@ def read_roster(path: Path) -> Roster:
         if why := _no_student(row, given):
             notes += [f"line {line}: {why}"] if any(given.values()) else []
             continue
-        student, note = _student(given)
+        student, note = student_of(given)
         notes += [f"line {line}: {note}"] if note else []
-        if why := _fault(student, row, len(table.heading)):
+        if why := _cells_too_many(row, len(table.heading)) or fault_of(student):
             left_out.append(f"line {line}: {why}")
             continue
         key = spelling(student.id).casefold()
@@ -108,7 +118,7 @@ def _columns(table: Export) -> dict[str, int]:
 def _no_student(row: list[str], given: dict[str, str]) -> str:
     """Return why a row holds no student, or "" if it holds one."""
     first = next((cell.strip() for cell in row if cell.strip()), "")
-    values = [value for field, value in given.items() if value and field not in ("role", "section")]
+    values = [value for field, value in given.items() if value and field not in ("role", "section", "status")]
     if not values or first in ("Points Possible", "Manual Posting"):
         return "it has no student"
     if first.casefold().startswith("total") and len(values) == 1:
@@ -120,9 +130,12 @@ def _no_student(row: list[str], given: dict[str, str]) -> str:
     return ""
 
 
-def _student(given: dict[str, str]) -> tuple[Student, str]:
+def student_of(given: dict[str, str]) -> tuple[Student, str]:
     """Return a student, and a note if the id is not the account's name as written in the file, or ""."""
     given = {field: value for field, value in given.items() if field != "role"}
+    status = given.pop("status", "")
+    if status.casefold() in _GONE:
+        given["dropped"] = f"the roster says {status}"
     name = given.pop("name", "")
     if name and not (given.get("first_name") or given.get("last_name")):
         last, comma, first = name.partition(",")  # "Last, First", as Canvas writes it
@@ -143,9 +156,14 @@ def _student(given: dict[str, str]) -> tuple[Student, str]:
     return Student(**given), note
 
 
-def _fault(student: Student, row: list[str], columns: int) -> str:
+def _cells_too_many(row: list[str], columns: int) -> str:
     if any(cell.strip() for cell in row[columns:]):
         return f"{len(row)} cells, but the heading has {columns}; quote what holds the separator"
+    return ""
+
+
+def fault_of(student: Student) -> str:
+    """Return why a student cannot be entered, or "" for one who can."""
     if not is_student(student.id) or _PATTERN & set(student.id):
         return (
             f"the id {student.id[:60]!r} cannot be a student's: expected the account's name, without slashes, control "
@@ -156,6 +174,32 @@ def _fault(student: Student, row: list[str], columns: int) -> str:
         if len(value) > _MAX_TEXT or not value.isprintable():
             return f"{field.name} holds {len(value)} characters or one that cannot be printed; at most {_MAX_TEXT}"
     return ""
+
+
+def current(students: Sequence[Student]) -> list[Student]:
+    """Return the students without those who have left the class."""
+    return [student for student in students if not student.dropped]
+
+
+def addressees(students: Sequence[Student]) -> list[Student]:
+    """Return the students to whom a file can belong: also those who left, unless somebody in the class is named
+    alike, which is the same person after a change of ids."""
+    names = {student.name for student in current(students)}
+    return [student for student in students if not student.dropped or not student.name or student.name not in names]
+
+
+def with_dropped(students: Roster, before: Sequence[Student]) -> list[Student]:
+    """Return the students of a new roster, and those of the one before it who are gone from it, marked as dropped.
+
+    If the new roster has rows that could not be read, nobody is marked: one of those rows may be the student's. A
+    student who stays keeps the user at the LMS, whom no exported file names.
+    """
+    why = "" if students.left_out else "not on the newest roster"
+    names = {spelling(student.id).casefold() for student in students}
+    users = {spelling(student.id).casefold(): student.lti_id for student in before}
+    gone = [student for student in before if spelling(student.id).casefold() not in names]
+    stay = [replace(s, lti_id=s.lti_id or users.get(spelling(s.id).casefold(), "")) for s in students]
+    return [*stay, *(replace(student, dropped=student.dropped or why) for student in gone)]
 
 
 def save_roster(path: Path, students: list[Student]) -> None:

@@ -3,12 +3,13 @@
 import csv
 import io
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from threeloops_grader.authoring.labs import LabError
 
-__all__ = ["Export", "read_table"]
+__all__ = ["Export", "read_columns", "read_table"]
 
 _MAX_BYTES = 16 << 20
 _TITLE_ROWS = 5
@@ -39,6 +40,7 @@ _COLUMNS = {
     ),
     "section": ("section", "sections"),
     "role": ("role",),
+    "status": ("status", "enrolment", "enrollment", "enrolment status", "enrollment status"),
 }  # fmt: skip
 """Headings of each field, in English, German, French and Spanish; capitals do not matter."""
 
@@ -90,10 +92,36 @@ def read_table(path: Path) -> Export:
     return best
 
 
+def read_columns(path: Path, needed: Sequence[str], optional: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """Read an instructor's own CSV file, whose headings are given. Returns each row that is not empty, with its line.
+
+    Raises LabError: it is not such a file, a needed column is missing, or there is another one.
+    """
+    text = _text(path)
+    first = text.partition("\n")[0]
+    separator = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    try:
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except csv.Error as error:
+        raise LabError(f"{path}, line {reader.line_num}: {error}; is a quote missing?") from None
+    rows = [(line, row) for line, row in rows if any(row)]
+    heading = [cell.casefold() for cell in rows[0][1]] if rows else []
+    others = [name for name in heading if name not in (*needed, *optional)]
+    missing = [name for name in needed if name not in heading]
+    if missing or others or len(set(heading)) < len(heading):
+        expected = ", ".join(needed) + (f", and any of {', '.join(optional)}" if optional else "")
+        raise LabError(f"{path} has the columns {', '.join(heading)[:300] or '(none)'}; expected {expected}")
+    for line, row in rows[1:]:
+        if len(row) > len(heading) and any(row[len(heading) :]):
+            raise LabError(f"{path}, line {line}: {len(row)} cells, but the heading has {len(heading)}")
+    return [(line, dict(zip(heading, row + [""] * len(heading), strict=False))) for line, row in rows[1:]]
+
+
 def _text(path: Path) -> str:
     size = path.stat().st_size
     if size > _MAX_BYTES:
-        raise LabError(f"{path} has {size:,} bytes, a roster at most {_MAX_BYTES:,}")
+        raise LabError(f"{path} has {size:,} bytes, a table at most {_MAX_BYTES:,}")
     content = path.read_bytes()
     if content.startswith(b"PK\x03\x04"):
         raise LabError(f"{path} is a workbook of Excel, not a CSV file; save it as CSV UTF-8")

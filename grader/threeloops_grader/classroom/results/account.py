@@ -7,20 +7,28 @@ from pathlib import Path
 from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import Lab
-from threeloops_grader.classroom.results.scores import Row
+from threeloops_grader.classroom.register.extensions import same
+from threeloops_grader.classroom.results.handins import refused_strangers
+from threeloops_grader.classroom.results.scores import Row, on_roster
 
-__all__ = ["account", "write_refusals"]
+__all__ = ["account", "write_refusals", "write_shared"]
 
 
 def account(lab: Lab, rows: Sequence[Row], strangers: Sequence[str]) -> str:
     """Return a line with the number of students per status, and lines that name everybody whose work has no points."""
     of = {status: [row for row in rows if row.status == status] for status in ("graded", "ungraded", "missing")}
-    lines = [f"{lab.slug}: {len(rows)} on the roster = " + " + ".join(f"{len(of[name])} {name}" for name in of)]
+    lines = [
+        f"{lab.slug}: {len(on_roster(rows))} on the roster = " + " + ".join(f"{len(of[name])} {name}" for name in of)
+    ]
     lines += [f"ungraded: {row.student.id}: {row.reason}" for row in of["ungraded"]]
     if of["missing"]:
         lines.append(f"missing: {', '.join(row.student.id for row in of['missing'])}")
+    lines += [f"dropped: {row.student.id}: {row.reason}" for row in rows if row.status == "dropped"]
+    lines += list(dict.fromkeys(note for row in rows for note in row.notes))
     if strangers:
         lines.append(f"handed in, and not on the roster: {', '.join(strangers)}")
+        refused = refused_strangers(lab, [row.student.id for row in rows])
+        lines += [f"not on the roster, and not graded: {name}: {reason}" for name, reason in refused.items()]
     return "\n".join(lines).encode("ascii", "backslashreplace").decode()
 
 
@@ -32,6 +40,25 @@ def write_refusals(lab: Lab, rows: Sequence[Row]) -> list[Path]:
             page = Path(lab.root, "feedback", row.student.id, lab.slug, f"{lab.slug}.html")
             page.parent.mkdir(parents=True, exist_ok=True)
             replace_text(page, _PAGE.format(lab=html.escape(lab.slug), why=html.escape(row.reason)))
+            pages.append(page)
+    return pages
+
+
+def write_shared(lab: Lab, rows: Sequence[Row]) -> list[Path]:
+    """Copy the feedback page of a group's hand-in to its other members, each with the member's own score on top."""
+    pages = []
+    for row in rows:
+        hand_in = row.hand_in
+        if hand_in is None or not hand_in.group or same(hand_in.student) == same(row.student.id) or row.score is None:
+            continue
+        source = Path(lab.root, "feedback", hand_in.student, lab.slug, f"{lab.slug}.html")
+        if source.is_file():
+            text = source.read_text(encoding="utf-8")
+            note = f"<p><b>{html.escape(hand_in.student)} handed this in for your group {html.escape(hand_in.group)}. "
+            note += f"Your score is {row.score:.4g} of {row.max_score:g} points, {row.penalty:.4g} lost for lateness."
+            page = Path(lab.root, "feedback", row.student.id, lab.slug, f"{lab.slug}.html")
+            page.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(page, text.replace("<body>", f"<body>{note}</b></p>", 1))
             pages.append(page)
     return pages
 

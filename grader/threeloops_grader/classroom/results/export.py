@@ -8,6 +8,7 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.plugins import ExportPlugin
 from threeloops.files import replace_text
 
+from threeloops_grader.classroom.deadlines.penalties import Penalties
 from threeloops_grader.pages.spreadsheet import to_csv
 
 __all__ = ["SafeCsv"]
@@ -18,7 +19,8 @@ _COLUMNS = (
 
 
 class SafeCsv(ExportPlugin):
-    """The columns of nbgrader's own CsvExportPlugin, which joins texts with commas and quotes none.
+    """The columns of nbgrader's own CsvExportPlugin, which joins texts with commas and quotes none. Late penalties are
+    those of the class now, not those that were right when a submission was graded.
 
     A submission without any graded test has no score here, where nbgrader writes 0.
     """
@@ -31,13 +33,15 @@ class SafeCsv(ExportPlugin):
         replace_text(path, text.encode("utf-8", "backslashreplace").decode())
 
     def _rows(self, gradebook: Gradebook) -> Iterator[list[Any]]:
+        penalties = Penalties(gradebook, Path(self.config.CourseDirectory.root))
+        penalties.refresh()
         assignments = set(map(str, self.assignment))
         students = set(map(str, self.student))
         for assignment in gradebook.assignments:
             for student in gradebook.students:
                 if (assignments and assignment.name not in assignments) or (students and student.id not in students):
                     continue
-                timestamp, *scores = _score(gradebook, assignment.name, student.id)
+                timestamp, *scores = _score(gradebook, penalties, assignment.name, student.id)
                 who = [student.id, student.last_name, student.first_name, student.email]
                 yield [assignment.name, assignment.duedate, timestamp, *who, *scores, assignment.max_score]
 
@@ -48,15 +52,16 @@ def _plain(value: Any) -> str | float:
     return "" if value is None else str(value)
 
 
-def _score(gradebook: Gradebook, assignment: str, student: str) -> tuple[Any, ...]:
-    """Return the timestamp, raw score, penalty and score. A missing submission counts 0, as in nbgrader. One that was
-    handed in but not graded has no score."""
+def _score(gradebook: Gradebook, penalties: Penalties, assignment: str, student: str) -> tuple[Any, ...]:
+    """Return the timestamp, raw score, penalty and score of the submission that counts for a student, who may be in a
+    group. A missing submission counts 0, as in nbgrader. One that was handed in but not graded has no score."""
+    hand_in = penalties.counting(student, assignment)
     try:
-        submission = gradebook.find_submission(assignment, student)
+        submission = gradebook.find_submission(assignment, student if hand_in is None else hand_in.student)
     except MissingEntry:
-        return None, 0.0, 0.0, 0.0
+        return (None, 0.0, 0.0, 0.0) if hand_in is None else (hand_in.time, None, None, None)
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
     if grades and all(g.auto_score is None and g.manual_score is None for g in grades):
         return submission.timestamp, None, None, None
-    penalty = submission.late_submission_penalty
-    return submission.timestamp, submission.score, penalty, max(0.0, submission.score - (penalty or 0.0))
+    penalty = penalties.penalty(student, submission)
+    return submission.timestamp, submission.score, penalty, max(0.0, submission.score - penalty)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+import nbformat
+
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.submissions.folder import TIMESTAMP, spelling, student_name
@@ -10,14 +12,18 @@ from threeloops_grader.submissions.reading import Submission, read
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["not_graded", "strangers_in"]
+__all__ = ["NOT_RUN", "not_graded", "refused_strangers", "strangers_in", "was_executed"]
+
+NOT_RUN = "NotRun"
+"""The error that a test cell of `autograded/` carries until it is executed."""
 
 
 def not_graded(lab: Lab, student: str) -> tuple[str, bool]:
     """Return why a student's submission is not graded, and whether it was refused; ("", False) if it is graded, or if
     there is none.
 
-    A submission is graded if `autograded/` has a later notebook with the same time of handing in.
+    A submission is graded if `autograded/` has a later notebook with the same time of handing in, and its tests were
+    executed. A run that is killed leaves a notebook whose tests were not.
     """
     folder = Path(lab.root, "submitted", student, lab.slug)
     graded = Path(lab.root, "autograded", student, lab.slug)
@@ -26,13 +32,24 @@ def not_graded(lab: Lab, student: str) -> tuple[str, bool]:
     if not folder.is_dir():
         return "", False
     has_both = result.is_file() and notebook.is_file()
-    if has_both and _time(folder) == _time(graded) and notebook.stat().st_mtime <= result.stat().st_mtime:
+    is_of_this = has_both and _time(folder) == _time(graded) and notebook.stat().st_mtime <= result.stat().st_mtime
+    if is_of_this and was_executed(result):
         return "", False
     try:
         rebuild(read(Submission(student_name(student), notebook), folder.parent.parent), manifest(lab))
     except BadSubmission as error:
         return f"refused: {error}", True
     return "a newer submission is not graded yet" if result.is_file() else "not graded yet", False
+
+
+def was_executed(notebook: Path) -> bool:
+    """Return whether a notebook of `autograded/` can be read, and each of its tests was executed."""
+    try:
+        cells = nbformat.read(notebook, as_version=4).cells
+        tests = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade") and c.cell_type == "code"]
+        return not any(output.get("ename") == NOT_RUN for cell in tests for output in cell.outputs)
+    except Exception:  # missing or cut off: nbformat raises several unrelated types
+        return False
 
 
 def _time(folder: Path) -> str:
@@ -42,6 +59,17 @@ def _time(folder: Path) -> str:
 
 def strangers_in(lab: Lab, students: Iterable[str]) -> list[str]:
     """Return the folders of `submitted/` that hold this lab and belong to nobody in `students`."""
+    return sorted(student_name(name) for name in _strangers(lab, students))
+
+
+def refused_strangers(lab: Lab, students: Iterable[str]) -> dict[str, str]:
+    """Return why submissions of people who are not in `students` were refused, by name."""
+    reasons = {student_name(name): not_graded(lab, name) for name in _strangers(lab, students)}
+    return {name: reason for name, (reason, is_refused) in sorted(reasons.items()) if is_refused}
+
+
+def _strangers(lab: Lab, students: Iterable[str]) -> list[str]:
     spelled = {spelling(name) for name in students}
     names = (path.parent.name for path in Path(lab.root, "submitted").glob(f"*/{lab.slug}"))
-    return sorted(student_name(name) for name in names if spelling(name) not in spelled)
+    folders = (name for name in names if not name.startswith("."))  # .threeloops has the records of grading
+    return [name for name in folders if spelling(name) not in spelled]

@@ -7,7 +7,7 @@ from statistics import mean, median
 
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.authoring.manifest import manifest, test_title
-from threeloops_grader.classroom.results.scores import Row
+from threeloops_grader.classroom.results.scores import Row, on_roster
 from threeloops_grader.classroom.results.wrong_answers import Mistake
 from threeloops_grader.pages import pages
 from threeloops_grader.pages.pages import Cell
@@ -46,11 +46,13 @@ def _part_results(lab: Lab, rows: Sequence[Row]) -> list[_PartResult]:
 
 def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> str:
     """Return the report as one page without scripts. It names no student."""
+    gone = len(rows) - len(on_roster(rows))
+    rows = on_roster(rows)
     graded = [row.score for row in rows if row.status == "graded" and row.score is not None]
     parts = _part_results(lab, rows)
-    late = sum(row.seconds_late > 0 for row in rows)
     lead = f"{len(rows)} students, {sum(row.status != 'missing' for row in rows)} handed in, {len(graded)} graded, "
-    lead += f"{late} late."
+    lead += f"{_lateness(rows)}."
+    lead += f" {gone} who left the class are not counted." if gone else ""
     if not parts:
         return pages.page(f"Class report, lab {lab.slug}", lead, "<p>Nobody is graded yet.</p>")
     most = rows[0].max_score
@@ -68,7 +70,42 @@ def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> st
         if mistakes
         else "<p>Every answer was right.</p>",
     ]
+    sections[1:1] = _sections(rows)
     return pages.page(f"Class report, lab {lab.slug}", lead, *sections)
+
+
+def _lateness(rows: Sequence[Row]) -> str:
+    """Return how many were late, had an extension, and spent slip days."""
+    text = f"{sum(row.seconds_late > 0 for row in rows)} late"
+    if extended := sum(bool(row.lateness.extension) for row in rows):
+        text += f", {extended} with an extension"
+    if spent := sum(row.lateness.slip_days for row in rows):
+        text += f", {spent} slip days spent"
+    return text
+
+
+def _section_results(rows: Sequence[Row]) -> list[list[str]]:
+    """Return a row per section, or none if the roster has no sections. Students of several sections are a section of
+    their own, so that the numbers add up to the class."""
+    names = sorted({row.student.section for row in rows})
+    table = []
+    for name in names if names != [""] else []:
+        of = [row for row in rows if row.student.section == name]
+        scores = [row.score for row in of if row.status == "graded" and row.score is not None]
+        averages = [f"{mean(scores):.1f}", f"{median(scores):.1f}"] if scores else ["", ""]
+        counts = [sum(row.status == status for row in of) for status in ("graded", "ungraded", "missing")]
+        late = sum(row.seconds_late > 0 for row in of)
+        table.append([name or "(none)", str(len(of)), *map(str, counts), str(late), *averages])
+    return table
+
+
+_SECTION_HEAD = ["Section", "Students", "Graded", "Ungraded", "Missing", "Late", "Mean", "Median"]
+
+
+def _sections(rows: Sequence[Row]) -> list[str]:
+    table = _section_results(rows)
+    cells: list[list[Cell | str]] = [[name, *(Cell(text, "number") for text in numbers)] for name, *numbers in table]
+    return ["<h2>Sections</h2>", pages.table(_SECTION_HEAD, cells)] if table else []
 
 
 def _distribution(scores: Sequence[float], most: float) -> str:
@@ -115,10 +152,14 @@ def _mistake(mistake: Mistake) -> list[Cell | str]:
 
 
 def class_csv(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> str:
-    """Return parts, then mistakes, in one CSV table whose first column says which."""
+    """Return parts, then mistakes, then sections, in one CSV table whose first column says which. A section has its
+    mean points, and the share of its students who are graded."""
+    rows = on_roster(rows)
     table: list[list[object]] = [["kind", "exercise or part", "points", "students", "share", "known as", "message"]]
     table += [
         ["part", test_title(p.test), p.points, p.full, f"{p.share:.4f}", "", ""] for p in _part_results(lab, rows)
     ]
     table += [["mistake", m.exercise, "", m.students, "", m.known_as, m.message] for m in mistakes]
+    for name, students, graded, *_, average, _ in _section_results(rows):
+        table.append(["section", name, average, students, f"{int(graded) / int(students):.4f}", "", ""])
     return to_csv(table)

@@ -1,7 +1,7 @@
 """The scores of a class, one row per student, read from nbgrader's gradebook and the autograded notebooks."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -10,32 +10,49 @@ from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
 
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.classroom.deadlines.handed_in import HandIn
+from threeloops_grader.classroom.deadlines.penalties import Penalties
+from threeloops_grader.classroom.deadlines.terms import Lateness
+from threeloops_grader.classroom.register.extensions import same
 from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.classroom.results.handins import not_graded, strangers_in
-from threeloops_grader.submissions.folder import spelling
 
-__all__ = ["Row", "class_scores"]
+__all__ = ["Row", "class_scores", "on_roster"]
 
 
 @dataclass
 class Row:
-    """One student's lab. `status` is "missing" (nothing handed in: 0 points), "graded", or "ungraded" (no score, and
-    `reason` says why).
+    """One student's lab. `status` is "missing" (nothing handed in: 0 points), "graded", "ungraded" (no score, and
+    `reason` says why), or "dropped" (the student left the class, and counts nowhere).
 
     `parts` has the points per test cell, and `messages` the messages of the tests that did not earn full points.
+    `hand_in` is what counts for the student, who may be in a group, and `notes` are what an instructor should know.
     """
 
     student: Student
     status: str
     max_score: float
     handed_in: datetime | None = None
-    seconds_late: float = 0.0
+    lateness: Lateness = field(default_factory=Lateness)
+    slip_days_left: int = 0
+    hand_in: HandIn | None = None
     parts: dict[str, float] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
     penalty: float = 0.0
     score: float | None = None
     reason: str = ""
     refused: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def seconds_late(self) -> float:
+        """Seconds after this student's own due time."""
+        return self.lateness.seconds
+
+
+def on_roster(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows without those of students who have left the class."""
+    return [row for row in rows if row.status != "dropped"]
 
 
 def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tuple[list[Row], list[str]]:
@@ -49,31 +66,64 @@ def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tupl
         raise LabError(
             f"the gradebook does not know lab {lab.slug}; run `threeloops class release {lab.number:02d}` first"
         ) from None
-    handed_in = {spelling(s.student_id): s for s in book.assignment_submissions(lab.slug)}
-    rows = [_row(lab, s, handed_in.pop(spelling(s.id), None), assignment.max_score) for s in students]
-    strangers = {submission.student_id for submission in handed_in.values()}
+    penalties = Penalties(book, lab.root)
+    handed_in = {same(s.student_id): s for s in book.assignment_submissions(lab.slug)}
+    rows = [_row(lab, s, handed_in, penalties, assignment.max_score) for s in students]
+    penalties.refresh(lab.slug if not penalties.terms.policy.slip_days else None)
+    names = {same(student.id) for student in students}
+    strangers = {submission.student_id for name, submission in handed_in.items() if name not in names}
     strangers |= set(strangers_in(lab, [row.student.id for row in rows]))
     return rows, sorted(strangers)
 
 
-def _row(lab: Lab, student: Student, submission: SubmittedAssignment | None, most: float) -> Row:
-    name = student.id if submission is None else submission.student_id
+def _row(
+    lab: Lab, student: Student, submissions: Mapping[str, SubmittedAssignment], penalties: Penalties, most: float
+) -> Row:
+    hand_in = penalties.counting(student.id, lab.slug)
+    name = student.id if hand_in is None else hand_in.student
+    submission = submissions.get(same(name))
+    name = name if submission is None else submission.student_id
     reason, refused = not_graded(lab, name)
+    row = Row(student, "graded", most, hand_in=hand_in, reason=reason, refused=refused)
+    row.lateness = penalties.lateness(student.id, lab.slug)
+    row.slip_days_left = penalties.slip_days_left(student.id)
+    row.notes = _notes(lab, hand_in)
     if submission is None:
-        status = "ungraded" if reason else "missing"
-        return Row(student, status, most, score=None if reason else 0.0, reason=reason, refused=refused)
-    late = submission.total_seconds_late
-    row = Row(student, "graded", most, submission.timestamp, late, reason=reason, refused=refused)
+        row.status = "ungraded" if reason else "missing"
+        row.score = None if reason else 0.0
+    else:
+        row.handed_in = submission.timestamp if hand_in is None else hand_in.time
+        _add_points(row, lab, submission, penalties)
+    if student.dropped:
+        points = "no points" if row.score is None or row.status == "missing" else f"{row.score:g} of {most:g} points"
+        row.status = "dropped"
+        row.reason = f"{student.dropped}; {points} stay in the gradebook"
+        row.score = None
+        row.messages = {}
+    return row
+
+
+def _add_points(row: Row, lab: Lab, submission: SubmittedAssignment, penalties: Penalties) -> None:
+    """Add the points of the submission that counts, less what the row's own student loses for lateness."""
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-    if reason or all(grade.auto_score is None and grade.manual_score is None for grade in grades):
+    if row.reason or all(grade.auto_score is None and grade.manual_score is None for grade in grades):
         row.status = "ungraded"
-        row.reason = reason or "not graded yet"
-        return row
+        row.reason = row.reason or "not graded yet"
+        return
     row.parts = {grade.name: float(grade.score or 0.0) for grade in grades}
-    row.penalty = float(submission.late_submission_penalty or 0.0)
+    row.penalty = penalties.penalty(row.student.id, submission)
     row.score = max(0.0, float(submission.score) - row.penalty)
     row.messages = _messages(lab, submission.student_id)
-    return row
+
+
+def _notes(lab: Lab, hand_in: HandIn | None) -> list[str]:
+    if hand_in is None or not hand_in.others:
+        return []
+    others = ", ".join(hand_in.others)
+    return [
+        f"group {hand_in.group}: {others} handed in another notebook than {hand_in.student}, whose hand-in counts "
+        f"because it is the latest"
+    ]
 
 
 def _messages(lab: Lab, student: str) -> dict[str, str]:

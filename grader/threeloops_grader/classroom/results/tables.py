@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from threeloops_grader.authoring.labs import Lab
-from threeloops_grader.authoring.manifest import Manifest, manifest
-from threeloops_grader.classroom.results.scores import Row
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.classroom.results.scores import Row, on_roster
 
-__all__ = ["FORMATS"]
+__all__ = ["FORMATS", "lateness_table"]
 
 _Table = list[list[str]]
 
@@ -14,6 +14,7 @@ _Table = list[list[str]]
 def _canvas(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
     """Return the gradebook for Canvas. An import needs Canvas's own number or the SIS id of a student, which both come
     from the roster."""
+    rows = on_roster(rows)
     columns, most, points = _columns(lab, rows, exercises)
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
     table = [[*head, *columns], ["    Points Possible", "", "", "", "", *most]]
@@ -25,6 +26,7 @@ def _canvas(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
 
 
 def _moodle(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
+    rows = on_roster(rows)
     columns, _, points = _columns(lab, rows, exercises)
     table = [["Username", "ID number", "First name", "Surname", "Email address", *columns]]
     for row, scores in zip(rows, points, strict=True):
@@ -34,16 +36,47 @@ def _moodle(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
 
 
 def _gradescope(lab: Lab, rows: Sequence[Row], exercises: bool) -> _Table:
+    rows = on_roster(rows)
     columns, most, points = _columns(lab, rows, exercises)
     more = [f"{number}: {name} ({of} pts)" for number, (name, of) in enumerate(_pairs(columns, most)[1:], start=1)]
-    head = ["First Name", "Last Name", "SID", "Email", lab.slug, f"{lab.slug} - Max Points"]
+    head = ["First Name", "Last Name", "SID", "Email", "Sections", lab.slug, f"{lab.slug} - Max Points"]
     table = [[*head, f"{lab.slug} - Submission Time", f"{lab.slug} - Lateness (H:M:S)", *more]]
     for row, scores in zip(rows, points, strict=True):
         s = row.student
         late = int(row.seconds_late)
         when = f"{row.handed_in:%Y-%m-%d %H:%M:%S +0000}" if row.handed_in else ""
         lateness = f"{late // 3600:02d}:{late // 60 % 60:02d}:{late % 60:02d}"
-        table.append([s.first_name, s.last_name, s.id, s.email, scores[0], most[0], when, lateness, *scores[1:]])
+        table.append(
+            [s.first_name, s.last_name, s.id, s.email, s.section, scores[0], most[0], when, lateness, *scores[1:]]
+        )
+    return table
+
+
+def lateness_table(lab: Lab, rows: Sequence[Row]) -> _Table:
+    """Return what decides each student's late penalty, for an instructor who is asked about it. Times are in UTC."""
+    head = "student,section,group,handed in by,due,extension,handed in,hours late,slip days spent,slip days left"
+    table = [[*head.split(","), "percent lost", "points lost", "score"]]
+    for row in on_roster(rows):
+        late = row.lateness
+        hand_in = row.hand_in
+        times = [f"{time:%Y-%m-%d %H:%M:%S}" if time else "" for time in (late.due, row.handed_in)]
+        lost = ["", ""] if row.score is None else [_number(100 * late.share), _number(row.penalty)]
+        table.append(
+            [
+                row.student.id,
+                row.student.section,
+                hand_in.group if hand_in else "",
+                hand_in.student if hand_in else "",
+                times[0],
+                late.extension,
+                times[1],
+                _number(late.seconds / 3600),
+                str(late.slip_days),
+                str(row.slip_days_left),
+                *lost,
+                _number(row.score),
+            ]
+        )
     return table
 
 
@@ -73,16 +106,19 @@ def _columns(lab: Lab, rows: Sequence[Row], exercises: bool) -> tuple[list[str],
             most.append(_number(exercise.points))
             for cells, row in zip(points, rows, strict=True):
                 cells.append(_number(_sum(row, exercise.tests)))
-        if any(set(row.parts) - of_tests for row in rows):
-            names.append(f"{lab.slug} reflection")
-            most.append(_number(_rest(trusted, rows)))
+        others = {name for row in rows for name in row.parts} - of_tests
+        rubric = [criterion for criterion in lab.rubric if criterion.cell in others]
+        columns: list[tuple[str, float, tuple[str, ...]]] = []
+        columns += [(f"reflection {c.name}", c.points, (c.cell,)) for c in rubric]
+        if rest := others - {criterion.cell for criterion in rubric}:
+            left = max(0.0, rows[0].max_score - trusted.max_score - sum(c.points for c in rubric))
+            columns.append(("reflection", left, tuple(rest)))
+        for name, maximum, of in columns:
+            names.append(f"{lab.slug} {name}")
+            most.append(_number(maximum))
             for cells, row in zip(points, rows, strict=True):
-                cells.append(_number(_sum(row, tuple(set(row.parts) - of_tests))))
+                cells.append(_number(_sum(row, of)))
     return names, most, points
-
-
-def _rest(trusted: Manifest, rows: Sequence[Row]) -> float:
-    return max(0.0, rows[0].max_score - trusted.max_score)
 
 
 def _sum(row: Row, names: tuple[str, ...]) -> float | None:

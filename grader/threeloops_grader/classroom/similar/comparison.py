@@ -14,6 +14,7 @@ from threeloops_grader.authoring.regions import without
 from threeloops_grader.classroom.similar.fingerprint import Fingerprint, fingerprint, given_names
 from threeloops_grader.proposals.library import modules
 from threeloops_grader.proposals.released import Function
+from threeloops_grader.submissions.answer_cells import answer_of
 from threeloops_grader.submissions.reading import find, read
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import BadSubmission
@@ -93,6 +94,9 @@ def _submitted(folder: Path, trusted: Manifest, prefix: str, faults: list[str]) 
             faults.append(f"{prefix}{submission.student}: {error}")
             continue
         cells = {cell.id: cell.source for cell in notebook.cells if trusted.kind(cell) is Kind.SOLUTION}
+        for cell in notebook.cells:
+            if (answer := answer_of(cell.id)) in cells:
+                cells[answer] += f"\n\n{cell.source}"
         yield prefix + submission.student, cells
 
 

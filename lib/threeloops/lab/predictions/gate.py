@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from threeloops.lab.recording.notes import note, recording
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import Piece, capture, execution, html_widget, live, publish
 
@@ -45,7 +46,8 @@ def when(event: str, act: Callable[[], None]) -> None:
 def folded(event: str, until: str) -> Iterator[None]:
     """Fold what is shown inside until `event`. `until` tells the reader what to do for it."""
     if _open(event):
-        yield
+        with _noting(event):
+            yield
         return
     _folding.append(event)
     try:
@@ -65,9 +67,23 @@ def fold(event: str, until: str, show: Callable[[], None]) -> None:
         return pieces
 
     if _open(event):
-        show()
+        with _noting(event):
+            show()
     else:
         _publish(event, shown(), until, shown)
+
+
+@contextmanager
+def _noting(event: str) -> Iterator[None]:
+    """Note in a recording what the outputs inside would wait for. Printed text becomes an output of its own."""
+    if not recording():
+        yield
+        return
+    with capture() as pieces:
+        yield
+    with note(until=event):
+        for piece in pieces:
+            publish(piece.text, piece.bundle, piece.metadata, piece.widget)
 
 
 def _open(event: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from threeloops.lab.predictions import gate, questions
 from threeloops.lab.predictions.questions import Answer, Question
+from threeloops.lab.recording.notes import note
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import html_widget, live, publish
 
@@ -43,7 +44,9 @@ def predict(
     answer = questions.guesses.get(key)
     text = f"Your prediction: {question}\n  {asked.say(answer)}" if answer is not None else f"Predict first: {question}"
     waiting = answer is None and live()
-    publish(text, {"text/html": _card(asked)}, widget=_form(asked) if waiting else None)
+    data = {"options": list(options), "axis": axis, "unit": unit, "text": question}
+    with note(question=_EVENT.format(key), asks=data):
+        publish(text, {"text/html": _card(asked)}, widget=_form(asked) if waiting else None)
 
 
 def reveal(key: str) -> AbstractContextManager[None]:
@@ -61,7 +64,8 @@ def reveal_again(key: str, show: Callable[[], None]) -> None:
     if key not in questions.asked:
         show()
         return
-    gate.fold(_EVENT.format(key), _until(key), show)
+    with note(found=questions.results.get(key), found_unit=questions.asked[key].unit):
+        gate.fold(_EVENT.format(key), _until(key), show)
 
 
 def _until(key: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from threeloops.lab.recording.notes import noted
+
 __all__ = ["Piece", "capture", "execution", "html_widget", "in_kernel", "live", "preformatted", "publish"]
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
@@ -141,9 +143,10 @@ def publish(
 
     `widget` is shown instead if the front end can. `bundle` then holds its static form.
     """
+    metadata = noted(metadata or {})
     if _captured:
         sys.stdout.flush()
-        _captured[-1].append(Piece(text, bundle or {}, metadata or {}, widget))
+        _captured[-1].append(Piece(text, bundle or {}, metadata, widget))
         return
     if _shell() is None:
         print(text)
@@ -153,4 +156,4 @@ def publish(
     whole = {**(bundle or {}), "text/plain": text}
     if widget is not None:
         whole[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    display(whole, raw=True, metadata=metadata or {})
+    display(whole, raw=True, metadata=metadata)

@@ -4,9 +4,11 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from threeloops.lab.recording.notes import recording
+from threeloops.lab.recording.states import MIME, states
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import style
-from threeloops.lab.widgets.display import html_widget, in_kernel, preformatted, publish
+from threeloops.lab.widgets.display import capture, html_widget, in_kernel, preformatted, publish
 
 __all__ = ["Explorer", "explore"]
 
@@ -65,11 +67,16 @@ def _widget(kind: str, label: str, **how: Any) -> Any:
     return getattr(ipywidgets, kind)(description=label, **look, **how)
 
 
+def _state(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {describe(value)}" for name, value in values.items())
+
+
 class Explorer:
     """The handle that `explore` returns: `.values`, `.figure()`, `.html`, `.png`, `.error`, `.widgets`."""
 
     def __init__(self, draw: Callable, specifications: dict[str, Any], labels: Mapping[str, str] | None = None) -> None:
         self.draw = draw
+        self.specifications = specifications
         self.labels = {name: (labels or {}).get(name) or _label(name) for name in specifications}
         sliders = {name: _slider(name, self.labels[name], spec) for name, spec in specifications.items()}
         self.values = {name: start for name, (start, _) in sliders.items()}
@@ -80,10 +87,18 @@ class Explorer:
 
     def figure(self):
         """Draw a new figure of the current values."""
-        fig = self.draw(**self.values)
+        return self._drawn(self.values)
+
+    def _drawn(self, values: Mapping[str, Any]):
+        fig = self.draw(**values)
         if not hasattr(fig, "savefig"):
-            raise TypeError(f"draw({self.state()}) returned {describe(fig)}: expected a matplotlib Figure")
+            raise TypeError(f"draw({_state(values)}) returned {describe(fig)}: expected a matplotlib Figure")
         return fig
+
+    def drawing(self, values: Mapping[str, Any]) -> str:
+        """Return the picture of other values as HTML, and leave the explorer as it is."""
+        with capture():
+            return style.svg(self._drawn(values), self.said(values), f"state of {self.labels}", quick=True)
 
     def _show(self, figure) -> None:
         self.png, self.size = still = style.png(figure)
@@ -91,13 +106,16 @@ class Explorer:
 
     def publish(self) -> None:
         """One output: the live view, and the picture of the start state for an exported page."""
-        bundle = {"text/html": self.html, "image/png": base64.b64encode(self.png).decode()}
+        bundle: dict[str, Any] = {"text/html": self.html, "image/png": base64.b64encode(self.png).decode()}
         widget = self.attach() if in_kernel() else None
+        if recording() and (drawn := states(self)):
+            bundle[MIME] = drawn
         publish(self.said(), bundle, {"image/png": self.size | {"alt": self.said()}}, widget)
 
-    def said(self) -> str:
-        """Return the text that stands for the picture."""
-        return "explorer at " + ", ".join(f"{self.labels[name]} = {describe(v)}" for name, v in self.values.items())
+    def said(self, values: Mapping[str, Any] | None = None) -> str:
+        """Return the text that stands for the picture of these values, the current ones by default."""
+        shown = self.values if values is None else values
+        return "explorer at " + ", ".join(f"{self.labels[name]} = {describe(v)}" for name, v in shown.items())
 
     def attach(self):
         """Build the live widgets and return the box that holds them. This needs a kernel that can speak to a front
@@ -124,7 +142,7 @@ class Explorer:
         self.message.value = preformatted(self.error, f"color:{style.palette.vermillion}") if self.error else ""
 
     def state(self) -> str:
-        return ", ".join(f"{name} = {describe(value)}" for name, value in self.values.items())
+        return _state(self.values)
 
     def __repr__(self) -> str:
         return f"Explorer({self.state()})"

@@ -1,0 +1,220 @@
+// Explorers and predictions without a kernel. Plain JavaScript; nothing is loaded from another host.
+"use strict";
+(() => {
+  const here = document.currentScript.src;
+  const waiting = new Map();
+
+  // --- explorers ------------------------------------------------------------
+  const load = (name) => {
+    if (!waiting.has(name)) {
+      waiting.set(name, {});
+      const entry = waiting.get(name);
+      entry.ready = new Promise((done) => { entry.done = done; });
+      const script = document.createElement("script");
+      script.src = new URL(`explorers/${name}.js`, here).href;
+      script.onerror = () => entry.done(null);
+      document.head.append(script);
+    }
+    return waiting.get(name).ready;
+  };
+
+  window.threeLoops = {
+    take: async (name, packed) => {
+      const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+      waiting.get(name).done(JSON.parse(await new Response(stream).text()));
+    },
+  };
+
+  const isSlider = (control) => control.type === "range";
+
+  const say = (control) => {
+    if (!isSlider(control)) return;
+    const text = JSON.parse(control.dataset.values)[control.value];
+    control.setAttribute("aria-valuetext", text);
+    control.nextElementSibling.value = text;
+  };
+
+  const bringToLife = (explorer) => {
+    const controls = [...explorer.querySelectorAll(".tl-controls input, .tl-controls select")];
+    const picture = explorer.querySelector(".tl-picture");
+    let asked = 0;
+    const show = async () => {
+      const turn = ++asked;
+      const states = await load(explorer.dataset.name);
+      if (turn !== asked || !states) return;
+      const key = controls.map((control) => control.value).join(",");
+      const lines = states.pictures[key];
+      explorer.querySelector(".tl-error")?.remove();
+      if (lines) {
+        picture.innerHTML = `<div class="tl-figure">${lines.map((at) => states.lines[at]).join("\n")}</div>`;
+        explorer.dataset.shown = key;
+      } else {
+        const error = document.createElement("pre");
+        error.className = "tl-error";
+        error.textContent = states.errors[key] || "This state was not drawn.";
+        explorer.append(error);
+      }
+    };
+    for (const control of controls) {
+      control.value = control.dataset.start; // a browser keeps the last value over a reload
+      control.addEventListener("focus", () => load(explorer.dataset.name));
+      control.addEventListener("input", () => {
+        if ("single" in explorer.dataset) {
+          for (const other of controls) {
+            if (other !== control && other.value !== other.dataset.start) {
+              other.value = other.dataset.start;
+              say(other);
+            }
+          }
+        }
+        say(control);
+        show();
+      });
+    }
+    explorer.addEventListener("pointerenter", () => load(explorer.dataset.name), { once: true });
+  };
+
+  // --- predictions ------------------------------------------------------------
+  const prefix = "threeloops " + location.pathname.split("/").pop() + " ";
+  const memory = new Map();
+  const kept = {
+    get: (event) => {
+      try { return localStorage.getItem(prefix + event) ?? memory.get(event) ?? null; } catch { return memory.get(event) ?? null; }
+    },
+    set: (event, answer) => {
+      memory.set(event, answer);
+      try { localStorage.setItem(prefix + event, answer); } catch { /* a private window: for this visit only */ }
+    },
+    drop: (event) => {
+      memory.delete(event);
+      try { localStorage.removeItem(prefix + event); } catch { /* as above */ }
+    },
+  };
+  const GIVEN_UP = "given up";
+
+  const element = (tag, more = {}, ...children) => {
+    const made = Object.assign(document.createElement(tag), more);
+    made.append(...children);
+    return made;
+  };
+
+  const readNumber = (text) => {
+    const plain = text.replace(/[,_\s]/g, "");
+    return plain === "" ? NaN : Number(plain);
+  };
+
+  const significant = (value) => Number(value.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 });
+
+  const verdict = (answer, found) => {
+    if (typeof found === "string") return answer === found ? "As predicted." : `You said: ${answer}.`;
+    const guess = Number(answer);
+    if (guess === found) return "Exactly as predicted.";
+    if (guess * found <= 0) return `Your guess is off by ${significant(Math.abs(guess - found))}.`;
+    const factor = Math.max(guess / found, found / guess);
+    const side = Math.abs(guess) > Math.abs(found) ? "too high" : "too low";
+    const near = factor <= 1.25 ? "close" : factor <= 2 ? "within a factor of two" : "worth a second look";
+    return `Your guess is ${significant(factor)}× ${side}: ${near}.`;
+  };
+
+  // The reader's own calibration, as at the end of a lab in the notebook.
+  const calibrate = () => {
+    const questions = [...document.querySelectorAll(".tl-question")];
+    const pairs = questions.flatMap((question) => {
+      const answer = kept.get(question.dataset.event);
+      const output = outputs(question.dataset.event).find((one) => JSON.parse(one.dataset.found).found !== null);
+      return answer === null || answer === GIVEN_UP || !output ? [] : [[answer, JSON.parse(output.dataset.found).found]];
+    });
+    const choices = pairs.filter(([, found]) => typeof found === "string");
+    const ratios = pairs.filter(([answer, found]) => typeof found === "number" && answer * found > 0).map(([answer, found]) => answer / found);
+    const parts = [`${pairs.length} of ${questions.length} questions answered`];
+    if (choices.length) parts.push(`${choices.filter(([answer, found]) => answer === found).length} of ${choices.length} choices right`);
+    if (ratios.length) parts.push(`${ratios.filter((ratio) => ratio <= 2 && ratio >= 0.5).length} of ${ratios.length} numbers within a factor of two`);
+    for (const card of document.querySelectorAll(".tl-calibration")) {
+      card.replaceChildren(element("b", { textContent: "Your predictions" }), ` · ${parts.join("; ")}`);
+    }
+  };
+
+  const outputs = (event) => [...document.querySelectorAll(".tl-until")].filter((output) => output.dataset.event === event);
+
+  const update = (question) => {
+    const event = question.dataset.event;
+    const asks = JSON.parse(question.dataset.asks);
+    const answer = kept.get(event);
+    const open = answer !== null;
+    question.querySelector(".tl-form").hidden = open;
+    const given = question.querySelector(".tl-given");
+    given.hidden = !open;
+    if (open) {
+      const unit = asks.unit ? ` ${asks.unit}` : "";
+      given.querySelector("b").textContent = answer === GIVEN_UP ? "No guess this time." : `Your prediction: ${answer}${unit}`;
+    }
+    let before = null;
+    let judged = false;
+    for (const output of outputs(event)) {
+      output.classList.toggle("tl-open", open);
+      output.parentElement.querySelectorAll(":scope > .tl-verdict, :scope > .tl-waits").forEach((old) => old.remove());
+      const { found } = JSON.parse(output.dataset.found);
+      if (open && !judged && found !== null && answer !== GIVEN_UP) {
+        judged = true;
+        output.before(element("p", { className: "tl-verdict", textContent: verdict(answer, found) }));
+      }
+      const cell = output.closest(".cell");
+      if (!open && cell !== before) {
+        const waits = element("p", { className: "tl-waits", textContent: `Folded until you have answered: ${asks.text.replace(/[`*]/g, "")}` });
+        output.before(waits);
+      }
+      before = cell;
+    }
+    calibrate();
+  };
+
+  const ask = (question, number) => {
+    const asks = JSON.parse(question.dataset.asks);
+    const event = question.dataset.event;
+    const name = `guess-${number}`;
+    const entry = element("span", { className: "tl-entry" });
+    const note = element("span", { className: "tl-note" });
+    note.setAttribute("role", "status");
+    const take = (answer) => { kept.set(event, answer); update(question); };
+    const form = element("form", { className: "tl-form" });
+    const giveUp = element("button", { type: "button", textContent: "Show me" });
+    giveUp.addEventListener("click", () => take(GIVEN_UP));
+    if (asks.options.length) {
+      const choices = element("fieldset", {}, element("legend", { className: "tl-hidden", textContent: "Your guess" }));
+      for (const option of asks.options) {
+        choices.append(element("label", {}, element("input", { type: "radio", name, value: option }), ` ${option}`));
+      }
+      entry.append(choices);
+    } else {
+      const field = element("input", { type: "text", name, inputMode: "decimal", autocomplete: "off", placeholder: asks.axis ? `${asks.axis[0]} to ${asks.axis[1]}` : "a number, such as 0.25 or 3e9" });
+      field.setAttribute("aria-label", `Your guess${asks.unit ? ` in ${asks.unit}` : ""}`);
+      entry.append(field, asks.unit ? ` ${asks.unit}` : "");
+    }
+    form.append(entry, element("button", { type: "submit", textContent: "This is my guess" }), giveUp, note);
+    form.addEventListener("submit", (submitted) => {
+      submitted.preventDefault();
+      const chosen = new FormData(form).get(name);
+      if (asks.options.length) {
+        if (chosen === null) note.textContent = "Choose one first.";
+        else take(chosen);
+      } else if (Number.isFinite(readNumber(chosen))) take(String(readNumber(chosen)));
+      else note.textContent = "Type a number first, such as 0.25 or 3e9.";
+    });
+    const again = element("button", { type: "button", textContent: "Ask me again" });
+    again.addEventListener("click", () => { kept.drop(event); update(question); });
+    question.append(form, element("p", { className: "tl-given", hidden: true }, element("b"), " ", again));
+    update(question);
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    document.querySelectorAll(".tl-explorer").forEach(bringToLife);
+    const questions = [...document.querySelectorAll(".tl-question")];
+    questions.forEach(ask);
+    calibrate();
+    const asked = new Set(questions.map((question) => question.dataset.event));
+    for (const output of document.querySelectorAll(".tl-until")) {
+      if (!asked.has(output.dataset.event)) output.classList.add("tl-open"); // nothing on this page would open it
+    }
+  });
+})();

@@ -1,0 +1,158 @@
+"""A lab's page: the released notebook, with the outputs that `make course` got from its demonstrations.
+
+Answers and checks have no outputs here, and a model answer in an output is cut. Explorers and predictions become HTML
+that `static/site.js` brings to life.
+"""
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from threeloops.lab.recording.notes import KEY
+from threeloops.lab.recording.states import MIME
+from threeloops.lab.widgets.display import preformatted
+
+from threeloops_grader.authoring.labs import Lab, LabError
+from threeloops_grader.authoring.manifest import SETUPS, Kind, kind_of, test_title
+from threeloops_grader.release.leaks import leaked_lines, secrets
+from threeloops_grader.site import explorers
+
+__all__ = ["LabPage", "lab_pages"]
+
+_SHOWN = (*SETUPS, Kind.DEMO)
+"""The kinds of cells whose outputs a page shows."""
+_ATTACHED = re.compile(r"\(attachment:([\w.-]+)\)")
+_DRAWN = re.compile(
+    r'<div class="threeloops-drawn"><style>[^<]*</style><div style="display:none">(.*?)</div>'
+    r'<img src="data:image/png;base64,[^"]*"[^>]*></div>',
+    re.DOTALL,
+)
+"""A drawing and its still picture, which a browser that shows the site does not need."""
+_MODEL_ANSWER = re.compile(r"<details><summary[^>]*>A model answer</summary>.*?</details>", re.DOTALL)
+_NO_GUESS = " · no prediction was made"
+"""Words of an output that are true only where the labs were executed. The page says what its own reader guessed."""
+_CALIBRATION = "<b>Your predictions</b> ·"
+_TAGS = re.compile(r"<[^>]*>")
+
+
+@dataclass
+class LabPage:
+    """A notebook to build a page of, and the files beside it by name."""
+
+    lab: Lab
+    notebook: NotebookNode
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    """The script with the states of each explorer, by the explorer's name."""
+    explorers: list[str] = field(default_factory=list)
+    """The explorers as HTML, in order."""
+
+
+def lab_pages(lab: Lab, executed: Path) -> list[LabPage]:
+    """Return the pages of a lab and of its deep dives, from the executed notebooks in the folder `executed`.
+
+    Raises:
+        LabError: a notebook was not executed, or is of another state of the lab, or an output would show an answer.
+    """
+    return [_page(notebook, lab, executed / f"{notebook.stem}.ipynb") for notebook in lab.notebooks]
+
+
+def _page(notebook: Lab, core: Lab, path: Path) -> LabPage:
+    if not path.is_file():
+        raise LabError(f"{path} is missing: `make course` executes the labs, and `make site` shows their outputs")
+    released = nbformat.read(notebook.released, as_version=4)
+    executed = {cell.id: cell for cell in nbformat.read(path, as_version=4).cells}
+    page = LabPage(notebook, released)
+    for cell in released.cells:
+        if cell.cell_type == "markdown":
+            _unpack(cell, page)
+            continue
+        done = executed.get(cell.id)
+        shown = kind_of(cell) in _SHOWN
+        if done is None or (shown and done.source != cell.source):
+            raise LabError(f"{path.name} was executed before {notebook.stem} changed: run `make course` again")
+        cell.outputs = list(_outputs(done, page)) if shown else []
+        cell.execution_count = None
+        tags = set(cell.metadata.get("tags", []))
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+            tags.add("hide-input")
+            prompt = _prompt(cell)
+            cell.metadata.mystnb = NotebookNode(code_prompt_show=prompt, code_prompt_hide=prompt)
+        cell.metadata.tags = sorted(tags)
+    _refuse_answers(page, core)
+    return page
+
+
+def _prompt(cell: NotebookNode) -> str:
+    """Return the words on the bar of a folded cell."""
+    kind = kind_of(cell)
+    if kind is Kind.TEST:
+        return f"Check: {test_title(cell.id)}"
+    return "Code: preparation" if kind in SETUPS else "Code"
+
+
+def _unpack(cell: NotebookNode, page: LabPage) -> None:
+    """Put attached pictures beside the page, and link to them there."""
+    for name, bundle in cell.pop("attachments", {}).items():
+        ((_, data),) = bundle.items()
+        page.pictures[f"{page.lab.stem}_{name}"] = base64.b64decode(data)
+    cell.source = _ATTACHED.sub(rf"({page.lab.stem}_\1)", cell.source)
+
+
+def _outputs(cell: NotebookNode, page: LabPage) -> Iterator[NotebookNode]:
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream" and output.name == "stdout":
+            yield _displayed(f'<div class="tl-text">{preformatted(output.text.rstrip())}</div>')
+        elif output.output_type in ("display_data", "execute_result"):
+            yield _displayed(_html(output, page))
+
+
+def _displayed(text: str) -> NotebookNode:
+    return nbformat.v4.new_output("display_data", {"text/html": text})
+
+
+def _html(output: NotebookNode, page: LabPage) -> str:
+    """Return an output as HTML, with what a page needs to make it live."""
+    notes = output.metadata.get(KEY, {})
+    text = (
+        output.data.get("text/html") or f'<div class="tl-text">{preformatted(output.data.get("text/plain", ""))}</div>'
+    )
+    label = html.escape(output.data.get("text/plain", ""), quote=True) if '<div class="anim-' in text else ""
+    named = f' role="group" aria-label="{label}"' if label else ""
+    text = _DRAWN.sub(lambda drawn: f'<div class="tl-figure"{named}>{explorers.legible(drawn[1])}</div>', text)
+    if states := output.data.get(MIME):
+        name = f"{page.lab.stem}-{len(page.explorers) + 1}"
+        text = explorers.widget(name, states, text)
+        page.states[name] = explorers.script(name, states)
+        page.explorers.append(text)
+    if "debrief" in notes:
+        text = _MODEL_ANSWER.sub("", text)
+        text = f'<details class="tl-debrief"><summary>After the exercise: why it works</summary>{text}</details>'
+    if "asks" in notes:
+        asks = html.escape(json.dumps(notes["asks"]), quote=True)
+        event = html.escape(notes["question"], quote=True)
+        text = f'<div class="tl-question" data-event="{event}" data-asks="{asks}">{text}</div>'
+    if _CALIBRATION in text:
+        text = '<div class="tl-calibration" role="status"></div>'
+    text = text.replace(_NO_GUESS, "")
+    if "until" in notes:
+        found = html.escape(json.dumps({"found": notes.get("found"), "unit": notes.get("found_unit", "")}), quote=True)
+        event = html.escape(notes["until"], quote=True)
+        text = f'<div class="tl-until" data-event="{event}" data-found="{found}">{text}</div>'
+    return text
+
+
+def _refuse_answers(page: LabPage, core: Lab) -> None:
+    """Raise LabError if a cell or an output shows an answer or a hidden test."""
+    hidden = secrets(core)
+    for cell in page.notebook.cells:
+        shown = [output.data["text/html"] for output in cell.get("outputs", [])]
+        text = "\n".join([cell.source, *(html.unescape(_TAGS.sub("\n", output)) for output in shown)])
+        if leaked := leaked_lines(hidden, text, cell.id):
+            raise LabError(f"the page of {page.lab.stem} would show an answer in cell {cell.id}: it holds {leaked[0]}")

@@ -1,0 +1,159 @@
+"""Run commands as array jobs of Slurm, through submitit, until the files that they write show that all are done.
+
+The payload of a job is a command line, and nothing else is pickled. The exit of a job counts for nothing either: after
+each array the caller looks at what is left. So a lost node, a preempted task or a task that ran twice needs no case of
+its own.
+"""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import submitit
+from submitit.helpers import DelayedSubmission
+
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.machine.faults import MachineFault
+
+__all__ = ["Slurm", "require_slurm", "run_on_slurm"]
+
+_PROGRAMS = ("sbatch", "squeue", "srun", "scancel")
+_GONE = "Invalid job id"
+_ASK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """The request for each task of an array, and how often lost tasks are submitted again. None leaves a setting to the
+    cluster. `workers` limits the tasks that run at the same time."""
+
+    partition: str | None = None
+    account: str | None = None
+    minutes: int = 60
+    memory: str = "4G"
+    cores: int = 2
+    gpus: int = 0
+    workers: int = 16
+    retries: int = 3
+    poll_seconds: float = 2.0
+
+
+class _CommandTask:
+    """A function of submitit's that runs one command line in the job. After a time limit it is submitted again."""
+
+    def __call__(self, words: list[str]) -> int:
+        return subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode
+
+    def checkpoint(self, words: list[str]) -> DelayedSubmission:
+        return DelayedSubmission(self, words)
+
+
+def require_slurm() -> None:
+    """Raise LabError if this machine has none of Slurm's commands."""
+    if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
+        raise LabError(
+            f"--on slurm: {', '.join(missing)} not found; run this on a login node of the cluster, or grade shares "
+            "with --shard on machines of your own and put them together with --merge"
+        )
+
+
+def run_on_slurm(
+    left: Callable[[], Sequence[list[str]]],
+    slurm: Slurm,
+    folder: Path,
+    say: Callable[[str], None],
+    unfit: Callable[[], dict[str, str]] = dict,
+) -> int:
+    """Submit the commands that `left()` returns as one array, wait for it, and look again, until none is left.
+
+    Args:
+        left: returns the commands whose work is not done, judged by the files that they write.
+        folder: for submitit's files and the logs of the tasks; every node must see it.
+        unfit: returns nodes that cannot do the work, with reasons; they get none in the next array.
+
+    Returns the number of commands that were submitted. Raises MachineFault if some are left after `slurm.retries` more
+    arrays than the first, or if Slurm refuses a job.
+    """
+    require_slurm()
+    submitted = 0
+    told: set[str] = set()
+    logs: list[Path] = []
+    for attempt in range(slurm.retries + 1):
+        if not (commands := list(left())):
+            return submitted
+        again = f", attempt {attempt + 1}" if attempt else ""
+        nodes = unfit()
+        say(f"submitting {len(commands)} tasks to Slurm{again}")
+        jobs = _submit(commands, slurm, folder, sorted(nodes))
+        submitted += len(commands)
+        logs = [job.paths.stdout for job in jobs]
+        array = jobs[0].job_id.partition("_")[0]
+        try:
+            _wait(array, slurm.poll_seconds, say)
+        except BaseException:
+            subprocess.run(["scancel", array], capture_output=True, check=False)
+            raise
+        for node, reason in unfit().items():
+            if node not in told:
+                say(f"node {node} gets no more work: {reason}")
+            told.add(node)
+    if commands := list(left()):
+        why = f" Left out: {'; '.join(f'{node} ({reason})' for node, reason in unfit().items())}." if told else ""
+        raise MachineFault(
+            f"{len(commands)} of the tasks are not done after {slurm.retries + 1} attempts.{why} The last log says: "
+            f"{_last_words(logs)}. Finished work is kept, and the same command goes on from there"
+        )
+    return submitted
+
+
+def _submit(commands: Sequence[list[str]], slurm: Slurm, folder: Path, excluded: Sequence[str]) -> list[submitit.Job]:
+    executor = submitit.SlurmExecutor(folder=folder / "%A", max_num_timeout=slurm.retries)
+    given = {"partition": slurm.partition, "account": slurm.account, "exclude": ",".join(excluded) or None}
+    executor.update_parameters(
+        job_name="threeloops",
+        time=slurm.minutes,
+        mem=slurm.memory,
+        cpus_per_task=slurm.cores,
+        array_parallelism=slurm.workers,
+        stderr_to_stdout=True,
+        additional_parameters={"requeue": True},
+        **({"gpus_per_node": slurm.gpus} if slurm.gpus else {}),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    try:
+        return executor.map_array(_CommandTask(), commands)
+    except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError) as error:
+        reason = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        raise MachineFault(f"Slurm refused the job: {reason[-1] if reason else error}") from error
+
+
+def _wait(array: str, poll_seconds: float, say: Callable[[str], None]) -> None:
+    """Return when Slurm has no task of the array left, running or waiting. A controller that does not answer is asked
+    again."""
+    told = time.monotonic()
+    while (states := _states(array)) is None or states:
+        if time.monotonic() - told > _ASK_SECONDS:
+            told = time.monotonic()
+            counts = {state: (states or []).count(state) for state in dict.fromkeys(states or [])}
+            say(", ".join(f"{count} {state.lower()}" for state, count in counts.items()) or "Slurm does not answer")
+        time.sleep(poll_seconds)
+
+
+def _states(array: str) -> list[str] | None:
+    """Return the states of the tasks that Slurm still has, or None if it does not answer."""
+    words = ["squeue", "--noheader", "--array", f"--jobs={array}", "--format=%T"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_ASK_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode == 0:
+        return done.stdout.split()
+    return [] if _GONE in done.stderr else None
+
+
+def _last_words(logs: Sequence[Path]) -> str:
+    texts = [path.read_text(errors="replace").strip() for path in logs if path.is_file()]
+    return next((text.splitlines()[-1] for text in reversed(texts) if text), "nothing")

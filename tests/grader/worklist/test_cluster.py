@@ -1,0 +1,297 @@
+"""A class graded by several workers, which are killed, preempted, started twice or out of date: its points are those of
+an undisturbed run, and each submission has one record.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from grading import needs
+from injections import Faults, kill, workers_of
+from slurm import one_host_slurm
+from submitit.helpers import DelayedSubmission
+from threeloops_grader.course.course import submissions
+from threeloops_grader.machine.child_process import CODE
+from threeloops_grader.release.release import release
+from toy_course import make_course
+
+GRADE = [sys.executable, "-m", "threeloops_grader.cli", "grade", "--lab", "toy"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_on_a_full_disk_nothing_is_executed_and_afterwards_everything_is_graded(tmp_path):
+    needs("bwrap")
+    toy = make_class(tmp_path, 2, dict(os.environ))
+    toy.records.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", toy.records], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"this machine mounts no disk: {mounted.stderr.decode()}")
+    try:
+        ballast = toy.records / "ballast"
+        ballast.write_bytes(bytes((1 << 20) - (100 << 10)))
+        full = toy.run("--shard", "0/1")
+        assert full.returncode == 2 and "No space left on device" in full.stderr
+        assert toy.faults.executions()["begun"] == 0
+        ballast.unlink()
+        assert toy.run("--shard", "0/1").returncode == 0
+        assert toy.grades() == undisturbed(toy)
+    finally:
+        subprocess.run(["umount", toy.records], check=True)
+
+
+@dataclass
+class Class:
+    """A toy class in `folder`, and what its workers see."""
+
+    folder: Path
+    faults: Faults
+    environment: dict[str, str]
+
+    @property
+    def records(self) -> Path:
+        return self.folder / "records"
+
+    def words(self, *more: str) -> list[str]:
+        return [*GRADE, "--submissions", str(self.folder / "submitted"), "--records", str(self.records), *more]
+
+    def run(self, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        variables = {**self.environment, **environment}
+        words = self.words(*more)
+        return subprocess.run(
+            words, env=variables, cwd=self.folder, capture_output=True, text=True, timeout=900, check=False
+        )
+
+    def start(self, *more: str, log: str = "log") -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("ab") as output:
+            return subprocess.Popen(
+                self.words(*more), env=self.environment, cwd=self.folder, stdout=output, stderr=output
+            )
+
+    def grades(self) -> str:
+        """What `--merge` writes, with the measured seconds taken out."""
+        done = self.run("--merge", "--json", "grades.json")
+        assert done.returncode == 1, done.stderr + done.stdout
+        return timeless((self.folder / "grades.json").read_text())
+
+
+def timeless(text: str) -> str:
+    report = json.loads(text)
+    for record in report["records"]:
+        record["seconds"] = 0
+    return json.dumps(report, indent=1)
+
+
+def make_class(folder: Path, count: int, environment: dict[str, str], unfit: str = "") -> Class:
+    """A class of `count` students: each third one has all answers, none, or half of them."""
+    lab = make_course(folder / "course")
+    release([lab])
+    kinds = [notebook for notebook, _ in submissions(lab).values()]
+    for number in range(count):
+        path = folder / "submitted" / f"s{number:03}" / lab.slug / f"{lab.slug}.ipynb"
+        path.parent.mkdir(parents=True)
+        nbformat.write(kinds[number % 3], path)
+    faults = Faults(folder / "faults", unfit)
+    return Class(folder, faults, {**environment, **faults.environment(), "THREELOOPS_ROOT": str(lab.root)})
+
+
+def undisturbed(a_class: Class) -> str:
+    """The grades of one local run into another folder of records."""
+    words = [*GRADE, "--submissions", "submitted", "--records", "undisturbed", "--json", "undisturbed.json"]
+    done = subprocess.run(
+        words, env=a_class.environment, cwd=a_class.folder, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    return timeless((a_class.folder / "undisturbed.json").read_text())
+
+
+def stale_code(folder: Path) -> str:
+    """A PYTHONPATH with a copy of the harness in which one comment differs."""
+    for part in ("grader", "lib"):
+        shutil.copytree(CODE / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(CODE / "pyproject.toml", folder)
+    module = folder / "grader" / "threeloops_grader" / "grading" / "scoring.py"
+    module.write_text(module.read_text() + "# another version\n")
+    return os.pathsep.join([str(folder / "lib"), str(folder / "grader")])
+
+
+def test_shares_that_are_cut_off_delivered_twice_or_out_of_date_change_nobodys_points(tmp_path):
+    needs("bwrap")
+    toy = make_class(tmp_path, 6, dict(os.environ))
+    old = {"PYTHONPATH": stale_code(tmp_path / "old")}
+    assert toy.run("--shard", "0/2", **old).returncode == 0
+    before = toy.run("--merge", "--json", "grades.json")
+    assert before.returncode == 2 and "submissions graded by other code" in before.stderr
+    assert "submissions without a record" in before.stderr
+    assert not (tmp_path / "grades.json").exists()
+
+    cut_off = toy.start("--shard", "0/2")
+    wait_for(lambda: toy.faults.executions()["begun"] > 0)
+    kill(cut_off.pid)
+    cut_off.wait()
+    assert toy.faults.executions()["ended"] == 0
+    twice = [toy.start("--shard", share) for share in ("0/2", "0/2", "1/2")]
+    assert [worker.wait(300) for worker in twice] == [0, 0, 0], (tmp_path / "log").read_text()
+    counts = toy.faults.executions()
+    assert (counts["ended"], counts["accepted"], counts["thrown"]) == (6, 6, 0)
+    assert toy.grades() == undisturbed(toy)
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.02)
+
+
+def test_an_array_of_slurm_gives_the_share_of_an_unfit_node_to_another(tmp_path):
+    needs("bwrap")
+    with one_host_slurm(tmp_path / "slurm", nodes=2, cpus=2) as environment:
+        toy = make_class(tmp_path / "class", 4, environment, unfit="n0")
+        done = toy.run("--on", "slurm", "--shares", "2", "--json", "slurm.json")
+        assert done.returncode == 1, done.stderr + done.stdout
+        assert "node n0 gets no more work: bubblewrap does not work here: bwrap: No permissions" in done.stdout
+        assert "submitting 1 tasks to Slurm, attempt 2" in done.stdout
+        assert timeless((toy.folder / "slurm.json").read_text()) == undisturbed(toy)
+        assert toy.faults.executions()["ended"] == 4
+        payloads = [DelayedSubmission.load(path) for path in (toy.records / "slurm").rglob("*_submitted.pkl")]
+        commands = {tuple(words) for payload in payloads for words in payload.args}
+        assert commands == {tuple(job_words(toy, share)) for share in ("0/2", "1/2")}, "nothing else is pickled"
+        again = toy.run("--on", "slurm", "--shares", "2")
+        assert again.returncode == 1 and "submitting" not in again.stdout, "all records are there"
+        refused = toy.run("--on", "slurm", "--partition", "none", "--fresh")
+        assert refused.returncode == 2 and "Slurm refused the job" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_course_runs_on_slurm_with_a_task_for_each_lab(tmp_path):
+    needs("bwrap")
+    with one_host_slurm(tmp_path / "slurm", nodes=2, cpus=2) as environment:
+        lab = make_course(tmp_path / "course")
+        environment |= {"THREELOOPS_ROOT": str(lab.root), "PYTHONPATH": os.pathsep.join(sys.path)}
+        words = [sys.executable, "-m", "threeloops_grader.cli", "course", "--on", "slurm", "--retries", "0"]
+
+        def course(*more: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*words, *more], env=environment, capture_output=True, text=True, timeout=900, check=False
+            )
+
+        green = course()
+        assert green.returncode == 0, green.stdout + green.stderr
+        assert "100 / 100" in green.stdout and "submitting 1 tasks" in green.stdout
+        assert (lab.root / "reports" / "course.json").is_file()
+        assert "submitting" not in course().stdout, "it passed before"
+        lab.source.write_text(lab.source.read_text().replace("3.0, what", "4.0, what", 1))
+        red = course()
+        assert red.returncode == 1 and "reference scored 60, expected 100" in red.stdout, red.stdout
+
+
+def job_words(toy: Class, share: str) -> list[str]:
+    words = [*GRADE[:-1], "90_toy", "--submissions", str(toy.folder / "submitted"), "--records", str(toy.records)]
+    return [*words, "--sandbox", "auto", "--jobs", "2", "--shard", share]
+
+
+class Storm:
+    """Random faults, one after the other, while a class is graded on Slurm."""
+
+    def __init__(self, toy: Class, seed: int, shares: int) -> None:
+        self.toy = toy
+        self.random = random.Random(seed)
+        self.shares = shares
+        self.done: list[str] = []
+        self.kills = 0
+        self.parent = self.start_parent()
+
+    def start_parent(self) -> subprocess.Popen[bytes]:
+        words = [
+            "--on",
+            "slurm",
+            "--shares",
+            str(self.shares),
+            "--retries",
+            "60",
+            "--jobs",
+            "1",
+            "--json",
+            "storm.json",
+        ]
+        return self.toy.start(*words, log="parent")
+
+    def inject(self) -> None:
+        """Do one of them. Those that find nothing to hit are not counted."""
+        name = self.random.choice([n for n in dir(self) if n.startswith("_inject_")])
+        if getattr(self, name)() is not False:
+            self.done.append(name.removeprefix("_inject_"))
+
+    def _inject_kill_a_worker(self):
+        if not (workers := workers_of(self.toy.records)):
+            return False
+        self.kills += 1
+        return kill(self.random.choice(workers))
+
+    def _inject_kill_the_parent(self):
+        kill(self.parent.pid)
+        self.parent.wait()
+        self.parent = self.start_parent()
+
+    def _inject_preempt(self):
+        self.kills += 1
+        words = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", "sleep 0.5"]
+        subprocess.run(words, env=self.toy.environment, capture_output=True, check=True, cwd=self.toy.folder)
+
+    def _inject_full_disk(self):
+        self._for_a_moment("full")
+
+    def _inject_slow_rename(self):
+        self._for_a_moment("slow")
+
+    def _for_a_moment(self, switch: str) -> None:
+        self.toy.faults.switch(switch, on=True)
+        time.sleep(self.random.uniform(0.2, 1.5))
+        self.toy.faults.switch(switch, on=False)
+
+    def _inject_duplicate_delivery(self):
+        self.toy.start("--shard", f"{self.random.randrange(self.shares)}/{self.shares}", log="duplicates")
+
+
+@pytest.mark.slow
+def test_after_a_hundred_random_faults_the_grades_are_those_of_an_undisturbed_run(tmp_path):
+    """Several classes, one after the other, on nodes of which one never has a working bubblewrap."""
+    needs("bwrap")
+    injected: list[str] = []
+    total = lost = 0
+    with one_host_slurm(tmp_path / "slurm", nodes=3, cpus=2) as environment:
+        for seed in range(100):
+            if len(injected) >= 100:
+                break
+            toy = make_class(tmp_path / f"class{seed}", 18, environment, unfit="n2")
+            expected = undisturbed(toy)
+            storm = Storm(toy, seed, shares=3)
+            while storm.parent.poll() is None:
+                time.sleep(storm.random.uniform(0.5, 3.0))
+                storm.inject()
+            said = (toy.folder / "parent").read_text()
+            assert storm.parent.returncode == 1, said
+            wait_for(lambda toy=toy: not workers_of(toy.records))
+            assert timeless((toy.folder / "storm.json").read_text()) == expected
+            assert toy.grades() == expected
+            assert len(list((toy.records / "90_toy").glob("*.json"))) == 18, "one record for each submission"
+            counts = toy.faults.executions()
+            assert counts["accepted"] == 18
+            assert counts["thrown"] == 0, "claims keep two workers from one submission"
+            total += 18
+            lost += counts["begun"] - counts["accepted"]
+            assert counts["begun"] - counts["accepted"] <= storm.kills, "only a kill costs an execution"
+            injected += storm.done
+            print(f"class {seed}: {len(storm.done)} faults, {dict(counts)}")
+    kinds = {name: injected.count(name) for name in sorted(set(injected))}
+    print(f"{len(injected)} faults: {kinds}; {total} submissions, {lost} executions cut off")
+    assert len(kinds) == 6
