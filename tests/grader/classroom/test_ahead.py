@@ -50,6 +50,14 @@ def autograde(lab, *more: str) -> tuple[str, dict[str, list]]:
     return (lab.root / "grades.csv").read_text(), notebooks
 
 
+def without_pictures(notebooks: dict[str, list]) -> dict[str, list]:
+    """One of the submissions draws random ones."""
+    for cells in notebooks.values():
+        for output in (output for cell in cells for output in cell.get("outputs", [])):
+            output.get("data", {}).pop("image/png", None)
+    return notebooks
+
+
 def stored(lab) -> list[Path]:
     return sorted((lab.root / "submitted" / ".threeloops" / lab.slug / "executed").iterdir())
 
@@ -64,7 +72,7 @@ def test_a_class_that_was_executed_side_by_side_has_the_points_and_notebooks_of_
     serial_grades, serial_notebooks = autograde(lab, "--force")
     assert "reference" in grades and len(notebooks) > 4
     assert grades == serial_grades
-    assert notebooks == serial_notebooks
+    assert without_pictures(notebooks) == without_pictures(serial_notebooks)
 
 
 def test_nbgrader_takes_an_executed_notebook_only_for_exactly_this_submission(lab):
