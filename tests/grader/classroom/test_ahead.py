@@ -22,8 +22,7 @@ PRINTS_AND_FAILS = "print('one'); import sys; print('two', file=sys.stderr); rai
 def lab(tmp_path_factory):
     """A course with every odd submission that the tests know, and four that are not odd."""
     needs("bwrap")
-    with fresh_course(tmp_path_factory.mktemp("ahead")) as lab, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("THREELOOPS_ROOT", str(lab.root))
+    with fresh_course(tmp_path_factory.mktemp("ahead")) as lab:
         shutil.copy(REPOSITORY / "nbgrader_config.py", lab.root)
         release([lab])
         for name, (notebook, _) in submissions(lab).items():
@@ -36,6 +35,12 @@ def lab(tmp_path_factory):
         done = nbgrader(lab.root, "generate_assignment", lab.slug, "--force")
         assert done.returncode == 0, done.stderr
         yield lab
+
+
+def ahead(lab, jobs: int, *, again: bool = False) -> Path | None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("THREELOOPS_ROOT", str(lab.root))
+        return execute_ahead(lab, jobs, "auto", again=again)
 
 
 def autograde(lab, *more: str) -> tuple[str, dict[str, list]]:
@@ -63,10 +68,10 @@ def stored(lab) -> list[Path]:
 
 
 def test_a_class_that_was_executed_side_by_side_has_the_points_and_notebooks_of_a_serial_run(lab):
-    records = execute_ahead(lab, 2, "auto", again=False)
+    records = ahead(lab, 2)
     assert records == lab.root / "submitted" / ".threeloops"
     before = {path: path.stat().st_mtime_ns for path in stored(lab)}
-    execute_ahead(lab, 2, "auto", again=False)
+    ahead(lab, 2)
     assert before == {path: path.stat().st_mtime_ns for path in stored(lab)}, "what is executed is not executed again"
     grades, notebooks = autograde(lab, f"--WalledExecute.executed={records}")
     serial_grades, serial_notebooks = autograde(lab, "--force")
@@ -77,7 +82,7 @@ def test_a_class_that_was_executed_side_by_side_has_the_points_and_notebooks_of_
 
 def test_nbgrader_takes_an_executed_notebook_only_for_exactly_this_submission(lab):
     """The kept result says 7 points, so these points show where it is used."""
-    records = execute_ahead(lab, 2, "auto", again=True)
+    records = ahead(lab, 2, again=True)
     for path in stored(lab):
         saved = json.loads(path.read_text())
         for cell in saved["cells"].values():
@@ -104,6 +109,6 @@ def test_who_is_graded_is_not_executed_ahead_unless_again(lab):
     records = lab.root / "submitted" / ".threeloops"
     assert autograde(lab)[1], "all are graded now"
     shutil.rmtree(records)
-    execute_ahead(lab, 2, "auto", again=False)
+    ahead(lab, 2)
     assert not (records / lab.slug / "executed").exists()
-    assert execute_ahead(lab, 1, "auto", again=True) is None, "nothing to gain: nbgrader executes one at a time"
+    assert ahead(lab, 1, again=True) is None, "nothing to gain: nbgrader executes one at a time"
