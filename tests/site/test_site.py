@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 from site_check import faults_in_browser, faults_in_files
-from threeloops.lab.recorded import MIME
+from threeloops.lab.recording.states import MIME
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.site.notebooks import lab_pages
 

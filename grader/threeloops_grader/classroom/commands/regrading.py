@@ -7,6 +7,7 @@ import typer
 
 from threeloops_grader.authoring.labs import LabError, all_labs, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, roster_path, whole_lab
+from threeloops_grader.classroom.register import settings
 
 __all__ = ["log", "regrade", "who"]
 
@@ -50,6 +51,8 @@ def regrade(
         number = f"{target.number:02d}"
         print(f"The lab changed elsewhere, too: {', '.join(done.others)}. These cells were left alone;")
         print(f"`threeloops class grade {number} --again` grades the whole lab.")
+    if settings.load().attempts == "best":
+        print(f"Another attempt may be the best one now: `threeloops class grade {target.number:02d}` looks.")
     account_of(target)
     if done.left_out:
         raise typer.Exit(1)
