@@ -114,3 +114,25 @@ def faults_in_browser(chromium, html: Path, names: list[str], widths=WIDTHS, sch
         faults += [f"{name}: {fault}" for fault in dict.fromkeys(here)]
     page.close()
     return faults
+
+
+def still_controls(chromium, html: Path, name: str) -> list[str]:
+    """Controls of a page's explorers that change nothing within three seconds when the keyboard moves them."""
+    page = chromium.new_page(viewport={"width": 390, "height": 900})
+    page.goto((html / name).as_uri())
+    still = []
+    for control in page.locator(".tl-explorer :is(input, select)").all():
+        if not control.is_visible():  # folded until a guess
+            control.evaluate("e => e.closest('.tl-until').classList.add('tl-open')")
+        control.focus()
+        at_end = control.evaluate("e => e.type === 'range' ? e.value === e.max : e.selectedIndex === e.length - 1")
+        page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
+        explorer = control.locator("xpath=ancestor::div[contains(@class, 'tl-explorer')]")
+        value = control.input_value()
+        moved = """([e, value]) => e.querySelector('.tl-error') || (e.dataset.shown ?? '').split(',').includes(value)"""
+        try:
+            page.wait_for_function(moved, arg=[explorer.element_handle(), value], timeout=3000)
+        except Exception as error:
+            still.append(f"{name}: {control.get_attribute('id')} moved to {value}: {type(error).__name__}")
+    page.close()
+    return still
