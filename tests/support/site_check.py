@@ -1,5 +1,6 @@
 """What must hold of every page of the site, and how it is seen: in files alone, and in a browser."""
 
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,6 +9,7 @@ from urllib.parse import unquote, urldefrag
 WIDTHS = (390, 768, 1280)
 SCHEMES = ("light", "dark")
 SMALLEST_TEXT = 9
+MOST_BYTES = 2_000_000
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
 ANSWERS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN HIDDEN", "END HIDDEN")
 
@@ -72,10 +74,10 @@ class _Page(HTMLParser):
 def faults_in_files(html: Path) -> list[str]:
     """Links without a target, addresses on other hosts, and answers, in all pages below a folder."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(html.rglob("*.html"))}
-    return [f"{path.relative_to(html)}: {fault}" for path in pages for fault in _of_file(path, pages)]
+    return [f"{path.relative_to(html)}: {fault}" for path in pages for fault in _of_file(path, pages, html)]
 
 
-def _of_file(path: Path, pages: dict[Path, _Page]) -> Iterator[str]:
+def _of_file(path: Path, pages: dict[Path, _Page], html: Path) -> Iterator[str]:
     page = pages[path]
     for address in page.loads:
         if address.startswith(("http:", "https:", "//")):
@@ -90,6 +92,10 @@ def _of_file(path: Path, pages: dict[Path, _Page]) -> Iterator[str]:
         elif anchor and target in pages and unquote(anchor) not in pages[target].ids:
             yield f"a link to {address}, which has no such place"
     text = path.read_text(encoding="utf-8")
+    scripts = [html / "_static/explorers" / f"{name}.js" for name in re.findall(r'data-name="([\w-]+)"', text)]
+    weight = path.stat().st_size + sum(script.stat().st_size for script in scripts)
+    if weight > MOST_BYTES:
+        yield f"weighs {weight:,} bytes with its explorers"
     if path.name != "CONTRIBUTING.html":  # which explains the markers
         yield from (f"holds {words!r}" for words in ANSWERS if words in text)
 
