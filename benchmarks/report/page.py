@@ -41,7 +41,7 @@ TOPICS: dict[str, dict[str, Summariser]] = {
     "Serving": {"serving": product.serving, "engines": product.engines, "decode": product.decode},
     "A service under load": {"service": product.service},
     "A fleet": {"fleet": product.fleet},
-    "Grading a class": {"grading": product.grading},
+    "Grading a class": {"grading": product.grading, "large_class": product.large_class},
     "The first minutes": {"first_hour": product.first_hour},
 }
 """The summariser of each benchmark that runs on a CPU, in the order of the page."""

@@ -43,6 +43,17 @@ def first_hour(evidence: Evidence) -> Iterator[Row]:
             yield fact(evidence, series.what.partition(": ")[2], amount(series.samples, "s"))
 
 
+def large_class(evidence: Evidence) -> Iterator[Row]:
+    """Yield the time, throughput and memory of a class of a thousand, and the efficiency of simulated larger ones."""
+    goal = evidence.facts["goal, efficiency"]
+    for series in evidence.series:
+        if series.what.endswith("parallel efficiency"):
+            against = (f"goal: {goal:.0%}", "met" if series.median >= goal else "missed")
+            yield fact(evidence, series.what, f"{series.median:.0%}", against)
+        else:
+            yield fact(evidence, series.what, amount(series.samples, series.unit))
+
+
 def serving(evidence: Evidence) -> Iterator[Row]:
     """The engine beside transformers, its policies, its cache, and its own prediction."""
     for what in evidence.quantities("^throughput, (uniform|skewed)"):

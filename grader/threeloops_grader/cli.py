@@ -164,6 +164,13 @@ def _require_device(device: str) -> None:
 
 
 _CLUSTER = {"rich_help_panel": "More than one machine"}
+_Workers = Annotated[int, typer.Option(min=1, help="Tasks that run at the same time.", **_CLUSTER)]
+_Memory = Annotated[str, typer.Option(help="Memory of a task, as the engine writes it.", **_CLUSTER)]
+_Gpus = Annotated[int, typer.Option(min=0, help="GPUs of a task.", **_CLUSTER)]
+_Retries = Annotated[int, typer.Option(min=0, help="How often lost tasks run again.", **_CLUSTER)]
+_Partition = Annotated[str | None, typer.Option(help="Slurm's partition.", **_CLUSTER)]
+_Account = Annotated[str | None, typer.Option(help="Slurm's account.", **_CLUSTER)]
+_Minutes = Annotated[int, typer.Option(min=1, help="Slurm's time limit of a task.", **_CLUSTER)]
 
 
 @command
@@ -201,13 +208,13 @@ def grade(
         typer.Option("--on", help="slurm: run array jobs. kubernetes: print an Indexed Job.", **_CLUSTER),
     ] = "here",
     shares: Annotated[int | None, typer.Option(min=1, max=10_000, help="Tasks of the job.", **_CLUSTER)] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Tasks that run at the same time.", **_CLUSTER)] = 16,
-    memory: Annotated[str, typer.Option(help="Memory of a task, as the engine writes it.", **_CLUSTER)] = "4G",
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs of a task.", **_CLUSTER)] = 0,
-    retries: Annotated[int, typer.Option(min=0, help="How often lost tasks run again.", **_CLUSTER)] = 3,
-    partition: Annotated[str | None, typer.Option(help="Slurm's partition.", **_CLUSTER)] = None,
-    account: Annotated[str | None, typer.Option(help="Slurm's account.", **_CLUSTER)] = None,
-    minutes: Annotated[int, typer.Option(min=1, help="Slurm's time limit of a task.", **_CLUSTER)] = 60,
+    workers: _Workers = 16,
+    memory: _Memory = "4G",
+    gpus: _Gpus = 0,
+    retries: _Retries = 3,
+    partition: _Partition = None,
+    account: _Account = None,
+    minutes: _Minutes = 60,
     image: Annotated[str | None, typer.Option(help="Kubernetes: the image of the grader.", **_CLUSTER)] = None,
     claim: Annotated[
         str | None, typer.Option(help="Kubernetes: the volume claim, mounted at /class.", **_CLUSTER)
@@ -313,6 +320,17 @@ def course(
     device: Device = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run every lab, also those that have not changed.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Labs side by side; 0: one for every two cores.")] = 0,
+    lab: Annotated[list[str] | None, typer.Option("--lab", help="Run only this lab, and write no report.")] = None,
+    on: Annotated[
+        Literal["here", "slurm"], typer.Option("--on", help="slurm: an array job with a task for each lab.", **_CLUSTER)
+    ] = "here",
+    workers: _Workers = 16,
+    memory: _Memory = "8G",
+    gpus: _Gpus = 0,
+    retries: _Retries = 1,
+    partition: _Partition = None,
+    account: _Account = None,
+    minutes: _Minutes = 60,
 ) -> None:
     """Run the whole course: release, execute, grade three submissions of each lab, report (what `make course` does).
 
@@ -322,12 +340,20 @@ def course(
     from threeloops_grader.course.course_report import write
     from threeloops_grader.course.progress import watching
 
-    _require_device(device)
     reports = course_root() / "reports"
-    with watching(_console) as watch:
-        side_by_side = jobs or labs_at_a_time()
-        report = run_course(_chosen(None), reports, device, watch, fresh=fresh, at_a_time=side_by_side)
-    write(report, reports)
+    if on == "slurm":
+        from threeloops_grader.course.cluster_command import course_on_slurm
+
+        asked = {"workers": workers, "memory": memory, "gpus": gpus, "retries": retries, "partition": partition}
+        asked |= {"account": account, "minutes": minutes}
+        report = course_on_slurm(_chosen(lab), reports, device, asked, _console, fresh=fresh)
+    else:
+        _require_device(device)
+        with watching(_console) as watch:
+            side_by_side = jobs or labs_at_a_time()
+            report = run_course(_chosen(lab), reports, device, watch, fresh=fresh, at_a_time=side_by_side)
+    if not lab:
+        write(report, reports)
     narrow = {"no_wrap": True, "justify": "right"}
     columns = [Column(name, **narrow) for name in ("seconds", "reference", "untouched", "half done")]  # type: ignore[arg-type]
     title = f"Three Loops on {report.device}, sandbox: {report.sandbox}"
@@ -340,7 +366,8 @@ def course(
         _console.print("[bold yellow]Graded without isolation (sandbox: none)[/]: bubblewrap does not work here.")
     for fault in report.faults:
         _console.print(f"[red]✗[/] {escape(fault)}", highlight=False, soft_wrap=True)
-    _console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
+    if not lab:
+        _console.print(f"reports/course.html · reports/course.json · reports/junit.xml ({report.seconds:.0f} s)")
     raise typer.Exit(1 if report.faults else 0)
 
 

@@ -841,6 +841,8 @@ with check("choose_algorithm", "the time of an all-reduce", part="seconds", hidd
 with check("choose_algorithm", "the fastest algorithm", part="choice", hidden="other sizes, ranks and links"):
     check.returns("doubling", fastest_all_reduce, 1000, 4, 4, 10e-6, 1e9)
     check.returns("ring", fastest_all_reduce, 1_000_000, 4, 4, 10e-6, 1e9)
+    check.returns("ring", fastest_all_reduce, 1_000_000, 4, 8, 10e-6, 1e9)
+    check.returns("ring", fastest_all_reduce, 1000, 4, 4, 0.0, 1e9, hint="without latency only the bytes count")
     check.returns("naive", fastest_all_reduce, 1, 4, 8, 10e-6, 1e9, hint="its two latencies are the fewest for N = 8")
     for n in (100, 1000):
         cause = "6 is not a power of two: doubling cannot run"

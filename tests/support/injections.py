@@ -28,18 +28,18 @@ if "--shard" in sys.orig_argv and "THREELOOPS_SWITCHES" in os.environ:
         os.write(descriptor, (line + "\\n").encode())
         os.close(descriptor)
 
-    link, record, keep, write = os.link, grade_class._Grader._record, store.RecordStore.keep, store._write
+    link, record, keep, fill = os.link, grade_class._Grader._record, store.RecordStore.keep, store._fill
 
     def slow(*paths, **more):
         if (switches / "slow").exists():
             time.sleep(1)
         return link(*paths, **more)
 
-    def full(path, text):
+    def full(path):
         if (switches / "full").exists():
-            path.write_text(text[: len(text) // 2])
+            path.write_bytes(bytes(1000))
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return write(path, text)
+        return fill(path)
 
     def counted(self, submission, *more):
         note("begun " + submission.student)
@@ -52,7 +52,7 @@ if "--shard" in sys.orig_argv and "THREELOOPS_SWITCHES" in os.environ:
         note(("accepted " if counts is record else "thrown ") + key.student)
         return counts
 
-    os.link, grade_class._Grader._record, store.RecordStore.keep, store._write = slow, counted, accepted, full
+    os.link, grade_class._Grader._record, store.RecordStore.keep, store._fill = slow, counted, accepted, full
 """
 
 BWRAP = """#!/bin/sh

@@ -197,6 +197,7 @@ def _handler(platform: Platform):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 60
+        disable_nagle_algorithm = True  # the answer is written in two parts
 
         def _do(self):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from threeloops_grader.authoring.markdown.rubric import Criterion, criteria, rubric_faults
+
 __all__ = [
     "BASE", "GOES_ON", "KERNELSPEC", "LABS", "Lab", "LabError", "LabLimits", "OPENING", "SOLUTIONS", "all_labs",
     "course_root", "find_lab", "grade_id", "nested", "text_id", "work_folder",
@@ -229,6 +231,17 @@ class Lab:
     def withholds(self) -> list[str]:
         """Modules that hold answers; the student's side of a graded run lacks them."""
         return list(self.settings.get("withholds", []))
+
+    @property
+    def rubric(self) -> tuple[Criterion, ...]:
+        """The criteria by which an instructor awards points for the written reflection; none by default.
+
+        Raises LabError if the header's rubric breaks a rule.
+        """
+        header = self.settings.get("rubric")
+        if faults := list(rubric_faults(header)):
+            raise LabError("\n".join(f"{self.slug}, {fault}" for fault in faults))
+        return criteria(header)
 
     @property
     def limits(self) -> LabLimits:

@@ -19,6 +19,7 @@ from threeloops_grader.authoring.answers import right_faults, wrong_faults
 from threeloops_grader.authoring.data_files import data_files, missing_pictures
 from threeloops_grader.authoring.labs import Lab, LabError, LabLimits, grade_id
 from threeloops_grader.authoring.manifest import SETUPS, Kind, kind_of, split_test_id
+from threeloops_grader.authoring.markdown.rubric import rubric_faults
 from threeloops_grader.authoring.names import bound, imported_modules, replays, texts, used
 from threeloops_grader.authoring.regions import KINDS, regions, without
 from threeloops_grader.authoring.teaching import teaching_faults
@@ -112,6 +113,7 @@ def _header(source: _Source) -> Iterator[str]:
     for module in withholds:
         if not _exists(module):
             yield f"header: withholds {module}, but there is no such module"
+    yield from rubric_faults(header.get("rubric"))
     allowed = {field.name for field in fields(LabLimits)}
     for name in header.get("limits", {}):
         if name not in allowed:

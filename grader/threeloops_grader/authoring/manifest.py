@@ -10,7 +10,18 @@ from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.names import bound
 from threeloops_grader.authoring.regions import without
 
-__all__ = ["SETUPS", "Exercise", "GradedCell", "Kind", "Manifest", "kind_of", "manifest", "split_test_id", "test_title"]
+__all__ = [
+    "REFLECTION",
+    "SETUPS",
+    "Exercise",
+    "GradedCell",
+    "Kind",
+    "Manifest",
+    "kind_of",
+    "manifest",
+    "split_test_id",
+    "test_title",
+]
 
 
 class Kind(StrEnum):
@@ -23,6 +34,9 @@ class Kind(StrEnum):
     PROSE = "prose"
     FREE = "free"
 
+
+REFLECTION = "reflection"
+"""The grade_id of the written answer, of which each lab has one."""
 
 SETUPS = (Kind.SETUP, Kind.ORACLE)
 """An oracle is a setup cell that graded runs execute on the grader's side alone, because it gives the expected results

@@ -4,9 +4,12 @@ nbgrader stays the only writer of the gradebook. It takes an executed notebook o
 grader and the packages are exactly those of the execution; otherwise it executes the submission itself.
 """
 
+import os
 from pathlib import Path
 
-from threeloops_grader.authoring.labs import Lab, course_root
+import psutil
+
+from threeloops_grader.authoring.labs import Lab, LabError, course_root
 from threeloops_grader.classroom.autograde import needs_grading
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.grading.records import Record
@@ -14,7 +17,14 @@ from threeloops_grader.sandbox.pool import choose, close_pools
 from threeloops_grader.submissions.reading import Submission
 from threeloops_grader.worklist.grade_class import grade_class
 
-__all__ = ["execute_ahead"]
+__all__ = ["default_jobs", "execute_ahead"]
+
+
+def default_jobs(lab: Lab) -> int:
+    """Return how many submissions of a lab this machine has room for: one for every core, and for the memory that a
+    submission may use."""
+    by_memory = psutil.virtual_memory().available // (lab.limits.memory_mb << 20)
+    return max(1, min(len(os.sched_getaffinity(0)), by_memory))
 
 
 def execute_ahead(lab: Lab, jobs: int, sandbox: str, *, again: bool) -> Path | None:
@@ -40,10 +50,15 @@ def execute_ahead(lab: Lab, jobs: int, sandbox: str, *, again: bool) -> Path | N
         return submission.path.is_file() and (again or needs_grading(folder, graded, lab.slug))
 
     def line(record: Record, resumed: bool) -> None:
-        print(f"executed {record.student}{' before' if resumed else f' in {record.seconds:.1f} s'}", flush=True)
+        if record.status == "graded":  # nbgrader says why a submission is refused
+            how = "before" if resumed else f"in {record.seconds:.1f} s"
+            print(f"executed {record.student} {how}", flush=True)
 
     try:
         grade_class(submitted, lab, options, line, wanted=is_wanted)
+    except LabError as error:
+        print(f"submissions are executed one at a time: {error}", flush=True)
+        return None
     finally:
         close_pools()
     return records

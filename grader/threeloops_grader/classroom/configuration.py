@@ -9,8 +9,9 @@ from nbgrader.validator import Validator
 
 from threeloops_grader.classroom import autograde, generate
 from threeloops_grader.classroom.exchange.folder import exchange_of, shared
+from threeloops_grader.classroom.marking import formgrader
 from threeloops_grader.pages.student_page import TEMPLATES
-from threeloops_grader.release.preprocessors import CheckCells
+from threeloops_grader.release.preprocessors import CheckCells, OneCellPerName
 from threeloops_grader.release.release import IGNORE, PREPROCESSORS
 
 __all__ = ["configure"]
@@ -63,6 +64,7 @@ def configure(c: Any, root: Path) -> None:
     c.HTMLExporter.extra_template_basedirs = [TEMPLATES, handlers.template_path]
     c.HTMLExporter.template_file = "walled.html.j2"
     c.HTMLExporter.preprocessors = [
+        "threeloops_grader.classroom.marking.formgrader.HideStudent",
         "threeloops_grader.pages.student_page.StudentPage",
         "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
     ]
@@ -72,11 +74,13 @@ def configure(c: Any, root: Path) -> None:
         "ansi2html": "threeloops_grader.pages.student_html.text_to_html",
         "strip_files_prefix": "threeloops_grader.pages.student_html.as_it_is",
     }
+    # Pseudonyms in place of names, if the class's settings ask for them.
+    formgrader.install()
     # No hidden test stands in a feedback page, also after the grades are out.
     c.GenerateFeedback.preprocessors = [
         "threeloops_grader.classroom.late_policy.CurrentGrades",
         "threeloops_grader.classroom.nbgrader_plugin.HideTests",
     ]
     # `nbgrader validate`, the Validate button, has a list of its own that no option reaches; nbgrader's own check in it
-    # refuses a written answer without points, and each lab has one.
-    Validator.preprocessors.default_args = ([CheckCells, ClearOutput, Execute],)
+    # refuses a written answer without points, which each lab has, and a cell that was split or copied.
+    Validator.preprocessors.default_args = ([OneCellPerName, CheckCells, ClearOutput, Execute],)

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC
 from pathlib import Path
 
-from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
+from nbgrader.api import Gradebook, MissingEntry
 from sqlalchemy.exc import SQLAlchemyError
 
 from threeloops_grader.authoring.labs import LabError, course_root
@@ -14,7 +14,7 @@ from threeloops_grader.classroom.register.settings import Settings
 from threeloops_grader.machine.child_process import changed_environment, environment
 from threeloops_grader.submissions.folder import spelling
 
-__all__ = ["apply_due_dates", "dates_in_gradebook", "enrol", "gradebook", "set_reflection_points"]
+__all__ = ["apply_due_dates", "dates_in_gradebook", "enrol", "gradebook"]
 
 
 @contextmanager
@@ -62,32 +62,3 @@ def apply_due_dates(book: Gradebook, settings: Settings) -> None:
     """Write the due dates."""
     for slug in sorted(settings.due):
         book.update_or_create_assignment(slug, duedate=settings.due_date(slug))
-
-
-def set_reflection_points(book: Gradebook, slug: str, points: float) -> None:
-    """Give the written reflection a maximum, for manual points in formgrader. 0 removes it.
-
-    Raises LabError: the maximum is changed after submissions were graded, which would change what their points mean.
-    """
-    try:
-        present = book.find_grade_cell("reflection", slug, slug).max_score
-    except MissingEntry:
-        present = 0.0
-    if present == points:
-        return
-    if _has_submissions(book, slug):
-        raise LabError(
-            f"the reflection of {slug} has {present:g} points and there are submissions; {points:g} is too late. "
-            f"Run `threeloops class init` with --reflection {present:g}"
-        )
-    if points:
-        book.update_or_create_grade_cell("reflection", slug, slug, max_score=points, cell_type="markdown")
-    else:
-        book.db.delete(book.find_grade_cell("reflection", slug, slug))
-        book.db.commit()
-
-
-def _has_submissions(book: Gradebook, slug: str) -> bool:
-    return bool(
-        book.db.query(SubmittedAssignment).filter(SubmittedAssignment.assignment.has(name=slug)).limit(1).count()
-    )

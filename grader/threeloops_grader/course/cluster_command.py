@@ -1,9 +1,8 @@
 """`threeloops grade` on more than one machine: a share of a class, all shares on a cluster, and the merge."""
 
-import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,22 @@ from rich.console import Console
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.course import grade_command
+from threeloops_grader.course.execute import CourseReport, Executed, LabOutcome
+from threeloops_grader.course.kept import finished, forget, source
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.grading.records import ClassReport
 from threeloops_grader.machine.faults import MachineFault
+from threeloops_grader.release.release import release
 from threeloops_grader.sandbox.bwrap import SandboxError
 from threeloops_grader.sandbox.pool import choose
 from threeloops_grader.submissions import reading as submissions
 from threeloops_grader.worklist.grade_class import decides
 from threeloops_grader.worklist.merge import Merged, merge, ungraded
 from threeloops_grader.worklist.nodes import UNFIT, forget_unfit, note_unfit, this_node, unfit_nodes
-from threeloops_grader.worklist.share import Share, share_of
+from threeloops_grader.worklist.share import Share, share_of, tasks_for
 from threeloops_grader.worklist.store import RecordStore
 
-__all__ = ["ClassJob", "grade_share", "merged", "on_kubernetes", "on_slurm", "require_one_way"]
-
-_MAX_TASKS = 1000
-"""Slurm's default limit of an array is 1,001."""
-_PER_TASK = 25
+__all__ = ["ClassJob", "course_on_slurm", "grade_share", "merged", "on_kubernetes", "on_slurm", "require_one_way"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def on_slurm(job: ClassJob, shares: int | None, asked: dict[str, Any], console: 
     place = grade_command.records_folder(job.folder, job.place, console) or job.place
     store = RecordStore(place, job.lab.slug)
     handed_in = submissions.find(job.folder, job.lab)
-    count = shares or max(1, min(_MAX_TASKS, math.ceil(len(handed_in) / _PER_TASK)))
+    count = shares or tasks_for(len(handed_in), asked["workers"])
     if fresh:
         store.forget(decides(job.lab, job.options))
     forget_unfit(place)
@@ -135,10 +133,7 @@ def on_slurm(job: ClassJob, shares: int | None, asked: dict[str, Any], console: 
             console.print(f"{len(names)} of {len(handed_in)} submissions are to be graded", highlight=False)
         return [[*words, "--shard", f"{index}/{count}"] for index in sorted({share_of(n, count) for n in names})]
 
-    def say(message: str) -> None:
-        console.print(message, highlight=False, markup=False)
-
-    run_on_slurm(left, Slurm(**asked), place.absolute() / "slurm", say, lambda: unfit_nodes(place))
+    run_on_slurm(left, Slurm(**asked), place.absolute() / "slurm", _sayer(console), lambda: unfit_nodes(place))
     return merged(job, console)
 
 
@@ -160,3 +155,49 @@ def on_kubernetes(
             )
     request = Kubernetes(image, claim, **{"shares": shares} if shares else {}, **asked)
     return indexed_job(job.lab.slug, job.words(["threeloops"], job.folder, job.place), request)
+
+
+def course_on_slurm(
+    labs: Sequence[Lab], reports: Path, device: str, asked: dict[str, Any], console: Console, *, fresh: bool
+) -> CourseReport:
+    """Run the course as an array of Slurm with one task for each lab, and return the report of what the tasks left in
+    `reports`. A lab that passed before, on any machine, is skipped, unless the run is `fresh`."""
+    from threeloops_grader.worklist.slurm import Slurm, require_slurm, run_on_slurm
+
+    require_slurm()
+    started = time.perf_counter()
+    release(labs)
+    sources = {lab.slug: source(lab) for lab in labs}
+    folders = {lab.slug: reports.absolute() / "executed" / lab.slug for lab in labs}
+
+    def outcome_of(lab: Lab) -> LabOutcome | None:
+        return finished(lab, folders[lab.slug], sources[lab.slug])
+
+    before = {lab.slug for lab in labs if not fresh and (run := outcome_of(lab)) is not None and not run.faults}
+    for lab in labs:
+        if lab.slug not in before:
+            forget(folders[lab.slug])
+
+    def left() -> list[list[str]]:
+        words = [sys.executable, "-m", "threeloops_grader.cli", "course", "--device", device, "--lab"]
+        return [[*words, lab.slug] for lab in labs if outcome_of(lab) is None]
+
+    why = ""
+    try:
+        run_on_slurm(left, Slurm(**asked), reports.absolute() / "slurm", _sayer(console))
+    except MachineFault as fault:
+        why = str(fault)
+    outcomes = [outcome_of(lab) or _lost(lab, why) for lab in labs]
+    for outcome in outcomes:
+        outcome.before = outcome.lab.slug in before
+    devices = ", ".join(dict.fromkeys(outcome.verified_on for outcome in outcomes))
+    return CourseReport(devices, "bwrap", outcomes, time.perf_counter() - started)
+
+
+def _lost(lab: Lab, why: str) -> LabOutcome:
+    unread = [Executed(notebook.master(), 0.0, "not executed") for notebook in lab.notebooks]
+    return LabOutcome(lab, unread, "none", faults=[f"Slurm did not finish it: {why}"])
+
+
+def _sayer(console: Console) -> Callable[[str], None]:
+    return lambda message: console.print(message, highlight=False, markup=False)

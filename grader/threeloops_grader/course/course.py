@@ -15,7 +15,7 @@ from threeloops.lab import claims
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.course.execute import CourseReport, Executed, LabOutcome, audits, execute_solution
-from threeloops_grader.course.kept import keep, kept, state
+from threeloops_grader.course.kept import keep, kept, source, state
 from threeloops_grader.grading.grade import Options, grade_notebook
 from threeloops_grader.grading.records import Record, Test
 from threeloops_grader.machine.faults import MachineFault
@@ -69,6 +69,7 @@ def run_course(
     outcomes: dict[str, LabOutcome] = {}
     name = _device_name(device)
     states = {lab.slug: state(lab, name, sandbox) for lab in labs}
+    sources = {lab.slug: source(lab) for lab in labs}
     folders = {lab.slug: reports / "executed" / lab.slug for lab in labs}
     for lab in labs:
         if not fresh and (before := kept(lab, folders[lab.slug], states[lab.slug])) is not None:
@@ -76,7 +77,8 @@ def run_course(
             watch(Progress(lab.slug, "unchanged", seconds=before.seconds, done=True))
     jobs = [(lab, folders[lab.slug], device, sandbox) for lab in labs if lab.slug not in outcomes]
     for outcome in side_by_side(_run_lab, jobs, watch, at_a_time):
-        keep(outcome, folders[outcome.lab.slug], states[outcome.lab.slug])
+        slug = outcome.lab.slug
+        keep(outcome, folders[slug], states[slug], sources[slug], sandbox)
         outcomes[outcome.lab.slug] = outcome
     return CourseReport(name, sandbox, [outcomes[lab.slug] for lab in labs], time.perf_counter() - started)
 

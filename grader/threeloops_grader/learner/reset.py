@@ -17,6 +17,8 @@ __all__ = ["reset"]
 def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
     """Reset an answer. Returns the lab, and the file with the old answer, or None if the cell already was as released.
 
+    If the cell was split or copied, its first part becomes the released cell, and the others go into the file too.
+
     The answer is written before the notebook is touched, so an interrupted run loses nothing.
 
     Raises:
@@ -26,16 +28,19 @@ def reset(exercise: str, lab: str | None = None) -> tuple[Lab, Path | None]:
     not_released = f"lab {chosen.slug} was released without {exercise}; run `threeloops release`"
     released = _cell(read_notebook(chosen.released, not_released), exercise)
     notebook = read_own(chosen.work, f"{chosen.work} is missing")
-    mine = _cell(notebook, exercise)
     if released is None:
         raise LabError(not_released)
-    if mine is None:
+    cells = [cell for cell in notebook.cells if grade_id(cell) == exercise]
+    if not cells:
         back = f"`threeloops update {chosen.slug}` gives it back"
         raise LabError(f"{chosen.work} has no cell {exercise} any more; {back}")
-    if mine.source.rstrip() == released.source.rstrip():
+    mine, *others = cells
+    texts = [cell.source for cell in cells if cell.source.rstrip() != released.source.rstrip()]
+    if not texts and not others:
         return chosen, None
-    backup = _keep(chosen, exercise, mine.source)
+    backup = _keep(chosen, exercise, "\n".join(texts or [mine.source]))
     mine.source = released.source
+    notebook.cells = [cell for cell in notebook.cells if not any(cell is other for other in others)]
     tests = manifest(chosen, visible=True).exercise(exercise).tests
     for cell in [mine, *(_cell(notebook, test) for test in tests)]:
         if cell is not None:

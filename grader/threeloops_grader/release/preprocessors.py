@@ -1,10 +1,12 @@
-"""Two steps that this course adds to nbgrader's own: a check that allows written answers without points, and a step
-that keeps only what students need."""
+"""Steps that this course adds to nbgrader's own: a check that allows written answers without points, one that allows
+cells that were split or copied, and one that keeps only what students need."""
 
 import copy
 import hashlib
+import itertools
 import json
 from functools import cached_property
+from typing import Any
 
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
@@ -13,11 +15,12 @@ from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.nbgraderformat.common import BaseMetadataValidator
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from threeloops_grader.authoring.labs import GOES_ON, KERNELSPEC, OPENING
+from threeloops_grader.authoring.labs import GOES_ON, KERNELSPEC, OPENING, grade_id
 from threeloops_grader.authoring.manifest import Kind, kind_of
+from threeloops_grader.authoring.markdown.rubric import criteria, rubric_table
 from threeloops_grader.authoring.names import bound, used
 
-__all__ = ["CheckCells", "ForStudents", "content_hash"]
+__all__ = ["CheckCells", "ForStudents", "OneCellPerName", "content_hash"]
 
 _ROLE = ("grade", "grade_id", "locked", "points", "solution", "task")
 _CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
@@ -34,6 +37,17 @@ class CheckCells(NbGraderPreprocessor):
             if cell.cell_type == "markdown" and meta.get("solution") and not meta.get("grade"):
                 cell.metadata.nbgrader = NotebookNode({**meta, "grade": True, "points": 0})
         _Validator().validate_nb(checked)
+        return nb, resources
+
+
+class OneCellPerName(NbGraderPreprocessor):
+    """A preprocessor that leaves a name to the last of several cells that have it. The others stay and run."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        last = {grade_id(cell): at for at, cell in enumerate(nb.cells)}
+        for at, cell in enumerate(nb.cells):
+            if grade_id(cell) is not None and last[grade_id(cell)] != at:
+                del cell.metadata["nbgrader"]
         return nb, resources
 
 
@@ -69,12 +83,20 @@ class ForStudents(NbGraderPreprocessor):
         _let_run_all_go_on(nb)
         lab = resources.get("nbgrader", {}).get("assignment", "")
         header = nb.metadata.get("threeloops") or {}
+        _show_rubric(nb, header.get("rubric"))
         minutes = {"minutes": header["minutes"]} if "minutes" in header else {}
         ours = {"lab": lab, **minutes, "release": content_hash(nb)}
         nb.metadata = NotebookNode(kernelspec=dict(KERNELSPEC), threeloops=ours)
         nb.nbformat = 4
         nb.nbformat_minor = 5
         return nb, resources
+
+
+def _show_rubric(nb: NotebookNode, rubric: Any) -> None:
+    """Write the rubric below the reflection's question. Its cell keeps its id, by which grading recognises it."""
+    for question, answer in itertools.pairwise(nb.cells):
+        if rubric and kind_of(answer) is Kind.REFLECTION:
+            question.source = question.source.rstrip() + rubric_table(criteria(rubric))
 
 
 def _let_run_all_go_on(nb: NotebookNode) -> None:

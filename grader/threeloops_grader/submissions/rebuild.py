@@ -88,7 +88,7 @@ def rebuild(submission: Any, trusted: Manifest) -> Rebuilt:
 
 
 class _Work:
-    """What a student wrote: the texts of answers by name, and the student's own cells by the name of the lab's cell
+    """The student's part of a notebook: the texts of answers by name, and own cells by the name of the lab's cell
     before them."""
 
     def __init__(self) -> None:

@@ -123,12 +123,14 @@ class _Grader:
 
     def _kept(self, store: RecordStore, key: Key, submission: Submission, content: bytes) -> tuple[Record, bool]:
         report = Report()
-        record = self._record(submission, content, report)
-        if record.status == "failed":
-            return record, False
-        if self.options.keep_executed:
-            store.keep_executed(key, Executed.of(report.notebook, report.notes))
-        accepted = store.keep(key, record, replace=self.options.fresh)
+        with store.room(key) as leave_room:
+            record = self._record(submission, content, report)
+            leave_room()
+            if record.status == "failed":
+                return record, False
+            if self.options.keep_executed:
+                store.keep_executed(key, Executed.of(report.notebook, report.notes))
+            accepted = store.keep(key, record, replace=self.options.fresh)
         return accepted, accepted is not record
 
     def _record(self, submission: Submission, content: bytes, report: Report | None = None) -> Record:

@@ -53,7 +53,7 @@ def indexed_job(lab: str, words: list[str], request: Kubernetes) -> str:
         "image": request.image,
         "command": ["sh", "-c", command],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-        "resources": {"requests": resources, "limits": resources},
+        "resources": {"requests": resources, "limits": dict(resources)},
         "securityContext": security,
         "volumeMounts": [{"name": "class", "mountPath": MOUNT}],
     }

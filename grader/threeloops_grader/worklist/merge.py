@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from threeloops_grader.worklist.store import Key, RecordStore
 __all__ = ["Merged", "merge", "ungraded"]
 
 _NAMED = 10
+_FEW = 500
 
 
 @dataclass
@@ -84,20 +86,28 @@ def merge(folder: Path, lab: Lab, options: Options, records: Sequence[Path]) -> 
 
 
 def ungraded(folder: Path, lab: Lab, options: Options, store: RecordStore) -> list[Submission]:
-    """Return the submissions that could be graded and have no record."""
+    """Return the submissions without a record. If they are few, leave out those that cannot be graded at all; to find
+    these among thousands would take minutes, and the workers find them too."""
     at = decides(lab, options)
-    left = []
+    left: list[tuple[Submission, bytes]] = []
     for submission in submissions.find(folder, lab):
-        try:
-            key = Key.of(submission.student, content := submissions.content(submission, folder), at)
-            is_kept = store.load(key) is not None
-            if is_kept and (not options.keep_executed or store.load_executed(key) is not None):
-                continue
-            prepare(submissions.parse(content), lab, Report(), visible=options.visible)
-            left.append(submission)
-        except (BadSubmission, NotThisLab):
-            continue
-    return left
+        with suppress(BadSubmission):
+            content = submissions.content(submission, folder)
+            key = Key.of(submission.student, content, at)
+            has_cells = not options.keep_executed or store.load_executed(key) is not None
+            if not has_cells or store.load(key) is None:
+                left.append((submission, content))
+    if len(left) > _FEW:
+        return [submission for submission, _ in left]
+    return [submission for submission, content in left if _is_gradable(content, lab, options)]
+
+
+def _is_gradable(content: bytes, lab: Lab, options: Options) -> bool:
+    try:
+        prepare(submissions.parse(content), lab, Report(), visible=options.visible)
+    except (BadSubmission, NotThisLab):
+        return False
+    return True
 
 
 def _sort_out(merged: Merged, lost: dict[str, Key], stores: Sequence[RecordStore]) -> None:

@@ -1,14 +1,21 @@
 """A share of a class: `0/4` is the first of four. Which student belongs to which depends on nothing but the name."""
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 
 from threeloops_grader.authoring.labs import LabError
 
-__all__ = ["Share", "share_of"]
+__all__ = ["Share", "share_of", "tasks_for"]
 
 _MAX_SHARES = 10_000
+_MAX_TASKS = 1000
+"""Slurm's default limit of an array is 1,001."""
+_PER_WORKER = 8
+"""A worker gets several tasks, because the last ones then end at about the same time."""
+_PER_TASK = (10, 50)
+"""Submissions of a task: enough to be worth its start, and few enough to be lost without much harm."""
 
 
 @dataclass(frozen=True)
@@ -46,3 +53,10 @@ class Share:
 def share_of(student: str, count: int) -> int:
     """Return the number of the share that a student belongs to."""
     return int(hashlib.sha256(student.encode("utf-8", "surrogatepass")).hexdigest()[:15], 16) % count
+
+
+def tasks_for(students: int, workers: int) -> int:
+    """Return into how many tasks to cut a class, if `workers` of them run at the same time."""
+    few, many = _PER_TASK
+    wanted = max(_PER_WORKER * workers, math.ceil(students / many))
+    return max(1, min(wanted, math.ceil(students / few), _MAX_TASKS))

@@ -18,7 +18,7 @@ from submitit.helpers import DelayedSubmission
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.machine.faults import MachineFault
 
-__all__ = ["CommandTask", "Slurm", "require_slurm", "run_on_slurm"]
+__all__ = ["Slurm", "require_slurm", "run_on_slurm"]
 
 _PROGRAMS = ("sbatch", "squeue", "srun", "scancel")
 _GONE = "Invalid job id"
@@ -41,7 +41,7 @@ class Slurm:
     poll_seconds: float = 2.0
 
 
-class CommandTask:
+class _CommandTask:
     """A function of submitit's that runs one command line in the job. After a time limit it is submitted again."""
 
     def __call__(self, words: list[str]) -> int:
@@ -124,7 +124,7 @@ def _submit(commands: Sequence[list[str]], slurm: Slurm, folder: Path, excluded:
         **{name: value for name, value in given.items() if value is not None},
     )
     try:
-        return executor.map_array(CommandTask(), commands)
+        return executor.map_array(_CommandTask(), commands)
     except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError) as error:
         reason = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise MachineFault(f"Slurm refused the job: {reason[-1] if reason else error}") from error

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from threeloops_grader.grading.records import Record, to_json
 __all__ = ["Executed", "Key", "RecordStore"]
 
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
+_ROOM = 256 * 1024
+"""Bytes. A record has a few thousand; executed cells may have more."""
 _CLAIMED = (errno.EACCES, errno.EAGAIN)
 
 
@@ -76,6 +78,24 @@ class RecordStore:
             if saved["decides"] == key.decides and saved["submission"] == key.submission:
                 return Record.from_dict(saved["record"])
         return None
+
+    @contextlib.contextmanager
+    def room(self, key: Key) -> Iterator[Callable[[], None]]:
+        """Hold enough of the disk for a record while its submission is executed. Call the value before `keep`.
+
+        Raises OSError if the disk is full, so that nothing is executed whose record could not be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place = self.folder / f".{key.digest}.{secrets.token_hex(4)}.room"
+
+        def leave() -> None:
+            place.unlink(missing_ok=True)
+
+        try:
+            _fill(place)
+            yield leave
+        finally:
+            leave()
 
     def keep(self, key: Key, record: Record, *, replace: bool = False) -> Record:
         """Keep a record, unless this submission has one already. Return the record that counts.
@@ -179,6 +199,13 @@ def _add(path: Path, text: str) -> bool:
     finally:
         half.unlink(missing_ok=True)
     return True
+
+
+def _fill(path: Path) -> None:
+    with path.open("xb") as stream:
+        stream.write(bytes(_ROOM))
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import yaml
 from grading import REPOSITORY
+from threeloops_grader.worklist.share import Share
 from traitlets.config import PyFileConfigLoader
 
 EXAMPLES = REPOSITORY / "docs" / "teaching"
@@ -51,6 +52,30 @@ def test_the_workflow_is_yaml_and_calls_what_a_bundle_has():
     assert steps[2]["run"] == "make environment" and re.search("^environment:", _text("Makefile"), re.MULTILINE)
     assert ".venv/bin/threeloops check" in steps[3]["run"]
     assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_the_workflow_of_shares_grades_each_share_once_and_merges_all_of_them():
+    jobs = yaml.safe_load((EXAMPLES / "github_shards.yml").read_text())["jobs"]
+    shares = jobs["grade"]["strategy"]["matrix"]["share"]
+    grading, merging = ([step.get("run", "") for step in jobs[name]["steps"]] for name in ("grade", "merge"))
+    (command,) = [line for line in grading if "--shard" in line]
+    numbers = [command.replace("${{ matrix.share }}", str(share)).rpartition(" ")[2] for share in shares]
+    assert numbers == [str(Share(index, len(shares))) for index in range(len(shares))]
+    assert any("--merge --json" in line for line in merging) and jobs["merge"]["needs"] == "grade"
+    uploaded = next(step["with"] for step in jobs["grade"]["steps"] if "upload" in step.get("uses", ""))
+    fetched = next(step["with"] for step in jobs["merge"]["steps"] if "download" in step.get("uses", ""))
+    assert uploaded["name"].startswith(fetched["pattern"].rstrip("*")) and fetched["merge-multiple"]
+
+
+def test_the_image_of_the_grader_copies_only_what_is_sent_to_its_builder():
+    lines = (EXAMPLES / "grade.Dockerfile").read_text().splitlines()
+    copied = {name for line in lines if line.startswith("COPY") for name in line.split()[1:-1]}
+    ignored, *sent = [
+        line for line in _text("docs/teaching/grade.Dockerfile.dockerignore").splitlines() if line[0] != "#"
+    ]
+    assert ignored == "*" and copied == {line[1:] for line in sent if line.startswith("!")}
+    assert all((REPOSITORY / name).exists() for name in copied)
+    assert {"solutions", "lib", "grader"} <= copied and any("bubblewrap" in line for line in lines)
 
 
 def _text(name: str) -> str:

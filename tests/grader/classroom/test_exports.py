@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.handout.downloads import read_download
-from threeloops_grader.classroom.handout.owners import submitters
+from threeloops_grader.classroom.handout.owners import Folder, gradescope_folders
 from threeloops_grader.classroom.register.roster import Student, read_roster
 
 CANVAS = "Student,ID,SIS User ID,SIS Login ID,Section,HW (1)\n"
@@ -181,4 +181,6 @@ def test_equal_copies_are_one_and_other_files_beside_a_notebook_are_nobodys_busi
 
 def test_gradescopes_metadata_names_all_submitters_of_a_folder():
     text = ":submission_1:\n  :submitters:\n  - :name: A\n    :sid: s1\n  - :sid: s2\n:submission_2:\n  :email: b@u\n"
-    assert submitters(text) == {"submission_1": ["s1", "s2"], "submission_2": ["b@u"]}
+    assert gradescope_folders(text) == {
+        "submission_1": Folder((("s1",), ("s2",))), "submission_2": Folder((("b@u",),)),
+    }  # fmt: skip

@@ -4,12 +4,23 @@ one."""
 import csv
 import os
 import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import nbformat
 import pytest
 from grading import REPOSITORY, nbgrader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threeloops_grader.classroom.deadlines.penalties import extensions_path, groups_path
 from threeloops_grader.classroom.enrolment import gradebook
+from threeloops_grader.classroom.register import settings as register
+from threeloops_grader.classroom.register.extensions import Extension, merged, save_extensions
+from threeloops_grader.classroom.register.groups import Member, save_groups
 from threeloops_grader.classroom.register.roster import saved_roster
+from threeloops_grader.classroom.register.settings import LatePolicy
+from threeloops_grader.classroom.results.account import account
 from threeloops_grader.classroom.results.scores import class_scores
 from threeloops_grader.sandbox import bwrap
 from toy_course import make_course
@@ -156,7 +167,7 @@ def extend(lab, *rows, code=0):
 def test_an_extension_is_for_one_student_and_every_table_knows_it(lab):
     told = extend(lab, "bob,90,2030-02-01,,", "cyd,*,,24,")
     assert "bob: 90_toy is due 2030-02-01 22:59:59 UTC (until 2030-02-01T22:59:59+00:00)" in told
-    assert "cyd: 90_toy is due 2030-02-01 22:59:00 UTC (24 hours more)" in told
+    assert "cyd: 24 hours more for every lab, also those that get a due date later" in told
     assert "late penalties changed: 2" in told
     assert scores(lab) == {"ada": 100.0, "bob": 100.0, "cyd": 80.0, "eve": 0.0}
     nbgrader(lab.root, "autograde", lab.slug, "--force", f"--WalledExecute.sandbox={SANDBOX}")
@@ -298,3 +309,51 @@ def test_a_replaced_submission_is_kept_whatever_the_rule(lab):
     threeloops(lab.root, "class", "init", "roster.csv", "--attempts", "best")
     threeloops(lab.root, "class", "grade", "90", "--sandbox", SANDBOX)
     assert scores(lab)["ada"] == 100.0
+
+
+STUDENTS = ("ada", "bob", "cyd", "eve")
+
+
+@given(
+    policy=st.builds(LatePolicy, st.sampled_from([0, 10, 60]), slip_days=st.integers(0, 3)),
+    extended=st.lists(
+        st.sampled_from([f"{student} {hours}" for student in STUDENTS for hours in (1, 24, 90)]), max_size=3
+    ),
+    grouped=st.lists(st.sampled_from(STUDENTS), max_size=4, unique=True),
+    dropped=st.sets(st.sampled_from(STUDENTS), max_size=2),
+    points=st.dictionaries(st.sampled_from(STUDENTS[:3]), st.floats(0, 20), max_size=2),
+    ungraded=st.sets(st.sampled_from(STUDENTS[:3]), max_size=2),
+)
+@settings(max_examples=30)
+def test_every_student_of_a_random_class_is_accounted_for(graded, policy, extended, grouped, dropped, points, ungraded):
+    """The roster is graded + ungraded + missing; no score is below 0 or above what was earned; copies agree."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(graded.root, Path(folder, "course"), symlinks=True)
+        lab = type(graded)(graded.slug, Path(folder, "course"))
+        root = lab.root
+        register.save(replace(register.load(root), late=policy), root)
+        extensions = [Extension(row.split()[0], lab.slug, hours=float(row.split()[1])) for row in extended]
+        save_extensions(extensions_path(root), merged([], extensions))
+        save_groups(groups_path(root), [Member("A", student) for student in grouped])
+        students = [replace(s, dropped="gone" * (s.id in dropped)) for s in saved_roster(root / "class/roster.json")]
+        for student in ungraded:
+            os.utime(root / "submitted" / student / lab.slug / f"{lab.slug}.ipynb", (4e9, 4e9))
+        for student, value in points.items():
+            give(lab, student, value)
+        with gradebook(root) as book:
+            rows, strangers = class_scores(book, lab, students)
+            raw = {s.student_id: s.score for s in book.assignment_submissions(lab.slug)}
+            penalties = {s.student_id: s.late_submission_penalty or 0.0 for s in book.assignment_submissions(lab.slug)}
+        counts = {
+            name: sum(row.status == name for row in rows) for name in ("graded", "ungraded", "missing", "dropped")
+        }
+        assert sum(counts.values()) == len(STUDENTS) and counts["dropped"] == len(dropped) and strangers == []
+        assert f"{4 - len(dropped)} on the roster = {counts['graded']} graded" in account(lab, rows, strangers)
+        for row in rows:
+            if row.status == "graded":
+                assert 0.0 <= row.score <= raw[row.hand_in.student] and row.penalty >= 0.0
+                assert row.score == pytest.approx(raw[row.hand_in.student] - row.penalty)
+                if row.hand_in.student == row.student.id:
+                    assert penalties[row.student.id] == pytest.approx(row.penalty)
+            else:
+                assert row.score == (0.0 if row.status == "missing" else None)

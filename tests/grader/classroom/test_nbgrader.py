@@ -12,7 +12,7 @@ from grading import REPOSITORY, nbgrader, sandbox_words
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.gradebook import feed
 from threeloops_grader.course.course import submissions
-from threeloops_grader.grading.grade import Options
+from threeloops_grader.grading.grade import Options, grade_notebook
 from threeloops_grader.release.release import release
 from threeloops_grader.worklist.grade_class import grade_class
 from toy_course import make_course
@@ -28,6 +28,7 @@ def course(tmp_path_factory):
     made = {name: notebook for name, (notebook, _) in submissions(lab).items()}
     made["forger"] = _forged(made["untouched"])
     made["teller"] = _telling(made["reference"])
+    made["splitter"] = _split(made["reference"])
     for student, notebook in made.items():
         folder = root / "submitted" / student / lab.slug
         folder.mkdir(parents=True)
@@ -65,6 +66,20 @@ def _telling(reference):
     return telling
 
 
+def _split(reference):
+    """Right answers: one cut in its function's body as JupyterLab does, and a copy of the other at the end."""
+    halves = nbformat.from_dict(reference)
+    at = next(n for n, cell in enumerate(halves.cells) if cell.id == "mean")
+    first, second = copy.deepcopy(halves.cells[at]), halves.cells[at]
+    head, body = second.source.split("\n    return")
+    first.source, second.source, first.id = head, f"    return{body}", "first-half"
+    halves.cells.insert(at, first)
+    old = copy.deepcopy(next(cell for cell in halves.cells if cell.id == "rescale"))
+    old.source, old.id = "def rescale(values, top):\n    return 'an old attempt'", "a-copy"
+    halves.cells.append(old)
+    return halves
+
+
 def _forged(untouched):
     """No answers; test cells deleted, one replaced by a locked cell of the student's own, one cell's schema too old."""
     forged = nbformat.from_dict(untouched)
@@ -97,6 +112,38 @@ def test_autograde_gives_the_same_points_as_threeloops_grade(course, ours):
     theirs = scores(lab.root)
     assert {s: mine[s] for s in theirs if s != "broken"} == {s: v for s, v in theirs.items() if s != "broken"}
     assert (theirs["reference"], theirs["half_done"], theirs["untouched"]) == (100.0, 40.0, 0.0)
+
+
+def test_an_answer_that_was_split_or_copied_counts_alike_everywhere_and_all_of_it_stays_visible(course, graded):
+    lab, autograded = course
+    assert scores(lab.root)["splitter"] == 100.0
+    record = next(record for record in graded.records if record.student == "splitter")
+    checked = grade_notebook(_split(submissions(lab)["reference"][0]), lab, "you", Options("none", visible=True))
+    assert record.score == checked.score == 100.0
+    assert record.notes == checked.notes
+    path = lab.root / "autograded" / "splitter" / lab.slug / f"{lab.slug}.ipynb"
+    texts = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+    nbgrader(lab.root, "generate_feedback", lab.slug, "--student=splitter", "--force")
+    page = (lab.root / "feedback" / "splitter" / lab.slug / f"{lab.slug}.html").read_text()
+    for note in ("mean: 2 cells have this answer's name", "rescale: 2 cells have this answer's name"):
+        assert note in "\n".join(record.notes)
+        assert f"splitter: {note}" in autograded.stderr
+        assert note in texts and note.replace("'", "&#39;") in page.replace("&#x27;", "&#39;").replace("'", "&#39;")
+    assert "an old attempt" in texts and "an old attempt" in page
+
+
+def test_the_validate_button_takes_a_split_answer(course, tmp_path):
+    """nbgrader's own check ends with "Duplicate grade id"."""
+    lab, _ = course
+    notebook = submissions(lab)["reference"][0]
+    at = next(n for n, cell in enumerate(notebook.cells) if cell.id == "rescale")
+    first, second = copy.deepcopy(notebook.cells[at]), notebook.cells[at]
+    first.source, second.source, first.id = "TINY = 0.0", second.source.removeprefix("TINY = 0.0").strip(), "first"
+    notebook.cells.insert(at, first)
+    shutil.copytree(lab.data, tmp_path / "data")
+    nbformat.write(notebook, tmp_path / "split.ipynb")
+    validated = nbgrader(lab.root, "validate", str(tmp_path / "split.ipynb"))
+    assert "Success! Your notebook passes all the tests." in validated.stdout, validated.stderr
 
 
 def test_a_forged_test_cell_earns_nothing_and_is_noted(course):

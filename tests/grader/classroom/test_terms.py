@@ -1,11 +1,13 @@
 """The rules of a class about time, for all times, policies and extensions: nobody loses by getting more time."""
 
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.commands.handing_in import _in_one_group
 from threeloops_grader.classroom.deadlines.terms import Terms
 from threeloops_grader.classroom.register.clock import read_time, require_zone
 from threeloops_grader.classroom.register.extensions import (
@@ -16,9 +18,9 @@ from threeloops_grader.classroom.register.extensions import (
     save_extensions,
     saved_extensions,
 )
-from threeloops_grader.classroom.register.groups import Member, group_of, read_groups
+from threeloops_grader.classroom.register.groups import Groups, Member, read_groups
 from threeloops_grader.classroom.register.roster import Student
-from threeloops_grader.classroom.register.settings import LatePolicy
+from threeloops_grader.classroom.register.settings import LatePolicy, Settings
 
 LABS = ("01_roofline", "02_memory_hierarchy", "03_triton_fusion")
 START = datetime(2030, 1, 1)
@@ -82,6 +84,24 @@ def test_an_extension_never_makes_anybody_worse_in_any_lab(policy, due, before, 
     assert sum(late.slip_days for late in extended.values()) <= sum(late.slip_days for late in without.values())
 
 
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("late", "extra"),
+    [((3, 3), 1), ((20, 2), 14)],
+    ids=["the extended lab is due after the other then", "slip days would save points only with the extension"],
+)
+def test_an_extension_does_not_change_where_slip_days_go(late, extra):
+    """The first lab is due 12 hours before the second."""
+    due = {LABS[0]: START, LABS[1]: START + DAY / 2}
+    times = {lab: time + days * DAY for (lab, time), days in zip(due.items(), late, strict=True)}
+    policy = LatePolicy(10, 50, slip_days=3)
+    usual = Terms(policy, due).lateness("ada", times)
+    extended = Terms(policy, due, extensions=[Extension("ada", LABS[0], hours=24 * extra)]).lateness("ada", times)
+    assert all(extended[lab].share <= usual[lab].share for lab in times)
+
+
 @given(POLICIES, DUES, EXTENSIONS, TIMES, st.sampled_from(LABS), hours(100))
 def test_who_hands_in_later_never_loses_less(policy, due, extensions, times, lab, later):
     if times.get(lab) is None:
@@ -139,7 +159,7 @@ HEAD = "student,lab,due,hours,factor\n"
 
 def read(tmp_path, text, zone="Europe/Berlin"):
     (tmp_path / "table.csv").write_text(text)
-    return read_extensions(tmp_path / "table.csv", CLASS, DUE, OPENED, zone)
+    return read_extensions(tmp_path / "table.csv", CLASS, Settings(due=DUE, opened=OPENED, timezone=zone))
 
 
 def test_a_table_of_extensions_is_read_stored_and_merged(tmp_path):
@@ -190,16 +210,39 @@ def test_all_faults_of_a_table_are_named_at_once(tmp_path):
         read(tmp_path, HEAD + "eve,01,,24,\nada,01,,24,\nmal,01,,24,\n")
 
 
+def test_a_factor_for_every_lab_needs_to_know_when_released_labs_were_opened(tmp_path):
+    """A class that was set up before openings were noted."""
+    (tmp_path / "table.csv").write_text("student,lab,factor\nada,*,1.5\n")
+    with pytest.raises(LabError, match=r"which students got 01_roofline.*--opened 01="):
+        read_extensions(tmp_path / "table.csv", CLASS, Settings(due=DUE, released=("01_roofline",)))
+    assert Settings(released=("01_roofline",)).with_released("01_roofline", START).opened == {}
+    assert Settings().with_released("01_roofline", START).with_released("01_roofline", datetime.max).opened == {
+        "01_roofline": "2030-01-01T00:00:00"
+    }
+
+
 def test_groups_hold_for_every_lab_or_for_one(tmp_path):
     (tmp_path / "groups.csv").write_text("group,student,lab\nA,ada,\nA,bob,\nB,ada,02\n")
     members = read_groups(tmp_path / "groups.csv", CLASS)
-    assert group_of(members, "ada", "01_roofline") == ("A", ["ada", "Bob"])
-    assert group_of(members, "ada", "02_memory_hierarchy") == ("B", ["ada"])
-    assert group_of(members, "eve", "01_roofline") == ("", ["eve"])
+    assert Groups(members).of("ada", "01_roofline") == ("A", ["ada", "Bob"])
+    assert Groups(members).of("ada", "02_memory_hierarchy") == ("B", ["ada"])
+    assert Groups(members).of("eve", "01_roofline") == ("", ["eve"])
     (tmp_path / "groups.csv").write_text("group,student\nA,ada\nB,ada\nA,eve\n,bob\n")
     with pytest.raises(LabError, match=r"(?s)line 3: ada is in group 'A'.*'eve' is not on the roster.*is empty"):
         read_groups(tmp_path / "groups.csv", CLASS)
     assert Member("A", "ada").lab == EVERY_LAB
+
+
+@pytest.mark.parametrize(
+    ("second", "is_of_class", "together"), [("Bob", True, True), ("Bob", False, False), ("eve", True, False)]
+)
+def test_equal_answers_of_one_group_are_expected(second, is_of_class, together):
+    """`Bob` may also be a source outside of the class."""
+    pair = SimpleNamespace(
+        first=SimpleNamespace(owner="ada"), second=SimpleNamespace(owner=second, is_of_class=is_of_class)
+    )
+    groups = Groups([Member("A", "ada"), Member("A", "Bob")])
+    assert _in_one_group(pair, groups, SimpleNamespace(slug="01_roofline")) is together
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,21 @@ def test_a_green_run_is_found_again_and_a_run_with_a_fault_is_not(outcome, tmp_p
     assert kept.kept(outcome.lab, folder, "a state") is None
 
 
+def test_a_run_of_another_machine_is_finished_whatever_its_colour_and_only_a_green_one_is_kept(outcome, tmp_path):
+    """The report of `threeloops course --on slurm` is made of these, and the machine is part of the state only."""
+    folder = tmp_path / "executed"
+    kept.keep(outcome, folder, "the state of a node", "a source", "bwrap")
+    green = kept.finished(outcome.lab, folder, "a source")
+    assert green is not None and (green.faults, green.grades) == ([], outcome.grades)
+    outcome.faults.append("reference scored 60")
+    kept.keep(outcome, folder, "the state of a node", "a source", "bwrap")
+    assert kept.finished(outcome.lab, folder, "a source").faults == ["reference scored 60"]
+    assert kept.finished(outcome.lab, folder, "another source") is None
+    assert kept.kept(outcome.lab, folder, "the state of a node") is None
+    kept.forget(folder)
+    assert kept.finished(outcome.lab, folder, "a source") is None
+
+
 @pytest.mark.parametrize("spoil", ["edit", "remove", "cut"])
 def test_a_run_whose_files_are_not_as_it_left_them_is_run_again(outcome, tmp_path, spoil):
     folder = tmp_path / "executed"

@@ -96,6 +96,22 @@ def test_reset_gives_the_released_cell_back_and_keeps_the_answer_and_the_rest(to
     assert "return 7" in kept.read_text()
 
 
+def test_reset_of_a_cell_that_was_split_keeps_all_parts_and_leaves_one_cell(toy):
+    before = read(toy.work)
+    notebook = read(toy.work)
+    at = next(n for n, cell in enumerate(notebook.cells) if cell.id == "mean")
+    notebook.cells[at].source = "def mean(values):"
+    rest = nbformat.v4.new_code_cell("    return 7", metadata=notebook.cells[at].metadata)
+    notebook.cells[at + 1 : at + 1] = [rest, nbformat.v4.new_code_cell("mine = 1")]
+    nbformat.write(notebook, toy.work)
+    _, kept = reset("mean")
+    assert kept.read_text() == "def mean(values):\n    return 7\n"
+    texts = [cell.source for cell in read(toy.work).cells]
+    assert texts == [cell.source for cell in before.cells[: at + 1]] + ["mine = 1"] + [
+        cell.source for cell in before.cells[at + 1 :]
+    ]
+
+
 def test_reset_removes_the_results_of_the_answer_and_no_others(toy):
     write(toy, "mean", "def mean(values):\n    return 7")
     notebook = read(toy.work)

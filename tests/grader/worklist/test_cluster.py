@@ -18,12 +18,34 @@ import pytest
 from grading import needs
 from injections import Faults, kill, workers_of
 from slurm import one_host_slurm
+from submitit.helpers import DelayedSubmission
 from threeloops_grader.course.course import submissions
 from threeloops_grader.machine.child_process import CODE
 from threeloops_grader.release.release import release
 from toy_course import make_course
 
 GRADE = [sys.executable, "-m", "threeloops_grader.cli", "grade", "--lab", "toy"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_on_a_full_disk_nothing_is_executed_and_afterwards_everything_is_graded(tmp_path):
+    needs("bwrap")
+    toy = make_class(tmp_path, 2, dict(os.environ))
+    toy.records.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", toy.records], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"this machine mounts no disk: {mounted.stderr.decode()}")
+    try:
+        ballast = toy.records / "ballast"
+        ballast.write_bytes(bytes((1 << 20) - (100 << 10)))
+        full = toy.run("--shard", "0/1")
+        assert full.returncode == 2 and "No space left on device" in full.stderr
+        assert toy.faults.executions()["begun"] == 0
+        ballast.unlink()
+        assert toy.run("--shard", "0/1").returncode == 0
+        assert toy.grades() == undisturbed(toy)
+    finally:
+        subprocess.run(["umount", toy.records], check=True)
 
 
 @dataclass
@@ -140,10 +162,41 @@ def test_an_array_of_slurm_gives_the_share_of_an_unfit_node_to_another(tmp_path)
         assert "submitting 1 tasks to Slurm, attempt 2" in done.stdout
         assert timeless((toy.folder / "slurm.json").read_text()) == undisturbed(toy)
         assert toy.faults.executions()["ended"] == 4
+        payloads = [DelayedSubmission.load(path) for path in (toy.records / "slurm").rglob("*_submitted.pkl")]
+        commands = {tuple(words) for payload in payloads for words in payload.args}
+        assert commands == {tuple(job_words(toy, share)) for share in ("0/2", "1/2")}, "nothing else is pickled"
         again = toy.run("--on", "slurm", "--shares", "2")
         assert again.returncode == 1 and "submitting" not in again.stdout, "all records are there"
         refused = toy.run("--on", "slurm", "--partition", "none", "--fresh")
         assert refused.returncode == 2 and "Slurm refused the job" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_course_runs_on_slurm_with_a_task_for_each_lab(tmp_path):
+    needs("bwrap")
+    with one_host_slurm(tmp_path / "slurm", nodes=2, cpus=2) as environment:
+        lab = make_course(tmp_path / "course")
+        environment |= {"THREELOOPS_ROOT": str(lab.root), "PYTHONPATH": os.pathsep.join(sys.path)}
+        words = [sys.executable, "-m", "threeloops_grader.cli", "course", "--on", "slurm", "--retries", "0"]
+
+        def course(*more: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*words, *more], env=environment, capture_output=True, text=True, timeout=900, check=False
+            )
+
+        green = course()
+        assert green.returncode == 0, green.stdout + green.stderr
+        assert "100 / 100" in green.stdout and "submitting 1 tasks" in green.stdout
+        assert (lab.root / "reports" / "course.json").is_file()
+        assert "submitting" not in course().stdout, "it passed before"
+        lab.source.write_text(lab.source.read_text().replace("3.0, what", "4.0, what", 1))
+        red = course()
+        assert red.returncode == 1 and "reference scored 60, expected 100" in red.stdout, red.stdout
+
+
+def job_words(toy: Class, share: str) -> list[str]:
+    words = [*GRADE[:-1], "90_toy", "--submissions", str(toy.folder / "submitted"), "--records", str(toy.records)]
+    return [*words, "--sandbox", "auto", "--jobs", "2", "--shard", share]
 
 
 class Storm:
@@ -235,7 +288,8 @@ def test_after_a_hundred_random_faults_the_grades_are_those_of_an_undisturbed_ru
             assert counts["accepted"] == 18
             assert counts["thrown"] == 0, "claims keep two workers from one submission"
             total += 18
-            lost += counts["begun"] - counts["ended"]
+            lost += counts["begun"] - counts["accepted"]
+            assert counts["begun"] - counts["accepted"] <= storm.kills, "only a kill costs an execution"
             injected += storm.done
             print(f"class {seed}: {len(storm.done)} faults, {dict(counts)}")
     kinds = {name: injected.count(name) for name in sorted(set(injected))}

@@ -99,6 +99,15 @@ def test_a_full_disk_leaves_no_record_and_no_half_file(store, monkeypatch):
     assert store.load(KEY) is None and files(store) == []
 
 
+def test_room_for_the_record_is_held_while_its_submission_is_executed(store, monkeypatch):
+    with store.room(KEY) as leave:
+        assert [path.stat().st_size for path in store.folder.glob(".*.room")] == [256 * 1024]
+        leave()
+        assert files(store) == []
+        store.keep(KEY, record())
+    assert files(store) == [f"{KEY.digest}.json"]
+
+
 CLAIM = """
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 """`threeloops class grade` and `check`: points, and the account of a class."""
 
-import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -11,11 +11,16 @@ from threeloops_grader.classroom.commands.steps import (
     account_of,
     exit_code,
     failure,
+    points_of,
     print_account,
     scores_of,
     whole_lab,
 )
+from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
+from threeloops_grader.grading.fingerprint import fingerprint
+from threeloops_grader.machine.faults import MachineFault
+from threeloops_grader.sandbox.pool import choose
 
 __all__ = ["check", "grade"]
 
@@ -25,39 +30,54 @@ def grade(
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
     jobs: Annotated[
-        int, typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core.")
+        int,
+        typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core."),
     ] = 0,
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
-    from threeloops_grader.classroom.ahead import execute_ahead
+    from threeloops_grader.classroom.ahead import default_jobs, execute_ahead
+    from threeloops_grader.classroom.results.handins import refused_strangers
 
     target = whole_lab(lab)
-    for line in _best_attempts(target, sandbox):
+    jobs = jobs or default_jobs(target)
+    for line in _best_attempts(target, sandbox, jobs):
         print(line)
-    executed = execute_ahead(target, jobs or len(os.sched_getaffinity(0)), sandbox, again=again)
+    before = points_of(target)
+    executed = execute_ahead(target, jobs, sandbox, again=again)
     more = ["--force"] if again else []
     more += [f"--WalledExecute.executed={executed}"] if executed else []
     words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
-    code = exit_code(*words)
+    try:
+        code = exit_code(*words)
+    finally:
+        _log(target, sandbox, f"class grade {target.number:02d}{' --again' if again else ''}", before)
     rows = account_of(target)
-    if code == 1 and any(row.refused for row in rows):  # all others are graded
+    is_refused = any(row.refused for row in rows) or refused_strangers(target, [row.student.id for row in rows])
+    if code == 1 and is_refused:  # all others are graded
         raise typer.Exit(1)
     if code:
         raise failure(words)
 
 
-def _best_attempts(target: Lab, sandbox: str) -> list[str]:
+def _log(lab: Lab, sandbox: str, command: str, before: dict[str, float]) -> None:
+    """Append whose points changed to the class's log, also of a run that stopped halfway."""
+    moves = log.moved(before, points_of(lab))
+    with suppress(MachineFault):  # no sandbox: then nobody was graded
+        prints = {"before": log.last_fingerprint(lab.slug), "after": fingerprint(lab, None, choose(sandbox))}
+        log.append(command, lab.slug, fingerprint=prints, points=moves)
+
+
+def _best_attempts(target: Lab, sandbox: str, jobs: int) -> list[str]:
     """Let the best of several attempts count, if the class has that rule."""
     if register.load().attempts != "best":
         return []
     from threeloops_grader.classroom.deadlines.best_attempt import place_best
     from threeloops_grader.classroom.deadlines.penalties import read_terms
     from threeloops_grader.classroom.enrolment import gradebook
-    from threeloops_grader.sandbox.pool import choose
 
     with gradebook() as book:
         terms = read_terms(book, target.root)
-    return place_best(target, terms, choose(sandbox))
+    return place_best(target, terms, choose(sandbox), jobs)
 
 
 def check(lab: LabName) -> None:

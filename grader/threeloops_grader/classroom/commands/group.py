@@ -7,6 +7,7 @@ import typer
 from threeloops_grader.classroom.commands import lms
 from threeloops_grader.classroom.commands.grading import check, grade
 from threeloops_grader.classroom.commands.handing_in import collect, similar, submit
+from threeloops_grader.classroom.commands.regrading import log, regrade, who
 from threeloops_grader.classroom.commands.results import export, feedback
 from threeloops_grader.classroom.commands.term import extend, gradescope, groups, init, release
 
@@ -18,9 +19,10 @@ def add_commands(app: typer.Typer, command: Callable[..., object]) -> None:
     command(submit, app)
     steps = typer.Typer(
         no_args_is_help=True,
-        help="Teach: roster, extensions, groups, release, collect, grade, check, feedback, export, similar answers.",
+        help="Teach: roster, extensions, groups, release, collect, grade, check, regrade, feedback, export, log.",
     )
-    for step in (init, extend, groups, release, collect, grade, check, feedback, export, similar, gradescope):
+    of_class = (init, extend, groups, release, collect, grade, check, regrade, feedback, export, log, who, similar)
+    for step in (*of_class, gradescope):
         command(step, steps)
     platform = typer.Typer(no_args_is_help=True, help="Fetch the roster from an LMS and push grades to it (LTI 1.3).")
     command(lms.init, platform)

@@ -1,14 +1,21 @@
 """`threeloops submit`, and `threeloops class collect` and `similar`: what students hand in."""
 
+from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from threeloops.files import replace_text
 
-from threeloops_grader.authoring.labs import course_root, find_lab
+from threeloops_grader.authoring.labs import Lab, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, roster_path, whole_lab
 from threeloops_grader.classroom.register import settings as register
+
+if TYPE_CHECKING:
+    from threeloops_grader.classroom.handout.download_times import Times
+    from threeloops_grader.classroom.register.groups import Groups
+    from threeloops_grader.classroom.similar.comparison import Pair
 
 __all__ = ["collect", "similar", "submit"]
 
@@ -36,7 +43,13 @@ def collect(
     ] = None,
     handed_in: Annotated[
         str | None,
-        typer.Option(help="When all of them were handed in (UTC or with an offset): downloads do not say it."),
+        typer.Option(help="When all of them were handed in (UTC or with an offset), if the download does not say it."),
+    ] = None,
+    worksheet: Annotated[
+        Path | None, typer.Option(help="Moodle's grading worksheet, which says when each was handed in.")
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option(help="Time zone of times in the download without an offset; else the class's.")
     ] = None,
 ) -> None:
     """Fetch submissions into submitted/, newer ones in place of older ones."""
@@ -45,21 +58,45 @@ def collect(
         nbgrader("collect", target.slug, "--update")
         account_of(target)
         return
-    from threeloops_grader.classroom.handout.downloads import read_download, store
-    from threeloops_grader.classroom.register.clock import read_time
+    from threeloops_grader.classroom.handout.download_times import settled, worksheet_times
+    from threeloops_grader.classroom.handout.downloads import read_download, store, time_noted
+    from threeloops_grader.classroom.register.clock import read_time, require_zone
     from threeloops_grader.classroom.register.roster import addressees, saved_roster
 
+    chosen = register.load()
+    zone = require_zone(timezone).key if timezone else None if chosen.timezone == "UTC" else chosen.timezone
     when = read_time(handed_in, "UTC", "--handed-in") if handed_in else None
-    download = read_download(source, target, addressees(saved_roster(roster_path())))
-    changed = store(download, target, course_root() / "submitted", when, register.load().attempts)
+    students = addressees(saved_roster(roster_path()))
+    download = read_download(source, target, students)
+    if worksheet is not None:
+        of_all = worksheet_times(worksheet, students)
+        download.times |= {student: time for student, time in of_all.items() if student in download.notebooks}
+    times = settled({} if when else download.times, zone)
+    changed = store(download, target, course_root() / "submitted", when, chosen.attempts, times.utc)
     print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
-    for fault in download.faults:
-        print(f"not collected: {fault.encode('ascii', 'backslashreplace').decode()}")
+    for line in [*download.notes, *times.notes, *(f"not collected: {fault}" for fault in download.faults)]:
+        print(line.encode("ascii", "backslashreplace").decode())
     account_of(target)
-    if when is None and target.slug in register.load().due:
-        print("Without --handed-in these carry no time, and no late penalty applies to them.")
-    if download.faults:
+    if when is None and target.slug in chosen.due:
+        untimed = {name for name in download.notebooks if not time_noted(course_root() / "submitted", name, target)}
+        _print_untimed(untimed, download.late, times)
+    if download.faults or (times.unread and target.slug in chosen.due):
         raise typer.Exit(1)
+
+
+def _print_untimed(untimed: Set[str], late: Set[str], times: "Times") -> None:
+    """Say which submissions carry no time, so that no late penalty applies to them."""
+    lines = list(times.unread)
+    if marked := sorted(late & untimed):
+        lines.append(
+            f"marked late, but not how late: {', '.join(marked)}. No penalty applies to them until they have a time: "
+            "collect them with --handed-in from a folder of their own"
+        )
+    if untimed:
+        who = f"{len(untimed)} of these carry" if times.utc else "these carry"
+        lines.append(f"Without --handed-in {who} no time, and no late penalty applies to them.")
+    for line in lines:
+        print(line.encode("ascii", "backslashreplace").decode())
 
 
 def similar(
@@ -72,11 +109,16 @@ def similar(
     ] = None,
 ) -> None:
     """Compare answers across submissions, earlier terms, the solution and the library, and write a page to class/."""
+    from threeloops_grader.classroom.deadlines.penalties import groups_path
+    from threeloops_grader.classroom.register.groups import Groups, saved_groups
     from threeloops_grader.classroom.similar.comparison import compare
     from threeloops_grader.classroom.similar.page import similar_page
 
     target = whole_lab(lab)
     findings = compare(target, submissions or course_root() / "submitted", earlier or ())
+    groups = Groups(saved_groups(groups_path()))
+    pairs = [pair for pair in findings.pairs if not _in_one_group(pair, groups, target)]
+    findings = replace(findings, pairs=tuple(pairs))
     path = register.class_folder() / f"{target.slug}_similar.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, similar_page(target, findings).encode("utf-8", "backslashreplace").decode())
@@ -86,3 +128,9 @@ def similar(
     print(f"copied. A person has to look at the answers: {path}")
     for fault in findings.faults:
         print(f"not compared: {fault.encode('ascii', 'backslashreplace').decode()}")
+
+
+def _in_one_group(pair: "Pair", groups: "Groups", lab: Lab) -> bool:
+    """Return whether two students share their submissions, so that equal answers are expected."""
+    group, mates = groups.of(pair.first.owner, lab.slug)
+    return bool(group) and pair.second.is_of_class and pair.second.owner in mates

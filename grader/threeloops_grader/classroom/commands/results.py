@@ -7,6 +7,7 @@ from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, print_account, scores_of
+from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
 
 __all__ = ["export", "feedback"]
@@ -62,4 +63,6 @@ def export(
     for name, text in texts.items():
         replace_text(folder / name, text.encode("utf-8", "backslashreplace").decode())
         print(folder / name)
+    exported = {row.student.id: row.score for row in rows if row.status != "missing"}
+    log.append(f"class export {target.number:02d}", target.slug, points=exported)
     print_account(target, rows, strangers)

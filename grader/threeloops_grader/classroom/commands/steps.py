@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from threeloops_grader.classroom.results.scores import Row
 
 __all__ = [
-    "LabName", "account_of", "exit_code", "failure", "nbgrader", "print_account", "roster_path", "scores_of",
-    "whole_lab",
+    "LabName", "account_of", "exit_code", "failure", "nbgrader", "points_of", "print_account", "roster_path",
+    "scores_of", "whole_lab",
 ]  # fmt: skip
 
 LabName = Annotated[str, typer.Argument(help="Number or name of the lab.")]
@@ -51,10 +51,21 @@ def scores_of(target: Lab) -> tuple[list["Row"], list[str]]:
         return class_scores(book, target, saved_roster(roster_path()))
 
 
+def points_of(target: Lab) -> dict[str, float]:
+    """Return the points of everybody who has a row in the gradebook for this lab, before late penalties."""
+    from threeloops_grader.classroom.enrolment import gradebook
+
+    with gradebook() as book:
+        return {row["student"]: float(row["score"]) for row in book.submission_dicts(target.slug)}
+
+
 def print_account(target: Lab, rows: Sequence["Row"], strangers: Sequence[str]) -> None:
+    from threeloops_grader.classroom.regrading.plan import unfinished
     from threeloops_grader.classroom.results.account import account
 
     print(account(target, rows, strangers))
+    if cut_off := unfinished(target):
+        print(cut_off)
 
 
 def account_of(target: Lab) -> list["Row"]:

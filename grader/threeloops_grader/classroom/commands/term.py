@@ -11,6 +11,7 @@ import typer
 from threeloops_grader.authoring.labs import LabError, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, nbgrader, roster_path, whole_lab
 from threeloops_grader.classroom.exchange.folder import is_open_to_all, require_exchange
+from threeloops_grader.classroom.register import log, pseudonyms
 from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.classroom.register.clock import require_zone
 
@@ -44,6 +45,9 @@ def init(
         str | None, typer.Option(help="The attempt that counts: last, best, or 'first N', the last of the first N.")
     ] = None,
     reflection: Annotated[float | None, typer.Option(min=0, help="Manual points for the written reflection.")] = None,
+    anonymous: Annotated[
+        bool | None, typer.Option("--anonymous/--no-anonymous", help="Pseudonyms in formgrader, in place of names.")
+    ] = None,
 ) -> None:
     """Enter roster, due dates and late policy. Run it again to change some of them; nobody is removed."""
     from threeloops_grader.classroom.commands.lms import lms_roster
@@ -67,9 +71,13 @@ def init(
     students = lms_roster() if roster is None else read_roster(roster)
     everybody = with_dropped(students, saved_roster(roster_path()) if roster_path().is_file() else [])
     late = before.late.changed(
-        percent_per_day=late_percent, most_percent=late_most, grace_minutes=grace_minutes, closes_days=closes_days,
-        slip_days=slip_days, slip_most=slip_most,
-    )  # fmt: skip
+        percent_per_day=late_percent,
+        most_percent=late_most,
+        grace_minutes=grace_minutes,
+        closes_days=closes_days,
+        slip_days=slip_days,
+        slip_most=slip_most,
+    )
     rule = read_rule(attempts or before.attempts)
     points = before.reflection_points if reflection is None else reflection
     with gradebook() as book:
@@ -82,17 +90,23 @@ def init(
             reflection_points=points,
             timezone=zone,
             attempts=rule,
+            anonymous=before.anonymous if anonymous is None else anonymous,
         )
+        if chosen.anonymous:
+            pseudonyms.require_key()
         strangers = enrol(book, everybody)
         apply_due_dates(book, chosen)
         register.save(chosen)
         save_roster(roster_path(), everybody)
         penalties = Penalties(book, course_root()).refresh()
+    _log_init(chosen, len(current(everybody)))
     print(f"{len(current(everybody))} students are in the gradebook. {late}")
     print(f"Of several attempts the {'last of the ' * rule.startswith('first')}{rule} counts.")
     for slug, when in sorted(chosen.due.items()):
         why = " (changed in formgrader)" if slug in changed_elsewhere and slug not in dates else ""
         print(f"{slug} is due {when}{why}")
+    if chosen.anonymous:
+        print(f"Formgrader shows pseudonyms. Keep {pseudonyms.key_path()}: without it nobody can turn them back.")
     for note in students.notes:
         print(f"roster: {note}")
     for student in (student for student in everybody if student.dropped):
@@ -110,6 +124,11 @@ def init(
         )
     if students.left_out:
         raise typer.Exit(1)
+
+
+def _log_init(chosen: register.Settings, students: int) -> None:
+    due = ", ".join(f"{slug} {when}" for slug, when in sorted(chosen.due.items())) or "nothing"
+    log.append("class init", note=f"{students} students; {chosen.late} Due: {due}")
 
 
 def extend(
@@ -130,20 +149,17 @@ def extend(
     chosen = register.load()
     path = extensions_path()
     with gradebook() as book:
-        due = {**chosen.due, **dates_in_gradebook(book, chosen)}
-        rows = read_extensions(table, saved_roster(roster_path()), due, chosen.opened, chosen.timezone)
+        chosen = replace(chosen, due={**chosen.due, **dates_in_gradebook(book, chosen)})
+        rows = read_extensions(table, saved_roster(roster_path()), chosen)
         save_extensions(path, merged(saved_extensions(path), rows))
         penalties = Penalties(book, course_root())
         changed = penalties.refresh()
     for row in rows:
-        labs = sorted(due) if row.lab == EVERY_LAB else [row.lab]
-        for lab in labs:
-            time, _ = penalties.terms.due_for(row.student, lab)
-            print(f"{row.student}: {lab} is due {time:%Y-%m-%d %H:%M:%S} UTC ({row})")
         if row.lab == EVERY_LAB:
-            unopened = [lab for lab in labs if row.factor is not None and lab not in chosen.opened]
-            note = f"; the factor counts for {', '.join(unopened)} from the release on" if unopened else ""
-            print(f"{row.student}: {row} for every lab, also those that get a due date later{note}")
+            print(f"{row.student}: {row} for every lab, also those that get a due date later")
+        else:
+            time, _ = penalties.terms.due_for(row.student, row.lab)
+            print(f"{row.student}: {row.lab} is due {time:%Y-%m-%d %H:%M:%S} UTC ({row})")
     print(f"late penalties changed: {changed}")
 
 
@@ -170,18 +186,16 @@ def groups(
 
 def release(lab: LabName) -> None:
     """Enter a lab in the gradebook, put it to the exchange, and write the student bundle."""
-    from threeloops_grader.classroom.enrolment import (
-        apply_due_dates,
-        dates_in_gradebook,
-        gradebook,
-        set_reflection_points,
-    )
+    from threeloops_grader.classroom.enrolment import apply_due_dates, dates_in_gradebook, gradebook
     from threeloops_grader.classroom.handout.bundle import write_bundle
+    from threeloops_grader.classroom.marking.rubric import require_reflection, set_reflection
     from threeloops_grader.release.files import restored_if_it_fails
     from threeloops_grader.release.release import release as generate
 
     target = whole_lab(lab)
     require_exchange(course_root())
+    with gradebook() as book:
+        require_reflection(book, target, register.load().reflection_points)
     with restored_if_it_fails(target.released.parent):
         generate([target])
         nbgrader("generate_assignment", target.slug, "--force")
@@ -189,7 +203,7 @@ def release(lab: LabName) -> None:
     with gradebook() as book:
         chosen = replace(chosen, due={**chosen.due, **dates_in_gradebook(book, chosen)})
         apply_due_dates(book, chosen)
-        set_reflection_points(book, target.slug, chosen.reflection_points)
+        set_reflection(book, target, chosen.reflection_points)
     path = register.class_folder() / f"three_loops_{target.number:02d}.zip"
     others = [find_lab(slug) for slug in chosen.released if slug != target.slug]
     write_bundle(path, [*others, target])

@@ -13,7 +13,7 @@ from threeloops_grader.worklist.grade_class import grade_class
 __all__ = ["place_best"]
 
 
-def place_best(lab: Lab, terms: Terms, sandbox: Sandbox) -> list[str]:
+def place_best(lab: Lab, terms: Terms, sandbox: Sandbox, jobs: int) -> list[str]:
     """Put each student's best attempt into `submitted/`, where nbgrader grades it. Returns a line per student with
     several attempts.
 
@@ -31,7 +31,7 @@ def place_best(lab: Lab, terms: Terms, sandbox: Sandbox) -> list[str]:
             several[student] = attempts_of(lab.root, lab.slug, student)
     if not several:
         return []
-    report = grade_class(kept_in, lab, Options(sandbox, records=kept_in / ".threeloops"))
+    report = grade_class(kept_in, lab, Options(sandbox, jobs=jobs, records=kept_in / ".threeloops"))
     points = {record.student: record.score for record in report.records if record.status == "graded"}
     lines = []
     for student, attempts in several.items():

@@ -10,7 +10,7 @@ from nbgrader.api import Assignment, Gradebook, SubmittedAssignment
 
 from threeloops_grader.classroom.exchange.times import utc
 from threeloops_grader.classroom.register.extensions import same
-from threeloops_grader.classroom.register.groups import Member, group_of
+from threeloops_grader.classroom.register.groups import Groups
 from threeloops_grader.submissions.folder import TIMESTAMP
 
 __all__ = ["HandIn", "HandIns"]
@@ -32,25 +32,21 @@ class HandIn:
 class HandIns:
     """All hand-ins of a class: those in the gradebook, and for groups also those that are not graded yet."""
 
-    def __init__(self, book: Gradebook, root: Path, members: Sequence[Member]) -> None:
+    def __init__(self, book: Gradebook, root: Path, groups: Groups) -> None:
         self._root = root
-        self._members = members
+        self._groups = groups
         self._times: dict[str, dict[str, tuple[str, datetime | None]]] = {}
         rows = book.db.query(Assignment.name, SubmittedAssignment.student_id, SubmittedAssignment.timestamp)
         for lab, student, time in rows.join(SubmittedAssignment, Assignment.id == SubmittedAssignment.assignment_id):
             self._times.setdefault(same(student), {})[lab] = (student, time)
+        self._labs = [lab for (lab,) in book.db.query(Assignment.name)]
         folder = root / "submitted"
-        self._folders = {same(path.name): path.name for path in folder.iterdir()} if folder.is_dir() and members else {}
+        self._folders = {same(path.name): path.name for path in folder.iterdir()} if groups and folder.is_dir() else {}
+        self._of_group: dict[tuple[str, str], HandIn | None] = {}
 
     def times(self, student: str) -> dict[str, datetime | None]:
         """Return the times of a student's labs, of which those of groups may be another member's."""
-        labs = set(self._times.get(same(student), {}))
-        for member in self._members:
-            if same(member.student) == same(student):
-                for mate in self._members:
-                    if mate.group == member.group and mate.lab == member.lab:
-                        labs |= set(self._times.get(same(mate.student), {}))
-        counting = {lab: self.counting(student, lab) for lab in labs}
+        counting = {lab: self.counting(student, lab) for lab in self._labs}
         return {lab: hand_in.time for lab, hand_in in counting.items() if hand_in is not None}
 
     def counting(self, student: str, lab: str) -> HandIn | None:
@@ -58,17 +54,22 @@ class HandIns:
 
         The latest one of a group counts. Of the same notebook that several members handed in, the earliest counts.
         """
-        group, mates = group_of(self._members, student, lab)
+        group, mates = self._groups.of(student, lab)
         if not group:
             own = self._times.get(same(student), {}).get(lab)
             return None if own is None else HandIn(*own)
-        found_ones = [hand_in for mate in mates if (hand_in := self._hand_in(mate, lab)) is not None]
-        if not found_ones:
+        if (lab, mates[0]) not in self._of_group:
+            self._of_group[lab, mates[0]] = self._latest(group, mates, lab)
+        return self._of_group[lab, mates[0]]
+
+    def _latest(self, group: str, mates: Sequence[str], lab: str) -> HandIn | None:
+        hand_ins = [hand_in for mate in mates if (hand_in := self._hand_in(mate, lab)) is not None]
+        if not hand_ins:
             return None
-        latest = max(found_ones, key=_by_time)
-        equal = [hand_in for hand_in in found_ones if hand_in[2] == latest[2]]
+        latest = max(hand_ins, key=_by_time)
+        equal = [hand_in for hand_in in hand_ins if hand_in[2] == latest[2]]
         name, time, _ = min(equal, key=_by_time)
-        others = tuple(sorted(hand_in[0] for hand_in in found_ones if hand_in not in equal))
+        others = tuple(sorted(hand_in[0] for hand_in in hand_ins if hand_in not in equal))
         return HandIn(name, time, group, others)
 
     def _hand_in(self, student: str, lab: str) -> tuple[str, datetime | None, str] | None:

@@ -1,17 +1,17 @@
 """Decide late penalties whenever scores are read. nbgrader's gradebook holds copies, for its own pages and exports."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from nbgrader.api import Gradebook, SubmittedAssignment
+from nbgrader.api import Assignment, Gradebook, SubmittedAssignment, SubmittedNotebook
 from sqlalchemy.exc import OperationalError
 
 from threeloops_grader.classroom.deadlines.handed_in import HandIn, HandIns
 from threeloops_grader.classroom.deadlines.terms import Lateness, Terms
 from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.classroom.register.extensions import same, saved_extensions
-from threeloops_grader.classroom.register.groups import saved_groups
+from threeloops_grader.classroom.register.groups import Groups, saved_groups
 
 __all__ = ["Penalties", "extensions_path", "groups_path", "read_terms"]
 
@@ -40,7 +40,7 @@ class Penalties:
         self._book = book
         self.is_ours = (register.class_folder(root) / "settings.json").is_file()
         self.terms = read_terms(book, root)
-        self.hand_ins = HandIns(book, root, saved_groups(groups_path(root)))
+        self.hand_ins = HandIns(book, root, Groups(saved_groups(groups_path(root))))
         self._late: dict[str, dict[str, Lateness]] = {}
 
     def counting(self, student: str, lab: str) -> HandIn | None:
@@ -75,35 +75,34 @@ class Penalties:
         if not self.is_ours:
             return 0
         wanted = None if students is None else {same(student) for student in students}
-        submissions = self._book.db.query(SubmittedAssignment)
+        scores = [Assignment.name, SubmittedNotebook.score, SubmittedNotebook.late_submission_penalty]
+        submission = [SubmittedAssignment.student_id, SubmittedAssignment.timestamp, SubmittedAssignment.extension]
+        rows = self._book.db.query(SubmittedNotebook.id, *scores, *submission)
+        rows = rows.join(SubmittedAssignment, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+        rows = rows.join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
         if lab is not None:
-            submissions = submissions.filter(SubmittedAssignment.assignment.has(name=lab))
+            rows = rows.filter(Assignment.name == lab)
         changed = 0
-        for submission in submissions:
-            if wanted is None or same(submission.student_id) in wanted:
-                changed += self._copy(submission)
+        for number, name, score, before, student, time, extension in rows.all():
+            if wanted is not None and same(student) not in wanted:
+                continue
+            penalty = self._own(student, name, time).penalty(float(score or 0.0))
+            is_other = abs((before or 0.0) - penalty) > 1e-9
+            changed += is_other
+            if is_other or extension != self._extension(student, name):
+                notebook = self._book.db.get(SubmittedNotebook, number)
+                notebook.late_submission_penalty = penalty or None
+                notebook.assignment.extension = self._extension(student, name)
         try:
             self._book.db.commit()
         except OperationalError:
             self._book.db.rollback()
         return changed
 
-    def _copy(self, submission: SubmittedAssignment) -> bool:
-        """Write what nbgrader's pages show of one submission. Returns whether the penalty was another one."""
-        student = submission.student_id
-        lab = submission.name
+    def _extension(self, student: str, lab: str) -> timedelta | None:
+        """Return how much later than the class a student has to hand in, as nbgrader notes it."""
         due, _ = self.terms.due_for(student, lab)
-        extension = due - self.terms.due[lab] if due is not None and due > self.terms.due[lab] else None
-        if submission.extension != extension:
-            submission.extension = extension
-        late = self._own(student, lab, submission.timestamp)
-        changed = False
-        for notebook in submission.notebooks:
-            penalty = late.penalty(float(notebook.score or 0.0))
-            if abs((notebook.late_submission_penalty or 0.0) - penalty) > 1e-9:
-                notebook.late_submission_penalty = penalty or None
-                changed = True
-        return changed
+        return due - self.terms.due[lab] if due is not None and due > self.terms.due[lab] else None
 
     def _own(self, student: str, lab: str, time: datetime | None) -> Lateness:
         """Return how late a student's own submission is, although another member's may count for the group."""

@@ -16,12 +16,13 @@ from threeloops.files import replace_text, replacing
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.classroom.exchange.attempts import attempts_of, first, keep
 from threeloops_grader.classroom.handout.archive import members
-from threeloops_grader.classroom.handout.owners import METADATA, owner, submitters
+from threeloops_grader.classroom.handout.download_times import is_marked_late, time_of
+from threeloops_grader.classroom.handout.owners import METADATA, Folder, gradescope_folder, gradescope_folders, owners
 from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.submissions.folder import TIMESTAMP, below
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["Download", "read_download", "store"]
+__all__ = ["Download", "read_download", "store", "time_noted"]
 
 _MOST_BYTES = 33 << 20
 """Just more than grading reads, so that grading refuses a larger file with its own message."""
@@ -33,18 +34,27 @@ _COMPANIONS = re.compile(rf"(?:^|/)(?:index\.html|{re.escape(METADATA)}|[^/]*_at
 
 @dataclass
 class Download:
-    """Notebooks by student id, and one sentence for each file or student from which nothing could be collected."""
+    """Notebooks by student id, and one sentence for each file or student from which nothing could be collected.
+
+    `times` say when they were handed in, without a zone if the platform names none. `late` are the students whose file
+    Canvas marked as late. `notes` have a sentence for each group.
+    """
 
     notebooks: dict[str, bytes] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    times: dict[str, datetime] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
 
 class _Candidate(NamedTuple):
-    """A notebook of a student, with the name of its file, and of the file that it came in."""
+    """A notebook of a student, with the name of its file, of the file that it came in, and its time."""
 
     name: str
     source: str
     content: bytes
+    time: datetime | None = None
+    is_late: bool = False
 
 
 def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download:
@@ -62,33 +72,49 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
         raise LabError(f"{path}: {error}") from None
     if not files:
         raise LabError(f"{path} is neither a zip file nor a folder with submissions; nothing was collected")
-    people: dict[str, list[str]] = {}
+    folders: dict[str, Folder] = {}
     for name, content in files:
         if name.rpartition("/")[2] == METADATA:
-            people |= submitters(content.decode("utf-8", "replace"))
+            folders |= gradescope_folders(content.decode("utf-8", "replace"))
     candidates: dict[str, list[_Candidate]] = defaultdict(list)
     others: list[tuple[str | None, str]] = []
     for name, content in files:
         if _is_hidden(name) or _COMPANIONS.search(name):
             continue
         try:
-            student = owner(name, students, people)
+            owned = owners(name, students, folders)
         except BadSubmission as error:
             others.append((None, f"{name}: {error}"))
             continue
         try:
             inside = _notebooks(name, content)
         except BadSubmission as error:
-            others.append((student, f"{name}: {error}"))
-        else:
-            candidates[student] += inside
+            others += [(student, f"{name}: {error}") for student in owned.students]
+            continue
+        folder = gradescope_folder(name)
+        others += [(None, f"{folder}: {who} of this group is nobody of the roster") for who in owned.unknown]
+        timed = [c._replace(time=time_of(name, folders), is_late=is_marked_late(name)) for c in inside]
+        for student in owned.students:
+            candidates[student] += timed
+        if len(owned.students) > 1:
+            download.notes.append(f"{folder}: handed in by a group, and collected for {', '.join(owned.students)}")
     for student, notebooks in candidates.items():
         try:
-            download.notebooks[student] = _chosen(notebooks, lab)
+            _take(download, student, _chosen(notebooks, lab))
         except BadSubmission as error:
             others.append((student, f"{student}: {error}"))
-    download.faults = [fault for student, fault in others if student not in download.notebooks]
+    download.notes = list(dict.fromkeys(download.notes))
+    faults = (fault for student, fault in others if student not in download.notebooks)
+    download.faults = list(dict.fromkeys(faults))
     return download
+
+
+def _take(download: Download, student: str, chosen: _Candidate) -> None:
+    download.notebooks[student] = chosen.content
+    if chosen.time is not None:
+        download.times[student] = chosen.time
+    if chosen.is_late:
+        download.late.add(student)
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -127,7 +153,7 @@ def _is_notebook(content: bytes) -> bool:
         return False
 
 
-def _chosen(notebooks: list[_Candidate], lab: Lab) -> bytes:
+def _chosen(notebooks: list[_Candidate], lab: Lab) -> _Candidate:
     """Return the notebook that counts. Raises BadSubmission if none does, or if several different ones could."""
     ranked: Mapping[int, list[_Candidate]] = defaultdict(list)
     for notebook in notebooks:
@@ -138,7 +164,7 @@ def _chosen(notebooks: list[_Candidate], lab: Lab) -> bytes:
         raise BadSubmission(f"several different notebooks could be meant, and none was stored: {names}")
     if min(ranked) == _OTHER_LAB:
         raise BadSubmission(f"no notebook of {lab.slug}: {best[0].source} is another lab's, or has the dives")
-    return best[0].content
+    return best[0]
 
 
 _OTHER_LAB = 4
@@ -161,13 +187,22 @@ def _rank(name: str, lab: Lab) -> int:
     return _OTHER_LAB if stem.endswith("_dives") or is_other else 3
 
 
-def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None, rule: str = "last") -> int:
+def store(
+    download: Download,
+    lab: Lab,
+    folder: Path,
+    handed_in: datetime | None,
+    rule: str = "last",
+    times: Mapping[str, datetime] | None = None,
+) -> int:
     """Write each notebook to `folder/<student>/<lab>/`, whole or not at all; returns how many were new or changed.
 
-    A notebook that is replaced stays among the student's attempts. `handed_in` is noted as the time of all of them.
-    Without it, a notebook that is there already keeps its time.
+    A notebook that is replaced stays among the student's attempts. A notebook that is there already keeps its time if
+    there is no other.
 
     Args:
+        handed_in: the time of all of them.
+        times: the time of each student's, in UTC, if there is no time of all.
         rule: which attempts count. Beyond the first N, one is added to the download's faults.
     """
     changed = 0
@@ -176,10 +211,12 @@ def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None
         stamp = path.parent / TIMESTAMP
         attempts = attempts_of(folder.parent, lab.slug, student)
         digest = hashlib.sha256(content).hexdigest()
-        if rule != "last" and any(a.digest == digest for a in attempts) and path.is_file() and handed_in is None:
-            continue
+        when = handed_in or (times or {}).get(student)
+        utc = when.astimezone(UTC).replace(tzinfo=None, microsecond=0) if when else None
+        if rule != "last" and path.is_file() and any(a.digest == digest and utc in (None, a.time) for a in attempts):
+            continue  # also if a better attempt is in its place
         is_new = not path.is_file() or path.read_bytes() != content
-        time = f"{handed_in.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if handed_in else ""
+        time = f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if when else ""
         most = first(rule)
         if is_new and most is not None and len(attempts) >= most and all(a.digest != digest for a in attempts):
             download.faults.append(f"{student}: {len(attempts)} attempts are there and the first {most} count")
@@ -195,3 +232,9 @@ def store(download: Download, lab: Lab, folder: Path, handed_in: datetime | None
             is_new = True
         changed += is_new
     return changed
+
+
+def time_noted(folder: Path, student: str, lab: Lab) -> bool:
+    """Return whether the student's submission in `folder` has a time."""
+    stamp = folder / student / lab.slug / TIMESTAMP
+    return stamp.is_file() and bool(stamp.read_text(encoding="ascii", errors="replace").strip())

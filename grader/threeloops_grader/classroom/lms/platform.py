@@ -43,6 +43,9 @@ _SECONDS = (10, 60)
 _MOST_PATIENCE = 60
 """Seconds that the platform may ask us to wait (Retry-After) before a request is given up."""
 
+_BACKOFF = 1.0
+"""Seconds before the second repetition if the platform names no time; twice as long before the third."""
+
 _SHOWN = 200
 
 _NEW_KEY = "delete it, run `threeloops class lms init`, and give the LMS's administrator the new public key"
@@ -203,7 +206,7 @@ class _Adapter(HTTPAdapter):
 
 def _session() -> requests.Session:
     patience = _Patience(
-        total=3, connect=0, read=0, other=0, status_forcelist=[429], allowed_methods=None, backoff_factor=1,
+        total=3, connect=0, read=0, other=0, status_forcelist=[429], allowed_methods=None, backoff_factor=_BACKOFF,
         raise_on_status=False,
     )  # fmt: skip
     session = requests.Session()

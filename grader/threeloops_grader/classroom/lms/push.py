@@ -22,7 +22,7 @@ from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.classroom.lms.platform import AGS_SCOPES, Connector, explained, reason
 from threeloops_grader.classroom.register.settings import class_folder
-from threeloops_grader.classroom.results.scores import Row
+from threeloops_grader.classroom.results.scores import Row, on_roster
 
 __all__ = ["Journal", "Planned", "Pushed", "opened_journal", "planned_scores", "push"]
 
@@ -68,18 +68,16 @@ class Journal:
         self._times: dict[tuple[str, str], datetime] = {}
         self.columns: dict[str, str] = {}
         text = file.read()
-        for number, line in enumerate(text.splitlines(), 1):
+        whole = text[: text.rfind("\n") + 1]
+        file.truncate(len(whole.encode()))  # a line that was cut off was written before anything was sent
+        for number, line in enumerate(whole.splitlines(), 1):
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
-                if number == text.count("\n") + 1:  # cut off before it was sent
-                    continue
                 raise LabError(
                     f"{file.name}, line {number} is damaged ({error}); delete the file, and the next push sends every "
                     "score again"
                 ) from None
-        if text and not text.endswith("\n"):
-            file.write("\n")
 
     def _take(self, entry: dict[str, Any]) -> None:
         key = (entry["column"], entry["user"])
@@ -133,10 +131,11 @@ def planned_scores(
 ) -> list[Planned]:  # fmt: skip
     """Decide what to do with each row. Scores are those of `class export`: after penalties, with two decimals.
 
-    A row without a score is never pushed. A missing one is pushed as 0 only if `missing_as_zero`.
+    A row without a score is never pushed, and a dropped student has no row. A missing one is pushed as 0 only if
+    `missing_as_zero`.
     """
     found = []
-    for row in rows:
+    for row in on_roster(rows):
         if row.score is None:
             found.append(Planned(row, "none", why=f"ungraded: {row.reason}"))
             continue
@@ -167,7 +166,7 @@ def _comment(lab: Lab, row: Row) -> str:
 def push(
     lab: Lab, rows: Sequence[Row], connector: Connector, journal: Journal, **options: bool
 ) -> tuple[list[Planned], Pushed]:
-    """Push what the platform does not have yet to the lab's column, which is made if there is none.
+    """Push what the platform does not have yet to the lab's column, which is made for the first score.
 
     Every failure of one student's score is kept and the others are tried. After three failures in a row that concern
     the platform, it is left alone. Running it again completes it.
@@ -175,9 +174,12 @@ def push(
     Raises:
         LabError: the column cannot be found or made; nothing was pushed.
     """
+    plans = planned_scores(lab, rows, journal, "", **options)
+    if all(plan.step == "none" for plan in plans):
+        return plans, Pushed()
     url = connector.platform.lineitems_url
     service = connector.grades()
-    most = rows[0].max_score if rows else manifest(lab).max_score
+    most = rows[0].max_score
     with explained(f"reading the columns at {url}", "--lineitems-url", AGS_SCOPES):
         wanted = LineItem().set_label(lab.slug).set_resource_id(lab.slug).set_score_maximum(most)
         column = service.find_or_create_lineitem(wanted, find_by="resource_id")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,6 +12,7 @@ from threeloops.files import replace_text
 from threeloops_grader.authoring.labs import LabError, find_lab
 from threeloops_grader.classroom.register.clock import read_time
 from threeloops_grader.classroom.register.roster import Student
+from threeloops_grader.classroom.register.settings import Settings
 from threeloops_grader.classroom.register.tables import read_columns
 from threeloops_grader.submissions.folder import spelling
 
@@ -38,18 +39,15 @@ class Extension:
     factor: float | None = None
 
     def extended(self, due: datetime, opened: datetime | None) -> datetime:
-        """Return the student's due time. It is never before the class's, and times have no zone.
+        """Return the time that it gives, which may be before the class's due date. Times have no zone.
 
         A factor has no effect if nobody knows when the lab was opened.
         """
-        later = due
         if self.due:
-            later = datetime.fromisoformat(self.due).replace(tzinfo=None)
-        elif self.hours is not None:
-            later = due + timedelta(hours=self.hours)
-        elif self.factor is not None and opened is not None:
-            later = due + (self.factor - 1) * (due - opened)
-        return max(due, later)
+            return datetime.fromisoformat(self.due).replace(tzinfo=None)
+        if self.hours is not None:
+            return due + timedelta(hours=self.hours)
+        return due if self.factor is None or opened is None else due + (self.factor - 1) * (due - opened)
 
     def __str__(self) -> str:
         given = f"until {self.due}" if self.due else f"{self.hours:g} hours more" if self.hours is not None else ""
@@ -61,9 +59,7 @@ def same(name: str) -> str:
     return spelling(name)
 
 
-def read_extensions(
-    path: Path, students: Sequence[Student], due: Mapping[str, str], opened: Mapping[str, str], zone: str
-) -> list[Extension]:
+def read_extensions(path: Path, students: Sequence[Student], settings: Settings) -> list[Extension]:
     """Read a table `student,lab,due`, with `hours` or `factor` as other columns. `*` in `lab` means every lab, and
     `none` in `due` removes an extension.
 
@@ -78,8 +74,8 @@ def read_extensions(
             student = ids.get(same(row["student"]).casefold())
             if student is None:
                 raise LabError(f"{row['student']!r} is not on the roster; expected an id of `threeloops class init`")
-            extension = _extension(student, row, zone)
-            _require_effect(extension, due, opened)
+            extension = _extension(student, row, settings.timezone)
+            _require_effect(extension, settings)
             before = rows.setdefault((extension.student, extension.lab), extension)
             if before != extension:
                 raise LabError(f"an earlier row gives {extension.student} another extension for this lab; keep one")
@@ -115,20 +111,26 @@ def _extension(student: str, row: dict[str, str], zone: str) -> Extension:
     return Extension(student, lab, factor=value)
 
 
-def _require_effect(extension: Extension, due: Mapping[str, str], opened: Mapping[str, str]) -> None:
-    """Raise LabError if the lab has no due date to extend, or the new one is not later."""
+def _require_effect(extension: Extension, settings: Settings) -> None:
+    """Raise LabError if the lab has no due date, the new one is not later, or a factor has no time to count from."""
     lab = extension.lab
-    if lab == EVERY_LAB or str(extension) == "no extension":
+    if str(extension) == "no extension":
         return
-    if lab not in due:
+    if lab != EVERY_LAB and lab not in settings.due:
         raise LabError(f"{lab} has no due date to extend; set it with `threeloops class init ROSTER --due {lab[:2]}=…`")
-    if extension.factor is not None and lab not in opened:
+    labs = [slug for slug in settings.released if slug in settings.due] if lab == EVERY_LAB else [lab]
+    unopened = [slug for slug in labs if slug not in settings.opened]
+    if extension.factor is not None and unopened:
+        first = unopened[0][:2]
+        release = "" if unopened[0] in settings.released else f"`threeloops class release {first}` first, or "
         raise LabError(
-            f"a factor needs the time at which students got {lab}, and it is not released; release it first, or say "
-            f"when with `threeloops class init ROSTER --opened {lab[:2]}=…`"
+            f"a factor needs the time at which students got {', '.join(unopened)}, and nobody knows it; "
+            f"{release}say it with `threeloops class init ROSTER --opened {first}=…`"
         )
-    if extension.due and datetime.fromisoformat(extension.due) <= datetime.fromisoformat(due[lab]):
-        raise LabError(f"{extension.due} is not later than {due[lab]}, when {lab} is due for all")
+    if extension.due and lab in settings.due:
+        due = settings.due[lab]
+        if datetime.fromisoformat(extension.due) <= datetime.fromisoformat(due):
+            raise LabError(f"{extension.due} is not later than {due}, when {lab} is due for all")
 
 
 def merged(before: Sequence[Extension], rows: Sequence[Extension]) -> list[Extension]:

@@ -12,7 +12,7 @@ from threeloops_grader.classroom.register.extensions import EVERY_LAB, same
 from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.classroom.register.tables import read_columns
 
-__all__ = ["Member", "group_of", "read_groups", "save_groups", "saved_groups"]
+__all__ = ["Groups", "Member", "read_groups", "save_groups", "saved_groups"]
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,25 @@ class Member:
     lab: str = EVERY_LAB
 
 
-def group_of(members: Sequence[Member], student: str, lab: str) -> tuple[str, list[str]]:
-    """Return the name of a student's group for a lab and its students, or "" and the student alone.
+class Groups:
+    """The groups of a class. A group for one lab counts before one for every lab."""
 
-    A group for this lab counts before one for every lab.
-    """
-    for scope in (lab, EVERY_LAB):
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._group_of = {(member.lab, same(member.student)): member.group for member in members}
+        self._students: dict[tuple[str, str], list[str]] = {}
         for member in members:
-            if member.lab == scope and same(member.student) == same(student):
-                return member.group, [m.student for m in members if m.lab == scope and m.group == member.group]
-    return "", [student]
+            self._students.setdefault((member.lab, member.group), []).append(member.student)
+
+    def __bool__(self) -> bool:
+        return bool(self._students)
+
+    def of(self, student: str, lab: str) -> tuple[str, list[str]]:
+        """Return the name of a student's group for a lab and its students, or "" and the student alone."""
+        for scope in (lab, EVERY_LAB):
+            group = self._group_of.get((scope, same(student)))
+            if group is not None:
+                return group, self._students[scope, group]
+        return "", [student]
 
 
 def read_groups(path: Path, students: Sequence[Student]) -> list[Member]:

@@ -98,7 +98,8 @@ class LatePolicy:
 @dataclass(frozen=True)
 class Settings:
     """`due` and `opened` have a time in UTC per lab (ISO 8601): the due date, and when students got the lab. `released`
-    are the labs that bundles hold. `timezone` is that of times without an offset."""
+    are the labs that bundles hold. `timezone` is that of times without an offset.
+    With `anonymous`, formgrader shows pseudonyms."""
 
     late: LatePolicy = field(default_factory=LatePolicy)
     due: dict[str, str] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class Settings:
     opened: dict[str, str] = field(default_factory=dict)
     timezone: str = "UTC"
     attempts: str = "last"
+    anonymous: bool = False
 
     def due_date(self, slug: str) -> datetime | None:
         """Return the due date in UTC without a time zone, which is how nbgrader's gradebook keeps it."""
@@ -118,7 +120,9 @@ class Settings:
 
     def with_released(self, slug: str, now: datetime) -> "Settings":
         """Return these settings with one more released lab. A second release does not change when it was opened."""
-        opened = {slug: now.isoformat(timespec="seconds"), **self.opened}
+        opened = self.opened
+        if slug not in self.released and slug not in opened:
+            opened = {**opened, slug: now.isoformat(timespec="seconds")}
         return replace(self, released=tuple(sorted({*self.released, slug})), opened=opened)
 
 

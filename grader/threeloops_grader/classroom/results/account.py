@@ -8,6 +8,7 @@ from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.classroom.register.extensions import same
+from threeloops_grader.classroom.results.handins import refused_strangers
 from threeloops_grader.classroom.results.scores import Row, on_roster
 
 __all__ = ["account", "write_refusals", "write_shared"]
@@ -26,6 +27,8 @@ def account(lab: Lab, rows: Sequence[Row], strangers: Sequence[str]) -> str:
     lines += list(dict.fromkeys(note for row in rows for note in row.notes))
     if strangers:
         lines.append(f"handed in, and not on the roster: {', '.join(strangers)}")
+        refused = refused_strangers(lab, [row.student.id for row in rows])
+        lines += [f"not on the roster, and not graded: {name}: {reason}" for name, reason in refused.items()]
     return "\n".join(lines).encode("ascii", "backslashreplace").decode()
 
 

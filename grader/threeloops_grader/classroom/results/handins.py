@@ -12,7 +12,7 @@ from threeloops_grader.submissions.reading import Submission, read
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["NOT_RUN", "not_graded", "strangers_in", "was_executed"]
+__all__ = ["NOT_RUN", "not_graded", "refused_strangers", "strangers_in", "was_executed"]
 
 NOT_RUN = "NotRun"
 """The error that a test cell of `autograded/` carries until it is executed."""
@@ -59,6 +59,17 @@ def _time(folder: Path) -> str:
 
 def strangers_in(lab: Lab, students: Iterable[str]) -> list[str]:
     """Return the folders of `submitted/` that hold this lab and belong to nobody in `students`."""
+    return sorted(student_name(name) for name in _strangers(lab, students))
+
+
+def refused_strangers(lab: Lab, students: Iterable[str]) -> dict[str, str]:
+    """Return why submissions of people who are not in `students` were refused, by name."""
+    reasons = {student_name(name): not_graded(lab, name) for name in _strangers(lab, students)}
+    return {name: reason for name, (reason, is_refused) in sorted(reasons.items()) if is_refused}
+
+
+def _strangers(lab: Lab, students: Iterable[str]) -> list[str]:
     spelled = {spelling(name) for name in students}
     names = (path.parent.name for path in Path(lab.root, "submitted").glob(f"*/{lab.slug}"))
-    return sorted(student_name(name) for name in names if spelling(name) not in spelled)
+    folders = (name for name in names if not name.startswith("."))  # .threeloops has the records of grading
+    return [name for name in folders if spelling(name) not in spelled]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from threeloops_grader.authoring.labs import Lab
-from threeloops_grader.authoring.manifest import Manifest, manifest
+from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.classroom.results.scores import Row, on_roster
 
 __all__ = ["FORMATS", "lateness_table"]
@@ -106,16 +106,19 @@ def _columns(lab: Lab, rows: Sequence[Row], exercises: bool) -> tuple[list[str],
             most.append(_number(exercise.points))
             for cells, row in zip(points, rows, strict=True):
                 cells.append(_number(_sum(row, exercise.tests)))
-        if any(set(row.parts) - of_tests for row in rows):
-            names.append(f"{lab.slug} reflection")
-            most.append(_number(_rest(trusted, rows)))
+        others = {name for row in rows for name in row.parts} - of_tests
+        rubric = [criterion for criterion in lab.rubric if criterion.cell in others]
+        columns: list[tuple[str, float, tuple[str, ...]]] = []
+        columns += [(f"reflection {c.name}", c.points, (c.cell,)) for c in rubric]
+        if rest := others - {criterion.cell for criterion in rubric}:
+            left = max(0.0, rows[0].max_score - trusted.max_score - sum(c.points for c in rubric))
+            columns.append(("reflection", left, tuple(rest)))
+        for name, maximum, of in columns:
+            names.append(f"{lab.slug} {name}")
+            most.append(_number(maximum))
             for cells, row in zip(points, rows, strict=True):
-                cells.append(_number(_sum(row, tuple(set(row.parts) - of_tests))))
+                cells.append(_number(_sum(row, of)))
     return names, most, points
-
-
-def _rest(trusted: Manifest, rows: Sequence[Row]) -> float:
-    return max(0.0, rows[0].max_score - trusted.max_score)
 
 
 def _sum(row: Row, names: tuple[str, ...]) -> float | None:

@@ -1,0 +1,123 @@
+"""A class of a thousand, really graded on this machine, and one of ten thousand on 16 workers, in virtual time.
+
+The simulation uses the service times of the real submissions and the start-up of a real worker. Its shares are those
+that `threeloops grade --on slurm` makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from threeloops.simulation import event_loop
+from threeloops_grader.authoring.labs import find_lab
+from threeloops_grader.machine.child_process import CODE
+from threeloops_grader.machine.provenance import Provenance
+from threeloops_grader.sandbox.bwrap import SandboxError, why_not
+from threeloops_grader.worklist.share import share_of, tasks_for
+
+from benchmarks.classroom import classroom, hand_in
+from benchmarks.process_tree import run_measured
+from benchmarks.result import Result, Series, Unmeasured
+
+LAB = "00"
+JOBS = 2
+SIMULATED = (1_000, 10_000)
+WORKERS = 16
+GOAL = 0.85
+"""The parallel efficiency that a class of 10,000 should reach on 16 workers."""
+_SECONDS = 3600.0
+_LONGEST = 1e9
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A simulated class. `efficiency` is the time of all submissions over the time that the workers were held."""
+
+    seconds: float
+    efficiency: float
+    tasks: int
+
+
+def measure(provenance: Provenance, *, quick: bool = False, size: int = 1000) -> Result:
+    """Grade `size` submissions of lab 00, two at a time; then simulate larger classes with their service times.
+
+    Raises:
+        SandboxError: bubblewrap does not work here.
+        Unmeasured: the class was not graded, or not with the points that it must earn.
+    """
+    if reason := why_not():
+        raise SandboxError(f"{reason}; the class is graded with the sandbox on")
+    size = 3 if quick else size
+    with tempfile.TemporaryDirectory(prefix="threeloops-class-") as scratch:
+        usage, services = _grade(size, Path(scratch) / "class")
+        alone, (service,) = _grade(1, Path(scratch) / "one")
+    start_up = max(0.0, alone.seconds - service)
+    title = f"lab 00, {size:,} submissions, {JOBS} at a time"
+    series = [
+        Series(f"{title}: wall time", "threeloops grade", "s", (usage.seconds,)),
+        Series(f"{title}: throughput", "threeloops grade", "records/s", (size / usage.seconds,), better="higher"),
+        Series(f"{title}: one submission", "threeloops grade", "s", tuple(services)),
+        Series("start of a worker until its first submission", "threeloops grade", "s", (start_up,)),
+    ]
+    for kind, peak in (("resident", usage.peak_resident_bytes), ("proportional", usage.peak_proportional_bytes)):
+        if peak:
+            series.append(Series(f"{title}: peak memory, {kind} sizes", "threeloops grade", "bytes", (float(peak),)))
+    facts: dict[str, Any] = {"goal, efficiency": GOAL}
+    for count in SIMULATED:
+        outcome = simulate(count, WORKERS, services, start_up)
+        what = f"simulated: {count:,} submissions on {WORKERS} workers, {outcome.tasks} tasks"
+        series.append(Series(f"{what}: parallel efficiency", "threeloops grade", "", (outcome.efficiency,), "higher"))
+        series.append(Series(f"{what}: time", "threeloops grade", "s", (outcome.seconds,)))
+    settings = {"lab": LAB, "class": size, "jobs": JOBS, "sandbox": "bwrap"}
+    return Result("large_class", provenance, settings, series, facts)
+
+
+def simulate(count: int, workers: int, services: list[float], start_up: float, seed: int = 0) -> Outcome:
+    """Grade `count` submissions in virtual time. Each takes the time of a random one of `services`; a worker takes the
+    next task when it has finished one, and every task begins with a start-up."""
+    draw = random.Random(seed)
+    tasks: list[list[float]] = [[] for _ in range(tasks_for(count, workers))]
+    for number in range(count):
+        tasks[share_of(f"student {number}", len(tasks))].append(draw.choice(services))
+    waiting = iter(tasks)
+
+    async def worker() -> None:
+        for task in waiting:
+            await asyncio.sleep(start_up)
+            for service in task:
+                await asyncio.sleep(service)
+
+    async def whole() -> float:
+        await asyncio.gather(*(worker() for _ in range(workers)))
+        return event_loop.now()
+
+    seconds = event_loop.run(whole, seconds=_LONGEST)
+    return Outcome(seconds, sum(map(sum, tasks)) / (workers * seconds), len(tasks))
+
+
+def _grade(size: int, folder: Path) -> tuple[Any, list[float]]:
+    """Grade a class once. Return what it used, and the seconds of each submission. Raises Unmeasured."""
+    lab = find_lab(LAB)
+    students = list(classroom(lab, nbformat.read(lab.released, as_version=4), size))
+    hand_in(students, lab, folder / "submitted")
+    words = ["-m", "threeloops_grader.cli", "grade", "--lab", LAB, "--submissions", "submitted"]
+    paths = [str(CODE / "lib"), str(CODE / "grader"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    argv = [sys.executable, *words, "--json", "grades.json", "--jobs", str(JOBS)]
+    usage = run_measured(argv, folder, environment, folder / "log", _SECONDS)
+    if usage.returncode not in (0, 1):
+        raise Unmeasured(f"threeloops grade exits {usage.returncode}: {(folder / 'log').read_text()[-500:]}")
+    records = json.loads((folder / "grades.json").read_text())["records"]
+    earned = {student.name: student.score for student in students}
+    if wrong := [r["student"] for r in records if abs(r["score"] - earned[r["student"]]) > 1e-9]:
+        raise Unmeasured(f"{wrong[0]} got other points than were earned")
+    return usage, [record["seconds"] for record in records]

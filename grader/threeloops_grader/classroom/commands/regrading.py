@@ -1,0 +1,112 @@
+"""`threeloops class regrade`, `log` and `who`: points that change later, who changed them, and whose a pseudonym is."""
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from threeloops_grader.authoring.labs import LabError, all_labs, find_lab
+from threeloops_grader.classroom.commands.steps import LabName, account_of, roster_path, whole_lab
+from threeloops_grader.classroom.register import settings
+
+__all__ = ["log", "regrade", "who"]
+
+
+def regrade(
+    lab: LabName,
+    exercise: Annotated[str, typer.Argument(help="The exercise whose test was repaired.")],
+    keep_higher: Annotated[
+        bool, typer.Option("--keep-higher", help="Nobody loses points: whoever would keeps the earlier result.")
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core.")
+    ] = 0,
+    sandbox: Annotated[
+        Literal["auto", "bwrap", "none"], typer.Option(help="none: run submissions without isolation.")
+    ] = "auto",
+) -> None:
+    """Grade one exercise of all graded submissions again, after its test was repaired, and change nothing else.
+
+    Exits 1 if a submission is left out. A run that was cut off is completed by the next one.
+    """
+    from threeloops_grader.classroom.regrading.regrade import regrade as regrade_class
+    from threeloops_grader.sandbox.pool import choose
+
+    target = whole_lab(lab)
+    done = regrade_class(target, exercise, choose(sandbox), jobs or len(os.sched_getaffinity(0)), keep_higher)
+    changes = done.plan.changes
+    moves = {student: change for student, change in changes.items() if change.old != change.new}
+    kept = done.plan.kept
+    regraded = len(changes) + len(kept)
+    print(f"{target.slug} {done.plan.exercise}: {regraded} submissions regraded, points changed: {len(moves)}")
+    for student, change in moves.items():
+        print(_ascii(f"  {student}: {change.old:g} -> {change.new:g}{' (fewer)' if change.new < change.old else ''}"))
+    for student, (old, new) in kept.items():
+        print(_ascii(f"  {student} keeps {old:g} (--keep-higher; the repaired test gives {new:g})"))
+    for line in done.manual:
+        print(_ascii(f"manual points stay and hide the new ones, {line}"))
+    for line in done.left_out:
+        print(_ascii(f"not regraded: {line}"))
+    if done.others:
+        number = f"{target.number:02d}"
+        print(f"The lab changed elsewhere, too: {', '.join(done.others)}. These cells were left alone;")
+        print(f"`threeloops class grade {number} --again` grades the whole lab.")
+    if settings.load().attempts == "best":
+        print(f"Another attempt may be the best one now: `threeloops class grade {target.number:02d}` looks.")
+    account_of(target)
+    if done.left_out:
+        raise typer.Exit(1)
+
+
+def log(
+    lab: Annotated[str, typer.Argument(help="Number or name of the lab; all labs if none is named.")] = "",
+    student: Annotated[str, typer.Argument(help="Only what changed or showed this student's points.")] = "",
+) -> None:
+    """Say who changed which points, and when: the lines of class/log.jsonl, oldest first."""
+    from threeloops_grader.classroom.register.log import history, lines, log_path
+
+    slug = find_lab(lab).slug if lab else ""
+    entries, faults = lines()
+    shown = list(history(entries, slug, student))
+    for line in shown:
+        print(_ascii(line))
+    if not shown:
+        about = " about " + ", ".join(part for part in (slug, student) if part) if lab else ""
+        print(_ascii(f"{log_path()} has no line{about}"))
+    for fault in faults:
+        print(fault)
+    if faults:
+        raise typer.Exit(1)
+
+
+def who(
+    pseudonym: Annotated[str, typer.Argument(help="A pseudonym that formgrader shows.")],
+    lab: Annotated[str, typer.Argument(help="Number or name of the lab; all labs if none is named.")] = "",
+) -> None:
+    """Say whose a pseudonym of anonymous marking is. The class's log says that you asked."""
+    from threeloops_grader.classroom.enrolment import gradebook
+    from threeloops_grader.classroom.register import log as class_log
+    from threeloops_grader.classroom.register.pseudonyms import key_path, require_key, whose
+    from threeloops_grader.classroom.register.roster import saved_roster
+
+    if not key_path().exists():
+        raise LabError(
+            f"no pseudonyms were given: there is no {key_path()}; `class init ROSTER.csv --anonymous` does it"
+        )
+    names = {student.id: student.name for student in saved_roster(roster_path())}
+    with gradebook() as book:
+        names = {**{student.id: "" for student in book.students}, **names}
+    labs = [find_lab(lab)] if lab else all_labs()
+    owners = whose(require_key(), pseudonym, [target.slug for target in labs], names)
+    if not owners:
+        where = labs[0].slug if lab else "any lab"
+        raise LabError(
+            f"{pseudonym!r} is nobody's pseudonym in {where}, for the {len(names)} students in the gradebook"
+        )
+    for slug, student in owners:
+        class_log.append("class who", slug, note=pseudonym, about=student)
+        print(_ascii(f"{slug} {pseudonym}: {student}{f' ({names[student]})' if names[student] else ''}"))
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
