@@ -71,9 +71,13 @@ def init(
     students = lms_roster() if roster is None else read_roster(roster)
     everybody = with_dropped(students, saved_roster(roster_path()) if roster_path().is_file() else [])
     late = before.late.changed(
-        percent_per_day=late_percent, most_percent=late_most, grace_minutes=grace_minutes, closes_days=closes_days,
-        slip_days=slip_days, slip_most=slip_most,
-    )  # fmt: skip
+        percent_per_day=late_percent,
+        most_percent=late_most,
+        grace_minutes=grace_minutes,
+        closes_days=closes_days,
+        slip_days=slip_days,
+        slip_most=slip_most,
+    )
     rule = read_rule(attempts or before.attempts)
     points = before.reflection_points if reflection is None else reflection
     with gradebook() as book:
