@@ -55,8 +55,8 @@ def execute_exercise(
     store = RecordStore(records, lab.slug)
     if decides(lab, options) != fingerprint:
         raise LabError(
-            f"{lab.source} or the grader was changed while {exercise.id} was regraded, and nobody's points were changed; run "
-            "the same command again"
+            f"{lab.source} or the grader was changed while {exercise.id} was regraded, and nobody's points were changed; "
+            "give the same command again"
         )
     results = {}
     for student, digest in handed_in.items():
