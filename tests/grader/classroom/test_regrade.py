@@ -241,7 +241,7 @@ def test_a_lab_that_changes_during_the_regrade_is_not_taken_for_a_newer_submissi
     monkeypatch.setattr(
         execution, "grade_class", lambda *_, **__: course.source.write_text(WITH_RUBRIC + "\n# edited\n")
     )
-    with pytest.raises(LabError, match="was changed while mean was regraded, and nobody's points were changed"):
+    with pytest.raises(LabError, match="was changed while mean was regraded, so nobody's points changed"):
         regrading.regrade(course, "mean", SANDBOX, 1, keep_higher=False)
     assert (rows(course), notebooks(course)) == before and not plans.unfinished(course)
 

@@ -55,7 +55,7 @@ def execute_exercise(
     store = RecordStore(records, lab.slug)
     if decides(lab, options) != fingerprint:
         raise LabError(
-            f"{lab.source} or the grader was changed while {exercise.id} was regraded, and nobody's points were changed; "
+            f"{lab.source} or the grader was changed while {exercise.id} was regraded, so nobody's points changed; "
             "give the same command again"
         )
     results = {}
