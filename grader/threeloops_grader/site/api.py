@@ -12,7 +12,7 @@ from pathlib import Path
 
 from threeloops_grader.authoring.labs import course_root
 
-__all__ = ["packages", "page", "write"]
+__all__ = ["page", "write"]
 
 _SECTION = re.compile(r"^(Args|Arguments|Raises|Returns|Yields|Attributes):\s*$", re.MULTILINE)
 _ENTRY = re.compile(r"^(\*{0,2}[\w, *.]+?): ", re.MULTILINE)
@@ -20,7 +20,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def packages() -> list[str]:
+def _packages() -> list[str]:
     """Return the packages of the library that have public names, in order."""
     library = course_root() / "lib"
     faces = sorted((library / "threeloops").rglob("__init__.py"))
@@ -33,12 +33,12 @@ def write(source: Path) -> list[str]:
     folder = source / "api"
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name in packages():
+    for name in _packages():
         title = name.removeprefix("threeloops.")
         (folder / f"{title}.md").write_text(page(name), encoding="utf-8")
         first = (ast.get_docstring(_parsed(name)) or "").partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
         rows.append(f"| [{title}]({title}.md) | {first} |")
-    listed = "\n".join(name.removeprefix("threeloops.") for name in packages())
+    listed = "\n".join(name.removeprefix("threeloops.") for name in _packages())
     about = "Import each name from its package, for example `from threeloops.inner.meter import meter`."
     table = "\n".join(["| package of `threeloops` | about |", "|---|---|", *rows])
     contents = f"```{{toctree}}\n:hidden:\n\n{listed}\n```"

@@ -32,9 +32,10 @@ class Result:
 
 
 def execute_exercise(
-    lab: Lab, exercise: Exercise, contents: Mapping[str, bytes], sandbox: Sandbox, jobs: int
+    lab: Lab, exercise: Exercise, handed_in: Mapping[str, str], sandbox: Sandbox, jobs: int
 ) -> dict[str, Result]:
-    """Execute an exercise for every student of `contents`, which has the submitted files, `jobs` at a time.
+    """Execute an exercise for every student of `handed_in`, which has the SHA-256 of each submitted file, `jobs` at a
+    time.
 
     A run that is cut off continues where it stopped. Students who replaced their file meanwhile have no result.
 
@@ -43,15 +44,16 @@ def execute_exercise(
     submitted = Path(lab.root, "submitted")
     records = submitted / ".threeloops"
     options = Options(sandbox, jobs, exercise.id, records=records, keep_executed=True)
-    if contents:
+    if handed_in:
         try:
-            grade_class(submitted, lab, options, wanted=lambda handed_in: handed_in.path.parts[-3] in contents)
+            grade_class(submitted, lab, options, wanted=lambda submission: submission.path.parts[-3] in handed_in)
         finally:
             close_pools()
     store = RecordStore(records, lab.slug)
     results = {}
-    for student, content in contents.items():
-        executed = store.load_executed(Key.of(student_name(student), content, decides(lab, options)))
+    fingerprint = decides(lab, options)
+    for student, digest in handed_in.items():
+        executed = store.load_executed(Key(student_name(student), digest, fingerprint))
         if executed is not None and set(exercise.tests) <= executed.cells.keys():
             results[student] = _result(lab, exercise, executed, sandbox)
     return results
