@@ -153,7 +153,7 @@ def on_kubernetes(
             raise LabError(
                 f"{name} {path}: expected the path that the pods see, below {MOUNT}, where --claim is mounted"
             )
-    request = Kubernetes(image, claim, **{"shares": shares} if shares else {}, **asked)
+    request = Kubernetes(image, claim, shares or asked["workers"], **asked)
     return indexed_job(job.lab.slug, job.words(["threeloops"], job.folder, job.place), request)
 
 
