@@ -131,6 +131,8 @@ def _html(output: NotebookNode, page: LabPage) -> str:
         text = explorers.widget(name, states, text)
         page.states[name] = explorers.script(name, states)
         page.explorers.append(text)
+    elif output.data.get("text/plain", "").startswith("explorer at "):
+        text += '<p class="tl-note">In the notebook you can change this; it has no list of values to try here.</p>'
     if "debrief" in notes:
         text = _MODEL_ANSWER.sub("", text)
         text = f'<details class="tl-debrief"><summary>After the exercise: why it works</summary>{text}</details>'
