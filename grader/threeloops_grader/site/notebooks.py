@@ -34,7 +34,11 @@ _DRAWN = re.compile(
     re.DOTALL,
 )
 """A drawing and its still picture, which a browser that shows the site does not need."""
-_MODEL_ANSWER = re.compile(r"<details><summary[^>]*>A model answer</summary>.*?</details>", re.DOTALL)
+_MODEL_ANSWER = re.compile(
+    r"<details><summary[^>]*>A model answer</summary>.*?</details>|<table><tr><th></th><th>yours</th>.*?</table>",
+    re.DOTALL,
+)
+"""A model answer in a debrief, and its comparison with the answer of the run, which is no reader's."""
 _NO_GUESS = " · no prediction was made"
 """Words of an output that are true only where the labs were executed. The page says what its own reader guessed."""
 _CALIBRATION = "<b>Your predictions</b> ·"
