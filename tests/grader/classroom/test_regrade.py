@@ -313,6 +313,14 @@ def test_a_plan_does_not_undo_a_grading_that_came_after_it(course, quick, monkey
     assert left_out == ["cyd: graded again since"] and rows(course)["cyd", "mean_test"] == (0.0, None)
 
 
+def test_a_plan_that_was_carried_out_changes_nothing_and_logs_nothing_twice(course, quick):
+    plan = quick(course).plan
+    before = rows(course), notebooks(course), lines(course.root)
+    plans.write_plan(course, plan)  # as if the run was killed before it removed the file
+    assert plans.carry_out(course, plan) == []
+    assert (rows(course), notebooks(course), lines(course.root)) == before and not plans.unfinished(course)
+
+
 def test_a_damaged_plan_is_named_with_the_next_step(course):
     (course.root / "class" / f"regrade_{course.slug}.json").write_text('{"id": "x"')
     with pytest.raises(LabError, match="is damaged .* `threeloops class grade 90 --again`"):
