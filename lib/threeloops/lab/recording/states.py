@@ -12,8 +12,11 @@ MIME = "application/vnd.threeloops.explorer+json"
 _MOST_STATES = 160
 _MOST_BYTES = 1_500_000
 _MOST_SECONDS = 8.0
-"""Limits of one explorer: its pictures, the bytes of their different lines (packed, they take a third), and how long
-this processor draws them."""
+"""Limits of a sample: its pictures, the bytes of their different lines (packed, they take a third), and how long this
+processor draws them."""
+_FEW_STATES = 140
+_LONGEST = 40.0
+"""An explorer with this few states is drawn whole if that takes at most so many seconds."""
 _FEWEST_VALUES = 5
 """A grid with fewer values per control says less about each control than moving one control at a time."""
 
@@ -32,8 +35,10 @@ def states(explorer: Any) -> dict[str, Any] | None:
         return None
     starts = [values.index(explorer.values[name]) for name, values in choices.items()]
     size, seconds = _cost(explorer, choices)
-    most = min(_MOST_STATES, _MOST_BYTES // size, int(_MOST_SECONDS / seconds))
-    drawn, one_at_a_time = _sampled([len(values) for values in choices.values()], starts, most)
+    counts = [len(values) for values in choices.values()]
+    few = math.prod(counts) <= _FEW_STATES
+    most = min(_MOST_STATES, _MOST_BYTES // size, int((_LONGEST if few else _MOST_SECONDS) / seconds))
+    drawn, one_at_a_time = _sampled(counts, starts, most)
     names = list(choices)
     controls = [
         {
