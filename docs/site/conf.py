@@ -14,7 +14,7 @@ language = "en"
 extensions = ["myst_nb"]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
-suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included"]
+suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included", "misc.highlighting_failure"]
 
 nb_execution_mode = "off"
 nb_code_prompt_show = "Code"
