@@ -11,6 +11,7 @@ from threeloops_grader.authoring.labs import all_labs, course_root, find_lab
 from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.marking.rubric import set_reflection
 from threeloops_grader.classroom.register import settings
+from threeloops_grader.classroom.register.log import lines
 from threeloops_grader.classroom.register.pseudonyms import pseudonym, require_key
 from threeloops_grader.course.course import submissions
 from threeloops_grader.release.release import release
@@ -121,6 +122,8 @@ def test_points_are_given_by_rubric_to_a_pseudonym(chromium, course, server, ano
     page.get_by_text("Marking is anonymous").wait_for(timeout=600_000)
     seen()
     page.close()
+    logged = [(entry["command"], entry["note"], entry["points"]["zelda"]) for entry in lines(course)[0]]
+    assert logged == [("formgrader", "reflection_evidence", [0, 3]), ("formgrader", "reflection_limits", [0, 2.5])]
     with gradebook(course) as book:
         grades = {grade.name: grade.score for grade in book.find_submission(lab.slug, "zelda").notebooks[0].grades}
     assert grades == {

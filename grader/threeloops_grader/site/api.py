@@ -77,14 +77,19 @@ def _entry(module: str, name: str) -> Iterator[str]:
             return
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("threeloops"):
             origin = next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
-            if origin is not None and node.module != module:
-                whole = _parsed(f"{node.module}.{origin}")
-                if whole.body:
-                    yield _text(ast.get_docstring(whole))
-                else:
-                    yield from _entry(node.module, origin)
+            if origin is not None:
+                yield from _imported(node.module, origin, module)
                 return
     yield from _constant(_parsed(module), name)
+
+
+def _imported(origin: str, name: str, module: str) -> Iterator[str]:
+    """Yield what the page says about a name that `module` imports: a module, or a name defined in another one."""
+    whole = _parsed(f"{origin}.{name}")
+    if whole.body:
+        yield _text(ast.get_docstring(whole))
+    elif origin != module:
+        yield from _entry(origin, name)
 
 
 def _constant(tree: ast.Module, name: str) -> Iterator[str]:

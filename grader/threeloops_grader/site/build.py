@@ -49,9 +49,11 @@ def build(labs: list[Lab], executed: Path, site: Path, *, api: bool = True) -> l
         str(course_root() / _SETTINGS),
         str(source),
     ]
-    done = subprocess.run([*command, str(site / "html")], env={**os.environ, "THREELOOPS_SITE_SOURCE": str(source)})
+    command += [str(site / "html"), "-d", str(site / "doctrees")]
+    done = subprocess.run(command, env={**os.environ, "THREELOOPS_SITE_SOURCE": str(source)})
     if done.returncode:
         raise LabError("Sphinx could not build the site; its messages are above")
+    (site / "html/.nojekyll").touch()  # GitHub Pages would leave out folders that begin with an underscore
     for page in pages:
         for name, script in page.states.items():
             path = site / "html/_static/explorers" / f"{name}.js"

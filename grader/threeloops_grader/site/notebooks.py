@@ -34,7 +34,11 @@ _DRAWN = re.compile(
     re.DOTALL,
 )
 """A drawing and its still picture, which a browser that shows the site does not need."""
-_MODEL_ANSWER = re.compile(r"<details><summary[^>]*>A model answer</summary>.*?</details>", re.DOTALL)
+_MODEL_ANSWER = re.compile(
+    r"<details><summary[^>]*>A model answer</summary>.*?</details>|<table><tr><th></th><th>yours</th>.*?</table>",
+    re.DOTALL,
+)
+"""A model answer in a debrief, and its comparison with the answer of the run, which is no reader's."""
 _NO_GUESS = " · no prediction was made"
 """Words of an output that are true only where the labs were executed. The page says what its own reader guessed."""
 _CALIBRATION = "<b>Your predictions</b> ·"
@@ -131,6 +135,8 @@ def _html(output: NotebookNode, page: LabPage) -> str:
         text = explorers.widget(name, states, text)
         page.states[name] = explorers.script(name, states)
         page.explorers.append(text)
+    elif output.data.get("text/plain", "").startswith("explorer at "):
+        text += '<p class="tl-note">In the notebook you can change this; it has no list of values to try here.</p>'
     if "debrief" in notes:
         text = _MODEL_ANSWER.sub("", text)
         text = f'<details class="tl-debrief"><summary>After the exercise: why it works</summary>{text}</details>'

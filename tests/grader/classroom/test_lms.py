@@ -16,7 +16,7 @@ from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.lms import platform as lms
 from threeloops_grader.classroom.lms.members import fetch_roster
 from threeloops_grader.classroom.lms.push import opened_journal, push
-from threeloops_grader.classroom.register.roster import Student, saved_roster, with_dropped
+from threeloops_grader.classroom.register.roster import Roster, Student, saved_roster, with_dropped
 from threeloops_grader.classroom.results.scores import Row
 from toy_course import make_course
 from warm_commands import warm
@@ -210,7 +210,8 @@ def test_who_left_the_course_is_dropped_until_they_return(platform, tmp_path, st
 
 
 def test_another_roster_from_a_file_keeps_the_users_of_the_lms():
-    assert with_dropped([Student("Ada"), Student("eve")], [Student("ada", lti_id="u-ada")]) == [
+    newest = Roster([Student("Ada"), Student("eve")], [], [])
+    assert with_dropped(newest, [Student("ada", lti_id="u-ada")]) == [
         Student("Ada", lti_id="u-ada"),
         Student("eve"),
     ]

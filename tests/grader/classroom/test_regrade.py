@@ -22,6 +22,7 @@ from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.register.log import lines
 from threeloops_grader.classroom.register.pseudonyms import pseudonym, require_key
 from threeloops_grader.classroom.register.settings import load
+from threeloops_grader.classroom.regrading import execution
 from threeloops_grader.classroom.regrading import plan as plans
 from threeloops_grader.classroom.regrading import regrade as regrading
 from threeloops_grader.classroom.regrading.execution import execute_exercise
@@ -235,6 +236,16 @@ def test_a_submission_that_arrives_during_the_regrade_keeps_its_turn(course, res
     assert rows(course)["cyd", "mean_test"] == (0.0, None) and "cyd" not in lines(course.root)[0][-1]["points"]
 
 
+def test_a_lab_that_changes_during_the_regrade_is_not_taken_for_a_newer_submission(course, monkeypatch):
+    before = rows(course), notebooks(course)
+    monkeypatch.setattr(
+        execution, "grade_class", lambda *_, **__: course.source.write_text(WITH_RUBRIC + "\n# edited\n")
+    )
+    with pytest.raises(LabError, match="was changed while mean was regraded, so nobody's points changed"):
+        regrading.regrade(course, "mean", SANDBOX, 1, keep_higher=False)
+    assert (rows(course), notebooks(course)) == before and not plans.unfinished(course)
+
+
 def test_cells_of_other_exercises_that_changed_are_named_and_left_alone(course, quick):
     text = course.source.read_text()
     course.source.write_text(text.replace("zeros have no peak to divide by", "there is no peak"))
@@ -311,6 +322,14 @@ def test_a_plan_does_not_undo_a_grading_that_came_after_it(course, quick, monkey
     path.write_text(path.read_text() + "\n")  # as graded again
     left_out = plans.carry_out(course, plans.read_plan(course))
     assert left_out == ["cyd: graded again since"] and rows(course)["cyd", "mean_test"] == (0.0, None)
+
+
+def test_a_plan_that_was_carried_out_changes_nothing_and_logs_nothing_twice(course, quick):
+    plan = quick(course).plan
+    before = rows(course), notebooks(course), lines(course.root)
+    plans.write_plan(course, plan)  # as if the run was killed before it removed the file
+    assert plans.carry_out(course, plan) == []
+    assert (rows(course), notebooks(course), lines(course.root)) == before and not plans.unfinished(course)
 
 
 def test_a_damaged_plan_is_named_with_the_next_step(course):

@@ -241,6 +241,14 @@ def test_a_rebuilt_notebook_is_rebuilt_as_it_is(lab, notebook, name):
     assert again.notes == []
 
 
+def test_a_cell_of_the_students_own_stays_where_it_is_beside_a_part_that_moves(lab, notebook):
+    split(notebook, "mean", MEAN.index("    return"))
+    notebook.cells += [notebook.cells.pop(place(notebook, "mean") + 1), new_code_cell("print(rescale)")]
+    rebuilt = rebuild(notebook, manifest(lab)).notebook
+    assert program(rebuild(notebook, manifest(lab)), "mean") == ast.dump(ast.parse(MEAN))
+    assert rebuilt.cells[-1].source == "print(rescale)"
+
+
 def test_what_does_not_count_stays_visible(lab, notebook):
     pasted(notebook, "mean", len(notebook.cells), WRONG)
     pasted(notebook, "mean_test", len(notebook.cells), "print('``` my own test')")

@@ -36,12 +36,12 @@ def regrade(
     done = regrade_class(target, exercise, choose(sandbox), jobs or len(os.sched_getaffinity(0)), keep_higher)
     changes = done.plan.changes
     moves = {student: change for student, change in changes.items() if change.old != change.new}
-    kept = done.plan.kept
-    regraded = len(changes) + len(kept)
+    earlier = done.plan.kept
+    regraded = len(changes) + len(earlier)
     print(f"{target.slug} {done.plan.exercise}: {regraded} submissions regraded, points changed: {len(moves)}")
     for student, change in moves.items():
         print(_ascii(f"  {student}: {change.old:g} -> {change.new:g}{' (fewer)' if change.new < change.old else ''}"))
-    for student, (old, new) in kept.items():
+    for student, (old, new) in earlier.items():
         print(_ascii(f"  {student} keeps {old:g} (--keep-higher; the repaired test gives {new:g})"))
     for line in done.manual:
         print(_ascii(f"manual points stay and hide the new ones, {line}"))

@@ -67,7 +67,7 @@ def init(
     before = register.load()
     zone = require_zone(timezone or before.timezone).key
     dates = dict(register.parse_due(text, zone) for text in due or [])
-    openings = dict(register.parse_due(text, zone) for text in opened or [])
+    openings = dict(register.parse_due(text, zone, opens=True) for text in opened or [])
     students = lms_roster() if roster is None else read_roster(roster)
     everybody = with_dropped(students, saved_roster(roster_path()) if roster_path().is_file() else [])
     late = before.late.changed(

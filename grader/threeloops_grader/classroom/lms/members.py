@@ -17,10 +17,10 @@ _LEARNERS = ("Learner", "Student")
 _TEST_USER = "http://purl.imsglobal.org/vocab/lti/system/person#TestUser"
 
 
-def fetch_roster(connector: Connector, known: Sequence[Student] = ()) -> Roster:
+def fetch_roster(connector: Connector, roster: Sequence[Student] = ()) -> Roster:
     """Return the learners of the course; those who are not active there are marked as dropped.
 
-    A member who is on the roster already (`known`) keeps the id there, and with it folder and grades: the same user of
+    A member who is on the roster already (`roster`) keeps the id there, and with it folder and grades: the same user of
     the LMS, or else the same number in the student administration, or else the same email address. Otherwise the id is
     that number, or else the email address, or else the user's id at the LMS.
 
@@ -33,7 +33,7 @@ def fetch_roster(connector: Connector, known: Sequence[Student] = ()) -> Roster:
     students: dict[str, Student] = {}
     left_out: list[str] = []
     notes: list[str] = []
-    owners = _owners(known)
+    owners = _owners(roster)
     for member in members:
         if why := _no_learner(member):
             notes.append(f"{_who(member)} {why}")
@@ -91,9 +91,9 @@ def _course_role(role: str) -> str:
 _MATCHED = ("lti_id", "sis_id", "email")
 
 
-def _owners(known: Sequence[Student]) -> dict[tuple[str, str], Student]:
+def _owners(roster: Sequence[Student]) -> dict[tuple[str, str], Student]:
     """Return who owns each value that identifies one student only."""
-    pairs = [((name, getattr(s, name).casefold()), s) for s in known for name in _MATCHED if getattr(s, name)]
+    pairs = [((name, getattr(s, name).casefold()), s) for s in roster for name in _MATCHED if getattr(s, name)]
     times = Counter(pair for pair, _ in pairs)
     return {pair: student for pair, student in pairs if times[pair] == 1}
 
@@ -118,8 +118,9 @@ def _student(member: dict[str, Any], owners: dict[tuple[str, str], Student]) -> 
     )
     if owner is not None:
         own = {field.name: getattr(student, field.name) for field in fields(Student) if field.name != "id"}
-        known = {name: value for name, value in own.items() if value or name == "dropped"}
-        student, note = replace(owner, **known), ""
+        newer = {name: value for name, value in own.items() if value or name == "dropped"}
+        student = replace(owner, **newer)
+        note = ""
     if len(set(map(_course_role, member["roles"])) - {"", *_LEARNERS}) > 0:
         note = f"has another role beside Learner and is entered{'; ' + note if note else ''}"
     return student, note

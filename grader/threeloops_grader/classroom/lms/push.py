@@ -126,18 +126,24 @@ def _iso(time: datetime) -> str:
 
 
 def planned_scores(
-    lab: Lab, rows: Sequence[Row], journal: Journal, column: str, *,
-    missing_as_zero: bool = False, comments: bool = False, again: bool = False,
-) -> list[Planned]:  # fmt: skip
+    lab: Lab,
+    rows: Sequence[Row],
+    journal: Journal,
+    column: str,
+    *,
+    missing_as_zero: bool = False,
+    comments: bool = False,
+    again: bool = False,
+) -> list[Planned]:
     """Decide what to do with each row. Scores are those of `class export`: after penalties, with two decimals.
 
     A row without a score is never pushed, and a dropped student has no row. A missing one is pushed as 0 only if
     `missing_as_zero`.
     """
-    found = []
+    plans = []
     for row in on_roster(rows):
         if row.score is None:
-            found.append(Planned(row, "none", why=f"ungraded: {row.reason}"))
+            plans.append(Planned(row, "none", why=f"ungraded: {row.reason}"))
             continue
         plan = Planned(row, "push", float(f"{row.score:.2f}"), _comment(lab, row) if comments else "")
         if row.status == "missing" and not missing_as_zero:
@@ -146,8 +152,8 @@ def planned_scores(
             plan = Planned(row, "none", plan.score, why="no user of the LMS is known for this student")
         elif not again and journal.has(column, row.student.lti_id, plan.sent):
             plan = Planned(row, "same", plan.score, plan.comment)
-        found.append(plan)
-    return found
+        plans.append(plan)
+    return plans
 
 
 def _comment(lab: Lab, row: Row) -> str:
@@ -203,7 +209,8 @@ def _send(
     in_a_row = 0
     stopped = ""
     for plan in plans:
-        student, user = plan.row.student.id, plan.row.student.lti_id
+        student = plan.row.student.id
+        user = plan.row.student.lti_id
         if stopped:
             result.failed.append((student, f"not tried: {stopped}"))
             continue

@@ -11,7 +11,7 @@ from nbformat.v4 import new_notebook
 from nbgrader.preprocessors import LimitOutput
 from nbgrader.utils import determine_grade
 
-from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import Exercise, manifest
 from threeloops_grader.classroom.nbgrader_plugin import warn_of_no_isolation
 from threeloops_grader.grading.grade import Options
@@ -39,19 +39,26 @@ def execute_exercise(
 
     A run that is cut off continues where it stopped. Students who replaced their file meanwhile have no result.
 
-    Raises MachineFault as `grade_class` does.
+    Raises:
+        LabError: the lab or the grader was changed meanwhile.
+        MachineFault: as `grade_class` does.
     """
     submitted = Path(lab.root, "submitted")
     records = submitted / ".threeloops"
     options = Options(sandbox, jobs, exercise.id, records=records, keep_executed=True)
+    fingerprint = decides(lab, options)
     if handed_in:
         try:
             grade_class(submitted, lab, options, wanted=lambda submission: submission.path.parts[-3] in handed_in)
         finally:
             close_pools()
     store = RecordStore(records, lab.slug)
+    if decides(lab, options) != fingerprint:
+        raise LabError(
+            f"{lab.source} or the grader was changed while {exercise.id} was regraded, so nobody's points changed; "
+            "give the same command again"
+        )
     results = {}
-    fingerprint = decides(lab, options)
     for student, digest in handed_in.items():
         executed = store.load_executed(Key(student_name(student), digest, fingerprint))
         if executed is not None and set(exercise.tests) <= executed.cells.keys():

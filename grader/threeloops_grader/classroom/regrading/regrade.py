@@ -184,17 +184,17 @@ def _plan(
     lab: Lab, exercise: Exercise, before: _Class, results: dict[str, Result], decides: str, keep_higher: bool
 ) -> Plan:
     changes = {}
-    kept = {}
+    would_lose = {}
     for student, result in results.items():
         new = sum(result.points.values())
         if keep_higher and new < before.old[student]:
-            kept[student] = [before.old[student], new]
+            would_lose[student] = [before.old[student], new]
             continue
         text = plans.graded_notebook(lab, student).read_text(encoding="utf-8")
         after = _sha256(plans.with_cells(text, result.cells))
         changes[student] = Change(before.old[student], result.points, result.cells, before.notebooks[student], after)
     prints: dict[str, Any] = {"before": log.last_fingerprint(lab.slug, lab.root), "after": decides}
-    return Plan(secrets.token_hex(8), lab.slug, exercise.id, prints, changes, kept)
+    return Plan(secrets.token_hex(8), lab.slug, exercise.id, prints, changes, would_lose)
 
 
 def _sha256(text: str) -> str:
