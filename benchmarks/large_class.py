@@ -1,4 +1,4 @@
-"""A class of a thousand, really graded on this machine, and one of ten thousand on 16 workers, in virtual time.
+"""A class that is really graded on this machine, and one of ten thousand on 16 workers, in virtual time.
 
 The simulation uses the service times of the real submissions and the start-up of a real worker. Its shares are those
 that `threeloops grade --on slurm` makes.

@@ -18,7 +18,7 @@ EXTRAS = {
     "serve": "fastapi h11 httpx jinja2 llguidance opentelemetry prometheus_client redis starlette tokenizers uvicorn",
     "plan": "docx fpdf pptx xlsxwriter",
     "labs": "IPython ipywidgets jupytext nbformat packaging traitlets yaml",
-    "grade": "bleach jsonschema nbconvert nbgrader papermill pygments sqlalchemy",
+    "grade": "bleach jsonschema nbconvert nbgrader papermill pygments sqlalchemy tornado",
     "lms": "jwcrypto pylti1p3 requests urllib3",
     "cluster": "submitit",
     "site": "furo myst_nb sphinx",

@@ -18,9 +18,7 @@ from threeloops_grader.classroom.commands.steps import (
 )
 from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
-from threeloops_grader.grading.fingerprint import fingerprint
 from threeloops_grader.machine.faults import MachineFault
-from threeloops_grader.sandbox.pool import choose
 
 __all__ = ["check", "grade"]
 
@@ -61,6 +59,9 @@ def grade(
 
 def _log(lab: Lab, sandbox: str, command: str, before: dict[str, float]) -> None:
     """Append whose points changed to the class's log, also of a run that stopped halfway."""
+    from threeloops_grader.grading.fingerprint import fingerprint
+    from threeloops_grader.sandbox.pool import choose
+
     moves = log.moved(before, points_of(lab))
     with suppress(MachineFault):  # no sandbox: then nobody was graded
         prints = {"before": log.last_fingerprint(lab.slug), "after": fingerprint(lab, None, choose(sandbox))}
@@ -74,6 +75,7 @@ def _best_attempts(target: Lab, sandbox: str, jobs: int) -> list[str]:
     from threeloops_grader.classroom.deadlines.best_attempt import place_best
     from threeloops_grader.classroom.deadlines.penalties import read_terms
     from threeloops_grader.classroom.enrolment import gradebook
+    from threeloops_grader.sandbox.pool import choose
 
     with gradebook() as book:
         terms = read_terms(book, target.root)
