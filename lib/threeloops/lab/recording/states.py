@@ -30,8 +30,9 @@ def states(explorer: Any) -> dict[str, Any] | None:
     are too many states, each control keeps some of its values (`of` says how many it had), or, with many controls, only
     one control at a time differs from its start (`one_at_a_time`).
     """
-    choices = {name: _values(spec) for name, spec in explorer.specifications.items()}
-    if any(values is None for values in choices.values()):
+    listed = {name: _values(spec) for name, spec in explorer.specifications.items()}
+    choices = {name: values for name, values in listed.items() if values is not None}
+    if len(choices) < len(listed):
         return None
     starts = [values.index(explorer.values[name]) for name, values in choices.items()]
     size, seconds = _cost(explorer, choices)
