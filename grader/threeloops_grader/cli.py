@@ -229,9 +229,9 @@ def grade(
     from threeloops_grader.course import cluster_command, grade_command
 
     (target,) = _chosen([lab])
-    to = {"json": json_file, "html": html, "csv": csv, "gradescope": gradescope, "gradebook": gradebook}
+    to = {"json": json_file, "html": html, "csv": csv, "gradescope": gradescope}
     job = cluster_command.ClassJob(target, submissions, records or [], only, sandbox, jobs, keep_notebooks)
-    cluster_command.require_one_way(shard=shard, merge=merge, on=on, fresh=fresh, to=to)
+    cluster_command.require_one_way(shard=shard, merge=merge, on=on, fresh=fresh, to={**to, "gradebook": gradebook})
     asked = {"workers": workers, "memory": memory, "gpus": gpus, "retries": retries, "cores": jobs}
     if shard is not None:
         raise typer.Exit(cluster_command.grade_share(job, shard, _console, fresh=fresh))
@@ -255,7 +255,7 @@ def grade(
             records=job.named,
             keep_executed=keep_notebooks,
         )
-    grade_command.export(report, target, submissions=submissions, **to)
+    grade_command.export(report, target, submissions=submissions, gradebook=gradebook, **to)
     full = all(r.status == "graded" and r.score == r.max_score for r in report.records)
     raise typer.Exit(0 if full else 1)
 

@@ -1,12 +1,15 @@
 """The site: a page per released notebook with the outputs of demonstrations, in files and in Chromium."""
 
+from pathlib import Path
+
 import nbformat
 import pytest
-from site_check import faults_in_browser, faults_in_files
-from threeloops.lab.recorded import MIME
+from site_check import faults_in_browser, faults_in_files, still_controls
+from threeloops.lab.recording.states import MIME
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.site.notebooks import lab_pages
 
+WHOLE = Path(__file__).parents[2] / "reports/site/html"
 LAB = "labs/90_toy/90_toy.html"
 NAMES = [
     LAB,
@@ -62,6 +65,20 @@ def test_an_answer_in_an_output_stops_the_build(site):
 @browser
 def test_pages_fit_every_screen_and_have_no_errors(chromium, site):
     assert faults_in_browser(chromium, site, NAMES) == []
+
+
+@browser
+@pytest.mark.slow
+def test_every_page_of_the_whole_site_fits_every_screen_and_is_without_faults(chromium):
+    """The site of `make site`, with every slider of every explorer moved once."""
+    if not (WHOLE / "index.html").is_file():
+        pytest.skip("there is no site: run `make course` and `make site` first")
+    assert faults_in_files(WHOLE) == []
+    names = sorted(path.relative_to(WHOLE).as_posix() for path in WHOLE.rglob("*.html"))
+    assert faults_in_browser(chromium, WHOLE, names) == []
+    assert [
+        fault for name in names if name.startswith("labs/") for fault in still_controls(chromium, WHOLE, name)
+    ] == []
 
 
 @browser

@@ -1,5 +1,6 @@
 """What must hold of every page of the site, and how it is seen: in files alone, and in a browser."""
 
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,6 +9,7 @@ from urllib.parse import unquote, urldefrag
 WIDTHS = (390, 768, 1280)
 SCHEMES = ("light", "dark")
 SMALLEST_TEXT = 9
+MOST_BYTES = 2_000_000
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
 ANSWERS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN HIDDEN", "END HIDDEN")
 
@@ -72,10 +74,10 @@ class _Page(HTMLParser):
 def faults_in_files(html: Path) -> list[str]:
     """Links without a target, addresses on other hosts, and answers, in all pages below a folder."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(html.rglob("*.html"))}
-    return [f"{path.relative_to(html)}: {fault}" for path in pages for fault in _of_file(path, pages)]
+    return [f"{path.relative_to(html)}: {fault}" for path in pages for fault in _of_file(path, pages, html)]
 
 
-def _of_file(path: Path, pages: dict[Path, _Page]) -> Iterator[str]:
+def _of_file(path: Path, pages: dict[Path, _Page], html: Path) -> Iterator[str]:
     page = pages[path]
     for address in page.loads:
         if address.startswith(("http:", "https:", "//")):
@@ -90,6 +92,10 @@ def _of_file(path: Path, pages: dict[Path, _Page]) -> Iterator[str]:
         elif anchor and target in pages and unquote(anchor) not in pages[target].ids:
             yield f"a link to {address}, which has no such place"
     text = path.read_text(encoding="utf-8")
+    scripts = [html / "_static/explorers" / f"{name}.js" for name in re.findall(r'data-name="([\w-]+)"', text)]
+    weight = path.stat().st_size + sum(script.stat().st_size for script in scripts)
+    if weight > MOST_BYTES:
+        yield f"weighs {weight:,} bytes with its explorers"
     if path.name != "CONTRIBUTING.html":  # which explains the markers
         yield from (f"holds {words!r}" for words in ANSWERS if words in text)
 
@@ -114,3 +120,25 @@ def faults_in_browser(chromium, html: Path, names: list[str], widths=WIDTHS, sch
         faults += [f"{name}: {fault}" for fault in dict.fromkeys(here)]
     page.close()
     return faults
+
+
+def still_controls(chromium, html: Path, name: str) -> list[str]:
+    """Controls of a page's explorers that change nothing within three seconds when the keyboard moves them."""
+    page = chromium.new_page(viewport={"width": 390, "height": 900})
+    page.goto((html / name).as_uri())
+    still = []
+    for control in page.locator(".tl-explorer :is(input, select)").all():
+        if not control.is_visible():  # folded until a guess
+            control.evaluate("e => e.closest('.tl-until').classList.add('tl-open')")
+        control.focus()
+        at_end = control.evaluate("e => e.type === 'range' ? e.value === e.max : e.selectedIndex === e.length - 1")
+        page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
+        explorer = control.locator("xpath=ancestor::div[contains(@class, 'tl-explorer')]")
+        value = control.input_value()
+        moved = """([e, value]) => e.querySelector('.tl-error') || (e.dataset.shown ?? '').split(',').includes(value)"""
+        try:
+            page.wait_for_function(moved, arg=[explorer.element_handle(), value], timeout=3000)
+        except Exception as error:
+            still.append(f"{name}: {control.get_attribute('id')} moved to {value}: {type(error).__name__}")
+    page.close()
+    return still

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from threeloops_grader.authoring.labs import Lab, course_root
+from threeloops_grader.authoring.labs import Lab, LabError, course_root
 from threeloops_grader.classroom.autograde import needs_grading
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.grading.records import Record
@@ -50,10 +50,15 @@ def execute_ahead(lab: Lab, jobs: int, sandbox: str, *, again: bool) -> Path | N
         return submission.path.is_file() and (again or needs_grading(folder, graded, lab.slug))
 
     def line(record: Record, resumed: bool) -> None:
-        print(f"executed {record.student}{' before' if resumed else f' in {record.seconds:.1f} s'}", flush=True)
+        if record.status == "graded":  # nbgrader says why a submission is refused
+            how = "before" if resumed else f"in {record.seconds:.1f} s"
+            print(f"executed {record.student} {how}", flush=True)
 
     try:
         grade_class(submitted, lab, options, line, wanted=is_wanted)
+    except LabError as error:
+        print(f"submissions are executed one at a time: {error}", flush=True)
+        return None
     finally:
         close_pools()
     return records

@@ -11,7 +11,7 @@ from threeloops_grader.classroom import autograde, generate
 from threeloops_grader.classroom.exchange.folder import exchange_of, shared
 from threeloops_grader.classroom.marking import formgrader
 from threeloops_grader.pages.student_page import TEMPLATES
-from threeloops_grader.release.preprocessors import CheckCells
+from threeloops_grader.release.preprocessors import CheckCells, OneCellPerName
 from threeloops_grader.release.release import IGNORE, PREPROCESSORS
 
 __all__ = ["configure"]
@@ -82,5 +82,5 @@ def configure(c: Any, root: Path) -> None:
         "threeloops_grader.classroom.nbgrader_plugin.HideTests",
     ]
     # `nbgrader validate`, the Validate button, has a list of its own that no option reaches; nbgrader's own check in it
-    # refuses a written answer without points, and each lab has one.
-    Validator.preprocessors.default_args = ([CheckCells, ClearOutput, Execute],)
+    # refuses a written answer without points, which each lab has, and a cell that was split or copied.
+    Validator.preprocessors.default_args = ([OneCellPerName, CheckCells, ClearOutput, Execute],)

@@ -59,9 +59,10 @@ class WalledExecute(Execute):
 
     def _executed(self, nb: NotebookNode, lab: Lab, options: Options) -> Executed:
         """Return the executed cells from the store, or else execute the submission."""
-        handed_in = self.parent.parent.handed_in
+        handed_in: tuple[str, bytes] | None = self.parent.parent.handed_in
         if self.executed and handed_in is not None:
-            key = Key.of(*handed_in, decides(lab, options))
+            student, content = handed_in
+            key = Key.of(student, content, decides(lab, options))
             store = RecordStore(Path(self.executed), lab.slug)
             if (executed := store.load_executed(key)) is not None:
                 return executed

@@ -19,7 +19,7 @@ from threeloops_grader.grading.records import ClassReport
 from threeloops_grader.machine.faults import MachineFault
 from threeloops_grader.release.release import release
 from threeloops_grader.sandbox.bwrap import SandboxError
-from threeloops_grader.sandbox.pool import choose
+from threeloops_grader.sandbox.pool import Sandbox, choose
 from threeloops_grader.submissions import reading as submissions
 from threeloops_grader.worklist.grade_class import decides
 from threeloops_grader.worklist.merge import Merged, merge, ungraded
@@ -57,7 +57,7 @@ class ClassJob:
     def options(self) -> Options:
         """Return the options that decide points, without a look at whether this machine has the sandbox."""
         only = manifest(self.lab).exercise(self.only).id if self.only is not None else None
-        sandbox = "none" if self.sandbox == "none" else "bwrap"
+        sandbox: Sandbox = "none" if self.sandbox == "none" else "bwrap"
         return Options(sandbox, jobs=self.jobs, only=only, records=self.place, keep_executed=self.keep_executed)
 
     def words(self, program: list[str], folder: Path, records: Path) -> list[str]:
@@ -92,8 +92,18 @@ def grade_share(job: ClassJob, shard: str, console: Console, *, fresh: bool) -> 
         note_unfit(job.place, str(error))
         print(f"threeloops: node {this_node()} cannot grade share {share}: {error}", file=sys.stderr)
         return UNFIT
-    asked = {"jobs": job.jobs, "only": job.only, "sandbox": job.sandbox, "fresh": fresh, "records": job.place}
-    grade_command.run(job.lab, job.folder, console=console, share=share, keep_executed=job.keep_executed, **asked)
+    grade_command.run(
+        job.lab,
+        job.folder,
+        jobs=job.jobs,
+        only=job.only,
+        sandbox=job.sandbox,
+        fresh=fresh,
+        console=console,
+        records=job.place,
+        share=share,
+        keep_executed=job.keep_executed,
+    )
     return 0
 
 
@@ -153,7 +163,7 @@ def on_kubernetes(
             raise LabError(
                 f"{name} {path}: expected the path that the pods see, below {MOUNT}, where --claim is mounted"
             )
-    request = Kubernetes(image, claim, **{"shares": shares} if shares else {}, **asked)
+    request = Kubernetes(image, claim, shares or asked["workers"], **asked)
     return indexed_job(job.lab.slug, job.words(["threeloops"], job.folder, job.place), request)
 
 

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from threeloops.lab.predictions.audit import MIME
-from threeloops.lab.recorded import VARIABLE
+from threeloops.lab.recording.notes import VARIABLE
 
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.grading.records import Record
@@ -109,7 +109,7 @@ def execute_solution(
         folder: gets the executed notebook, even if a cell failed, and all files that the cells write.
         on_cell: called with the number of a cell, from 1, and the number of cells before each cell.
         go_on: also execute the cells after one that failed.
-        record: keep what a page without a kernel needs, such as the pictures of explorers (`threeloops.lab.recorded`).
+        record: keep what a page without a kernel needs, such as the pictures of explorers (`threeloops.lab.recording`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     if lab.data.is_dir():

@@ -1,5 +1,5 @@
-"""Two steps that this course adds to nbgrader's own: a check that allows written answers without points, and a step
-that keeps only what students need."""
+"""Steps that this course adds to nbgrader's own: a check that allows written answers without points, one that allows
+cells that were split or copied, and one that keeps only what students need."""
 
 import copy
 import hashlib
@@ -15,12 +15,12 @@ from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.nbgraderformat.common import BaseMetadataValidator
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from threeloops_grader.authoring.labs import GOES_ON, KERNELSPEC, OPENING
+from threeloops_grader.authoring.labs import GOES_ON, KERNELSPEC, OPENING, grade_id
 from threeloops_grader.authoring.manifest import Kind, kind_of
 from threeloops_grader.authoring.markdown.rubric import criteria, rubric_table
 from threeloops_grader.authoring.names import bound, used
 
-__all__ = ["CheckCells", "ForStudents", "content_hash"]
+__all__ = ["CheckCells", "ForStudents", "OneCellPerName", "content_hash"]
 
 _ROLE = ("grade", "grade_id", "locked", "points", "solution", "task")
 _CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter")
@@ -37,6 +37,17 @@ class CheckCells(NbGraderPreprocessor):
             if cell.cell_type == "markdown" and meta.get("solution") and not meta.get("grade"):
                 cell.metadata.nbgrader = NotebookNode({**meta, "grade": True, "points": 0})
         _Validator().validate_nb(checked)
+        return nb, resources
+
+
+class OneCellPerName(NbGraderPreprocessor):
+    """A preprocessor that leaves a name to the last of several cells that have it. The others stay and run."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        last = {grade_id(cell): at for at, cell in enumerate(nb.cells)}
+        for at, cell in enumerate(nb.cells):
+            if grade_id(cell) is not None and last[grade_id(cell)] != at:
+                del cell.metadata["nbgrader"]
         return nb, resources
 
 

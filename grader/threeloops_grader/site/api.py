@@ -12,7 +12,7 @@ from pathlib import Path
 
 from threeloops_grader.authoring.labs import course_root
 
-__all__ = ["packages", "page", "write"]
+__all__ = ["page", "write"]
 
 _SECTION = re.compile(r"^(Args|Arguments|Raises|Returns|Yields|Attributes):\s*$", re.MULTILINE)
 _ENTRY = re.compile(r"^(\*{0,2}[\w, *.]+?): ", re.MULTILINE)
@@ -20,7 +20,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def packages() -> list[str]:
+def _packages() -> list[str]:
     """Return the packages of the library that have public names, in order."""
     library = course_root() / "lib"
     faces = sorted((library / "threeloops").rglob("__init__.py"))
@@ -33,12 +33,12 @@ def write(source: Path) -> list[str]:
     folder = source / "api"
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name in packages():
+    for name in _packages():
         title = name.removeprefix("threeloops.")
         (folder / f"{title}.md").write_text(page(name), encoding="utf-8")
         first = (ast.get_docstring(_parsed(name)) or "").partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
         rows.append(f"| [{title}]({title}.md) | {first} |")
-    listed = "\n".join(name.removeprefix("threeloops.") for name in packages())
+    listed = "\n".join(name.removeprefix("threeloops.") for name in _packages())
     about = "Import each name from its package, for example `from threeloops.inner.meter import meter`."
     table = "\n".join(["| package of `threeloops` | about |", "|---|---|", *rows])
     contents = f"```{{toctree}}\n:hidden:\n\n{listed}\n```"
@@ -77,14 +77,19 @@ def _entry(module: str, name: str) -> Iterator[str]:
             return
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("threeloops"):
             origin = next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
-            if origin is not None and node.module != module:
-                whole = _parsed(f"{node.module}.{origin}")
-                if whole.body:
-                    yield _text(ast.get_docstring(whole))
-                else:
-                    yield from _entry(node.module, origin)
+            if origin is not None:
+                yield from _imported(node.module, origin, module)
                 return
     yield from _constant(_parsed(module), name)
+
+
+def _imported(origin: str, name: str, module: str) -> Iterator[str]:
+    """Yield what the page says about a name that `module` imports: a module, or a name defined in another one."""
+    whole = _parsed(f"{origin}.{name}")
+    if whole.body:
+        yield _text(ast.get_docstring(whole))
+    elif origin != module:
+        yield from _entry(origin, name)
 
 
 def _constant(tree: ast.Module, name: str) -> Iterator[str]:

@@ -17,7 +17,8 @@ from threeloops_grader.site.notebooks import LabPage, lab_pages
 
 __all__ = ["build", "main"]
 
-_HERE = Path(__file__).parent
+_SETTINGS = "docs/site"
+"""The folder with Sphinx's settings, styles and scripts."""
 
 
 def build(labs: list[Lab], executed: Path, site: Path, *, api: bool = True) -> list[LabPage]:
@@ -35,10 +36,24 @@ def build(labs: list[Lab], executed: Path, site: Path, *, api: bool = True) -> l
     for page in pages:
         _write_lab(page, source)
     write_documents(pages, source, executed.parent, api_pages=api)
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-j", "auto", "-c", str(_HERE), str(source)]
-    done = subprocess.run([*command, str(site / "html")], env={**os.environ, "THREELOOPS_SITE_SOURCE": str(source)})
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-b",
+        "html",
+        "-q",
+        "-j",
+        "auto",
+        "-c",
+        str(course_root() / _SETTINGS),
+        str(source),
+    ]
+    command += [str(site / "html"), "-d", str(site / "doctrees")]
+    done = subprocess.run(command, env={**os.environ, "THREELOOPS_SITE_SOURCE": str(source)})
     if done.returncode:
         raise LabError("Sphinx could not build the site; its messages are above")
+    (site / "html/.nojekyll").touch()  # GitHub Pages would leave out folders that begin with an underscore
     for page in pages:
         for name, script in page.states.items():
             path = site / "html/_static/explorers" / f"{name}.js"

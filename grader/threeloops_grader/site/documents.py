@@ -4,7 +4,7 @@ import os
 import posixpath
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from threeloops.lab.course import loops
@@ -16,7 +16,7 @@ from threeloops_grader.site.notebooks import LabPage
 __all__ = ["colab_links", "edit_links", "write_documents"]
 
 _FRONT = "docs/site/index.md"
-"""The front page. Marks in it are replaced: `<!-- loops -->` by the README's table, `<!-- explorer: STEM N -->`,
+"""The front page. Marks in it are replaced: parts of the README (`_OF_README`), `<!-- explorer: STEM N -->`,
 `<!-- labs -->` and `<!-- contents -->`."""
 _DOCUMENTS = {
     "Learn": {
@@ -56,12 +56,19 @@ _DOCUMENTS = {
         "CHANGELOG.md": "Changelog",
     },
 }
-"""The documents by the caption of their list, with the name in the list if it is not the title."""
+"""The documents by the caption of their list, with the name in the list if it is not the title. Other documents of
+`docs/` follow in the list of their folder."""
+_LISTS = {"docs": "Library", "docs/teaching": "Teach", "docs/design": "Design"}
 _LINK = re.compile(
     r"(?P<picture>!?)\[(?P<text>(?:[^\[\]`]|`[^`]*`|!?\[[^\]]*\](?:\([^)]*\))?)*)\]\((?P<target>[^()\s]+)\)"
 )
-_LOOPS = re.compile(r"^\| Inner loop.*?(?=\n\n)", re.MULTILINE | re.DOTALL)
-"""The README's table of results."""
+_OF_README = {
+    "promise": re.compile(r"^\*\*Learn .*?(?=\n\n)", re.MULTILINE | re.DOTALL),
+    "picture": re.compile(r"^!\[[^]]*\]\(\.github/images/\w+\.gif\)", re.MULTILINE),
+    "introduction": re.compile(r"^For engineers .*?(?=\s+Clone this)", re.MULTILINE | re.DOTALL),
+    "loops": re.compile(r"^\| Inner loop.*?(?=\n\n)", re.MULTILINE | re.DOTALL),
+}
+"""Parts of the README that the front page repeats, by their marks."""
 _FENCE = re.compile(r"^(```|~~~)", re.MULTILINE)
 _OUTSIDE = re.compile(r"[a-z][a-z+.-]*:|#|//")
 _MARK = re.compile(r"<!-- explorer: (\w+) (\d+) -->")
@@ -73,15 +80,20 @@ def write_documents(pages: Sequence[LabPage], source: Path, reports: Path, *, ap
     `reports` has the claims that `make course` wrote. Raises LabError if they or a document are missing.
     """
     root = course_root()
-    texts = {name: _read(root / name) for names in _DOCUMENTS.values() for name in names if name != "claims.md"}
+    lists = _lists(root)
+    texts = {name: _read(root / name) for names in lists.values() for name in names if name != "claims.md"}
     texts["claims.md"] = _read(reports / "claims.md")
     texts["labs/course.md"] = _with_links(texts["labs/course.md"], pages)
     library = api.write(source) if api_pages else []
     known = {"index.md", *texts, *(_document(page) for page in pages)}
     linked = {name: _linked(text, name, name, known, source) for name, text in texts.items()}
     front = _linked(_read(root / _FRONT), _FRONT, "index.md", known, source)
-    loops_table = _linked(_LOOPS.search(_read(root / "README.md"))[0], "README.md", "index.md", known, source)  # type: ignore[index]
-    linked["index.md"] = _front(front.replace("<!-- loops -->", loops_table), pages, library)
+    readme = _read(root / "README.md")
+    for mark, part in _OF_README.items():
+        if (repeated := part.search(readme)) is None:
+            raise LabError(f"README.md has no {mark} that the site's front page could show")
+        front = front.replace(f"<!-- {mark} -->", _linked(repeated[0], "README.md", "index.md", known, source))
+    linked["index.md"] = _front(front, pages, lists, library)
     for name, text in linked.items():
         place = source / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +156,19 @@ def _with_links(text: str, pages: Sequence[LabPage]) -> str:
     return text
 
 
-def _front(text: str, pages: Sequence[LabPage], library: Sequence[str]) -> str:
+def _lists(root: Path) -> dict[str, dict[str, str]]:
+    """Return the documents by the caption of their list, those included that `_DOCUMENTS` does not name."""
+    lists = {caption: dict(names) for caption, names in _DOCUMENTS.items()}
+    listed = {name for names in lists.values() for name in names}
+    for folder, caption in _LISTS.items():
+        names = sorted(path.relative_to(root).as_posix() for path in (root / folder).glob("*.md"))
+        lists[caption] |= {name: "" for name in names if name not in listed}
+    return lists
+
+
+def _front(
+    text: str, pages: Sequence[LabPage], documents: Mapping[str, Mapping[str, str]], library: Sequence[str]
+) -> str:
     by_stem = {page.lab.stem: page for page in pages}
 
     def explorer(mark: re.Match[str]) -> str:
@@ -155,7 +179,7 @@ def _front(text: str, pages: Sequence[LabPage], library: Sequence[str]) -> str:
     rows = [f"- [{_name(page)}]({_document(page)})" for page in pages if not page.lab.dives]
     text = _MARK.sub(explorer, text).replace("<!-- labs -->", "\n".join(rows))
     lists = [("Labs", [(_name(page) + (" · dives" if page.lab.dives else ""), _document(page)) for page in pages])]
-    lists += [(caption, [(title, name) for name, title in names.items()]) for caption, names in _DOCUMENTS.items()]
+    lists += [(caption, [(title, name) for name, title in names.items()]) for caption, names in documents.items()]
     if library:
         lists.append(("API", [("", name) for name in library]))
     lists.insert(0, lists.pop(1))

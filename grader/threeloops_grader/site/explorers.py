@@ -14,7 +14,7 @@ _SVG = re.compile(r'<svg [^>]*?viewBox="0 0 ([\d.]+) .*?</svg>', re.DOTALL)
 _LEAST_WIDTH = re.compile(r"min-width:min\([^)]*\)")
 _FONT = re.compile(r"font(?:-size)?: ?([\d.]+)px")
 _SMALLEST_TEXT = 9.0
-"""In CSS pixels. On a screen that is narrower than a drawing needs for that, the drawing scrolls."""
+"""CSS pixels. On a screen that is narrower than a drawing needs for that, the drawing scrolls."""
 
 
 def widget(name: str, states: dict[str, Any], picture: str) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from threeloops.lab.recorded import KEY, MIME
+from threeloops.lab.recording.notes import KEY
+from threeloops.lab.recording.states import MIME
 from threeloops.lab.widgets.display import preformatted
 
 from threeloops_grader.authoring.labs import Lab, LabError
@@ -22,7 +23,7 @@ from threeloops_grader.authoring.manifest import SETUPS, Kind, kind_of, test_tit
 from threeloops_grader.release.leaks import leaked_lines, secrets
 from threeloops_grader.site import explorers
 
-__all__ = ["LabPage", "lab_pages", "questions"]
+__all__ = ["LabPage", "lab_pages"]
 
 _SHOWN = (*SETUPS, Kind.DEMO)
 """The kinds of cells whose outputs a page shows."""
@@ -33,7 +34,14 @@ _DRAWN = re.compile(
     re.DOTALL,
 )
 """A drawing and its still picture, which a browser that shows the site does not need."""
-_MODEL_ANSWER = re.compile(r"<details><summary[^>]*>A model answer</summary>.*?</details>", re.DOTALL)
+_MODEL_ANSWER = re.compile(
+    r"<details><summary[^>]*>A model answer</summary>.*?</details>|<table><tr><th></th><th>yours</th>.*?</table>",
+    re.DOTALL,
+)
+"""A model answer in a debrief, and its comparison with the answer of the run, which is no reader's."""
+_NO_GUESS = " · no prediction was made"
+"""Words of an output that are true only where the labs were executed. The page says what its own reader guessed."""
+_CALIBRATION = "<b>Your predictions</b> ·"
 _TAGS = re.compile(r"<[^>]*>")
 
 
@@ -57,11 +65,6 @@ def lab_pages(lab: Lab, executed: Path) -> list[LabPage]:
         LabError: a notebook was not executed, or is of another state of the lab, or an output would show an answer.
     """
     return [_page(notebook, lab, executed / f"{notebook.stem}.ipynb") for notebook in lab.notebooks]
-
-
-def questions(text: str) -> int:
-    """Return how many predictions a page asks for."""
-    return text.count('class="tl-question"')
 
 
 def _page(notebook: Lab, core: Lab, path: Path) -> LabPage:
@@ -132,6 +135,8 @@ def _html(output: NotebookNode, page: LabPage) -> str:
         text = explorers.widget(name, states, text)
         page.states[name] = explorers.script(name, states)
         page.explorers.append(text)
+    elif output.data.get("text/plain", "").startswith("explorer at "):
+        text += '<p class="tl-note">In the notebook you can change this; it has no list of values to try here.</p>'
     if "debrief" in notes:
         text = _MODEL_ANSWER.sub("", text)
         text = f'<details class="tl-debrief"><summary>After the exercise: why it works</summary>{text}</details>'
@@ -139,6 +144,9 @@ def _html(output: NotebookNode, page: LabPage) -> str:
         asks = html.escape(json.dumps(notes["asks"]), quote=True)
         event = html.escape(notes["question"], quote=True)
         text = f'<div class="tl-question" data-event="{event}" data-asks="{asks}">{text}</div>'
+    if _CALIBRATION in text:
+        text = '<div class="tl-calibration" role="status"></div>'
+    text = text.replace(_NO_GUESS, "")
     if "until" in notes:
         found = html.escape(json.dumps({"found": notes.get("found"), "unit": notes.get("found_unit", "")}), quote=True)
         event = html.escape(notes["until"], quote=True)

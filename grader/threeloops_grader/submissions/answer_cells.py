@@ -6,7 +6,7 @@ An answer counts as its tests would see it if the notebook ran from top to botto
   answer's cell, and each further one runs after it as a part of the answer.
 - Cells that parse only together become one cell: Split Cell may cut through a function or a text. This also holds for
   a neighbour without a name, because some editors give the name to one of the two halves only.
-- A copy after the exercise's last test runs where it is, as a cell of the student's own.
+- A copy after the exercise's last test runs where it is, as a cell of the student's own, if it parses alone.
 - A cell that is empty or still as released, and a copy that is no longer code, is not an answer. It is not run.
 
 All of it is the student's own code and gets no rights from its name. Each case is noted with the exercise and the
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from threeloops_grader.authoring.manifest import SETUPS, Kind, Manifest
 from threeloops_grader.authoring.regions import without
-from threeloops_grader.submissions.python_text import parse_alone
+from threeloops_grader.submissions.python_text import MAX_TEXT, parse_alone
 
 __all__ = ["AnswerCells", "answer_cells", "answer_of"]
 
@@ -124,6 +124,9 @@ def _of_exercise(notebook: _Notebook, name: str, places: list[int], last_test: i
         return answer
     before = [at for at in written if at < last_test]
     together = before or written
+    if after := [at for at in written if at not in together]:  # the rest of a cell may have been moved there
+        whole = parse_alone([notebook.text(at) for at in after])
+        together = together + [at for at, is_whole in zip(after, whole, strict=True) if not is_whole]
     own = set(written) - set(together)
     first_group, *further = _groups(notebook, name, together)
     merged = {at for group in (first_group, *further) for at in group.cells}
@@ -156,7 +159,10 @@ def _groups(notebook: _Notebook, name: str, together: list[int]) -> list[_Group]
     """Return the texts that run as the answer, in order. If cells of the student's own or of other exercises keep apart
     what parses only together, it is put together nevertheless."""
     required = frozenset(together)
-    groups = [g for run in _runs(notebook, name, together) for g in _divided(notebook, run, required)]
+    runs = list(_runs(notebook, name, together))
+    if runs == [together] and len(together) == 1:
+        return [_Group(together, notebook.text(together[0]), True)]  # the usual case: nothing to join it with
+    groups = [g for run in runs for g in _divided(notebook, run, required)]
     groups = [group for group in groups if required & set(group.cells)]
     if all(group.parses for group in groups):
         return groups
@@ -192,12 +198,9 @@ def _divided(notebook: _Notebook, run: Sequence[int], required: frozenset[int]) 
     A cell of the student's own joins only if that is needed, because it may be a trial that was never meant to count.
     """
     texts = [notebook.text(at) for at in run]
-    alone = (
-        texts if len(run) == 1 else [t if at in required else _dedented(t) for at, t in zip(run, texts, strict=True)]
-    )
-    parse = [True] if len(run) == 1 else parse_alone(alone)
+    parse = parse_alone([t if at in required else _dedented(t) for at, t in zip(run, texts, strict=True)])
     one_by_one = [_Group([at], text, ok) for at, text, ok in zip(run, texts, parse, strict=True)]
-    if all(parse) or len(run) > _MAX_PIECES:
+    if all(parse) or len(run) > _MAX_PIECES or sum(map(len, texts)) > MAX_TEXT:
         return one_by_one
     spans = [(i, j) for i in range(len(run)) for j in range(i + 2, len(run) + 1) if required & set(run[i:j])]
     candidates = [(span, text) for span in spans for text in _joined(texts[slice(*span)])]

@@ -1,66 +1,40 @@
-"""Ask whether texts are Python that parses, in a process of its own, which does not execute them.
+"""Ask whether texts are Python that parses, in a process of its own, because a text can crash or stall the parser."""
 
-A text can crash or stall Python's parser, so the process has limits. This file is also that process's program.
-"""
-
-import ast
 import json
+import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Sequence
-from contextlib import suppress
+from pathlib import Path
 
-__all__ = ["parse_alone"]
+from threeloops_grader.machine.faults import NO_MEMORY, MachineFault
 
-_SECONDS = 10
-_MEMORY = 1 << 30
+__all__ = ["MAX_TEXT", "parse_alone"]
+
+_PROGRAM = Path(__file__).with_name("python_parser.py")
+MAX_TEXT = 50_000
+"""Characters of the longest text that is tried; grading reads no longer cell."""
+_PATIENCE = 300.0
+"""Seconds after which the machine, and not a text, is at fault. A text can use only a few seconds of CPU time."""
+_BY_A_TEXT = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+"""How the process can end because of a text."""
 
 
 def parse_alone(texts: Sequence[str]) -> list[bool]:
     """Return for each text whether it parses as a cell of a notebook: Python with IPython's magics and top-level await.
 
-    If the process breaks one of its limits, no text does.
+    If one of them crashes or stalls the parser, none does. Raises MachineFault if the machine could not try them.
     """
-    command = [sys.executable, "-I", "-S", __file__]
-    with suppress(subprocess.TimeoutExpired, ValueError):
-        done = subprocess.run(command, input=json.dumps(texts).encode(), capture_output=True, timeout=_SECONDS)
-        answers = json.loads(done.stdout)
-        if len(answers) == len(texts):
-            return [answer is True for answer in answers]
-    return [False] * len(texts)
-
-
-def _main() -> None:
-    with suppress(ImportError, ValueError, OSError):  # macOS has no limit of memory
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    warnings.simplefilter("ignore")
-    print(json.dumps([_parses(text) for text in json.load(sys.stdin.buffer)]))
-
-
-def _parses(text: str) -> bool:
-    if text.startswith("%%"):
-        text = text.partition("\n")[2]
-    return _compiles(text) or _compiles("\n".join(map(_without_magic, text.split("\n"))))
-
-
-def _without_magic(line: str) -> str:
-    stripped = line.lstrip()
-    return line[: len(line) - len(stripped)] + "pass" if stripped.startswith(("%", "!")) else line
-
-
-def _compiles(text: str) -> bool:
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tried = [text for text in texts if len(text) <= MAX_TEXT]
+    command = [sys.executable, "-I", "-S", str(_PROGRAM)]
     try:
-        compile(text, "<cell>", "exec", flags, dont_inherit=True)
-    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
-        return False
-    return True
-
-
-if __name__ == "__main__":
-    _main()
+        done = subprocess.run(command, input=json.dumps(tried).encode(), capture_output=True, timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        raise MachineFault(f"parsing {len(tried)} cells did not end within {_PATIENCE:.0f} s; {NO_MEMORY}") from None
+    if -done.returncode in _BY_A_TEXT:
+        return [False] * len(texts)
+    if done.returncode:
+        reason = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [NO_MEMORY]
+        raise MachineFault(f"the process that parses cells ended with {done.returncode}: {reason[0]}")
+    answers = iter(json.loads(done.stdout))
+    return [len(text) <= MAX_TEXT and next(answers) for text in texts]

@@ -128,6 +128,7 @@ def _sort(cells: list[dict[str, Any]], names: list[str], trusted: Manifest, answ
     masters = {c.id: c for c in trusted.master.cells}
     demos = {c.source.strip() for c in masters.values() if trusted.kinds[c.id] is Kind.DEMO}
     joined = {at for answer in answers.values() for at in answer.merged}
+    first = {name: min(at for at in answer.merged if names[at] == name) for name, answer in answers.items()}
     reflections: dict[str, list[str]] = defaultdict(list)
     seen: Counter[str] = Counter()
     last: str | None = None
@@ -152,7 +153,7 @@ def _sort(cells: list[dict[str, Any]], names: list[str], trusted: Manifest, answ
                 continue
             if at in chosen.unused:
                 continue
-            last = name if at not in chosen.parts else last
+            last = name if at == first[name] else last
         elif seen[name] > 1 and kind in (Kind.DEMO, Kind.PROSE) and text.strip() != masters[name].source.strip():
             work.add(last, cell)
             continue

@@ -50,7 +50,7 @@ class _PlanForm(Explorer):
         before = self.plan
         try:
             self._drawn(values)
-            pictures = [style.svg(draw(plot), plot.alt, f"plan's {plot.name}") for plot in self._figures()]
+            pictures = [style.svg(draw(plot), plot.alt, f"plan's {plot.name}", quick=True) for plot in self._figures()]
             return "\n".join([f"<p><b>{self._total()}</b></p>", self._decisions()[0].html(), *pictures])
         finally:
             self.plan = before

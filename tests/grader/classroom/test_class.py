@@ -232,6 +232,25 @@ def test_a_failure_that_is_nobodys_submission_is_not_taken_for_a_refused_one(cou
     assert "`nbgrader autograde 90_toy" in said and "failed; what it said stands above" in said
 
 
+def test_a_refused_submission_of_somebody_who_is_not_on_the_roster_is_named_and_no_failure(course):
+    """Without a roster, everybody is such a person."""
+    lab, _, _ = course
+    folder = lab.root / "submitted" / "nobody" / lab.slug
+    folder.mkdir(parents=True)
+    (folder / f"{lab.slug}.ipynb").write_text("{")
+    words = ("class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+    roster = lab.root / "class/roster.json"
+    try:
+        said = threeloops(lab.root, *words, code=1)
+        assert "not on the roster, and not graded: nobody: refused: the file is not JSON" in said
+        roster.rename(lab.root / "aside.json")
+        assert "nobody: the file is not JSON" in threeloops(lab.root, *words, code=1)
+    finally:
+        if not roster.exists():
+            (lab.root / "aside.json").rename(roster)
+        shutil.rmtree(folder.parent)
+
+
 def test_a_refused_submission_is_named_has_no_score_and_keeps_no_older_one(course):
     """`missing` hands in a cut-off file, and `early` a newer one that is no notebook: neither has a score."""
     lab, _, _ = course
@@ -254,24 +273,6 @@ def test_a_refused_submission_is_named_has_no_score_and_keeps_no_older_one(cours
     threeloops(lab.root, "class", "feedback", "90")
     page = (lab.root / "feedback/missing" / lab.slug / f"{lab.slug}.html").read_text()
     assert "was not graded" in page and "refused: " in page
-
-
-def test_a_refused_submission_of_somebody_who_is_not_on_the_roster_is_named_and_no_failure(course):
-    """Without a roster, everybody is such a person."""
-    lab, _, _ = course
-    folder = lab.root / "submitted" / "nobody" / lab.slug
-    folder.mkdir(parents=True)
-    (folder / f"{lab.slug}.ipynb").write_text("{")
-    words = ("class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
-    roster = lab.root / "class/roster.json"
-    try:
-        said = threeloops(lab.root, *words, code=1)
-        assert "not on the roster, and not graded: nobody: refused: the file is not JSON" in said
-        roster.rename(lab.root / "aside.json")
-        assert "nobody: the file is not JSON" in threeloops(lab.root, *words, code=1)
-    finally:
-        (lab.root / "aside.json").rename(roster)
-        shutil.rmtree(folder.parent)
 
 
 def test_git_ignores_what_a_class_leaves_behind():

@@ -16,7 +16,7 @@ from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.lms import platform as lms
 from threeloops_grader.classroom.lms.members import fetch_roster
 from threeloops_grader.classroom.lms.push import opened_journal, push
-from threeloops_grader.classroom.register.roster import Student, saved_roster
+from threeloops_grader.classroom.register.roster import Roster, Student, saved_roster, with_dropped
 from threeloops_grader.classroom.results.scores import Row
 from toy_course import make_course
 from warm_commands import warm
@@ -148,8 +148,6 @@ def test_learners_of_all_pages_are_the_roster_and_staff_is_named(platform, tmp_p
 
 
 MEMBERS = {
-    "inactive": (member("u1", "A B", status="Inactive"), "A B is inactive at the LMS: dropped, and left out"),
-    "deleted": (member("u1", "A B", status="Deleted"), "A B is deleted at the LMS: dropped, and left out"),
     "an assistant": (
         {**member("u1", "A B"), "roles": [ROLE + "Instructor", ROLE[:-1] + "/Instructor#TeachingAssistant"]},
         "A B has the role Instructor and is left out",
@@ -167,7 +165,7 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize("case", MEMBERS)
-def test_whoever_is_no_active_learner_is_left_out_and_named(platform, tmp_path, case):
+def test_whoever_is_no_learner_is_left_out_and_named(platform, tmp_path, case):
     someone, said = MEMBERS[case]
     platform.members = [someone, PEOPLE[0]]
     found = roster(platform, tmp_path)
@@ -194,12 +192,29 @@ LEARNERS = {
 
 
 @pytest.mark.parametrize("case", LEARNERS)
-def test_every_active_learner_gets_an_id(platform, tmp_path, case):
+def test_every_learner_gets_an_id(platform, tmp_path, case):
     someone, expected, said = LEARNERS[case]
     platform.members = [someone]
     found = roster(platform, tmp_path)
     assert [(s.id, s.lti_id) for s in found] == [(expected, str(someone["user_id"]))]
     assert found.notes == ([said] if said else [])
+
+
+@pytest.mark.parametrize("status", ["Inactive", "Deleted"])
+def test_who_left_the_course_is_dropped_until_they_return(platform, tmp_path, status):
+    platform.members = [PEOPLE[0], {**PEOPLE[1], "status": status}]
+    left = roster(platform, tmp_path)
+    assert [student.dropped for student in left] == ["", f"{status.lower()} at the LMS"]
+    platform.members = PEOPLE[:2]
+    assert [student.dropped for student in roster(platform, tmp_path, left)] == ["", ""]
+
+
+def test_another_roster_from_a_file_keeps_the_users_of_the_lms():
+    newest = Roster([Student("Ada"), Student("eve")], [], [])
+    assert with_dropped(newest, [Student("ada", lti_id="u-ada")]) == [
+        Student("Ada", lti_id="u-ada"),
+        Student("eve"),
+    ]
 
 
 def test_who_is_on_the_roster_keeps_id_and_section(platform, tmp_path):
@@ -225,10 +240,15 @@ def test_one_id_for_two_users_changes_nothing(platform, tmp_path):
 
 def test_a_course_without_learners_and_a_list_without_end_are_refused(platform, tmp_path, monkeypatch):
     platform.members = PEOPLE[4:]
-    with pytest.raises(LabError, match="names 1 members and no learner among them; check --memberships-url"):
+    with pytest.raises(LabError, match="names 1 members and no active learner; check --memberships-url"):
         roster(platform, tmp_path)
     link = {"Link": f"<{platform.values['memberships_url']}?page=Bookmark0>;rel=next"}
-    monkeypatch.setattr(platform, "_page", lambda items, *_: (items[:1], link))
+
+    def endless(items, *_):
+        assert len(platform.seen) < 30, "somebody reads for ever"
+        return items[:1], link
+
+    monkeypatch.setattr(platform, "_page", endless)
     with pytest.raises(LabError, match="names the page .* twice; its list has no end"):
         roster(platform, tmp_path)
 
@@ -297,12 +317,18 @@ def test_a_deleted_column_is_made_again_with_all_scores(platform, lab):
     assert result.accepted == ["ada", "bob"] and platform.held() == {"u-ada": 90.0, "u-bob": 80.0}
 
 
+def test_without_scores_no_column_is_made(platform, lab):
+    for rows in ([], [row(ADA, 0.0, "missing")]):
+        assert push_all(lab, rows)[1].accepted == [] and platform.seen == []
+
+
 def test_only_scores_of_the_export_are_pushed_and_nobody_is_forgotten(platform, lab):
     rows = [
         row(ADA, 90),
         row(BOB, 0.0, "missing"),
         row(CYD, None, "ungraded", reason="refused: cut off", refused=True),
         row(Student("eve"), 70),
+        row(DEE, None, "dropped", reason="inactive at the LMS; 50 of 100 points stay in the gradebook"),
     ]
     plans, _ = push_all(lab, rows)
     assert [(p.row.student.id, p.step, p.why) for p in plans] == [
@@ -356,6 +382,9 @@ def test_a_platform_that_is_down_is_left_alone_after_three_failures(platform, la
     _, result = push_all(lab, ROWS)
     assert result.failed[3] == ("dee", "not tried: 3 failures in a row, the last: HTTP 500: refused with 500")
     assert len([path for _, path in platform.seen if "scores" in path]) == 3
+    platform.faults.extend(["404"] * 3)
+    _, result = push_all(lab, ROWS)
+    assert result.accepted == ["dee"], "three students who are unknown say nothing about the platform"
 
 
 def test_a_push_that_was_killed_between_sending_and_the_answer_goes_on(platform, lab):
@@ -531,8 +560,9 @@ def test_a_term_from_the_key_to_the_grades(tmp_path):
         assert f"refuses the client id {CLIENT} or its key" in said, "the values are entered, the key is not yet there"
         played.jwk = jwk
         assert "6 members, 0 columns of this tool" in threeloops(root, "class", "lms", "init")
-        said = threeloops(root, "class", "init", "--from-lms", "--due", "90=2030-01-31")
-        assert "4 students are in the gradebook" in said and "Old One is inactive at the LMS: dropped" in said
+        said = threeloops(root, "class", "init", "--from-lms", "--due", "90=2030-01-31", "--late-percent", "10")
+        assert "4 students are in the gradebook" in said
+        assert "dropped: u-old: inactive at the LMS; work and points stay" in said
         threeloops(root, "class", "release", "90")
         with gradebook(root) as book:
             assert {s.id for s in book.students} == {s.id for s in saved_roster(root / "class/roster.json")}
@@ -540,12 +570,11 @@ def test_a_term_from_the_key_to_the_grades(tmp_path):
                 submission = book.add_submission(lab.slug, student, timestamp=datetime(2030, 2, 1, 12))
                 for grade in submission.notebooks[0].grades:
                     grade.auto_score = points if grade.name == "mean_test" else 0.0
-                submission.notebooks[0].late_submission_penalty = 5.0
             book.db.commit()
         said = threeloops(root, "class", "lms", "push", "90", "--dry-run")
         assert [line.split()[:4] for line in said.splitlines()[1:3]] == [
-            ["1001", "u-ada", "35", "100"],
-            ["bob@u.edu", "u-bob", "10", "100"],
+            ["1001", "u-ada", "36", "100"],
+            ["bob@u.edu", "u-bob", "13.5", "100"],
         ]
         assert played.columns == [], "nothing was sent"
         played.faults.append("404")
@@ -557,7 +586,7 @@ def test_a_term_from_the_key_to_the_grades(tmp_path):
         assert "missing, so without a score at the LMS (--missing-as-zero pushes 0): cyd@u.edu, dee@u.edu" in said
         assert "90_toy: 4 on the roster = 2 graded + 0 ungraded + 2 missing" in said
         threeloops(root, "class", "lms", "push", "90", "--missing-as-zero")
-        assert played.held() == {"u-ada": 35.0, "u-bob": 10.0, "u-cyd": 0.0, "u-dee": 0.0}
+        assert played.held() == {"u-ada": 36.0, "u-bob": 13.5, "u-cyd": 0.0, "u-dee": 0.0}
         threeloops(root, "class", "export", "90")
         table = (root / "class/90_toy_moodle.csv").read_text()
         assert all(f",{score:g}," in table for score in played.held().values())

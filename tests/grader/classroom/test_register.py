@@ -7,7 +7,15 @@ import pytest
 from nbgrader.utils import parse_utc
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.register import settings
-from threeloops_grader.classroom.register.roster import Student, read_roster, save_roster, saved_roster
+from threeloops_grader.classroom.register.roster import (
+    Student,
+    addressees,
+    current,
+    read_roster,
+    save_roster,
+    saved_roster,
+    with_dropped,
+)
 from threeloops_grader.classroom.register.settings import LatePolicy, Settings, parse_due
 
 OWN = "student_id,first_name,last_name,email\n"
@@ -75,6 +83,23 @@ def test_what_cannot_be_a_roster_is_refused_with_the_line(roster, text, said):
 
 def test_equal_rows_are_one_student(roster):
     assert len(roster(OWN + "ada,A,B,c\nada,A,B,c\n")) == 1
+
+
+def test_who_is_gone_from_a_newer_roster_is_marked_unless_a_row_was_unreadable(roster):
+    before = [Student("ada", "A", "B", "c"), Student("bob")]
+    newer = with_dropped(roster(OWN + "ada,A,B,c\n"), before)
+    assert newer == [Student("ada", "A", "B", "c"), Student("bob", dropped="not on the newest roster")]
+    assert current(newer) == before[:1] and addressees(newer) == newer
+    assert with_dropped(roster(OWN + "bob,,,\nada,A,B,c\n"), newer) == [Student("bob"), before[0]], "bob is back"
+    assert with_dropped(roster(OWN + "ada,A,B,c\nb/b,,,\n"), before) == before, "b/b may be bob"
+    renamed = with_dropped(roster(OWN + "a.b@u,A,B,c\n"), before)
+    assert [student.id for student in addressees(renamed)] == ["a.b@u", "bob"], "a file of A B has one owner"
+
+
+@pytest.mark.parametrize("status", ["dropped", "Withdrawn", "inactive"])
+def test_a_row_can_say_that_a_student_left(roster, status):
+    text = f"student_id,first_name,status\nada,Ada,{status}\nbob,Bob,active\n"
+    assert roster(text) == [Student("ada", "Ada", dropped=f"the roster says {status}"), Student("bob", "Bob")]
 
 
 def test_a_saved_roster_reads_back_and_a_damaged_one_says_so(tmp_path):

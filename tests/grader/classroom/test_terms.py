@@ -1,11 +1,13 @@
 """The rules of a class about time, for all times, policies and extensions: nobody loses by getting more time."""
 
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.commands.handing_in import _in_one_group
 from threeloops_grader.classroom.deadlines.terms import Terms
 from threeloops_grader.classroom.register.clock import read_time, require_zone
 from threeloops_grader.classroom.register.extensions import (
@@ -229,6 +231,18 @@ def test_groups_hold_for_every_lab_or_for_one(tmp_path):
     with pytest.raises(LabError, match=r"(?s)line 3: ada is in group 'A'.*'eve' is not on the roster.*is empty"):
         read_groups(tmp_path / "groups.csv", CLASS)
     assert Member("A", "ada").lab == EVERY_LAB
+
+
+@pytest.mark.parametrize(
+    ("second", "is_of_class", "together"), [("Bob", True, True), ("Bob", False, False), ("eve", True, False)]
+)
+def test_equal_answers_of_one_group_are_expected(second, is_of_class, together):
+    """`Bob` may also be a source outside of the class."""
+    pair = SimpleNamespace(
+        first=SimpleNamespace(owner="ada"), second=SimpleNamespace(owner=second, is_of_class=is_of_class)
+    )
+    groups = Groups([Member("A", "ada"), Member("A", "Bob")])
+    assert _in_one_group(pair, groups, SimpleNamespace(slug="01_roofline")) is together
 
 
 @pytest.mark.parametrize(

@@ -299,14 +299,19 @@ junk = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-ids = st.sampled_from(["setup", "mean", "mean_test", "rescale", "rescale_test_values", "reflection", "free-0", "x"])
+ids = st.sampled_from(
+    ["setup", "mean", "mean_test", "rescale", "rescale_test_values", "reflection", "free-0", "mean-part-2", "x"]
+)
 descriptions = st.fixed_dictionaries({"grade_id": ids | junk}, optional={"points": junk, "locked": junk, "grade": junk})
 described_cells = st.fixed_dictionaries(
     {},
     optional={
         "id": ids | junk,
         "cell_type": st.sampled_from(["code", "markdown", "raw", "x"]) | junk,
-        "source": st.text(max_size=9) | st.lists(st.text(max_size=3) | junk, max_size=3) | junk,
+        "source": st.text(max_size=9)
+        | st.sampled_from(["def f(:", "x = (", " )", "    x", "def f():\n  1"])
+        | st.lists(st.text(max_size=3) | junk, max_size=3)
+        | junk,
         "metadata": junk
         | st.fixed_dictionaries(
             {},

@@ -47,9 +47,11 @@ def grade(
     more = ["--force"] if again else []
     more += [f"--WalledExecute.executed={executed}"] if executed else []
     words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
-    code = exit_code(*words)
+    try:
+        code = exit_code(*words)
+    finally:
+        _log(target, sandbox, f"class grade {target.number:02d}{' --again' if again else ''}", before)
     rows = account_of(target)
-    _log(target, sandbox, f"class grade {target.number:02d}{' --again' if again else ''}", before)
     is_refused = any(row.refused for row in rows) or refused_strangers(target, [row.student.id for row in rows])
     if code == 1 and is_refused:  # all others are graded
         raise typer.Exit(1)

@@ -1,18 +1,21 @@
 """`threeloops submit`, and `threeloops class collect` and `similar`: what students hand in."""
 
 from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from threeloops.files import replace_text
 
-from threeloops_grader.authoring.labs import course_root, find_lab
+from threeloops_grader.authoring.labs import Lab, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, roster_path, whole_lab
 from threeloops_grader.classroom.register import settings as register
 
 if TYPE_CHECKING:
     from threeloops_grader.classroom.handout.download_times import Times
+    from threeloops_grader.classroom.register.groups import Groups
+    from threeloops_grader.classroom.similar.comparison import Pair
 
 __all__ = ["collect", "similar", "submit"]
 
@@ -106,11 +109,16 @@ def similar(
     ] = None,
 ) -> None:
     """Compare answers across submissions, earlier terms, the solution and the library, and write a page to class/."""
+    from threeloops_grader.classroom.deadlines.penalties import groups_path
+    from threeloops_grader.classroom.register.groups import Groups, saved_groups
     from threeloops_grader.classroom.similar.comparison import compare
     from threeloops_grader.classroom.similar.page import similar_page
 
     target = whole_lab(lab)
     findings = compare(target, submissions or course_root() / "submitted", earlier or ())
+    groups = Groups(saved_groups(groups_path()))
+    pairs = [pair for pair in findings.pairs if not _in_one_group(pair, groups, target)]
+    findings = replace(findings, pairs=tuple(pairs))
     path = register.class_folder() / f"{target.slug}_similar.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, similar_page(target, findings).encode("utf-8", "backslashreplace").decode())
@@ -120,3 +128,9 @@ def similar(
     print(f"copied. A person has to look at the answers: {path}")
     for fault in findings.faults:
         print(f"not compared: {fault.encode('ascii', 'backslashreplace').decode()}")
+
+
+def _in_one_group(pair: "Pair", groups: "Groups", lab: Lab) -> bool:
+    """Return whether two students share their submissions, so that equal answers are expected."""
+    group, mates = groups.of(pair.first.owner, lab.slug)
+    return bool(group) and pair.second.is_of_class and pair.second.owner in mates

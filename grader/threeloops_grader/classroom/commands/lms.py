@@ -113,12 +113,12 @@ def _print_silent(plans: Sequence["Planned"]) -> None:
 
 
 def _print_table(plans: Sequence["Planned"]) -> None:
-    said = {"push": "would be pushed", "same": "is there already"}
+    steps = {"push": "would be pushed", "same": "is there already"}
     _print(f"{'student':24} {'user of the LMS':24} {'score':>8} {'of':>6}  what happens")
     for plan in plans:
         student = plan.row.student
         score = "" if plan.score is None else f"{plan.score:g}"
-        what = said.get(plan.step, f"nothing: {plan.why}") + (f" ({plan.comment})" if plan.comment else "")
+        what = steps.get(plan.step, f"nothing: {plan.why}") + (f" ({plan.comment})" if plan.comment else "")
         _print(f"{student.id:24} {student.lti_id:24} {score:>8} {plan.row.max_score:>6g}  {what}")
 
 

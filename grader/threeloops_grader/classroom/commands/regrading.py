@@ -7,6 +7,7 @@ import typer
 
 from threeloops_grader.authoring.labs import LabError, all_labs, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, roster_path, whole_lab
+from threeloops_grader.classroom.register import settings
 
 __all__ = ["log", "regrade", "who"]
 
@@ -35,12 +36,12 @@ def regrade(
     done = regrade_class(target, exercise, choose(sandbox), jobs or len(os.sched_getaffinity(0)), keep_higher)
     changes = done.plan.changes
     moves = {student: change for student, change in changes.items() if change.old != change.new}
-    kept = done.plan.kept
-    regraded = len(changes) + len(kept)
+    earlier = done.plan.kept
+    regraded = len(changes) + len(earlier)
     print(f"{target.slug} {done.plan.exercise}: {regraded} submissions regraded, points changed: {len(moves)}")
     for student, change in moves.items():
         print(_ascii(f"  {student}: {change.old:g} -> {change.new:g}{' (fewer)' if change.new < change.old else ''}"))
-    for student, (old, new) in kept.items():
+    for student, (old, new) in earlier.items():
         print(_ascii(f"  {student} keeps {old:g} (--keep-higher; the repaired test gives {new:g})"))
     for line in done.manual:
         print(_ascii(f"manual points stay and hide the new ones, {line}"))
@@ -50,6 +51,8 @@ def regrade(
         number = f"{target.number:02d}"
         print(f"The lab changed elsewhere, too: {', '.join(done.others)}. These cells were left alone;")
         print(f"`threeloops class grade {number} --again` grades the whole lab.")
+    if settings.load().attempts == "best":
+        print(f"Another attempt may be the best one now: `threeloops class grade {target.number:02d}` looks.")
     account_of(target)
     if done.left_out:
         raise typer.Exit(1)

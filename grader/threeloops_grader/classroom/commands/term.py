@@ -67,13 +67,17 @@ def init(
     before = register.load()
     zone = require_zone(timezone or before.timezone).key
     dates = dict(register.parse_due(text, zone) for text in due or [])
-    openings = dict(register.parse_due(text, zone) for text in opened or [])
+    openings = dict(register.parse_due(text, zone, opens=True) for text in opened or [])
     students = lms_roster() if roster is None else read_roster(roster)
     everybody = with_dropped(students, saved_roster(roster_path()) if roster_path().is_file() else [])
     late = before.late.changed(
-        percent_per_day=late_percent, most_percent=late_most, grace_minutes=grace_minutes, closes_days=closes_days,
-        slip_days=slip_days, slip_most=slip_most,
-    )  # fmt: skip
+        percent_per_day=late_percent,
+        most_percent=late_most,
+        grace_minutes=grace_minutes,
+        closes_days=closes_days,
+        slip_days=slip_days,
+        slip_most=slip_most,
+    )
     rule = read_rule(attempts or before.attempts)
     points = before.reflection_points if reflection is None else reflection
     with gradebook() as book:

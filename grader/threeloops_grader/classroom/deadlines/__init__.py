@@ -1,1 +1,1 @@
-"""What lateness costs each student: due times with extensions, slip days, and whose hand-in counts in a group."""
+"""Due times with extensions, slip days, whose hand-in counts in a group, and the late penalties that follow."""

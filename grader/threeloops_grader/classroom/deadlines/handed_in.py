@@ -1,4 +1,4 @@
-"""When each student handed in each lab, and whose hand-in counts for a group."""
+"""Find when each student handed in each lab, and whose hand-in counts for a group."""
 
 import hashlib
 from collections.abc import Sequence

@@ -86,7 +86,7 @@ def worksheet_times(path: Path, students: Sequence[Student]) -> dict[str, dateti
             f"{path} has no times of submissions (found {', '.join(table.heading)[:300]}); expected Moodle's grading "
             "worksheet, with a column such as 'Last modified (submission)'"
         )
-    times = {}
+    times: dict[str, datetime] = {}
     for line, row in table.rows:
         text = row[column].strip() if column < len(row) else ""
         if text in ("", "-"):

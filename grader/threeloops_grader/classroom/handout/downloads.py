@@ -212,8 +212,9 @@ def store(
         attempts = attempts_of(folder.parent, lab.slug, student)
         digest = hashlib.sha256(content).hexdigest()
         when = handed_in or (times or {}).get(student)
-        if rule != "last" and any(a.digest == digest for a in attempts) and path.is_file() and when is None:
-            continue
+        utc = when.astimezone(UTC).replace(tzinfo=None, microsecond=0) if when else None
+        if rule != "last" and path.is_file() and any(a.digest == digest and utc in (None, a.time) for a in attempts):
+            continue  # also if a better attempt is in its place
         is_new = not path.is_file() or path.read_bytes() != content
         time = f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if when else ""
         most = first(rule)

@@ -7,7 +7,7 @@ from typing import Any
 
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.lms.platform import NRPS_SCOPE, Connector, explained
-from threeloops_grader.classroom.register.roster import Roster, Student, fault_of, student_of
+from threeloops_grader.classroom.register.roster import Roster, Student, current, fault_of, student_of
 from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["fetch_roster"]
@@ -17,10 +17,10 @@ _LEARNERS = ("Learner", "Student")
 _TEST_USER = "http://purl.imsglobal.org/vocab/lti/system/person#TestUser"
 
 
-def fetch_roster(connector: Connector, known: Sequence[Student] = ()) -> Roster:
-    """Return the learners of the course.
+def fetch_roster(connector: Connector, roster: Sequence[Student] = ()) -> Roster:
+    """Return the learners of the course; those who are not active there are marked as dropped.
 
-    A member who is on the roster already (`known`) keeps the id there, and with it folder and grades: the same user of
+    A member who is on the roster already (`roster`) keeps the id there, and with it folder and grades: the same user of
     the LMS, or else the same number in the student administration, or else the same email address. Otherwise the id is
     that number, or else the email address, or else the user's id at the LMS.
 
@@ -33,7 +33,7 @@ def fetch_roster(connector: Connector, known: Sequence[Student] = ()) -> Roster:
     students: dict[str, Student] = {}
     left_out: list[str] = []
     notes: list[str] = []
-    owners = _owners(known)
+    owners = _owners(roster)
     for member in members:
         if why := _no_learner(member):
             notes.append(f"{_who(member)} {why}")
@@ -49,8 +49,8 @@ def fetch_roster(connector: Connector, known: Sequence[Student] = ()) -> Roster:
                 f"{twin.name or twin.lti_id} and {_who(member)} have the same id {student.id!r} at the LMS; have one "
                 "of them corrected there. Nothing was changed"
             )
-    if not students:
-        raise LabError(f"{url} names {len(members)} members and no learner among them; check --memberships-url")
+    if not current(list(students.values())):
+        raise LabError(f"{url} names {len(members)} members and no active learner; check --memberships-url")
     return Roster(list(students.values()), left_out, notes)
 
 
@@ -71,8 +71,6 @@ def _no_learner(member: dict[str, Any]) -> str:
         return "is the platform's test user and is left out"
     if not set(roles) & set(_LEARNERS):
         return f"has the role {' and '.join(roles) or 'of nobody in this course'} and is left out"
-    if (status := member.get("status") or "Active") != "Active":
-        return f"is {status.lower()} at the LMS: dropped, and left out"
     return ""
 
 
@@ -93,9 +91,9 @@ def _course_role(role: str) -> str:
 _MATCHED = ("lti_id", "sis_id", "email")
 
 
-def _owners(known: Sequence[Student]) -> dict[tuple[str, str], Student]:
+def _owners(roster: Sequence[Student]) -> dict[tuple[str, str], Student]:
     """Return who owns each value that identifies one student only."""
-    pairs = [((name, getattr(s, name).casefold()), s) for s in known for name in _MATCHED if getattr(s, name)]
+    pairs = [((name, getattr(s, name).casefold()), s) for s in roster for name in _MATCHED if getattr(s, name)]
     times = Counter(pair for pair, _ in pairs)
     return {pair: student for pair, student in pairs if times[pair] == 1}
 
@@ -108,6 +106,7 @@ def _student(member: dict[str, Any], owners: dict[tuple[str, str], Student]) -> 
         "email": member.get("email", ""),
         "sis_id": member.get("lis_person_sourcedid", ""),
         "lti_id": member.get("user_id", ""),
+        "dropped": "" if (status := member.get("status") or "Active") == "Active" else f"{status.lower()} at the LMS",
     }
     student, _ = student_of(given)
     note = ""
@@ -118,8 +117,10 @@ def _student(member: dict[str, Any], owners: dict[tuple[str, str], Student]) -> 
         (owners[key] for name in _MATCHED if (key := (name, getattr(student, name).casefold())) in owners), None
     )
     if owner is not None:
-        own = {field.name: getattr(student, field.name) for field in fields(Student)}
-        student, note = replace(owner, **{name: value for name, value in own.items() if value and name != "id"}), ""
+        own = {field.name: getattr(student, field.name) for field in fields(Student) if field.name != "id"}
+        newer = {name: value for name, value in own.items() if value or name == "dropped"}
+        student = replace(owner, **newer)
+        note = ""
     if len(set(map(_course_role, member["roles"])) - {"", *_LEARNERS}) > 0:
         note = f"has another role beside Learner and is entered{'; ' + note if note else ''}"
     return student, note

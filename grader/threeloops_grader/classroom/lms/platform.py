@@ -28,7 +28,7 @@ from threeloops_grader.classroom.register.settings import class_folder
 
 __all__ = [
     "AGS_SCOPES", "NRPS_SCOPE", "Connector", "Platform", "connect", "explained", "json_of", "key_of", "load",
-    "make_key", "reason", "require_private", "save",
+    "make_key", "reason", "save",
 ]  # fmt: skip
 
 AGS_SCOPES = (
@@ -53,7 +53,7 @@ _NEW_KEY = "delete it, run `threeloops class lms init`, and give the LMS's admin
 
 @dataclass(frozen=True)
 class Platform:
-    """What the administrator of the LMS gives for a class. `audience` is empty if it is the token URL, as usual."""
+    """The values that the LMS's administrator gives for a class. An empty `audience` means the token URL, as usual."""
 
     client_id: str = ""
     token_url: str = ""
@@ -68,7 +68,7 @@ class Platform:
                 raise LabError(f"{_option(field.name)} is {value!r}, expected a value without spaces or line breaks")
             if value and field.name.endswith("_url"):
                 try:
-                    require_private(value)
+                    _require_private(value)
                 except LabError as error:
                     raise LabError(f"{_option(field.name)}: {error}") from None
 
@@ -83,7 +83,7 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def require_private(url: str) -> None:
+def _require_private(url: str) -> None:
     """Check that nobody on the way can read what is sent to an address. Raises LabError if somebody could."""
     try:
         parts = urlsplit(url)
@@ -193,7 +193,7 @@ class _Adapter(HTTPAdapter):
     """Sends nothing without encryption, follows no redirect, and waits for nothing without a limit."""
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        require_private(request.url or "")
+        _require_private(request.url or "")
         kwargs["timeout"] = kwargs.get("timeout") or _SECONDS
         response = super().send(request, *args, **kwargs)
         if response.is_redirect:  # a POST would arrive as a GET, and count as accepted
@@ -206,9 +206,15 @@ class _Adapter(HTTPAdapter):
 
 def _session() -> requests.Session:
     patience = _Patience(
-        total=3, connect=0, read=0, other=0, status_forcelist=[429], allowed_methods=None, backoff_factor=_BACKOFF,
+        total=3,
+        connect=0,
+        read=0,
+        other=0,
+        status_forcelist=[429],
+        allowed_methods=None,
+        backoff_factor=_BACKOFF,
         raise_on_status=False,
-    )  # fmt: skip
+    )
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, _Adapter(max_retries=patience))
@@ -273,7 +279,8 @@ class Connector(ServiceConnector):
 
     def tried(self) -> tuple[int, int]:
         """Return the numbers of columns and members. Raises LabError if one of the addresses does not answer."""
-        columns, members = self.platform.lineitems_url, self.platform.memberships_url
+        columns = self.platform.lineitems_url
+        members = self.platform.memberships_url
         with explained(f"reading the columns at {columns}", "--lineitems-url", AGS_SCOPES):
             count = len(self.grades().get_lineitems())
         with explained(f"reading the members at {members}", "--memberships-url", [NRPS_SCOPE]):
@@ -285,21 +292,21 @@ def _why_no_token(response: requests.Response, platform: Platform, scopes: Seque
     try:
         answer = response.json()
         code = str(answer["error"])
-        said = _short(f"{code}: {answer.get('error_description') or response.status_code}")
+        error = _short(f"{code}: {answer.get('error_description') or response.status_code}")
     except (ValueError, KeyError, TypeError, AttributeError):
         code = ""
-        said = reason(LtiServiceException(response))
+        error = reason(LtiServiceException(response))
     if code == "invalid_scope":
         names = ", ".join(scope.rpartition("/scope/")[2] for scope in scopes)
         return (
-            f"the platform gives no token for the scopes {names} ({said}); have them enabled for this tool in the LMS"
+            f"the platform gives no token for the scopes {names} ({error}); have them enabled for this tool in the LMS"
         )
     if code in ("invalid_client", "invalid_grant", "unauthorized_client"):
         return (
-            f"the platform refuses the client id {platform.client_id} or its key ({said}); compare --client-id with "
+            f"the platform refuses the client id {platform.client_id} or its key ({error}); compare --client-id with "
             "the LMS, and the public key there with the one that `threeloops class lms init` prints"
         )
-    return f"the token URL {platform.token_url} gives no token ({said}); compare --token-url with the LMS"
+    return f"the token URL {platform.token_url} gives no token ({error}); compare --token-url with the LMS"
 
 
 def _short(text: str) -> str:

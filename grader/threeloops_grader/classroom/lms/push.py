@@ -22,7 +22,7 @@ from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.classroom.lms.platform import AGS_SCOPES, Connector, explained, reason
 from threeloops_grader.classroom.register.settings import class_folder
-from threeloops_grader.classroom.results.scores import Row
+from threeloops_grader.classroom.results.scores import Row, on_roster
 
 __all__ = ["Journal", "Planned", "Pushed", "opened_journal", "planned_scores", "push"]
 
@@ -126,17 +126,24 @@ def _iso(time: datetime) -> str:
 
 
 def planned_scores(
-    lab: Lab, rows: Sequence[Row], journal: Journal, column: str, *,
-    missing_as_zero: bool = False, comments: bool = False, again: bool = False,
-) -> list[Planned]:  # fmt: skip
+    lab: Lab,
+    rows: Sequence[Row],
+    journal: Journal,
+    column: str,
+    *,
+    missing_as_zero: bool = False,
+    comments: bool = False,
+    again: bool = False,
+) -> list[Planned]:
     """Decide what to do with each row. Scores are those of `class export`: after penalties, with two decimals.
 
-    A row without a score is never pushed. A missing one is pushed as 0 only if `missing_as_zero`.
+    A row without a score is never pushed, and a dropped student has no row. A missing one is pushed as 0 only if
+    `missing_as_zero`.
     """
-    found = []
-    for row in rows:
+    plans = []
+    for row in on_roster(rows):
         if row.score is None:
-            found.append(Planned(row, "none", why=f"ungraded: {row.reason}"))
+            plans.append(Planned(row, "none", why=f"ungraded: {row.reason}"))
             continue
         plan = Planned(row, "push", float(f"{row.score:.2f}"), _comment(lab, row) if comments else "")
         if row.status == "missing" and not missing_as_zero:
@@ -145,8 +152,8 @@ def planned_scores(
             plan = Planned(row, "none", plan.score, why="no user of the LMS is known for this student")
         elif not again and journal.has(column, row.student.lti_id, plan.sent):
             plan = Planned(row, "same", plan.score, plan.comment)
-        found.append(plan)
-    return found
+        plans.append(plan)
+    return plans
 
 
 def _comment(lab: Lab, row: Row) -> str:
@@ -165,7 +172,7 @@ def _comment(lab: Lab, row: Row) -> str:
 def push(
     lab: Lab, rows: Sequence[Row], connector: Connector, journal: Journal, **options: bool
 ) -> tuple[list[Planned], Pushed]:
-    """Push what the platform does not have yet to the lab's column, which is made if there is none.
+    """Push what the platform does not have yet to the lab's column, which is made for the first score.
 
     Every failure of one student's score is kept and the others are tried. After three failures in a row that concern
     the platform, it is left alone. Running it again completes it.
@@ -173,9 +180,12 @@ def push(
     Raises:
         LabError: the column cannot be found or made; nothing was pushed.
     """
+    plans = planned_scores(lab, rows, journal, "", **options)
+    if all(plan.step == "none" for plan in plans):
+        return plans, Pushed()
     url = connector.platform.lineitems_url
     service = connector.grades()
-    most = rows[0].max_score if rows else manifest(lab).max_score
+    most = rows[0].max_score
     with explained(f"reading the columns at {url}", "--lineitems-url", AGS_SCOPES):
         wanted = LineItem().set_label(lab.slug).set_resource_id(lab.slug).set_score_maximum(most)
         column = service.find_or_create_lineitem(wanted, find_by="resource_id")
@@ -199,7 +209,8 @@ def _send(
     in_a_row = 0
     stopped = ""
     for plan in plans:
-        student, user = plan.row.student.id, plan.row.student.lti_id
+        student = plan.row.student.id
+        user = plan.row.student.lti_id
         if stopped:
             result.failed.append((student, f"not tried: {stopped}"))
             continue

@@ -1,4 +1,6 @@
-"""Anonymous marking in formgrader: pseudonyms in place of names, if the class's settings ask for it.
+"""Formgrader for a class: points that are given there go to the class's log, and names may be hidden.
+
+If the class's settings ask for it, marking is anonymous: pseudonyms stand in place of names.
 
 nbgrader hides names in one of its lists, and shows them at a click. Here its pages never receive them: the API behind
 the pages answers with pseudonyms, and takes them back for its buttons. Only formgrader uses this API; nbgrader's
@@ -6,16 +8,20 @@ commands and `threeloops class` work with the real ids.
 """
 
 import html
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
+from nbgrader.api import MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.preprocessors import NbGraderPreprocessor
-from nbgrader.server_extensions.formgrader import base, handlers
+from nbgrader.server_extensions.formgrader import apihandlers, base, handlers
 from tornado import web
 
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.classroom.register.pseudonyms import pseudonym, require_key
 
@@ -140,9 +146,31 @@ def _close(page: Any) -> None:
     page.get = web.authenticated(get_if_named)
 
 
+def _log_points(handler: Any) -> None:
+    """Have the handler that takes points from the page of a submission append to the class's log."""
+    put = handler.put
+
+    def put_and_log(self: Any, grade_id: str) -> None:
+        with suppress(MissingEntry):
+            old = float(self.gradebook.find_grade_by_id(grade_id).score)
+        put(self, grade_id)
+        root = Path(self.coursedir.root)
+        grade = self.gradebook.find_grade_by_id(grade_id)
+        if float(grade.score) == old or not (register.class_folder(root) / "settings.json").is_file():
+            return
+        points = {grade.student.id: [old, float(grade.score)]}
+        try:
+            log.append("formgrader", grade.assignment.assignment.name, root, note=grade.name, points=points)
+        except LabError as error:  # the points are in the gradebook
+            self.log.error("%s", error)
+
+    handler.put = put_and_log
+
+
 def install() -> None:
-    """Put this API behind formgrader's pages, for which nbgrader has no option."""
+    """Put this API and the log behind formgrader's pages, for which nbgrader has no option."""
     if base.NbGraderAPI is not _Api:
         base.NbGraderAPI = _Api
+        _log_points(apihandlers.GradeHandler)
         _close(handlers.ManageStudentsHandler)
         _close(handlers.ManageStudentsAssignmentsHandler)

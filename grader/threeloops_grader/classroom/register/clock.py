@@ -46,7 +46,7 @@ def require_zone(name: str) -> ZoneInfo:
         raise LabError(f"there is no time zone {name!r}; {hint}") from None
 
 
-def read_time(text: str, zone: str, what: str = "the time") -> datetime:
+def read_time(text: str, zone: str, what: str = "the time", *, begins: bool = False) -> datetime:
     """Return a time in UTC. A date alone means the end of that day.
 
     A time can have an offset of its own, UTC, GMT, or the abbreviation that `zone` itself uses at that time. An
@@ -54,6 +54,7 @@ def read_time(text: str, zone: str, what: str = "the time") -> datetime:
 
     Args:
         what: names the time in messages.
+        begins: a date alone means the beginning of that day instead.
 
     Raises:
         LabError: this is not a time, or the clocks skip it, or it happens twice, or the abbreviation is not of `zone`.
@@ -62,7 +63,7 @@ def read_time(text: str, zone: str, what: str = "the time") -> datetime:
     try:
         if match is None:
             raise ValueError
-        local = datetime.fromisoformat(f"{match['date']} {match['clock'] or '23:59:59'}")
+        local = datetime.fromisoformat(f"{match['date']} {match['clock'] or ('00:00' if begins else '23:59:59')}")
         if match["zone"] is None or (match["zone"][0] not in "+-" and match["zone"].upper() not in _UNIVERSAL):
             return _in_zone(local, zone, match["zone"], f"{what} {text!r}", is_date=match["clock"] is None)
         return local.replace(tzinfo=_offset(match["zone"])).astimezone(UTC)

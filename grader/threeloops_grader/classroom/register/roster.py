@@ -188,11 +188,18 @@ def addressees(students: Sequence[Student]) -> list[Student]:
     return [student for student in students if not student.dropped or not student.name or student.name not in names]
 
 
-def with_dropped(students: Sequence[Student], before: Sequence[Student]) -> list[Student]:
-    """Return the students of a new roster, and those of the one before it who are gone from it, marked as dropped."""
+def with_dropped(students: Roster, before: Sequence[Student]) -> list[Student]:
+    """Return the students of a new roster, and those of the one before it who are gone from it, marked as dropped.
+
+    If the new roster has rows that could not be read, nobody is marked: one of those rows may be the student's. A
+    student who stays keeps the user at the LMS, whom no exported file names.
+    """
+    why = "" if students.left_out else "not on the newest roster"
     names = {spelling(student.id).casefold() for student in students}
+    users = {spelling(student.id).casefold(): student.lti_id for student in before}
     gone = [student for student in before if spelling(student.id).casefold() not in names]
-    return [*students, *(replace(s, dropped=s.dropped or "not on the newest roster") for s in gone)]
+    stay = [replace(s, lti_id=s.lti_id or users.get(spelling(s.id).casefold(), "")) for s in students]
+    return [*stay, *(replace(student, dropped=student.dropped or why) for student in gone)]
 
 
 def save_roster(path: Path, students: list[Student]) -> None:

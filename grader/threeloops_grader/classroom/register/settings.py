@@ -126,15 +126,17 @@ class Settings:
         return replace(self, released=tuple(sorted({*self.released, slug})), opened=opened)
 
 
-def parse_due(text: str, zone: str) -> tuple[str, str]:
-    """Parse `01=2030-01-31 23:59` as a lab's slug and the time in UTC. A time with an offset of its own keeps it.
+def parse_due(text: str, zone: str, *, opens: bool = False) -> tuple[str, str]:
+    """Parse `01=2030-01-31 23:59` as a lab's slug and the time in UTC. A time with an offset of its own keeps it. If
+    the lab `opens` then, a date alone means the beginning of that day, or else its end.
 
     Raises LabError: there is no such lab or no such time (see `read_time`).
     """
+    what = "opening" if opens else "due date"
     name, separator, when = text.partition("=")
     if not separator:
-        raise LabError(f"the due date {text!r} is not a time of a lab; expected LAB=YYYY-MM-DD HH:MM")
-    return find_lab(name).slug, read_time(when, zone, f"the due date of {name.strip()},").isoformat()
+        raise LabError(f"the {what} {text!r} is not a time of a lab; expected LAB=YYYY-MM-DD HH:MM")
+    return find_lab(name).slug, read_time(when, zone, f"the {what} of {name.strip()},", begins=opens).isoformat()
 
 
 def load(root: Path | None = None) -> Settings:

@@ -11,7 +11,7 @@ from nbformat.v4 import new_notebook
 from nbgrader.preprocessors import LimitOutput
 from nbgrader.utils import determine_grade
 
-from threeloops_grader.authoring.labs import Lab
+from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import Exercise, manifest
 from threeloops_grader.classroom.nbgrader_plugin import warn_of_no_isolation
 from threeloops_grader.grading.grade import Options
@@ -32,26 +32,35 @@ class Result:
 
 
 def execute_exercise(
-    lab: Lab, exercise: Exercise, contents: Mapping[str, bytes], sandbox: Sandbox, jobs: int
+    lab: Lab, exercise: Exercise, handed_in: Mapping[str, str], sandbox: Sandbox, jobs: int
 ) -> dict[str, Result]:
-    """Execute an exercise for every student of `contents`, which has the submitted files, `jobs` at a time.
+    """Execute an exercise for every student of `handed_in`, which has the SHA-256 of each submitted file, `jobs` at a
+    time.
 
     A run that is cut off continues where it stopped. Students who replaced their file meanwhile have no result.
 
-    Raises MachineFault as `grade_class` does.
+    Raises:
+        LabError: the lab or the grader was changed meanwhile.
+        MachineFault: as `grade_class` does.
     """
     submitted = Path(lab.root, "submitted")
     records = submitted / ".threeloops"
     options = Options(sandbox, jobs, exercise.id, records=records, keep_executed=True)
-    if contents:
+    fingerprint = decides(lab, options)
+    if handed_in:
         try:
-            grade_class(submitted, lab, options, wanted=lambda handed_in: handed_in.path.parts[-3] in contents)
+            grade_class(submitted, lab, options, wanted=lambda submission: submission.path.parts[-3] in handed_in)
         finally:
             close_pools()
     store = RecordStore(records, lab.slug)
+    if decides(lab, options) != fingerprint:
+        raise LabError(
+            f"{lab.source} or the grader was changed while {exercise.id} was regraded, so nobody's points changed; "
+            "give the same command again"
+        )
     results = {}
-    for student, content in contents.items():
-        executed = store.load_executed(Key.of(student_name(student), content, decides(lab, options)))
+    for student, digest in handed_in.items():
+        executed = store.load_executed(Key(student_name(student), digest, fingerprint))
         if executed is not None and set(exercise.tests) <= executed.cells.keys():
             results[student] = _result(lab, exercise, executed, sandbox)
     return results

@@ -27,6 +27,8 @@ from threeloops_grader.submissions.reading import BadSubmission, Submission
 
 __all__ = ["Regraded", "regrade"]
 
+_NEWER = "a newer submission is not graded yet"
+
 
 @dataclass
 class Regraded:
@@ -43,11 +45,14 @@ class Regraded:
 class _Class:
     """The graded submissions of a lab, with what is known of each student before the regrade."""
 
-    contents: dict[str, bytes] = field(default_factory=dict)
+    submitted: dict[str, str] = field(default_factory=dict)
+    """A hash of each student's submitted file."""
     notebooks: dict[str, str] = field(default_factory=dict)
+    """A hash of each graded notebook."""
     old: dict[str, float] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     manual: list[str] = field(default_factory=list)
+    others: dict[str, None] = field(default_factory=dict)
 
 
 def regrade(
@@ -72,20 +77,21 @@ def regrade(
             say(f"completing the regrade of {cut_off.exercise} that was cut off")
             left_out = plans.carry_out(lab, cut_off)
             if cut_off.exercise == exercise.id and cut_off.fingerprint["after"] == fingerprint(lab, None, sandbox):
-                before = _graded_class(lab, exercise)
+                before = _graded_class(trusted, exercise)
                 return Regraded(cut_off, left_out or before.left_out, before.manual)
-        before = _graded_class(lab, exercise)
-        others = _checked(trusted, exercise, before)
-        results = execute_exercise(lab, exercise, before.contents, sandbox, jobs)
-        replaced = [f"{name}: a newer submission is not graded yet" for name in before.contents if name not in results]
+        before = _graded_class(trusted, exercise)
+        results = execute_exercise(lab, exercise, before.submitted, sandbox, jobs)
+        before.left_out += [f"{name}: {_NEWER}" for name in before.submitted if name not in results]
         plan = _plan(lab, exercise, before, results, fingerprint(lab, None, sandbox), keep_higher)
         plans.write_plan(lab, plan)
         left_out = plans.carry_out(lab, plan)
-    return Regraded(plan, [*before.left_out, *replaced, *left_out], before.manual, others)
+    return Regraded(plan, [*before.left_out, *left_out], before.manual, list(before.others))
 
 
-def _graded_class(lab: Lab, exercise: Exercise) -> _Class:
+def _graded_class(trusted: Manifest, exercise: Exercise) -> _Class:
+    """Find the graded submissions, and check that all of them have the exercise's parts with the lab's points."""
     graded = _Class()
+    lab = trusted.lab
     with gradebook(lab.root) as book:
         _require_same_points(book, lab, exercise)
         for submission in book.assignment_submissions(lab.slug):
@@ -96,13 +102,15 @@ def _graded_class(lab: Lab, exercise: Exercise) -> _Class:
                 reason = "not graded yet"
             try:
                 if not reason:
-                    graded.contents[student] = _content(lab, student)
+                    graded.submitted[student] = hashlib.sha256(_content(lab, student)).hexdigest()
             except BadSubmission as error:
                 reason = str(error)
             if reason:
                 graded.left_out.append(f"{student}: {reason}")
                 continue
-            graded.notebooks[student] = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
+            graded.notebooks[student] = _sha256(text)
+            graded.others |= dict.fromkeys(_changed(trusted, exercise, student, text))
             _note_points(graded, submission, exercise)
     return graded
 
@@ -153,25 +161,19 @@ def _points(value: float | None) -> str:
     return "no such part" if value is None else f"{value:g} points"
 
 
-def _checked(trusted: Manifest, exercise: Exercise, before: _Class) -> list[str]:
-    """Check that each graded notebook has the exercise's parts, with the lab's points. Returns the names of cells
-    outside of the exercise that the lab has changed since."""
-    masters = {cell.id: cell.source for cell in trusted.master.cells}
-    changed: dict[str, None] = {}
-    for student, text in before.notebooks.items():
-        cells = {cell.get("id", ""): cell for cell in nbformat.reads(text, as_version=4).cells}
-        points = {
-            name: float(cell.metadata.nbgrader.points)
-            for name, cell in cells.items()
-            if trusted.kinds.get(name) is Kind.TEST or _is_test(cell)
-            if split_test_id(name)[0] == exercise.id
-        }
-        _require(trusted.lab, exercise, points, f"the graded notebook of {student}", release=False)
-        for name, source in masters.items():
-            relevant = trusted.kinds[name] in (Kind.TEST, *SETUPS) and name not in exercise.tests
-            if relevant and (name not in cells or cells[name].source != source):
-                changed[name] = None
-    return list(changed)
+def _changed(trusted: Manifest, exercise: Exercise, student: str, text: str) -> list[str]:
+    """Check that a graded notebook has the exercise's parts, with the lab's points. Returns the names of tests and
+    setup cells outside of the exercise that the lab has changed since."""
+    cells = {cell.get("id", ""): cell for cell in nbformat.reads(text, as_version=4).cells}
+    points = {
+        name: float(cell.metadata.nbgrader.points)
+        for name, cell in cells.items()
+        if _is_test(cell) and split_test_id(name)[0] == exercise.id
+    }
+    _require(trusted.lab, exercise, points, f"the graded notebook of {student}", release=False)
+    masters = [cell for cell in trusted.master.cells if trusted.kinds[cell.id] in (Kind.TEST, *SETUPS)]
+    elsewhere = [cell for cell in masters if cell.id not in exercise.tests]
+    return [cell.id for cell in elsewhere if cell.id not in cells or cells[cell.id].source != cell.source]
 
 
 def _is_test(cell: NotebookNode) -> bool:
@@ -182,17 +184,17 @@ def _plan(
     lab: Lab, exercise: Exercise, before: _Class, results: dict[str, Result], decides: str, keep_higher: bool
 ) -> Plan:
     changes = {}
-    kept = {}
+    would_lose = {}
     for student, result in results.items():
         new = sum(result.points.values())
         if keep_higher and new < before.old[student]:
-            kept[student] = [before.old[student], new]
+            would_lose[student] = [before.old[student], new]
             continue
-        text = before.notebooks[student]
-        hashes = _sha256(text), _sha256(plans.with_cells(text, result.cells))
-        changes[student] = Change(before.old[student], result.points, result.cells, *hashes)
+        text = plans.graded_notebook(lab, student).read_text(encoding="utf-8")
+        after = _sha256(plans.with_cells(text, result.cells))
+        changes[student] = Change(before.old[student], result.points, result.cells, before.notebooks[student], after)
     prints: dict[str, Any] = {"before": log.last_fingerprint(lab.slug, lab.root), "after": decides}
-    return Plan(secrets.token_hex(8), lab.slug, exercise.id, prints, changes, kept)
+    return Plan(secrets.token_hex(8), lab.slug, exercise.id, prints, changes, would_lose)
 
 
 def _sha256(text: str) -> str:

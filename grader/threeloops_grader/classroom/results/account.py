@@ -1,6 +1,7 @@
 """The account shown after each step of a lab: roster = graded + ungraded + missing, with names."""
 
 import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,8 +45,12 @@ def write_refusals(lab: Lab, rows: Sequence[Row]) -> list[Path]:
     return pages
 
 
+_SCORE = re.compile(r'<p class="head">.*?</p>', re.DOTALL)
+"""The line of a feedback page with the points of the student who handed in."""
+
+
 def write_shared(lab: Lab, rows: Sequence[Row]) -> list[Path]:
-    """Copy the feedback page of a group's hand-in to its other members, each with the member's own score on top."""
+    """Copy the feedback page of a group's hand-in to its other members. Each page has the member's own score."""
     pages = []
     for row in rows:
         hand_in = row.hand_in
@@ -54,11 +59,13 @@ def write_shared(lab: Lab, rows: Sequence[Row]) -> list[Path]:
         source = Path(lab.root, "feedback", hand_in.student, lab.slug, f"{lab.slug}.html")
         if source.is_file():
             text = source.read_text(encoding="utf-8")
-            note = f"<p><b>{html.escape(hand_in.student)} handed this in for your group {html.escape(hand_in.group)}. "
-            note += f"Your score is {row.score:.4g} of {row.max_score:g} points, {row.penalty:.4g} lost for lateness."
+            late = f", after {row.penalty:.4g} were lost for lateness" if row.penalty else ""
+            note = f"{hand_in.student} handed this in for your group {hand_in.group}. "
+            note += f"You have {row.score:.4g} of {row.max_score:g} points{late}."
+            own = f'<p class="head">{html.escape(note)}</p>'
             page = Path(lab.root, "feedback", row.student.id, lab.slug, f"{lab.slug}.html")
             page.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(page, text.replace("<body>", f"<body>{note}</b></p>", 1))
+            replace_text(page, _SCORE.sub(own.replace("\\", r"\\"), text, count=1))
             pages.append(page)
     return pages
 

@@ -52,7 +52,7 @@ def class_page(lab: Lab, rows: Sequence[Row], mistakes: Sequence[Mistake]) -> st
     parts = _part_results(lab, rows)
     lead = f"{len(rows)} students, {sum(row.status != 'missing' for row in rows)} handed in, {len(graded)} graded, "
     lead += f"{_lateness(rows)}."
-    lead += f" {gone} who left the class are not counted." if gone else ""
+    lead += f" Not counted: {gone} who left the class." if gone else ""
     if not parts:
         return pages.page(f"Class report, lab {lab.slug}", lead, "<p>Nobody is graded yet.</p>")
     most = rows[0].max_score

@@ -108,6 +108,7 @@ def _columns(lab: Lab, rows: Sequence[Row], exercises: bool) -> tuple[list[str],
                 cells.append(_number(_sum(row, exercise.tests)))
         others = {name for row in rows for name in row.parts} - of_tests
         rubric = [criterion for criterion in lab.rubric if criterion.cell in others]
+        columns: list[tuple[str, float, tuple[str, ...]]]
         columns = [(f"reflection {c.name}", c.points, (c.cell,)) for c in rubric]
         if rest := others - {criterion.cell for criterion in rubric}:
             left = max(0.0, rows[0].max_score - trusted.max_score - sum(c.points for c in rubric))

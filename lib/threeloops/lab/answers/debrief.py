@@ -7,10 +7,10 @@ import sys
 from html import escape
 from typing import Any
 
-from threeloops.lab import recorded
 from threeloops.lab.answers.model import model_answer
 from threeloops.lab.course import journal
 from threeloops.lab.predictions import gate
+from threeloops.lab.recording.notes import note as noting
 from threeloops.lab.text.wording import number, with_unit
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import html_widget, live, preformatted, publish
@@ -60,7 +60,7 @@ def debrief(exercise: str, why: str, *, parts: tuple[str, ...] = ("",)) -> None:
         notice = f"Opens when the checks of `{exercise}` pass{missing_parts}."
         publish(notice, {"text/html": cards.frame("plain", cards.small(notice))}, widget=_later(exercise, why, parts))
         return
-    with recorded.note(debrief=exercise):
+    with noting(debrief=exercise):
         publish(_text(exercise, why), {"text/html": _html(exercise, why)})
 
 

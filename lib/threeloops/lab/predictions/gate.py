@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from threeloops.lab import recorded
+from threeloops.lab.recording.notes import note, recording
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import Piece, capture, execution, html_widget, live, publish
 
@@ -76,12 +76,12 @@ def fold(event: str, until: str, show: Callable[[], None]) -> None:
 @contextmanager
 def _noting(event: str) -> Iterator[None]:
     """Note in a recording what the outputs inside would wait for. Printed text becomes an output of its own."""
-    if not recorded.recording():
+    if not recording():
         yield
         return
     with capture() as pieces:
         yield
-    with recorded.note(until=event):
+    with note(until=event):
         for piece in pieces:
             publish(piece.text, piece.bundle, piece.metadata, piece.widget)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from threeloops.lab import recorded
 from threeloops.lab.predictions import gate, questions
 from threeloops.lab.predictions.questions import Answer, Question
+from threeloops.lab.recording.notes import note
 from threeloops.lab.widgets import cards
 from threeloops.lab.widgets.display import html_widget, live, publish
 
@@ -45,7 +45,7 @@ def predict(
     text = f"Your prediction: {question}\n  {asked.say(answer)}" if answer is not None else f"Predict first: {question}"
     waiting = answer is None and live()
     data = {"options": list(options), "axis": axis, "unit": unit, "text": question}
-    with recorded.note(question=_EVENT.format(key), asks=data):
+    with note(question=_EVENT.format(key), asks=data):
         publish(text, {"text/html": _card(asked)}, widget=_form(asked) if waiting else None)
 
 
@@ -64,7 +64,7 @@ def reveal_again(key: str, show: Callable[[], None]) -> None:
     if key not in questions.asked:
         show()
         return
-    with recorded.note(found=questions.results.get(key), found_unit=questions.asked[key].unit):
+    with note(found=questions.results.get(key), found_unit=questions.asked[key].unit):
         gate.fold(_EVENT.format(key), _until(key), show)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from threeloops.lab import recorded
+from threeloops.lab.recording.notes import noted
 
 __all__ = ["Piece", "capture", "execution", "html_widget", "in_kernel", "live", "preformatted", "publish"]
 
@@ -143,7 +143,7 @@ def publish(
 
     `widget` is shown instead if the front end can. `bundle` then holds its static form.
     """
-    metadata = recorded.noted(metadata or {})
+    metadata = noted(metadata or {})
     if _captured:
         sys.stdout.flush()
         _captured[-1].append(Piece(text, bundle or {}, metadata, widget))

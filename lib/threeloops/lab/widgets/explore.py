@@ -4,7 +4,8 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from threeloops.lab import recorded
+from threeloops.lab.recording.notes import recording
+from threeloops.lab.recording.states import MIME, states
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import style
 from threeloops.lab.widgets.display import capture, html_widget, in_kernel, preformatted, publish
@@ -107,8 +108,8 @@ class Explorer:
         """One output: the live view, and the picture of the start state for an exported page."""
         bundle: dict[str, Any] = {"text/html": self.html, "image/png": base64.b64encode(self.png).decode()}
         widget = self.attach() if in_kernel() else None
-        if recorded.recording() and (states := recorded.states(self)):
-            bundle[recorded.MIME] = states
+        if recording() and (drawn := states(self)):
+            bundle[MIME] = drawn
         publish(self.said(), bundle, {"image/png": self.size | {"alt": self.said()}}, widget)
 
     def said(self, values: Mapping[str, Any] | None = None) -> str:

@@ -117,6 +117,24 @@
     return `Your guess is ${significant(factor)}× ${side}: ${near}.`;
   };
 
+  // The reader's own calibration, as at the end of a lab in the notebook.
+  const calibrate = () => {
+    const questions = [...document.querySelectorAll(".tl-question")];
+    const pairs = questions.flatMap((question) => {
+      const answer = kept.get(question.dataset.event);
+      const output = outputs(question.dataset.event).find((one) => JSON.parse(one.dataset.found).found !== null);
+      return answer === null || answer === GIVEN_UP || !output ? [] : [[answer, JSON.parse(output.dataset.found).found]];
+    });
+    const choices = pairs.filter(([, found]) => typeof found === "string");
+    const ratios = pairs.filter(([answer, found]) => typeof found === "number" && answer * found > 0).map(([answer, found]) => answer / found);
+    const parts = [`${pairs.length} of ${questions.length} questions answered`];
+    if (choices.length) parts.push(`${choices.filter(([answer, found]) => answer === found).length} of ${choices.length} choices right`);
+    if (ratios.length) parts.push(`${ratios.filter((ratio) => ratio <= 2 && ratio >= 0.5).length} of ${ratios.length} numbers within a factor of two`);
+    for (const card of document.querySelectorAll(".tl-calibration")) {
+      card.replaceChildren(element("b", { textContent: "Your predictions" }), ` · ${parts.join("; ")}`);
+    }
+  };
+
   const outputs = (event) => [...document.querySelectorAll(".tl-until")].filter((output) => output.dataset.event === event);
 
   const update = (question) => {
@@ -148,6 +166,7 @@
       }
       before = cell;
     }
+    calibrate();
   };
 
   const ask = (question, number) => {
@@ -192,6 +211,7 @@
     document.querySelectorAll(".tl-explorer").forEach(bringToLife);
     const questions = [...document.querySelectorAll(".tl-question")];
     questions.forEach(ask);
+    calibrate();
     const asked = new Set(questions.map((question) => question.dataset.event));
     for (const output of document.querySelectorAll(".tl-until")) {
       if (!asked.has(output.dataset.event)) output.classList.add("tl-open"); // nothing on this page would open it

@@ -1,23 +1,13 @@
-"""Notes for pages without a kernel, made while the course is executed: every state of an explorer, and what each output
-waits for.
-
-Nothing is noted unless `$THREELOOPS_RECORD` is set. The notes lie in the executed notebook: an explorer's states as one
-more form of its output, and the rest in the metadata of outputs, under `KEY`.
-"""
+"""Every state of an explorer, drawn beforehand for pages without a kernel: one more form of the explorer's output."""
 
 import math
-import os
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-__all__ = ["KEY", "MIME", "VARIABLE", "note", "noted", "recording", "states"]
+__all__ = ["MIME", "states"]
 
-VARIABLE = "THREELOOPS_RECORD"
-KEY = "threeloops"
 MIME = "application/vnd.threeloops.explorer+json"
 _MOST_STATES = 160
 _MOST_BYTES = 1_500_000
@@ -25,35 +15,7 @@ _MOST_SECONDS = 8.0
 """Limits of one explorer: its pictures, the bytes of their different lines (packed, they take a third), and how long
 this processor draws them."""
 _FEWEST_VALUES = 5
-"""With fewer values per control, a grid says less about each control than moving one control at a time."""
-
-_notes: list[dict[str, Any]] = []
-
-
-def recording() -> bool:
-    """Return whether this is the kernel of a notebook that is executed to make a page of it."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return os.environ.get(VARIABLE) == "1" and getattr(shell, "kernel", None) is not None
-
-
-def noted(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of an output that is shown now, with the notes about it."""
-    notes = {name: value for facts in _notes for name, value in facts.items()}
-    return {**metadata, KEY: {**metadata.get(KEY, {}), **notes}} if notes else dict(metadata)
-
-
-@contextmanager
-def note(**facts: Any) -> Iterator[None]:
-    """Note facts about all outputs that are shown inside, if this is a recording."""
-    if not recording():
-        yield
-        return
-    _notes.append(facts)
-    try:
-        yield
-    finally:
-        _notes.pop()
+"""A grid with fewer values per control says less about each control than moving one control at a time."""
 
 
 def states(explorer: Any) -> dict[str, Any] | None:
@@ -71,7 +33,7 @@ def states(explorer: Any) -> dict[str, Any] | None:
     starts = [values.index(explorer.values[name]) for name, values in choices.items()]
     size, seconds = _cost(explorer, choices)
     most = min(_MOST_STATES, _MOST_BYTES // size, int(_MOST_SECONDS / seconds))
-    kept, one_at_a_time = _sampled([len(values) for values in choices.values()], starts, most)
+    drawn, one_at_a_time = _sampled([len(values) for values in choices.values()], starts, most)
     names = list(choices)
     controls = [
         {
@@ -82,15 +44,15 @@ def states(explorer: Any) -> dict[str, Any] | None:
             "of": len(choices[name]),
             "kind": "options" if isinstance(explorer.specifications[name], list) else "slider",
         }
-        for name, indices, start in zip(names, kept, starts, strict=True)
+        for name, indices, start in zip(names, drawn, starts, strict=True)
     ]
     lines: dict[str, int] = {}
     pictures: dict[str, list[int]] = {}
     errors: dict[str, str] = {}
-    for state in _states([control["start"] for control in controls], kept, one_at_a_time):
+    for state in _states([control["start"] for control in controls], drawn, one_at_a_time):
         key = ",".join(map(str, state))
         values = {
-            name: choices[name][kept[at][index]] for at, (name, index) in enumerate(zip(names, state, strict=True))
+            name: choices[name][drawn[at][index]] for at, (name, index) in enumerate(zip(names, state, strict=True))
         }
         try:
             html = explorer.drawing(values)
@@ -167,12 +129,12 @@ def _spread(count: int, start: int, size: int) -> list[int]:
     return sorted(even | {start})
 
 
-def _states(starts: Sequence[int], kept: Sequence[Sequence[int]], one_at_a_time: bool) -> list[tuple[int, ...]]:
+def _states(starts: Sequence[int], drawn: Sequence[Sequence[int]], one_at_a_time: bool) -> list[tuple[int, ...]]:
     """Return the states to draw, as the index of each control's value among those that it keeps."""
     if not one_at_a_time:
-        return list(product(*(range(len(indices)) for indices in kept)))
+        return list(product(*(range(len(indices)) for indices in drawn)))
     states = {tuple(starts): None}
-    for at, indices in enumerate(kept):
+    for at, indices in enumerate(drawn):
         for index in range(len(indices)):
             states[(*starts[:at], index, *starts[at + 1 :])] = None
     return list(states)

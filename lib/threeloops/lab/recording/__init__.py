@@ -1,0 +1,1 @@
+"""Notes for pages without a kernel, made while the course is executed."""
