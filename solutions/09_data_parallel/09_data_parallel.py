@@ -207,19 +207,27 @@ def overlapped_under_other_names(overlap, widths, buckets, seed=0):
 
 
 def overlapped_after_an_error(overlap, widths, buckets, used):
-    """The gradients after a step that leaves layers out, and those of the next one, which uses all."""
+    """The gradients of a step that uses all layers, after one that leaves some out."""
     model = Net(widths)
     finish = overlap(model, buckets)
     model.order = used
     mean_square(model(ask("batch", 0))).backward()
     with suppress(Exception):  # whether it is the right one is a matter for another part
         finish()
-    left = named_gradients(model)
     model.order = range(len(model.layers))
     model.zero_grad()
     mean_square(model(ask("batch", 1))).backward()
     finish()
-    return left, named_gradients(model)
+    return named_gradients(model)
+
+
+def overlapped_up_to_an_error(overlap, widths, buckets, used):
+    model = Net(widths, used)
+    finish = overlap(model, buckets)
+    mean_square(model(ask("batch", 0))).backward()
+    with suppress(Exception):
+        finish()
+    return named_gradients(model)
 
 
 class Watched(torch.autograd.Function):
@@ -904,7 +912,7 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
         stale = {name: gradient for name, gradient in stale.items() if gradient is not None}
         expected = of_one_process(widths, batches)
         require_gradients(
-            [found for _, found in run.results],
+            run.results,
             expected,
             case,
             lambda rank: of_one_process(widths, [batches[rank]]),
@@ -1015,9 +1023,12 @@ with check("overlap", "parameters without a gradient", part="missing", hidden="o
         """What has not started keeps its gradients when finish() raises its error."""
         widths, buckets = [4] * (count + 1), [names_of(bucket) for bucket in layers]
         served = batches_for_ranks(2, 4, data)
-        run = on_cluster(Cluster(2), overlapped_after_an_error, overlap, widths, buckets, used, served=served)
+        try:
+            run = on_cluster(Cluster(2), overlapped_up_to_an_error, overlap, widths, buckets, used, served=served)
+        except ClusterError:
+            return  # a matter for another part
         started = len([*takewhile(lambda bucket: set(bucket) <= set(used), layers)])
-        for rank, (left, _) in enumerate(run.results):
+        for rank, left in enumerate(run.results):
             own = of_one_process(widths, [batch_of(rank, 2, 4, data)], orders=[used])
             for name in (name for bucket in buckets[started:] for name in bucket):
                 what = (
