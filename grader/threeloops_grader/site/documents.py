@@ -85,14 +85,14 @@ def write_documents(pages: Sequence[LabPage], source: Path, reports: Path, *, ap
     texts["claims.md"] = _read(reports / "claims.md")
     texts["labs/course.md"] = _with_links(texts["labs/course.md"], pages)
     library = api.write(source) if api_pages else []
-    known = {"index.md", *texts, *(_document(page) for page in pages)}
-    linked = {name: _linked(text, name, name, known, source) for name, text in texts.items()}
-    front = _linked(_read(root / _FRONT), _FRONT, "index.md", known, source)
+    of_site = {"index.md", *texts, *(_document(page) for page in pages)}
+    linked = {name: _linked(text, name, name, of_site, source) for name, text in texts.items()}
+    front = _linked(_read(root / _FRONT), _FRONT, "index.md", of_site, source)
     readme = _read(root / "README.md")
     for mark, part in _OF_README.items():
         if (repeated := part.search(readme)) is None:
             raise LabError(f"README.md has no {mark} that the site's front page could show")
-        front = front.replace(f"<!-- {mark} -->", _linked(repeated[0], "README.md", "index.md", known, source))
+        front = front.replace(f"<!-- {mark} -->", _linked(repeated[0], "README.md", "index.md", of_site, source))
     linked["index.md"] = _front(front, pages, lists, library)
     for name, text in linked.items():
         place = source / name
@@ -105,8 +105,8 @@ def edit_links(pages: Iterable[str]) -> dict[str, str]:
     repository = os.environ.get("THREELOOPS_REPOSITORY", "")
     if not repository:
         return {}
-    found = {name: _source_of(name) for name in pages}
-    return {name: f"{repository}/edit/main/{file}" for name, file in found.items() if file}
+    files = {name: _source_of(name) for name in pages}
+    return {name: f"{repository}/edit/main/{file}" for name, file in files.items() if file}
 
 
 def _source_of(page: str) -> str:
@@ -191,7 +191,7 @@ def _contents(caption: str, entries: Sequence[tuple[str, str]]) -> str:
     return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *lines, "```"])
 
 
-def _linked(text: str, name: str, page: str, known: set[str], source: Path) -> str:
+def _linked(text: str, name: str, page: str, of_site: set[str], source: Path) -> str:
     """Return a document whose links lead to pages of the site, or to files of the repository, outside of code.
 
     `name` is its place in the repository, and `page` its place in the site.
@@ -202,12 +202,12 @@ def _linked(text: str, name: str, page: str, known: set[str], source: Path) -> s
         if at % 2:
             inside = not inside
         elif not inside:
-            parts[at] = _LINK.sub(lambda link: _link(link, name, page, known, source), part)
+            parts[at] = _LINK.sub(lambda link: _link(link, name, page, of_site, source), part)
     return "".join(parts)
 
 
-def _link(link: re.Match[str], name: str, page: str, known: set[str], source: Path) -> str:
-    text = _LINK.sub(lambda inner: _link(inner, name, page, known, source), link["text"])
+def _link(link: re.Match[str], name: str, page: str, of_site: set[str], source: Path) -> str:
+    text = _LINK.sub(lambda inner: _link(inner, name, page, of_site, source), link["text"])
     path, _, anchor = link["target"].partition("#")
     if _OUTSIDE.match(link["target"]):
         return f"{link['picture']}[{text}]({link['target']})"
@@ -219,9 +219,9 @@ def _link(link: re.Match[str], name: str, page: str, known: set[str], source: Pa
         shutil.copyfile(file, source / place)
         return f"![{text}]({posixpath.relpath(place, here)})"
     to = {"README.md": "index.md"}.get(place, place)
-    to = f"{to}/README.md" if f"{to}/README.md" in known else to
+    to = f"{to}/README.md" if f"{to}/README.md" in of_site else to
     end = f"#{anchor}" if anchor else ""
-    if to in known:
+    if to in of_site:
         return f"[{text}]({posixpath.relpath(to, here)}{end})"
     repository = os.environ.get("THREELOOPS_REPOSITORY", "")
     if not repository:

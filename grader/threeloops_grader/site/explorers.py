@@ -50,11 +50,11 @@ def script(name: str, states: dict[str, Any]) -> str:
     first = "\n".join(lines[at] for at in states["pictures"][start])
     widths = iter(re.findall(r"min-width:\d+px", legible(first)))
     wide = next(widths, "")
-    kept = {
+    pictures = {
         "lines": [_LEAST_WIDTH.sub(wide, line) if wide else line for line in lines],
         **{part: states[part] for part in ("pictures", "errors")},
     }
-    packed = zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 9)
+    packed = zlib.compress(json.dumps(pictures, separators=(",", ":")).encode(), 9)
     return f'threeLoops.take("{name}","{base64.b64encode(packed).decode()}")\n'
 
 
@@ -66,10 +66,10 @@ def _control(name: str, control: dict[str, Any]) -> str:
             for index, value in enumerate(values)
         )
         return f'<label for="{name}">{label}</label><select id="{name}" data-start="{start}">{options}</select>'
-    said = html.escape(json.dumps(values), quote=True)
+    all_values = html.escape(json.dumps(values), quote=True)
     return (
         f'<label for="{name}">{label}</label><span class="tl-slider"><input type="range" id="{name}" min="0" '
-        f'max="{len(values) - 1}" step="1" value="{start}" data-start="{start}" data-values="{said}" '
+        f'max="{len(values) - 1}" step="1" value="{start}" data-start="{start}" data-values="{all_values}" '
         f'aria-valuetext="{html.escape(values[start], quote=True)}"><output for="{name}">{html.escape(values[start])}'
         "</output></span>"
     )

@@ -47,8 +47,8 @@ def grade_class(
 
     Raises:
         LabError, FileNotFoundError: raised before anybody is graded, as `submissions.find` does.
-        MachineFault: the machine or the course is at fault. Finished records are kept.
-        OSError: a record could not be written.
+        MachineFault: the machine or the course is at fault, or a record could not be written. Finished records are
+            kept.
     """
     handed_in = [s for s in submissions.find(folder, lab) if (share is None or share.holds(s.student)) and wanted(s)]
     store = RecordStore(options.records, lab.slug) if options.records is not None else None

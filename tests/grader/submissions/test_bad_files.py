@@ -11,6 +11,7 @@ from grading import QUICK, SANDBOXES, fresh_course, grade, needs, submission
 from threeloops_grader.grading import records
 from threeloops_grader.grading.grade import Options, execute
 from threeloops_grader.grading.scoring import Report
+from threeloops_grader.machine.faults import MachineFault
 from threeloops_grader.submissions.reading import BadSubmission, Submission, read
 from threeloops_grader.worklist.grade_class import grade_class
 
@@ -128,7 +129,7 @@ def test_a_full_disk_loses_nothing(lab, hand_in, tmp_path, sandbox):
     usual = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(OSError, match="too large"):
+        with pytest.raises(MachineFault, match="stopped at ada, nobody lost points.* too large"):
             grade_class(tmp_path / "submitted", lab, options)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

@@ -33,7 +33,7 @@ def read_terms(book: Gradebook, root: Path) -> Terms:
 
 
 class Penalties:
-    """What lateness costs in a class, computed from the gradebook's times. Without `class/settings.json`, nbgrader's
+    """Compute what lateness costs in a class from the gradebook's times. Without `class/settings.json`, nbgrader's
     own policy applies, and its gradebook has the penalties."""
 
     def __init__(self, book: Gradebook, root: Path) -> None:

@@ -44,7 +44,7 @@ _WORDS = re.compile(
 
 @dataclass
 class Times:
-    """When submissions were handed in, by student, in UTC, and what an instructor should know about them.
+    """The times of handing in, by student, in UTC, and notes on them for the instructor.
 
     `unread` says why there are no times although the platform gives some.
     """
