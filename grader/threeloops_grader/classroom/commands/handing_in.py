@@ -94,8 +94,8 @@ def _print_untimed(untimed: Set[str], late: Set[str], times: "Times") -> None:
         )
     if untimed:
         lines.append(
-            f"submissions without a time: {len(untimed)}. No late penalty applies to them. Say when they were handed in "
-            "with --handed-in, or for Moodle with --worksheet"
+            f"submissions without a time: {len(untimed)}. No late penalty applies to them. Say when they were handed "
+            "in with --handed-in, or for Moodle with --worksheet"
         )
     for line in lines:
         print(line.encode("ascii", "backslashreplace").decode())
