@@ -40,6 +40,17 @@ def test_names_keep_whatever_they_hold(roster):
     ]
 
 
+def test_a_path_without_a_file_is_named_as_such(tmp_path):
+    with pytest.raises(LabError, match=r"there is no file .*rooster\.csv; nothing was changed"):
+        read_roster(tmp_path / "rooster.csv")
+
+
+def test_the_note_on_a_row_of_canvas_says_what_the_row_is(tmp_path):
+    text = 'Student,ID,SIS User ID,SIS Login ID\n    Points Possible,,,\n"Lovelace, Ada",7,s7,ada\n'
+    (tmp_path / "roster.csv").write_text(text)
+    assert read_roster(tmp_path / "roster.csv").notes == ["line 2: Canvas's row 'Points Possible' is left out"]
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_separator_and_byte_order_mark_do_not_matter(roster, separator):
     text = "\ufeff" + OWN.replace(",", separator) + separator.join(["ada", "Ada", "L", "e"]) + "\r\n\r\n"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from threeloops_grader.authoring.labs import Lab, find_lab
+from threeloops_grader.authoring.labs import Lab, LabError, find_lab
 from threeloops_grader.classroom.commands.steps import (
     LabName,
     account_of,
@@ -53,6 +53,8 @@ def grade(
     is_refused = any(row.refused for row in rows) or refused_strangers(target, [row.student.id for row in rows])
     if code == 1 and is_refused:  # all others are graded
         raise typer.Exit(1)
+    if code and rows and all(row.status == "missing" for row in rows):
+        raise LabError(f"there is no submission to grade; run `threeloops class collect {target.number:02d}` first")
     if code:
         raise failure(words)
 

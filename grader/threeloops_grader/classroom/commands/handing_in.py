@@ -93,8 +93,10 @@ def _print_untimed(untimed: Set[str], late: Set[str], times: "Times") -> None:
             "collect them with --handed-in from a folder of their own"
         )
     if untimed:
-        who = f"{len(untimed)} of these carry" if times.utc else "these carry"
-        lines.append(f"Without --handed-in {who} no time, and no late penalty applies to them.")
+        lines.append(
+            f"submissions without a time: {len(untimed)}. No late penalty applies to them. Say when they were handed "
+            "in with --handed-in, or for Moodle with --worksheet"
+        )
     for line in lines:
         print(line.encode("ascii", "backslashreplace").decode())
 

@@ -30,11 +30,12 @@ def feedback(lab: LabName) -> None:
     rows = account_of(target)
     refused = write_refusals(target, rows)
     shared = write_shared(target, rows)
-    print(f"{folder} holds {len(set(pages) - set(shared))} pages; {len(sealed)} were handed back through the exchange.")
+    everyone = {*pages, *shared, *refused}
+    print(f"{folder} holds {len(everyone)} pages; {len(sealed)} were handed back through the exchange.")
     if shared:
-        print(f"{len(shared)} more pages are for members of a group; hand those back yourself.")
+        print(f"pages for the other members of a group: {len(shared)}; hand those back yourself.")
     if refused:
-        print(f"{len(refused)} more pages say why a submission was refused; hand those back yourself.")
+        print(f"pages that say why a submission was refused: {len(refused)}; hand those back yourself.")
 
 
 def export(

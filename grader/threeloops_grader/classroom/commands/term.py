@@ -159,7 +159,7 @@ def extend(
             print(f"{row.student}: {row} for every lab, also those that get a due date later")
         else:
             time, _ = penalties.terms.due_for(row.student, row.lab)
-            print(f"{row.student}: {row.lab} is due {time:%Y-%m-%d %H:%M:%S} UTC ({row})")
+            print(f"{row.student}: {row.lab} is due {time:%Y-%m-%d %H:%M:%S} UTC{'' if row.due else f' ({row})'}")
     print(f"late penalties changed: {changed}")
 
 
@@ -177,7 +177,7 @@ def groups(
     with gradebook() as book:
         Penalties(book, course_root()).refresh()
     names = sorted({(member.lab, member.group) for member in members})
-    print(f"{len(names)} groups of {len({member.student for member in members})} students")
+    print(f"groups: {len(names)}, students in them: {len({member.student for member in members})}")
     for lab, name in names:
         mates = [member.student for member in members if (member.lab, member.group) == (lab, name)]
         if len(mates) == 1:

@@ -57,7 +57,9 @@ def owners(name: str, students: Sequence[Student], folders: Mapping[str, Folder]
     fits = _fitting(name, students, folders)
     if len(fits) != 1:
         who = f"{', '.join(s.id for s in fits)} all fit" if fits else "nobody of the roster fits"
-        raise BadSubmission(f"its student is unknown ({who}); put it into a folder named by the student's id")
+        step = "put it into a folder named by the student's id"
+        step += "" if fits else ", or add the student to the roster"
+        raise BadSubmission(f"its student is unknown ({who}); {step}")
     return Owners((fits[0].id,))
 
 

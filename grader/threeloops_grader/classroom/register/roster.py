@@ -119,8 +119,10 @@ def _no_student(row: list[str], given: dict[str, str]) -> str:
     """Return why a row holds no student, or "" if it holds one."""
     first = next((cell.strip() for cell in row if cell.strip()), "")
     values = [value for field, value in given.items() if value and field not in ("role", "section", "status")]
-    if not values or first in ("Points Possible", "Manual Posting"):
-        return "it has no student"
+    if first in ("Points Possible", "Manual Posting"):
+        return f"Canvas's row {first!r} is left out"
+    if not values:
+        return "a row without a student is left out"
     if first.casefold().startswith("total") and len(values) == 1:
         return "a total is left out"
     if given.get("role", "Student").casefold() not in ("student", "learner", ""):

@@ -119,7 +119,10 @@ def read_columns(path: Path, needed: Sequence[str], optional: Sequence[str]) -> 
 
 
 def _text(path: Path) -> str:
-    size = path.stat().st_size
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise LabError(f"there is no file {path}; nothing was changed") from None
     if size > _MAX_BYTES:
         raise LabError(f"{path} has {size:,} bytes, a table at most {_MAX_BYTES:,}")
     content = path.read_bytes()

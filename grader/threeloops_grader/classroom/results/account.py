@@ -26,6 +26,9 @@ def account(lab: Lab, rows: Sequence[Row], strangers: Sequence[str]) -> str:
         lines.append(f"missing: {', '.join(row.student.id for row in of['missing'])}")
     lines += [f"dropped: {row.student.id}: {row.reason}" for row in rows if row.status == "dropped"]
     lines += list(dict.fromkeys(note for row in rows for note in row.notes))
+    owners = [row.hand_in.student if row.hand_in else row.student.id for row in of["graded"] if row.unmarked]
+    if owners:
+        lines.append(f"to be marked by hand (0 points until then): {', '.join(dict.fromkeys(owners))}")
     if strangers:
         lines.append(f"handed in, and not on the roster: {', '.join(strangers)}")
         refused = refused_strangers(lab, [row.student.id for row in rows])

@@ -80,7 +80,7 @@ def _lateness(rows: Sequence[Row]) -> str:
     if extended := sum(bool(row.lateness.extension) for row in rows):
         text += f", {extended} with an extension"
     if spent := sum(row.lateness.slip_days for row in rows):
-        text += f", {spent} slip days spent"
+        text += f", {spent} slip day{'s' * (spent != 1)} spent"
     return text
 
 

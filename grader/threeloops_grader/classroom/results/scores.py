@@ -27,6 +27,7 @@ class Row:
 
     `parts` has the points per test cell, and `messages` the messages of the tests that did not earn full points.
     `hand_in` is what counts for the student, who may be in a group, and `notes` are what an instructor should know.
+    `unmarked` says that a part which only a person can mark has no points yet; the score counts it as 0.
     """
 
     student: Student
@@ -42,6 +43,7 @@ class Row:
     score: float | None = None
     reason: str = ""
     refused: bool = False
+    unmarked: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -87,7 +89,7 @@ def _row(
     row = Row(student, "graded", most, hand_in=hand_in, reason=reason, refused=refused)
     row.lateness = penalties.lateness(student.id, lab.slug)
     row.slip_days_left = penalties.slip_days_left(student.id)
-    row.notes = _notes(lab, hand_in)
+    row.notes = _notes(hand_in, student, same(student.id) in submissions)
     if submission is None:
         row.status = "ungraded" if reason else "missing"
         row.score = None if reason else 0.0
@@ -111,19 +113,29 @@ def _add_points(row: Row, lab: Lab, submission: SubmittedAssignment, penalties: 
         row.reason = row.reason or "not graded yet"
         return
     row.parts = {grade.name: float(grade.score or 0.0) for grade in grades}
+    row.unmarked = any(g.auto_score is None and g.manual_score is None and g.max_score > 0 for g in grades)
     row.penalty = penalties.penalty(row.student.id, submission)
     row.score = max(0.0, float(submission.score) - row.penalty)
     row.messages = _messages(lab, submission.student_id)
 
 
-def _notes(lab: Lab, hand_in: HandIn | None) -> list[str]:
-    if hand_in is None or not hand_in.others:
+def _notes(hand_in: HandIn | None, student: Student, has_own: bool) -> list[str]:
+    """Return what an instructor should know of a group: two different notebooks, or a member's own submission in the
+    gradebook (`has_own`) that does not count."""
+    if hand_in is None or not hand_in.group:
         return []
-    others = ", ".join(hand_in.others)
-    return [
-        f"group {hand_in.group}: {others} handed in another notebook than {hand_in.student}, whose hand-in counts "
-        f"because it is the latest"
-    ]
+    if hand_in.others:
+        others = ", ".join(hand_in.others)
+        return [
+            f"group {hand_in.group}: {others} handed in another notebook than {hand_in.student}, whose hand-in counts "
+            f"because it is the latest"
+        ]
+    if has_own and same(student.id) != same(hand_in.student):
+        return [
+            f"group {hand_in.group}: {student.id} handed in the same notebook as {hand_in.student}. Mark "
+            f"{hand_in.student}'s: points that you give to {student.id}'s do not count"
+        ]
+    return []
 
 
 def _messages(lab: Lab, student: str) -> dict[str, str]:
