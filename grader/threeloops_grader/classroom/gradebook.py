@@ -8,10 +8,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.classroom.deadlines.penalties import Penalties
-from threeloops_grader.classroom.exchange.times import utc
+from threeloops_grader.classroom.exchange.times import noted_time
 from threeloops_grader.grading.records import ClassReport
 from threeloops_grader.machine.child_process import changed_environment, environment
-from threeloops_grader.submissions.folder import TIMESTAMP, is_student, spelling, student_name
+from threeloops_grader.submissions.folder import is_student, spelling, student_name
 
 __all__ = ["feed"]
 
@@ -62,12 +62,8 @@ def _time(submissions: Path | None, student: str, lab: Lab) -> dict[str, Any]:
     if submissions is None:
         return {}
     names = {student_name(path.name): path for path in submissions.iterdir()}
-    stamp = names.get(student, submissions / student) / lab.slug / TIMESTAMP
-    try:
-        written = stamp.read_text(encoding="ascii").strip()
-        return {"timestamp": utc(written)} if written else {}
-    except (OSError, ValueError, OverflowError):  # no time, or one for which grading refuses the submission
-        return {}
+    time = noted_time(names.get(student, submissions / student) / lab.slug)
+    return {} if time is None else {"timestamp": time}
 
 
 def _require_same_tests(gradebook: Gradebook, report: ClassReport, lab: Lab) -> None:

@@ -172,6 +172,8 @@ def test_a_table_of_extensions_is_read_stored_and_merged(tmp_path):
     more = read(tmp_path, "student;lab;hours\nada;roofline;12\n")
     assert merged(rows, more) == [Extension("Bob", EVERY_LAB, factor=1.5), Extension("ada", "01_roofline", hours=12.0)]
     assert merged(rows, read(tmp_path, "student,lab,due\nADA,1,none\n")) == rows[1:]
+    spelled = [Extension("n\u200cami", EVERY_LAB, hours=12.0), Extension("nami", EVERY_LAB)]
+    assert merged(spelled[:1], spelled[1:]) == [], "also for an id that an earlier roster spelled in another way"
 
 
 @pytest.mark.parametrize(
@@ -221,11 +223,19 @@ def test_a_factor_for_every_lab_needs_to_know_when_released_labs_were_opened(tmp
     }
 
 
+def test_a_factor_of_no_time_is_refused(tmp_path):
+    """The lab was opened when it was due, so there is nothing to multiply."""
+    (tmp_path / "table.csv").write_text("student,lab,factor\nada,01,1.5\n")
+    with pytest.raises(LabError, match=r"a factor gives no more time: 01_roofline was opened at 2030-01-31T22:59"):
+        read_extensions(tmp_path / "table.csv", CLASS, Settings(due=DUE, opened=DUE))
+
+
 def test_groups_hold_for_every_lab_or_for_one(tmp_path):
     (tmp_path / "groups.csv").write_text("group,student,lab\nA,ada,\nA,bob,\nB,ada,02\n")
     members = read_groups(tmp_path / "groups.csv", CLASS)
     assert Groups(members).of("ada", "01_roofline") == ("A", ["ada", "Bob"])
     assert Groups(members).of("ada", "02_memory_hierarchy") == ("B", ["ada"])
+    assert Groups(members).of("Bob", "02_memory_hierarchy") == ("A", ["Bob"]), "ada works with others there"
     assert Groups(members).of("eve", "01_roofline") == ("", ["eve"])
     (tmp_path / "groups.csv").write_text("group,student\nA,ada\nB,ada\nA,eve\n,bob\n")
     with pytest.raises(LabError, match=r"(?s)line 3: ada is in group 'A'.*'eve' is not on the roster.*is empty"):
@@ -234,14 +244,15 @@ def test_groups_hold_for_every_lab_or_for_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("second", "is_of_class", "together"), [("Bob", True, True), ("Bob", False, False), ("eve", True, False)]
+    ("second", "is_of_class", "together"),
+    [("Bob", True, True), ("Bob", False, False), ("eve", True, False), ("Jose\u0301", True, True)],
 )
 def test_equal_answers_of_one_group_are_expected(second, is_of_class, together):
-    """`Bob` may also be a source outside of the class."""
+    """`Bob` may also be a source outside of the class, and a folder may spell `José` with a separate accent."""
     pair = SimpleNamespace(
         first=SimpleNamespace(owner="ada"), second=SimpleNamespace(owner=second, is_of_class=is_of_class)
     )
-    groups = Groups([Member("A", "ada"), Member("A", "Bob")])
+    groups = Groups([Member("A", "ada"), Member("A", "Bob"), Member("A", "Jos\u00e9")])
     assert _in_one_group(pair, groups, SimpleNamespace(slug="01_roofline")) is together
 
 
@@ -265,6 +276,11 @@ def test_equal_answers_of_one_group_are_expected(second, is_of_class, together):
 def test_a_time_is_read_as_its_writer_means_it(text, zone, utc):
     """In São Paulo's summer of 2018 the last hour of 17 February came twice: the day ends with the second one."""
     assert read_time(text, zone).isoformat() == f"{utc}+00:00"
+
+
+def test_a_day_begins_with_the_first_of_two_midnights():
+    """In Havana the clocks go from 1:00 back to 0:00."""
+    assert read_time("2023-11-05", "America/Havana", begins=True).isoformat() == "2023-11-05T04:00:00+00:00"
 
 
 @pytest.mark.parametrize(

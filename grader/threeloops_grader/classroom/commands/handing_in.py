@@ -11,6 +11,7 @@ from threeloops.files import replace_text
 from threeloops_grader.authoring.labs import Lab, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, roster_path, whole_lab
 from threeloops_grader.classroom.register import settings as register
+from threeloops_grader.submissions.folder import spelling
 
 if TYPE_CHECKING:
     from threeloops_grader.classroom.handout.download_times import Times
@@ -135,4 +136,4 @@ def similar(
 def _in_one_group(pair: "Pair", groups: "Groups", lab: Lab) -> bool:
     """Return whether two students share their submissions, so that equal answers are expected."""
     group, mates = groups.of(pair.first.owner, lab.slug)
-    return bool(group) and pair.second.is_of_class and pair.second.owner in mates
+    return bool(group) and pair.second.is_of_class and spelling(pair.second.owner) in map(spelling, mates)

@@ -1,6 +1,5 @@
 """`threeloops class regrade`, `log` and `who`: points that change later, who changed them, and whose a pseudonym is."""
 
-import os
 from typing import Annotated, Literal
 
 import typer
@@ -29,11 +28,12 @@ def regrade(
 
     Exits 1 if a submission is left out. A run that was cut off is completed by the next one.
     """
+    from threeloops_grader.classroom.ahead import default_jobs
     from threeloops_grader.classroom.regrading.regrade import regrade as regrade_class
     from threeloops_grader.sandbox.pool import choose
 
     target = whole_lab(lab)
-    done = regrade_class(target, exercise, choose(sandbox), jobs or len(os.sched_getaffinity(0)), keep_higher)
+    done = regrade_class(target, exercise, choose(sandbox), jobs or default_jobs(target), keep_higher)
     changes = done.plan.changes
     moves = {student: change for student, change in changes.items() if change.old != change.new}
     earlier = done.plan.kept

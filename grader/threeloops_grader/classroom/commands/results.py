@@ -64,6 +64,6 @@ def export(
     for name, text in texts.items():
         replace_text(folder / name, text.encode("utf-8", "backslashreplace").decode())
         print(folder / name)
-    exported = {row.student.id: row.score for row in rows if row.status != "missing"}
+    exported = {row.student.id: row.score for row in rows if row.status in ("graded", "ungraded")}
     log.append(f"class export {target.number:02d}", target.slug, points=exported)
     print_account(target, rows, strangers)

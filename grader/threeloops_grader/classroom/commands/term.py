@@ -159,7 +159,8 @@ def extend(
             print(f"{row.student}: {row} for every lab, also those that get a due date later")
         else:
             time, _ = penalties.terms.due_for(row.student, row.lab)
-            print(f"{row.student}: {row.lab} is due {time:%Y-%m-%d %H:%M:%S} UTC{'' if row.due else f' ({row})'}")
+            when = f"due {time:%Y-%m-%d %H:%M:%S} UTC" if time else "without a due date in the gradebook"
+            print(f"{row.student}: {row.lab} is {when}{'' if row.due else f' ({row})'}")
     print(f"late penalties changed: {changed}")
 
 

@@ -1,6 +1,5 @@
 """Grade all attempts of a lab where several were handed in, and let the best one count."""
 
-from datetime import datetime
 from pathlib import Path
 
 from threeloops_grader.authoring.labs import Lab
@@ -8,6 +7,7 @@ from threeloops_grader.classroom.deadlines.terms import Terms
 from threeloops_grader.classroom.exchange.attempts import Attempt, attempts_folder, attempts_of, keep, place
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.sandbox.pool import Sandbox
+from threeloops_grader.submissions.folder import student_name
 from threeloops_grader.worklist.grade_class import grade_class
 
 __all__ = ["place_best"]
@@ -39,16 +39,18 @@ def place_best(lab: Lab, terms: Terms, sandbox: Sandbox, jobs: int) -> list[str]
         best = max(range(len(attempts)), key=lambda number: (values[number], -number))
         place(lab.root, lab.slug, attempts[best])
         shown = ", ".join("refused" if value < 0 else f"{value:g}" for value in values)
-        lines.append(f"{student}: attempt {best + 1} of {len(attempts)} counts ({shown} points after lateness)")
+        which = f"attempt {best + 1} of {len(attempts)}"
+        lines.append(f"{student_name(student)}: {which} counts ({shown} points after lateness)")
     return lines
 
 
 def _points(lab: Lab, attempt: Attempt, points: dict[str, int | float], terms: Terms) -> float:
     """Return the points of an attempt after lateness, or -1 if it was refused."""
     copy = keep(lab.root, lab.slug, attempt.student, attempt.folder) or Path()
-    if copy.parent.name not in points:
+    name = student_name(copy.parent.name)
+    if name not in points:
         return -1.0
     due, _ = terms.due_for(attempt.student, lab.slug)
-    time: datetime | None = attempt.time if attempt.is_timed else None
+    time = attempt.time if attempt.is_timed else None
     late = 0.0 if due is None or time is None else max(0.0, (time - due).total_seconds())
-    return points[copy.parent.name] * (1 - terms.policy.share(late))
+    return points[name] * (1 - terms.policy.share(late))

@@ -4,14 +4,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from nbgrader.api import Assignment, Gradebook, SubmittedAssignment
 
-from threeloops_grader.classroom.exchange.times import utc
-from threeloops_grader.classroom.register.extensions import same
+from threeloops_grader.classroom.exchange.times import noted_time
 from threeloops_grader.classroom.register.groups import Groups
-from threeloops_grader.submissions.folder import TIMESTAMP
+from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["HandIn", "HandIns"]
 
@@ -38,11 +38,20 @@ class HandIns:
         self._times: dict[str, dict[str, tuple[str, datetime | None]]] = {}
         rows = book.db.query(Assignment.name, SubmittedAssignment.student_id, SubmittedAssignment.timestamp)
         for lab, student, time in rows.join(SubmittedAssignment, Assignment.id == SubmittedAssignment.assignment_id):
-            self._times.setdefault(same(student), {})[lab] = (student, time)
+            self._times.setdefault(spelling(student), {})[lab] = (student, time)
         self._labs = [lab for (lab,) in book.db.query(Assignment.name)]
-        folder = root / "submitted"
-        self._folders = {same(path.name): path.name for path in folder.iterdir()} if groups and folder.is_dir() else {}
         self._of_group: dict[tuple[str, str], HandIn | None] = {}
+
+    @cached_property
+    def _folders(self) -> dict[str, str]:
+        folder = self._root / "submitted"
+        return {spelling(path.name): path.name for path in folder.iterdir()} if folder.is_dir() else {}
+
+    def folder(self, student: str) -> str:
+        """Return the name of a student's folder in `submitted/`, which may spell the id in another way."""
+        if (self._root / "submitted" / student).is_dir():
+            return student
+        return self._folders.get(spelling(student), student)
 
     def times(self, student: str) -> dict[str, datetime | None]:
         """Return the times of a student's labs, of which those of groups may be another member's."""
@@ -56,7 +65,7 @@ class HandIns:
         """
         group, mates = self._groups.of(student, lab)
         if not group:
-            own = self._times.get(same(student), {}).get(lab)
+            own = self._times.get(spelling(student), {}).get(lab)
             return None if own is None else HandIn(*own)
         if (lab, mates[0]) not in self._of_group:
             self._of_group[lab, mates[0]] = self._latest(group, mates, lab)
@@ -74,23 +83,15 @@ class HandIns:
 
     def _hand_in(self, student: str, lab: str) -> tuple[str, datetime | None, str] | None:
         """Return whose folder or entry it is, the time, and a hash of the notebook."""
-        name = self._folders.get(same(student), student)
+        name = self.folder(student)
         folder = self._root / "submitted" / name / lab
-        entry = self._times.get(same(student), {}).get(lab)
+        entry = self._times.get(spelling(student), {}).get(lab)
         notebook = folder / f"{lab}.ipynb"
         if notebook.is_file():
-            return entry[0] if entry else name, _time(folder), hashlib.sha256(notebook.read_bytes()).hexdigest()
+            return entry[0] if entry else name, noted_time(folder), hashlib.sha256(notebook.read_bytes()).hexdigest()
         return None if entry is None else (*entry, f"of {entry[0]}")
 
 
 def _by_time(hand_in: tuple[str, datetime | None, str]) -> tuple[datetime, str]:
     """Order hand-ins by time; those without a time come first, and equal times are ordered by name."""
     return hand_in[1] or datetime.min, hand_in[0]
-
-
-def _time(folder: Path) -> datetime | None:
-    try:
-        written = (folder / TIMESTAMP).read_text(encoding="ascii").strip()
-        return utc(written) if written else None
-    except (OSError, ValueError, OverflowError):  # without a time, or one that grading refuses
-        return None

@@ -10,8 +10,9 @@ from sqlalchemy.exc import OperationalError
 from threeloops_grader.classroom.deadlines.handed_in import HandIn, HandIns
 from threeloops_grader.classroom.deadlines.terms import Lateness, Terms
 from threeloops_grader.classroom.register import settings as register
-from threeloops_grader.classroom.register.extensions import same, saved_extensions
+from threeloops_grader.classroom.register.extensions import saved_extensions
 from threeloops_grader.classroom.register.groups import Groups, saved_groups
+from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["Penalties", "extensions_path", "groups_path", "read_terms"]
 
@@ -49,14 +50,14 @@ class Penalties:
 
     def lateness(self, student: str, lab: str) -> Lateness:
         """Return how late a student's lab is, with the slip days that it and all labs before it have spent."""
-        if same(student) not in self._late:
-            self._late[same(student)] = self.terms.lateness(student, self.hand_ins.times(student))
-        return self._late[same(student)].get(lab) or Lateness(*self.terms.due_for(student, lab))
+        if spelling(student) not in self._late:
+            self._late[spelling(student)] = self.terms.lateness(student, self.hand_ins.times(student))
+        return self._late[spelling(student)].get(lab) or Lateness(*self.terms.due_for(student, lab))
 
     def slip_days_left(self, student: str) -> int:
         """Return the slip days that a student has not spent, over all labs."""
         self.lateness(student, "")
-        return self.terms.policy.slip_days - sum(late.slip_days for late in self._late[same(student)].values())
+        return self.terms.policy.slip_days - sum(late.slip_days for late in self._late[spelling(student)].values())
 
     def penalty(self, student: str, submission: SubmittedAssignment) -> float:
         """Return the points that a student loses for the lateness of a submission, of all its points: also manual ones,
@@ -74,7 +75,7 @@ class Penalties:
         """
         if not self.is_ours:
             return 0
-        wanted = None if students is None else {same(student) for student in students}
+        wanted = None if students is None else {spelling(student) for student in students}
         scores = [Assignment.name, SubmittedNotebook.score, SubmittedNotebook.late_submission_penalty]
         submission = [SubmittedAssignment.student_id, SubmittedAssignment.timestamp, SubmittedAssignment.extension]
         rows = self._book.db.query(SubmittedNotebook.id, *scores, *submission)
@@ -83,16 +84,18 @@ class Penalties:
         if lab is not None:
             rows = rows.filter(Assignment.name == lab)
         changed = 0
-        for number, name, score, before, student, time, extension in rows.all():
-            if wanted is not None and same(student) not in wanted:
-                continue
-            penalty = self._own(student, name, time).penalty(float(score or 0.0))
-            is_other = abs((before or 0.0) - penalty) > 1e-9
-            changed += is_other
-            if is_other or extension != self._extension(student, name):
-                notebook = self._book.db.get(SubmittedNotebook, number)
-                notebook.late_submission_penalty = penalty or None
-                notebook.assignment.extension = self._extension(student, name)
+        submissions = rows.all()
+        with self._book.db.no_autoflush:  # the commit writes all changes, and its failure is caught
+            for number, name, score, before, student, time, extension in submissions:
+                if wanted is not None and spelling(student) not in wanted:
+                    continue
+                penalty = self._own(student, name, time).penalty(float(score or 0.0))
+                is_other = abs((before or 0.0) - penalty) > 1e-9
+                changed += is_other
+                if is_other or extension != self._extension(student, name):
+                    notebook = self._book.db.get(SubmittedNotebook, number)
+                    notebook.late_submission_penalty = penalty or None
+                    notebook.assignment.extension = self._extension(student, name)
         try:
             self._book.db.commit()
         except OperationalError:

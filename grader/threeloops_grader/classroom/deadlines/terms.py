@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from threeloops_grader.classroom.register.extensions import EVERY_LAB, Extension, same
+from threeloops_grader.classroom.register.extensions import EVERY_LAB, Extension
 from threeloops_grader.classroom.register.settings import LatePolicy
+from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["Lateness", "Terms"]
 
@@ -44,7 +45,7 @@ class Terms:
         """The extensions by student and lab."""
         of: dict[tuple[str, str], list[Extension]] = {}
         for extension in self.extensions:
-            of.setdefault((same(extension.student), extension.lab), []).append(extension)
+            of.setdefault((spelling(extension.student), extension.lab), []).append(extension)
         return of
 
     def due_for(self, student: str, lab: str) -> tuple[datetime | None, str]:
@@ -53,7 +54,7 @@ class Terms:
         due = self.due.get(lab)
         if due is None:
             return None, ""
-        extensions = [e for scope in (lab, EVERY_LAB) for e in self._of.get((same(student), scope), [])]
+        extensions = [e for scope in (lab, EVERY_LAB) for e in self._of.get((spelling(student), scope), [])]
         times = [(extension.extended(due, self.opened.get(lab)), str(extension)) for extension in extensions]
         latest, why = max(times, default=(due, ""), key=lambda time: time[0])
         return (latest, why) if latest > due else (due, "")

@@ -4,14 +4,13 @@ import hashlib
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from threeloops_grader.authoring.labs import LabError
-from threeloops_grader.classroom.exchange.times import utc
+from threeloops_grader.classroom.exchange.times import noted_time
 from threeloops_grader.classroom.register.settings import class_folder
-from threeloops_grader.submissions.folder import TIMESTAMP
 
 __all__ = ["Attempt", "attempts_folder", "attempts_of", "first", "keep", "place", "read_rule"]
 
@@ -31,7 +30,7 @@ class Attempt:
     @property
     def is_timed(self) -> bool:
         """Whether it says itself when it was handed in."""
-        return _written(self.folder) is not None
+        return noted_time(self.folder) is not None
 
 
 def read_rule(text: str) -> str:
@@ -60,26 +59,24 @@ def _attempt(student: str, lab: str, folder: Path) -> Attempt | None:
     if not notebook.is_file() or notebook.is_symlink():
         return None
     collected = datetime.fromtimestamp(notebook.stat().st_mtime, UTC).replace(tzinfo=None)
-    return Attempt(student, _written(folder) or collected, hashlib.sha256(notebook.read_bytes()).hexdigest(), folder)
-
-
-def _written(folder: Path) -> datetime | None:
-    try:
-        text = (folder / TIMESTAMP).read_text(encoding="ascii").strip()
-        return utc(text) if text else None
-    except (OSError, ValueError, OverflowError):
-        return None
+    return Attempt(student, noted_time(folder) or collected, hashlib.sha256(notebook.read_bytes()).hexdigest(), folder)
 
 
 def attempts_of(root: Path, lab: str, student: str) -> list[Attempt]:
     """Return a student's attempts in the order of their times, including the current one. The same notebook with the
-    same time is one attempt."""
+    same time is one attempt.
+
+    Copies of one notebook that note no time were collected when the earliest copy was: `place` makes a copy with a
+    newer file, which must not make the attempt newer.
+    """
     folders = [root / "submitted" / student / lab]
     folders += [p / lab for p in sorted(attempts_folder(root, lab).glob("*+*")) if p.name.rpartition("+")[0] == student]
     attempts: dict[tuple[str, datetime | None], Attempt] = {}
     for folder in folders:
         if attempt := _attempt(student, lab, folder):
-            attempts.setdefault((attempt.digest, attempt.time if attempt.is_timed else None), attempt)
+            key = attempt.digest, attempt.time if attempt.is_timed else None
+            copy = attempts.setdefault(key, attempt)
+            attempts[key] = replace(copy, time=min(copy.time, attempt.time))
     return sorted(attempts.values(), key=lambda attempt: (attempt.time, attempt.digest))
 
 

@@ -36,7 +36,7 @@ def require_zone(name: str) -> ZoneInfo:
     if re.fullmatch(r"Etc/GMT[+-]\d+", name):
         raise LabError(
             f"the time zone {name!r} has its sign reversed (Etc/GMT+5 is 5 hours behind UTC); use the name of a place, "
-            "or write the offset behind each time, as in 2030-01-31 23:59-05:00"
+            "or write the offset after each time, as in 2030-01-31 23:59-05:00"
         )
     try:
         return ZoneInfo(name)
@@ -65,7 +65,8 @@ def read_time(text: str, zone: str, what: str = "the time", *, begins: bool = Fa
             raise ValueError
         local = datetime.fromisoformat(f"{match['date']} {match['clock'] or ('00:00' if begins else '23:59:59')}")
         if match["zone"] is None or (match["zone"][0] not in "+-" and match["zone"].upper() not in _UNIVERSAL):
-            return _in_zone(local, zone, match["zone"], f"{what} {text!r}", is_date=match["clock"] is None)
+            of_day = None if match["clock"] else "begins" if begins else "ends"
+            return _in_zone(local, zone, match["zone"], f"{what} {text!r}", of_day)
         return local.replace(tzinfo=_offset(match["zone"])).astimezone(UTC)
     except (ValueError, OverflowError):
         raise LabError(
@@ -83,7 +84,9 @@ def _offset(text: str) -> tzinfo:
     return timezone(-offset if text[0] == "-" else offset)
 
 
-def _in_zone(local: datetime, name: str, abbreviation: str | None, told: str, *, is_date: bool) -> datetime:
+def _in_zone(local: datetime, name: str, abbreviation: str | None, told: str, of_day: str | None) -> datetime:
+    """Return a local time in UTC. If it is the moment at which a day "begins" or "ends" and it happens twice, the day
+    begins with the first and ends with the second."""
     zone = require_zone(name)
     readings = [local.replace(tzinfo=zone, fold=fold) for fold in (0, 1)]
     first, second = (time.astimezone(UTC) for time in readings)
@@ -100,12 +103,12 @@ def _in_zone(local: datetime, name: str, abbreviation: str | None, told: str, *,
                 f"{_written(readings[0])}, or choose --timezone {_MEANT.get(abbreviation.upper(), 'Europe/Berlin')}"
             )
         return named[0].astimezone(UTC)
-    if first != second and not is_date:  # the end of a day is the second one
+    if first != second and of_day is None:
         raise LabError(
             f"{told} happens twice in {name}, because clocks are set back; write {_written(readings[0])} for the first "
             f"time or {_written(readings[1])} for the second"
         )
-    return second
+    return first if of_day == "begins" else second
 
 
 def _exists(time: datetime) -> bool:

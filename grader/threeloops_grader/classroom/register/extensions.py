@@ -13,10 +13,10 @@ from threeloops_grader.authoring.labs import LabError, find_lab
 from threeloops_grader.classroom.register.clock import read_time
 from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.classroom.register.settings import Settings
-from threeloops_grader.classroom.register.tables import read_columns
+from threeloops_grader.classroom.register.tables import read_columns, require_no_faults
 from threeloops_grader.submissions.folder import spelling
 
-__all__ = ["EVERY_LAB", "Extension", "merged", "read_extensions", "same", "save_extensions", "saved_extensions"]
+__all__ = ["EVERY_LAB", "Extension", "merged", "read_extensions", "save_extensions", "saved_extensions"]
 
 EVERY_LAB = "*"
 _MOST_HOURS = 24 * 366
@@ -54,11 +54,6 @@ class Extension:
         return given or (f"{self.factor:g} times the time" if self.factor is not None else "no extension")
 
 
-def same(name: str) -> str:
-    """Return what two spellings of a student's id have in common."""
-    return spelling(name)
-
-
 def read_extensions(path: Path, students: Sequence[Student], settings: Settings) -> list[Extension]:
     """Read a table `student,lab,due`, with `hours` or `factor` as other columns. `*` in `lab` means every lab, and
     `none` in `due` removes an extension.
@@ -66,12 +61,12 @@ def read_extensions(path: Path, students: Sequence[Student], settings: Settings)
     Raises LabError that lists all faults: somebody is not on the roster, a value is not usable, two rows contradict
     each other, or an extension would have no effect.
     """
-    ids = {same(student.id).casefold(): student.id for student in students}
+    ids = {spelling(student.id).casefold(): student.id for student in students}
     rows: dict[tuple[str, str], Extension] = {}
     faults = []
     for line, row in read_columns(path, ("student", "lab"), _KINDS):
         try:
-            student = ids.get(same(row["student"]).casefold())
+            student = ids.get(spelling(row["student"]).casefold())
             if student is None:
                 raise LabError(f"{row['student']!r} is not on the roster; expected an id of `threeloops class init`")
             extension = _extension(student, row, settings.timezone)
@@ -83,9 +78,7 @@ def read_extensions(path: Path, students: Sequence[Student], settings: Settings)
             faults.append(f"line {line}: {error}")
     if not rows and not faults:
         faults = ["it has no rows"]
-    if faults:
-        shown = faults[:20] + ([f"and {len(faults) - 20} more"] if len(faults) > 20 else [])
-        raise LabError(f"{path} cannot be used; nothing was changed:\n  " + "\n  ".join(shown))
+    require_no_faults(faults, path)
     return list(rows.values())
 
 
@@ -127,6 +120,14 @@ def _require_effect(extension: Extension, settings: Settings) -> None:
             f"a factor needs the time at which students got {', '.join(unopened)}, and nobody knows it; "
             f"{release}say it with `threeloops class init ROSTER --opened {first}=…`"
         )
+    if extension.factor is not None and lab in settings.due:
+        opened = settings.opening(lab)
+        due_date = settings.due_date(lab)
+        if opened is not None and due_date is not None and opened >= due_date:
+            raise LabError(
+                f"a factor gives no more time: {lab} was opened at {settings.opened[lab]} and is due at "
+                f"{settings.due[lab]}; correct one of them with `threeloops class init ROSTER`"
+            )
     if extension.due and lab in settings.due:
         due = settings.due[lab]
         if datetime.fromisoformat(extension.due) <= datetime.fromisoformat(due):
@@ -135,7 +136,7 @@ def _require_effect(extension: Extension, settings: Settings) -> None:
 
 def merged(before: Sequence[Extension], rows: Sequence[Extension]) -> list[Extension]:
     """Return the extensions with those of a new table in place of earlier ones for the same student and lab."""
-    new = {(row.student, row.lab): row for row in (*before, *rows)}
+    new = {(spelling(row.student), row.lab): row for row in (*before, *rows)}
     return sorted((row for row in new.values() if str(row) != "no extension"), key=lambda row: (row.student, row.lab))
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import LabError, find_lab
-from threeloops_grader.classroom.register.extensions import EVERY_LAB, same
+from threeloops_grader.classroom.register.extensions import EVERY_LAB
 from threeloops_grader.classroom.register.roster import Student
-from threeloops_grader.classroom.register.tables import read_columns
+from threeloops_grader.classroom.register.tables import read_columns, require_no_faults
+from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["Groups", "Member", "read_groups", "save_groups", "saved_groups"]
 
@@ -28,7 +29,7 @@ class Groups:
     """The groups of a class. A group for one lab counts before one for every lab."""
 
     def __init__(self, members: Sequence[Member]) -> None:
-        self._group_of = {(member.lab, same(member.student)): member.group for member in members}
+        self._group_of = {(member.lab, spelling(member.student)): member.group for member in members}
         self._students: dict[tuple[str, str], list[str]] = {}
         for member in members:
             self._students.setdefault((member.lab, member.group), []).append(member.student)
@@ -37,11 +38,15 @@ class Groups:
         return bool(self._students)
 
     def of(self, student: str, lab: str) -> tuple[str, list[str]]:
-        """Return the name of a student's group for a lab and its students, or "" and the student alone."""
-        for scope in (lab, EVERY_LAB):
-            group = self._group_of.get((scope, same(student)))
-            if group is not None:
-                return group, self._students[scope, group]
+        """Return the name of a student's group for a lab and its students, or "" and the student alone.
+
+        A student who has another group for this lab is not in their group for every lab.
+        """
+        if group := self._group_of.get((lab, spelling(student))):
+            return group, self._students[lab, group]
+        if group := self._group_of.get((EVERY_LAB, spelling(student))):
+            mates = self._students[EVERY_LAB, group]
+            return group, [mate for mate in mates if (lab, spelling(mate)) not in self._group_of]
         return "", [student]
 
 
@@ -50,14 +55,14 @@ def read_groups(path: Path, students: Sequence[Student]) -> list[Member]:
 
     Raises LabError that lists all faults: somebody is not on the roster, or in two groups for the same lab.
     """
-    ids = {same(student.id).casefold(): student.id for student in students}
+    ids = {spelling(student.id).casefold(): student.id for student in students}
     members: dict[tuple[str, str], Member] = {}
     faults = []
     for line, row in read_columns(path, ("group", "student"), ("lab",)):
         try:
             if not row["group"] or not row["group"].isprintable():
                 raise LabError(f"the group's name {row['group']!r} is empty or cannot be printed")
-            student = ids.get(same(row["student"]).casefold())
+            student = ids.get(spelling(row["student"]).casefold())
             if student is None:
                 raise LabError(f"{row['student']!r} is not on the roster; expected an id of `threeloops class init`")
             lab = EVERY_LAB if row.get("lab", "") in ("", EVERY_LAB) else find_lab(row["lab"]).slug
@@ -67,9 +72,7 @@ def read_groups(path: Path, students: Sequence[Student]) -> list[Member]:
                 raise LabError(f"{member.student} is in group {before.group!r} for the same lab; keep one")
         except LabError as error:
             faults.append(f"line {line}: {error}")
-    if faults:
-        shown = faults[:20] + ([f"and {len(faults) - 20} more"] if len(faults) > 20 else [])
-        raise LabError(f"{path} cannot be used; nothing was changed:\n  " + "\n  ".join(shown))
+    require_no_faults(faults, path)
     return list(members.values())
 
 

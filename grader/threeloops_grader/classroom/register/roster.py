@@ -10,7 +10,7 @@ from pathlib import Path
 from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import LabError
-from threeloops_grader.classroom.register.tables import Export, read_table
+from threeloops_grader.classroom.register.tables import Export, read_table, require_no_faults
 from threeloops_grader.submissions.folder import is_student, spelling, student_name
 
 __all__ = [
@@ -92,9 +92,7 @@ def read_roster(path: Path) -> Roster:
         elif student.section not in (before.section, *before.section.split(" and ")):
             students[key] = replace(before, section=f"{before.section} and {student.section}")
     faults = twice or ([] if students else left_out or ["it names no student"])
-    if faults:
-        shown = faults[:20] + ([f"and {len(faults) - 20} more"] if len(faults) > 20 else [])
-        raise LabError(f"{path} cannot be the roster; nothing was changed:\n  " + "\n  ".join(shown))
+    require_no_faults(faults, path, "be the roster")
     return Roster(list(students.values()), left_out, notes)
 
 

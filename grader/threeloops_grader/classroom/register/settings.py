@@ -44,7 +44,7 @@ class LatePolicy:
         for name in ("grace_minutes", "closes_days", "slip_days", "slip_most"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1e6:
-                raise LabError(f"the late policy's {name} is {value:g}, expected 0 or more")
+                raise LabError(f"the late policy's {name} is {value:g}, expected 0 or more, and below 1,000,000")
 
     def changed(self, **given: float | None) -> "LatePolicy":
         """Return this policy, changed in the fields that are not None. With a `closes_days` of infinity it never

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from threeloops_grader.authoring.labs import LabError
 
-__all__ = ["Export", "read_columns", "read_table"]
+__all__ = ["Export", "read_columns", "read_table", "require_no_faults"]
 
 _MAX_BYTES = 16 << 20
+_MAX_FAULTS = 20
 _TITLE_ROWS = 5
 """The heading is among this many first rows, because some exports begin with a title."""
 
@@ -116,6 +117,14 @@ def read_columns(path: Path, needed: Sequence[str], optional: Sequence[str]) -> 
         if len(row) > len(heading) and any(row[len(heading) :]):
             raise LabError(f"{path}, line {line}: {len(row)} cells, but the heading has {len(heading)}")
     return [(line, dict(zip(heading, row + [""] * len(heading), strict=False))) for line, row in rows[1:]]
+
+
+def require_no_faults(faults: Sequence[str], path: Path, purpose: str = "be used") -> None:
+    """Check that a table has no faults. Raises LabError that lists the first 20, and how many more there are."""
+    if faults:
+        more = [f"and {len(faults) - _MAX_FAULTS} more"] if len(faults) > _MAX_FAULTS else []
+        listed = "\n  ".join([*faults[:_MAX_FAULTS], *more])
+        raise LabError(f"{path} cannot {purpose}; nothing was changed:\n  {listed}")
 
 
 def _text(path: Path) -> str:

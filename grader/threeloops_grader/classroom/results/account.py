@@ -8,9 +8,9 @@ from pathlib import Path
 from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import Lab
-from threeloops_grader.classroom.register.extensions import same
 from threeloops_grader.classroom.results.handins import refused_strangers
 from threeloops_grader.classroom.results.scores import Row, on_roster
+from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["account", "write_refusals", "write_shared"]
 
@@ -40,7 +40,7 @@ def write_refusals(lab: Lab, rows: Sequence[Row]) -> list[Path]:
     """Write a feedback page for each refused submission, which says why it was refused."""
     pages = []
     for row in rows:
-        if row.refused:
+        if row.refused and row.status == "ungraded":
             page = Path(lab.root, "feedback", row.student.id, lab.slug, f"{lab.slug}.html")
             page.parent.mkdir(parents=True, exist_ok=True)
             replace_text(page, _PAGE.format(lab=html.escape(lab.slug), why=html.escape(row.reason)))
@@ -57,7 +57,9 @@ def write_shared(lab: Lab, rows: Sequence[Row]) -> list[Path]:
     pages = []
     for row in rows:
         hand_in = row.hand_in
-        if hand_in is None or not hand_in.group or same(hand_in.student) == same(row.student.id) or row.score is None:
+        if hand_in is None or not hand_in.group or row.score is None:
+            continue
+        if spelling(hand_in.student) == spelling(row.student.id):
             continue
         source = Path(lab.root, "feedback", hand_in.student, lab.slug, f"{lab.slug}.html")
         if source.is_file():

@@ -13,9 +13,9 @@ from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.classroom.deadlines.handed_in import HandIn
 from threeloops_grader.classroom.deadlines.penalties import Penalties
 from threeloops_grader.classroom.deadlines.terms import Lateness
-from threeloops_grader.classroom.register.extensions import same
 from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.classroom.results.handins import not_graded, strangers_in
+from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["Row", "class_scores", "on_roster"]
 
@@ -69,10 +69,10 @@ def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tupl
             f"the gradebook does not know lab {lab.slug}; run `threeloops class release {lab.number:02d}` first"
         ) from None
     penalties = Penalties(book, lab.root)
-    handed_in = {same(s.student_id): s for s in book.assignment_submissions(lab.slug)}
+    handed_in = {spelling(s.student_id): s for s in book.assignment_submissions(lab.slug)}
     rows = [_row(lab, s, handed_in, penalties, assignment.max_score) for s in students]
     penalties.refresh(lab.slug if not penalties.terms.policy.slip_days else None)
-    names = {same(student.id) for student in students}
+    names = {spelling(student.id) for student in students}
     strangers = {submission.student_id for name, submission in handed_in.items() if name not in names}
     strangers |= set(strangers_in(lab, [row.student.id for row in rows]))
     return rows, sorted(strangers)
@@ -83,13 +83,13 @@ def _row(
 ) -> Row:
     hand_in = penalties.counting(student.id, lab.slug)
     name = student.id if hand_in is None else hand_in.student
-    submission = submissions.get(same(name))
+    submission = submissions.get(spelling(name))
     name = name if submission is None else submission.student_id
-    reason, refused = not_graded(lab, name)
+    reason, refused = not_graded(lab, penalties.hand_ins.folder(name))
     row = Row(student, "graded", most, hand_in=hand_in, reason=reason, refused=refused)
     row.lateness = penalties.lateness(student.id, lab.slug)
     row.slip_days_left = penalties.slip_days_left(student.id)
-    row.notes = _notes(hand_in, student, same(student.id) in submissions)
+    row.notes = _notes(hand_in, student, spelling(student.id) in submissions)
     if submission is None:
         row.status = "ungraded" if reason else "missing"
         row.score = None if reason else 0.0
@@ -130,7 +130,7 @@ def _notes(hand_in: HandIn | None, student: Student, has_own: bool) -> list[str]
             f"group {hand_in.group}: {others} handed in another notebook than {hand_in.student}, whose hand-in counts "
             f"because it is the latest"
         ]
-    if has_own and same(student.id) != same(hand_in.student):
+    if has_own and spelling(student.id) != spelling(hand_in.student):
         return [
             f"group {hand_in.group}: {student.id} handed in the same notebook as {hand_in.student}. Mark "
             f"{hand_in.student}'s: points that you give to {student.id}'s do not count"
