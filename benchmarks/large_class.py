@@ -1,7 +1,8 @@
 """A class that is really graded on this machine, and one of ten thousand on 16 workers, in virtual time.
 
 The simulation uses the service times of the real submissions and the start-up of a real worker. Its shares are those
-that `threeloops grade --on slurm` makes.
+that `threeloops grade --on slurm` makes. A simulated worker grades one submission at a time, as with `--jobs 1`. With
+`--jobs 2` each start-up would hold two cores, so the same shares would be less efficient.
 """
 
 from __future__ import annotations

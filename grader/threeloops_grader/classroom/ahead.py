@@ -52,7 +52,8 @@ def execute_ahead(lab: Lab, jobs: int, sandbox: str, *, again: bool) -> Path | N
     def line(record: Record, resumed: bool) -> None:
         if record.status == "graded":  # nbgrader says why a submission is refused
             how = "before" if resumed else f"in {record.seconds:.1f} s"
-            print(f"executed {record.student} {how}", flush=True)
+            student = record.student.encode("ascii", "backslashreplace").decode()  # not every terminal has every name
+            print(f"executed {student} {how}", flush=True)
 
     try:
         grade_class(submitted, lab, options, line, wanted=is_wanted)

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,13 @@ def require_one_way(*, shard: str | None, merge: bool, on: str, fresh: bool, to:
     if len(ways) > 1:
         raise LabError(f"{' and '.join(ways)} exclude each other: give one of them")
     exports = [f"--{name}" for name, place in to.items() if place is not None]
-    if exports and (shard is not None or on == "kubernetes"):
+    if exports and shard is not None:
         raise LabError(f"{ways[0]} grades a part of the class, so {', '.join(exports)} cannot be written; use --merge")
+    if on == "kubernetes" and (ignored := exports + (["--fresh"] if fresh else [])):
+        raise LabError(
+            f"--on kubernetes prints a job and grades nothing, so {', '.join(ignored)} cannot be carried out. Export "
+            "with --merge after the job; to grade again, remove the lab's folder of records before it"
+        )
     if merge and fresh:
         raise LabError("--merge grades nothing, so --fresh has no meaning; grade the shares with --fresh")
 
@@ -113,7 +118,7 @@ def merged(job: ClassJob, console: Console) -> ClassReport:
     records = job.records or [job.place]
     if missing := [str(path) for path in records if not path.is_dir()]:
         raise FileNotFoundError(f"--records {', '.join(missing)} is not a folder; grade with --shard first")
-    whole: Merged = merge(job.folder, job.lab, ClassJob(**{**vars(job), "records": records[:1]}).options, records)
+    whole: Merged = merge(job.folder, job.lab, replace(job, records=records[:1]).options, records)
     if whole.double:
         console.print(f"{len(whole.double)} submissions were graded twice, with the same result", highlight=False)
     if not whole.is_complete:
@@ -134,11 +139,14 @@ def on_slurm(job: ClassJob, shares: int | None, asked: dict[str, Any], console: 
     if fresh:
         store.forget(decides(job.lab, job.options))
     forget_unfit(place)
+    was_graded = False
     program = [sys.executable, "-m", "threeloops_grader.cli"]
     words = job.words(program, job.folder.absolute(), place.absolute())
 
     def left() -> list[list[str]]:
-        names = [s.student for s in ungraded(job.folder, job.lab, job.options, store)]
+        nonlocal was_graded
+        names = [s.student for s in ungraded(job.folder, job.lab, job.options, store, was_graded=was_graded)]
+        was_graded = True
         if names:
             console.print(f"{len(names)} of {len(handed_in)} submissions are to be graded", highlight=False)
         return [[*words, "--shard", f"{index}/{count}"] for index in sorted({share_of(n, count) for n in names})]
@@ -201,7 +209,8 @@ def course_on_slurm(
     for outcome in outcomes:
         outcome.before = outcome.lab.slug in before
     devices = ", ".join(dict.fromkeys(outcome.verified_on for outcome in outcomes))
-    return CourseReport(devices, "bwrap", outcomes, time.perf_counter() - started)
+    is_isolated = all(outcome.sandbox == "bwrap" for outcome in outcomes if outcome.grades)
+    return CourseReport(devices, "bwrap" if is_isolated else "none", outcomes, time.perf_counter() - started)
 
 
 def _lost(lab: Lab, why: str) -> LabOutcome:

@@ -78,8 +78,8 @@ def run_course(
     jobs = [(lab, folders[lab.slug], device, sandbox) for lab in labs if lab.slug not in outcomes]
     for outcome in side_by_side(_run_lab, jobs, watch, at_a_time):
         slug = outcome.lab.slug
-        keep(outcome, folders[slug], states[slug], sources[slug], sandbox)
-        outcomes[outcome.lab.slug] = outcome
+        keep(outcome, folders[slug], states[slug], sources[slug])
+        outcomes[slug] = outcome
     return CourseReport(name, sandbox, [outcomes[lab.slug] for lab in labs], time.perf_counter() - started)
 
 
@@ -99,7 +99,7 @@ def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch
     with ThreadPoolExecutor(_CORES - len(dives)) as beside:
         graded = {name: beside.submit(_grade, lab, name, n, sandbox, watch) for name, (n, _) in given.items()}
         executed += [execute_watched(notebook, folder, device, watch) for notebook in dives]
-    outcome = LabOutcome(lab, executed, _device_name(device))
+    outcome = LabOutcome(lab, executed, _device_name(device), sandbox=sandbox)
     for notebook, done in zip(lab.notebooks, executed, strict=True):
         if done.error:
             outcome.faults.append(f"the solution notebook {notebook.stem} failed: {done.error}")

@@ -50,6 +50,8 @@ class LabOutcome:
     faults: list[str] = field(default_factory=list)
     before: bool = False
     """An earlier run found it, and nothing that it depends on has changed since."""
+    sandbox: Sandbox = "none"
+    """The sandbox in which `grades` were graded."""
 
     @property
     def seconds(self) -> float:

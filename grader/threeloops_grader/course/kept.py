@@ -44,14 +44,14 @@ def state(lab: Lab, device: str, sandbox: str) -> str:
     return sha256_of([], source(lab), repr((device, sandbox, packages, machine, tools, settings)))
 
 
-def keep(outcome: LabOutcome, folder: Path, at: str, of_source: str = "", sandbox: str = "") -> None:
+def keep(outcome: LabOutcome, folder: Path, at: str, of_source: str = "") -> None:
     """Note a run beside its executed notebooks in `folder`. A run with a fault gets a note of its own, so it is never
     taken for a green one."""
     forget(folder)
     whole = {
         "state": at,
         "source": of_source,
-        "sandbox": sandbox,
+        "sandbox": outcome.sandbox,
         "notebooks": _hash(outcome.lab, folder),
         "seconds": [run.seconds for run in outcome.executed],
         "errors": [run.error for run in outcome.executed],
@@ -91,7 +91,8 @@ def _load(lab: Lab, folder: Path, colour: str, name: str, value: str) -> LabOutc
         runs = zip(notebooks, saved["seconds"], saved["errors"], strict=True)
         grades = {name: Record.from_dict(record) for name, record in saved["grades"].items()}
         executed = [Executed(*run) for run in runs]
-        return LabOutcome(lab, executed, saved["verified_on"], grades, saved["expected"], saved["faults"])
+        more = {"expected": saved["expected"], "faults": saved["faults"], "sandbox": saved["sandbox"]}
+        return LabOutcome(lab, executed, saved["verified_on"], grades, **more)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

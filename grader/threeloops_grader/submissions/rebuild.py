@@ -2,8 +2,9 @@
 
 The master notebook decides which cells exist, their order, kind, points and locked text. A submission contributes the
 text of its solution cells and its own extra cells, as plain code for the student's side. `answer_cells` decides which
-cells count as an answer if several have its name. Its tags, locks, points and test cells are only compared, so that the
-student can be told what was restored. A further copy of a cell of the lab is not run, but stays visible as text.
+cells count as an answer if several have its name. The submission's tags, locks, points and test cells are only
+compared, so that the student can be told what was restored. A further copy of a cell of the lab is not run, but stays
+visible as text.
 """
 
 import copy

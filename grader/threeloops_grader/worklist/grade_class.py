@@ -43,7 +43,7 @@ def grade_class(
 
     An interrupted run continues where it stopped: a submission is not executed again if its record was kept and nothing
     that decides its points has changed since. If another process is grading a submission at this moment, wait for its
-    record. `wanted` leaves out others.
+    record. Submissions that are not `wanted` are left out.
 
     Raises:
         LabError, FileNotFoundError: raised before anybody is graded, as `submissions.find` does.

@@ -12,7 +12,6 @@ from threeloops_grader.grading.records import ClassReport, Record
 from threeloops_grader.grading.scoring import Report, prepare
 from threeloops_grader.submissions import reading as submissions
 from threeloops_grader.submissions.reading import BadSubmission, Submission
-from threeloops_grader.submissions.submitted import NotThisLab
 from threeloops_grader.worklist.grade_class import decides
 from threeloops_grader.worklist.store import Key, RecordStore
 
@@ -71,7 +70,7 @@ def merge(folder: Path, lab: Lab, options: Options, records: Sequence[Path]) -> 
             accepted = [record for store in stores if (record := store.load(key)) is not None]
             if not accepted:
                 prepare(submissions.parse(content), lab, Report(), visible=options.visible)
-        except (BadSubmission, NotThisLab) as error:
+        except BadSubmission as error:
             merged.report.records.append(failed_record(submission.student, lab, options, str(error)))
             continue
         if not accepted:
@@ -85,9 +84,14 @@ def merge(folder: Path, lab: Lab, options: Options, records: Sequence[Path]) -> 
     return merged
 
 
-def ungraded(folder: Path, lab: Lab, options: Options, store: RecordStore) -> list[Submission]:
-    """Return the submissions without a record. If they are few, leave out those that cannot be graded at all; to find
-    these among thousands would take minutes, and the workers find them too."""
+def ungraded(
+    folder: Path, lab: Lab, options: Options, store: RecordStore, *, was_graded: bool = False
+) -> list[Submission]:
+    """Return the submissions without a record, and leave out those that cannot be graded at all.
+
+    To find these among thousands takes minutes, and the workers find them too. So a large class is searched for them
+    only if it `was_graded` already, because they never get a record.
+    """
     at = decides(lab, options)
     left: list[tuple[Submission, bytes]] = []
     for submission in submissions.find(folder, lab):
@@ -97,7 +101,7 @@ def ungraded(folder: Path, lab: Lab, options: Options, store: RecordStore) -> li
             has_cells = not options.keep_executed or store.load_executed(key) is not None
             if not has_cells or store.load(key) is None:
                 left.append((submission, content))
-    if len(left) > _FEW:
+    if len(left) > _FEW and not was_graded:
         return [submission for submission, _ in left]
     return [submission for submission, content in left if _is_gradable(content, lab, options)]
 
@@ -105,7 +109,7 @@ def ungraded(folder: Path, lab: Lab, options: Options, store: RecordStore) -> li
 def _is_gradable(content: bytes, lab: Lab, options: Options) -> bool:
     try:
         prepare(submissions.parse(content), lab, Report(), visible=options.visible)
-    except (BadSubmission, NotThisLab):
+    except BadSubmission:
         return False
     return True
 

@@ -32,7 +32,7 @@ def unfit_nodes(records: Path) -> dict[str, str]:
     """Return the machines that noted so, each with the reason."""
     nodes = {}
     for path in sorted((records / "unfit").glob("*.json")):
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError, TypeError):
             note = json.loads(path.read_text(encoding="utf-8"))
             nodes[str(note["node"])] = str(note["reason"])
     return nodes

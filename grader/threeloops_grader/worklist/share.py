@@ -56,7 +56,7 @@ def share_of(student: str, count: int) -> int:
 
 
 def tasks_for(students: int, workers: int) -> int:
-    """Return into how many tasks to cut a class, if `workers` of them run at the same time."""
+    """Return the number of tasks for a class of `students`, of which `workers` run at the same time."""
     few, many = _PER_TASK
     wanted = max(_PER_WORKER * workers, math.ceil(students / many))
     return max(1, min(wanted, math.ceil(students / few), _MAX_TASKS))

@@ -11,9 +11,12 @@ import nbformat
 import pytest
 from attack import SUBMISSIONS
 from grading import REPOSITORY, fresh_course, hand_in, nbgrader, needs, submission
+from threeloops_grader.classroom import ahead as executing
 from threeloops_grader.classroom.ahead import execute_ahead
 from threeloops_grader.course.course import submissions
+from threeloops_grader.grading.records import Record
 from threeloops_grader.release.release import release
+from toy_course import make_course
 
 PRINTS_AND_FAILS = "print('one'); import sys; print('two', file=sys.stderr); raise ValueError('three')"
 
@@ -103,6 +106,16 @@ def score(lab, *words: str) -> float:
     nbgrader(lab.root, "export", "--to", "grades.csv")
     (row,) = [line for line in (lab.root / "grades.csv").read_text().splitlines() if ",reference," in line]
     return float(row.split(",")[-2])
+
+
+def test_a_name_that_the_terminal_cannot_show_does_not_stop_the_class(tmp_path, monkeypatch, capsys):
+    lab = make_course(tmp_path)
+    (lab.root / "submitted" / "Łukasz" / lab.slug).mkdir(parents=True)
+    record = Record("Łukasz", 100.0, 100.0, "graded", 0.5, "cpu", "complete")
+    monkeypatch.setattr(executing, "grade_class", lambda folder, lab, options, line, wanted: line(record, False))
+    monkeypatch.setattr(executing, "choose", lambda sandbox: "none")
+    ahead(lab, 2)
+    assert capsys.readouterr().out == "executed \\u0141ukasz in 0.5 s\n"
 
 
 def test_who_is_graded_is_not_executed_ahead_unless_again(lab):

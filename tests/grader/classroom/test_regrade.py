@@ -10,6 +10,7 @@ import random
 import shutil
 import signal
 import time
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -322,6 +323,42 @@ def test_a_plan_does_not_undo_a_grading_that_came_after_it(course, quick, monkey
     path.write_text(path.read_text() + "\n")  # as graded again
     left_out = plans.carry_out(course, plans.read_plan(course))
     assert left_out == ["cyd: graded again since"] and rows(course)["cyd", "mean_test"] == (0.0, None)
+
+
+def cut_off_with_one_refused_and_one_graded_again(course, quick, monkeypatch):
+    """A regrade of mean that was cut off: `dan` was refused before it, and `cyd` was graded again after it."""
+    (course.root / "submitted/dan" / course.slug / f"{course.slug}.ipynb").write_bytes(b"PK")
+    with monkeypatch.context() as broken:
+        broken.setattr(plans, "_write_points", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+        with pytest.raises(LabError):
+            quick(course)
+    path = plans.graded_notebook(course, "cyd")
+    path.chmod(0o644)
+    path.write_text(path.read_text() + "\n")
+
+
+def test_a_completed_regrade_names_all_whom_it_leaves_out(course, quick, monkeypatch):
+    cut_off_with_one_refused_and_one_graded_again(course, quick, monkeypatch)
+    dan, cyd = quick(course).left_out
+    assert dan.startswith("dan: refused: ") and cyd == "cyd: graded again since"
+
+
+def test_a_regrade_that_completes_one_of_another_exercise_names_whom_that_one_leaves_out(course, quick, monkeypatch):
+    cut_off_with_one_refused_and_one_graded_again(course, quick, monkeypatch)
+    monkeypatch.setattr(regrading, "execute_exercise", lambda *_: {})
+    done = regrading.regrade(course, "rescale", SANDBOX, 1, keep_higher=False)
+    assert done.plan.exercise == "rescale"
+    assert "cyd: graded again since (in the regrade of mean)" in done.left_out
+
+
+def test_the_order_of_an_exercises_parts_does_not_change_its_points():
+    """A sum of floats depends on their order, and the gradebook's order is random: nobody loses 0.0000000001 points."""
+    parts = {"a": 0.1, "b": 0.2, "c": 0.3}
+    grades = [SimpleNamespace(name=name, auto_score=parts[name], manual_score=None) for name in "cba"]
+    submission = SimpleNamespace(student_id="ada", notebooks=[SimpleNamespace(grades=grades)])
+    before = regrading._Class()
+    regrading._note_points(before, submission, SimpleNamespace(tests=tuple(parts)))
+    assert before.old["ada"] == plans.Change(0.6, parts, {}, "", "").new
 
 
 def test_a_plan_that_was_carried_out_changes_nothing_and_logs_nothing_twice(course, quick):

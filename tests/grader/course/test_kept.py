@@ -6,13 +6,16 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from rich.console import Console
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.course import kept
+from threeloops_grader.course.cluster_command import course_on_slurm
 from threeloops_grader.course.course import run_course
 from threeloops_grader.course.execute import Executed, LabOutcome
 from threeloops_grader.course.progress import watching
 from threeloops_grader.grading.records import Record
 from threeloops_grader.machine.side_by_side import side_by_side
+from threeloops_grader.worklist import slurm
 from toy_course import make_course
 
 
@@ -46,16 +49,35 @@ def test_a_green_run_is_found_again_and_a_run_with_a_fault_is_not(outcome, tmp_p
 def test_a_run_of_another_machine_is_finished_whatever_its_colour_and_only_a_green_one_is_kept(outcome, tmp_path):
     """The report of `threeloops course --on slurm` is made of these, and the machine is part of the state only."""
     folder = tmp_path / "executed"
-    kept.keep(outcome, folder, "the state of a node", "a source", "bwrap")
+    outcome.sandbox = "bwrap"
+    kept.keep(outcome, folder, "the state of a node", "a source")
     green = kept.finished(outcome.lab, folder, "a source")
     assert green is not None and (green.faults, green.grades) == ([], outcome.grades)
+    assert green.sandbox == "bwrap"
     outcome.faults.append("reference scored 60")
-    kept.keep(outcome, folder, "the state of a node", "a source", "bwrap")
+    kept.keep(outcome, folder, "the state of a node", "a source")
     assert kept.finished(outcome.lab, folder, "a source").faults == ["reference scored 60"]
     assert kept.finished(outcome.lab, folder, "another source") is None
     assert kept.kept(outcome.lab, folder, "the state of a node") is None
     kept.forget(folder)
     assert kept.finished(outcome.lab, folder, "a source") is None
+
+
+@pytest.mark.parametrize("sandbox", ["bwrap", "none"])
+def test_the_report_of_a_course_on_slurm_says_whether_a_node_graded_without_isolation(
+    outcome, tmp_path, monkeypatch, sandbox
+):
+    folder = tmp_path / "reports" / "executed" / outcome.lab.slug
+    shutil.copytree(tmp_path / "executed", folder)
+    outcome.sandbox = sandbox
+
+    def run(*_):
+        kept.keep(outcome, folder, "the state of a node", kept.source(outcome.lab))
+
+    monkeypatch.setattr(slurm, "require_slurm", lambda: None)
+    monkeypatch.setattr(slurm, "run_on_slurm", run)
+    report = course_on_slurm([outcome.lab], tmp_path / "reports", "cpu", {}, Console(quiet=True), fresh=True)
+    assert (report.sandbox, report.faults) == (sandbox, [])
 
 
 @pytest.mark.parametrize("spoil", ["edit", "remove", "cut"])
@@ -123,8 +145,6 @@ def test_labs_side_by_side_share_the_cores(monkeypatch):
 
 
 def test_labs_run_side_by_side_and_the_second_run_passes_over_what_is_unchanged(toy, tmp_path, capsys):
-    from rich.console import Console
-
     shutil.copytree(toy.folder, toy.folder.with_name("91_other"))
     other = Lab("91_other", toy.root)
     toy.folder.with_name("91_other").joinpath("90_toy.py").rename(other.source)

@@ -1,10 +1,13 @@
 """The Indexed Job that `threeloops grade --on kubernetes` prints passes Kubernetes' schema and grades all shares."""
 
 import shlex
+from pathlib import Path
 
 import kubernetes_validate
 import pytest
 import yaml
+from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.course.cluster_command import require_one_way
 from threeloops_grader.worklist.kubernetes import Kubernetes, indexed_job
 from threeloops_grader.worklist.nodes import UNFIT
 from threeloops_grader.worklist.share import Share
@@ -51,6 +54,12 @@ def test_a_lost_pod_and_an_unfit_node_cost_no_retry():
     assert unfit["onExitCodes"]["values"] == [UNFIT]
     assert spec["backoffLimitPerIndex"] == 2
     assert spec["template"]["spec"]["restartPolicy"] == "Never", "which podFailurePolicy needs"
+
+
+def test_options_that_a_printed_job_cannot_carry_out_are_refused():
+    with pytest.raises(LabError, match="prints a job and grades nothing, so --json, --fresh cannot be carried out"):
+        require_one_way(shard=None, merge=False, on="kubernetes", fresh=True, to={"json": Path("grades.json")})
+    require_one_way(shard=None, merge=False, on="kubernetes", fresh=False, to={"json": None})
 
 
 def test_gpus_are_limits_too():

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from rich.console import Console
+from threeloops_grader.course.cluster_command import ClassJob, on_slurm
 from threeloops_grader.course.course import submissions
 from threeloops_grader.grading import records
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.release.release import release
 from threeloops_grader.worklist import merge as merging
+from threeloops_grader.worklist import slurm
 from threeloops_grader.worklist.grade_class import decides
 from threeloops_grader.worklist.merge import merge, ungraded
 from threeloops_grader.worklist.store import Executed, Key, RecordStore
@@ -115,6 +118,22 @@ def test_what_is_left_are_the_submissions_without_a_record(room, monkeypatch):
     assert [s.student for s in ungraded(room.folder, room.lab, OPTIONS, store)] == ["cyd"]
     monkeypatch.setattr(merging, "_FEW", 1)
     assert [s.student for s in ungraded(room.folder, room.lab, OPTIONS, store)] == ["bob", "cyd"], "not looked into"
+    again = ungraded(room.folder, room.lab, OPTIONS, store, was_graded=True)
+    assert [s.student for s in again] == ["cyd"], "after a run, bob's file has to be looked into"
+
+
+def test_slurm_gets_refused_files_once_and_the_class_is_complete_without_them(room, monkeypatch):
+    """A class of ten thousand may have more than a few of them, and no number of attempts gives these a record."""
+    monkeypatch.setattr(merging, "_FEW", 0)
+    for student in STUDENTS:
+        room.path_of(student).write_text("not json")
+    looks = []
+    monkeypatch.setattr(slurm, "require_slurm", lambda: None)
+    monkeypatch.setattr(slurm, "run_on_slurm", lambda left, *_: looks.extend([left(), left()]))
+    job = ClassJob(room.lab, room.folder, [room.root / "first"])
+    report = on_slurm(job, 1, {"workers": 4}, Console(quiet=True), fresh=False)
+    assert [len(commands) for commands in looks] == [1, 0]
+    assert [record.status for record in report.records] == ["failed"] * 3
 
 
 def test_with_notebooks_a_record_alone_is_not_enough(room):

@@ -7,6 +7,7 @@ carries it out to the end.
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ class Change:
 
     @property
     def new(self) -> float:
-        return sum(self.points.values())
+        return math.fsum(self.points.values())
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`threeloops class regrade`: one exercise of every graded submission, by the lab's tests as they are now."""
 
 import hashlib
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -72,20 +73,24 @@ def regrade(
     """
     trusted = manifest(lab)
     exercise = trusted.exercise(name)
+    of_cut_off: list[str] = []
     with plans.alone(lab):
         if (cut_off := plans.read_plan(lab)) is not None:
             say(f"completing the regrade of {cut_off.exercise} that was cut off")
             left_out = plans.carry_out(lab, cut_off)
             if cut_off.exercise == exercise.id and cut_off.fingerprint["after"] == fingerprint(lab, None, sandbox):
                 before = _graded_class(trusted, exercise)
-                return Regraded(cut_off, left_out or before.left_out, before.manual)
+                left_out = list(dict.fromkeys([*before.left_out, *left_out]))
+                return Regraded(cut_off, left_out, before.manual, list(before.others))
+            if cut_off.exercise != exercise.id:
+                of_cut_off = [f"{line} (in the regrade of {cut_off.exercise})" for line in left_out]
         before = _graded_class(trusted, exercise)
         results = execute_exercise(lab, exercise, before.submitted, sandbox, jobs)
         before.left_out += [f"{name}: {_NEWER}" for name in before.submitted if name not in results]
         plan = _plan(lab, exercise, before, results, fingerprint(lab, None, sandbox), keep_higher)
         plans.write_plan(lab, plan)
         left_out = plans.carry_out(lab, plan)
-    return Regraded(plan, [*before.left_out, *left_out], before.manual, list(before.others))
+    return Regraded(plan, [*of_cut_off, *before.left_out, *left_out], before.manual, list(before.others))
 
 
 def _graded_class(trusted: Manifest, exercise: Exercise) -> _Class:
@@ -124,7 +129,7 @@ def _content(lab: Lab, student: str) -> bytes:
 def _note_points(graded: _Class, submission: SubmittedAssignment, exercise: Exercise) -> None:
     student = submission.student_id
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades if grade.name in exercise.tests]
-    graded.old[student] = sum(grade.auto_score or 0.0 for grade in grades)
+    graded.old[student] = math.fsum(grade.auto_score or 0.0 for grade in grades)
     graded.manual += [
         f"{student}: {grade.manual_score:g} for {grade.name}" for grade in grades if grade.manual_score is not None
     ]
@@ -186,7 +191,7 @@ def _plan(
     changes = {}
     would_lose = {}
     for student, result in results.items():
-        new = sum(result.points.values())
+        new = math.fsum(result.points.values())
         if keep_higher and new < before.old[student]:
             would_lose[student] = [before.old[student], new]
             continue
