@@ -286,6 +286,12 @@ def test_ci_runs_both_commands_on_every_python_that_the_package_admits():
     assert subprocess.run(["bash", "-n", ROOT / ".ci/run"]).returncode == 0
 
 
+def test_the_site_of_a_pull_request_is_not_published():
+    """Its branch may be the `main` of a fork, which passes the filter of branches."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/site.yml").read_text())
+    assert "workflow_run.event != 'pull_request'" in workflow["jobs"]["pages"]["if"]
+
+
 def test_the_devcontainer_names_a_dockerfile_that_is_there():
     text = (ROOT / ".devcontainer/devcontainer.json").read_text()
     settings = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.M))

@@ -42,6 +42,7 @@ from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.machine.installed import as_typed
 
 if TYPE_CHECKING:
+    from threeloops_grader.course.execute import Executed
     from threeloops_grader.sandbox.pool import Sandbox
 
 _app = typer.Typer(
@@ -150,8 +151,10 @@ def run(labs: LabNames = None, device: Device = "auto") -> None:
     with watching(_console) as watch:
         for lab in _chosen(labs):
             folder = course_root() / "reports" / "executed" / lab.slug
+            executed: list[Executed] = []
             for notebook in lab.notebooks:
-                failed |= bool(execute_watched(notebook, folder, device, watch).error)
+                executed.append(execute_watched(notebook, folder, device, watch, executed))
+            failed |= any(done.error for done in executed)
     raise typer.Exit(1 if failed else 0)
 
 

@@ -51,7 +51,7 @@ show.table([["a", 1], ["b", 2]], ["name", "value"])
 def site(tmp_path_factory):
     """The folder of the pages, with all documents and the pages of a toy lab."""
     pytest.importorskip("sphinx") if not os.environ.get("THREELOOPS_CI") else None
-    from threeloops_grader.course.execute import execute_solution
+    from threeloops_grader.course.execute import execute_solution, seconds_to_record
     from threeloops_grader.release.release import release
     from threeloops_grader.site.build import build
     from toy_course import SOURCE, add_dives, make_course
@@ -63,8 +63,10 @@ def site(tmp_path_factory):
     release([lab])
     reports = folder / "reports"
     for notebook in lab.notebooks:
-        done = execute_solution(notebook, "cpu", reports / "executed" / lab.slug, record=True)
+        done = execute_solution(notebook, "cpu", reports / "executed" / lab.slug, record=seconds_to_record())
         assert not done.error, done.error
     (reports / "claims.md").write_text("# Claims\n\nNone.\n")
+    (reports / "site").mkdir()
+    (reports / "site/notes.txt").write_text("somebody's")
     build([lab], reports / "executed", reports / "site")
     return reports / "site/html"

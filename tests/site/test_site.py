@@ -34,6 +34,10 @@ def test_no_link_is_broken_nothing_comes_from_another_host_and_no_answer_is_show
     assert faults_in_files(site) == []
 
 
+def test_a_build_deletes_no_file_of_others(site):
+    assert (site.parent / "notes.txt").read_text() == "somebody's"
+
+
 def test_a_page_has_the_outputs_of_demonstrations_and_none_of_checks_or_answers(site):
     text = (site / LAB).read_text()
     assert "the sum is printed" in text and "Because it is the middle." in text

@@ -52,7 +52,7 @@
       } else {
         const error = document.createElement("pre");
         error.className = "tl-error";
-        error.textContent = states.errors[key] || "This state was not drawn.";
+        error.textContent = states.errors[key] || "This page does not have this state; the notebook does.";
         explorer.append(error);
       }
     };

@@ -14,7 +14,14 @@ from threeloops.lab import claims
 
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.authoring.manifest import manifest
-from threeloops_grader.course.execute import CourseReport, Executed, LabOutcome, audits, execute_solution
+from threeloops_grader.course.execute import (
+    CourseReport,
+    Executed,
+    LabOutcome,
+    audits,
+    execute_solution,
+    seconds_to_record,
+)
 from threeloops_grader.course.kept import keep, kept, source, state
 from threeloops_grader.grading.grade import Options, grade_notebook
 from threeloops_grader.grading.records import Record, Test
@@ -98,7 +105,8 @@ def _run_lab(lab: Lab, folder: Path, device: str, sandbox: Sandbox, watch: Watch
     given = submissions(lab)
     with ThreadPoolExecutor(_CORES - len(dives)) as beside:
         graded = {name: beside.submit(_grade, lab, name, n, sandbox, watch) for name, (n, _) in given.items()}
-        executed += [execute_watched(notebook, folder, device, watch) for notebook in dives]
+        for notebook in dives:
+            executed.append(execute_watched(notebook, folder, device, watch, executed))
     outcome = LabOutcome(lab, executed, _device_name(device), sandbox=sandbox)
     for notebook, done in zip(lab.notebooks, executed, strict=True):
         if done.error:
@@ -138,14 +146,17 @@ def unsettled(lab: Lab, executed: Sequence[Executed]) -> list[str]:
     return faults
 
 
-def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch) -> Executed:
-    """Execute one notebook of solutions in `folder`, and report each cell and the end to `watch`."""
+def execute_watched(lab: Lab, folder: Path, device: str, watch: Watch, before: Sequence[Executed] = ()) -> Executed:
+    """Execute one notebook of solutions in `folder`, and report each cell and the end to `watch`.
+
+    `before` are the notebooks of the same lab that were executed, which share its seconds for pictures of explorers.
+    """
     began = time.perf_counter()
 
     def on_cell(cell: int, of: int) -> None:
         watch(Progress(lab.stem, "executing", cell, of, seconds=time.perf_counter() - began))
 
-    executed = execute_solution(lab, device, folder, on_cell, record=True)
+    executed = execute_solution(lab, device, folder, on_cell, record=seconds_to_record(before))
     what = "failed" if executed.error else "executed"
     watch(Progress(lab.stem, what, seconds=executed.seconds, done=True, error=executed.error))
     return executed

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,21 @@ from papermill.engines import NBClientEngine, NotebookExecutionManager, papermil
 from papermill.exceptions import PapermillExecutionError
 from threeloops.lab.predictions.audit import MIME
 from threeloops.lab.recording.notes import VARIABLE
+from threeloops.lab.recording.states import MIME as STATES
 
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.grading.records import Record
 from threeloops_grader.machine.child_process import changed_environment
 from threeloops_grader.sandbox.pool import Sandbox
 
-__all__ = ["CourseReport", "Executed", "LabOutcome", "OnCell", "audited_cells", "audits", "execute_solution"]
+__all__ = [
+    "CourseReport", "Executed", "LabOutcome", "OnCell", "audited_cells", "audits", "execute_solution",
+    "seconds_to_record",
+]  # fmt: skip
 
 _CELL_SECONDS = 600
+_RECORDING_SECONDS = 40.0
+"""Processor seconds that the pictures of explorers may take per lab, in its notebooks together."""
 _ENGINE = "saved once"
 OnCell = Callable[[int, int], None]
 
@@ -102,7 +108,7 @@ def execute_solution(
     on_cell: OnCell = lambda cell, of: None,
     *,
     go_on: bool = False,
-    record: bool = False,
+    record: float | None = None,
 ) -> Executed:
     """Execute a notebook of solutions in `folder`, with a copy of the lab's data beside it.
 
@@ -111,7 +117,8 @@ def execute_solution(
         folder: gets the executed notebook, even if a cell failed, and all files that the cells write.
         on_cell: called with the number of a cell, from 1, and the number of cells before each cell.
         go_on: also execute the cells after one that failed.
-        record: keep what a page without a kernel needs, such as the pictures of explorers (`threeloops.lab.recording`).
+        record: keep what a page without a kernel needs (`threeloops.lab.recording`), and spend at most so many
+            processor seconds on the pictures of explorers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if lab.data.is_dir():
@@ -121,7 +128,7 @@ def execute_solution(
     started = time.perf_counter()
     error = ""
     chosen = {} if device == "auto" else {"THREELOOPS_DEVICE": device}
-    chosen |= {VARIABLE: "1"} if record else {}
+    chosen |= {VARIABLE: str(record)} if record is not None else {}
     with (
         tempfile.TemporaryDirectory(prefix="threeloops-") as home,  # a progress record of its own, not the reader's
         changed_environment({"THREELOOPS_HOME": home, **chosen}),
@@ -145,6 +152,13 @@ def execute_solution(
             error = f"{type(failure).__name__}: {failure}"
     executed = nbformat.read(output, as_version=4) if output.is_file() else master
     return Executed(executed, time.perf_counter() - started, error)
+
+
+def seconds_to_record(before: Iterable[Executed] = ()) -> float:
+    """Return the seconds left for pictures of explorers, after the notebooks of the lab that were executed before."""
+    outputs = [output for done in before for cell in done.notebook.cells for output in cell.get("outputs", [])]
+    spent = sum(output.data[STATES]["seconds"] for output in outputs if STATES in output.get("data", {}))
+    return max(0.0, _RECORDING_SECONDS - spent)
 
 
 def audits(notebook: NotebookNode) -> list[dict[str, Any]]:

@@ -32,13 +32,14 @@ def write(source: Path) -> list[str]:
     """Write a page per package into the folder `api` of the sources, and a list of them. Returns the list's place."""
     folder = source / "api"
     folder.mkdir(parents=True, exist_ok=True)
+    packages = _packages()
     rows = []
-    for name in _packages():
+    for name in packages:
         title = name.removeprefix("threeloops.")
         (folder / f"{title}.md").write_text(page(name), encoding="utf-8")
         first = (ast.get_docstring(_parsed(name)) or "").partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
         rows.append(f"| [{title}]({title}.md) | {first} |")
-    listed = "\n".join(name.removeprefix("threeloops.") for name in _packages())
+    listed = "\n".join(name.removeprefix("threeloops.") for name in packages)
     about = "Import each name from its package, for example `from threeloops.inner.meter import meter`."
     table = "\n".join(["| package of `threeloops` | about |", "|---|---|", *rows])
     contents = f"```{{toctree}}\n:hidden:\n\n{listed}\n```"

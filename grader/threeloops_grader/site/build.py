@@ -24,15 +24,16 @@ _SETTINGS = "docs/site"
 def build(labs: list[Lab], executed: Path, site: Path, *, api: bool = True) -> list[LabPage]:
     """Build the site of these labs in the folder `site`: sources in `source`, pages in `html`.
 
-    `executed` holds the notebooks that `make course` executed. `$THREELOOPS_REPOSITORY` is the address of the
-    repository, for links to its files.
+    Other files in `site` stay. `executed` holds the notebooks that `make course` executed. `$THREELOOPS_REPOSITORY` is
+    the address of the repository, for links to its files.
 
     Raises:
         LabError: a notebook is missing or old, a page would show an answer, or Sphinx failed.
     """
     source = site / "source"
     pages = [page for lab in labs for page in lab_pages(lab, executed / lab.slug)]
-    shutil.rmtree(site, ignore_errors=True)
+    for part in ("source", "html", "doctrees"):
+        shutil.rmtree(site / part, ignore_errors=True)
     for page in pages:
         _write_lab(page, source)
     write_documents(pages, source, executed.parent, api_pages=api)

@@ -48,10 +48,9 @@ def script(name: str, states: dict[str, Any]) -> str:
     lines = states["lines"]
     start = ",".join(str(control["start"]) for control in states["controls"])
     first = "\n".join(lines[at] for at in states["pictures"][start])
-    widths = iter(re.findall(r"min-width:\d+px", legible(first)))
-    wide = next(widths, "")
+    wide = re.search(r"min-width:\d+px", legible(first))
     pictures = {
-        "lines": [_LEAST_WIDTH.sub(wide, line) if wide else line for line in lines],
+        "lines": [_LEAST_WIDTH.sub(wide[0], line) if wide else line for line in lines],
         **{part: states[part] for part in ("pictures", "errors")},
     }
     packed = zlib.compress(json.dumps(pictures, separators=(",", ":")).encode(), 9)

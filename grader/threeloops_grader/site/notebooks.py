@@ -136,7 +136,7 @@ def _html(output: NotebookNode, page: LabPage) -> str:
         page.states[name] = explorers.script(name, states)
         page.explorers.append(text)
     elif output.data.get("text/plain", "").startswith("explorer at "):
-        text += '<p class="tl-note">In the notebook you can change this; it has no list of values to try here.</p>'
+        text += '<p class="tl-note">In the notebook you can change this; this page has no other states of it.</p>'
     if "debrief" in notes:
         text = _MODEL_ANSWER.sub("", text)
         text = f'<details class="tl-debrief"><summary>After the exercise: why it works</summary>{text}</details>'
@@ -148,9 +148,9 @@ def _html(output: NotebookNode, page: LabPage) -> str:
         text = '<div class="tl-calibration" role="status"></div>'
     text = text.replace(_NO_GUESS, "")
     if "until" in notes:
-        found = html.escape(json.dumps({"found": notes.get("found"), "unit": notes.get("found_unit", "")}), quote=True)
+        result = html.escape(json.dumps({"found": notes.get("found")}), quote=True)
         event = html.escape(notes["until"], quote=True)
-        text = f'<div class="tl-until" data-event="{event}" data-found="{found}">{text}</div>'
+        text = f'<div class="tl-until" data-event="{event}" data-found="{result}">{text}</div>'
     return text
 
 

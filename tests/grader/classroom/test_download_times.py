@@ -2,14 +2,20 @@
 
 import io
 import json
+import shutil
 import zipfile
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import count
+from pathlib import Path
 
 import pytest
 from grading import REPOSITORY
 from threeloops_grader.authoring.labs import LabError, find_lab
+from threeloops_grader.classroom.exchange.attempts import attempts_of
 from threeloops_grader.classroom.handout.download_times import settled, worksheet_times
-from threeloops_grader.classroom.handout.downloads import read_download, store
+from threeloops_grader.classroom.handout.downloads import Download, read_download, store
 from threeloops_grader.classroom.register.roster import Student
 
 LAB = find_lab("01", REPOSITORY)
@@ -72,7 +78,16 @@ def test_a_member_of_a_group_who_is_not_on_the_roster_is_named_and_the_others_ge
     files = {f"export/submission_12/{FILE}": NOTEBOOK, "export/submission_metadata.yml": metadata}
     found = download(tmp_path, **files)
     assert found.notebooks == {"ada": NOTEBOOK}
-    assert found.faults == ["submission_12: mallory@u.edu of this group is nobody of the roster"]
+    assert found.faults == ["submission_12: mallory@u.edu of this group matches no student on the roster, or several"]
+
+
+def test_a_member_of_a_group_may_have_an_apostrophe_in_the_address(tmp_path):
+    files = {f"export/submission_12/{FILE}": NOTEBOOK}
+    students = [ADA, replace(BOB, email="b'o@u.edu")]
+    for address in ("b'o@u.edu", "'b''o@u.edu'", '"b\'o@u.edu"'):
+        metadata = GRADESCOPE.replace("b@u.edu", address)
+        (tmp_path / "all.zip").write_bytes(zipped(**files, **{"export/submission_metadata.yml": metadata}))
+        assert sorted(read_download(tmp_path / "all.zip", LAB, students).notebooks) == ["ada", "bob"], address
 
 
 NAMES = {
@@ -101,6 +116,17 @@ def test_canvas_says_who_is_late_and_not_how_late(tmp_path):
 def test_moodles_worksheet_has_a_time_for_everybody_who_handed_in(tmp_path):
     (tmp_path / "worksheet.csv").write_text(WORKSHEET)
     assert worksheet_times(tmp_path / "worksheet.csv", [ADA, BOB]) == {
+        "ada": datetime(2030, 1, 6, 0, 5), "bob": datetime(2030, 1, 6, 22, 31),
+    }  # fmt: skip
+
+
+def test_a_time_that_could_be_that_of_two_students_with_one_name_is_not_used(tmp_path):
+    namesake = Student("ada2", "Ada", "Lovelace", "ada2@u.edu")
+    table = WORKSHEET.replace("a@u.edu", "").replace("Bob S", "Ada Lovelace")
+    (tmp_path / "worksheet.csv").write_text(table)
+    assert worksheet_times(tmp_path / "worksheet.csv", [ADA, namesake]) == {}
+    assert worksheet_times(tmp_path / "worksheet.csv", [ADA]) == {}, "two rows fit Ada"
+    assert worksheet_times(tmp_path / "worksheet.csv", [replace(ADA, moodle_id="98"), BOB]) == {
         "ada": datetime(2030, 1, 6, 0, 5), "bob": datetime(2030, 1, 6, 22, 31),
     }  # fmt: skip
 
@@ -164,3 +190,30 @@ def test_each_notebook_is_stored_with_its_own_time(tmp_path):
     assert store(found, LAB, tmp_path / "submitted", None, "last", times.utc) == 0
     assert store(found, LAB, tmp_path / "submitted", datetime(2030, 1, 8, tzinfo=UTC), "last", times.utc) == 2
     assert {stamp.read_text() for stamp in stamps} == {"2030-01-08 00:00:00 UTC"}
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_a_command_that_is_killed_leaves_no_notebook_with_the_time_of_another(tmp_path, monkeypatch, at):
+    submitted = tmp_path / "submitted"
+    path = submitted / "ada" / LAB.slug / FILE
+    store(Download({"ada": b"old"}), LAB, submitted, datetime(2030, 1, 1, tzinfo=UTC))
+    steps = count()
+
+    def killed(function):
+        def step(*arguments, **options):
+            if next(steps) == at:
+                raise KeyboardInterrupt
+            return function(*arguments, **options)
+
+        return step
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        for owner, name in ((Path, "unlink"), (Path, "rename"), (shutil, "rmtree")):
+            patch.setattr(owner, name, killed(getattr(owner, name)))
+        store(Download({"ada": b"new"}), LAB, submitted, None)
+    stamp = path.with_name("timestamp.txt")
+    if path.is_file():
+        assert stamp.is_file() == (path.read_bytes() == b"old")
+    store(Download({"ada": b"new"}), LAB, submitted, None)
+    assert path.read_bytes() == b"new" and not stamp.exists()
+    assert sorted(attempt.is_timed for attempt in attempts_of(tmp_path, LAB.slug, "ada")) == [False, True]

@@ -159,7 +159,7 @@ FAULTS = {
     "a zip in a zip": ({"ada.zip": zipped({"inner.zip": INNER})}, "ada.zip: the zip file holds no notebook"),
     "another archive": ({"ada/01_roofline.rar": b"x"}, "ada/01_roofline.rar: it is neither a notebook nor a zip"),
     "a text": ({"ada/01_roofline.ipynb.txt": b"no json"}, "it is no notebook"),
-    "a stranger": ({"eve/01_roofline.ipynb": RIGHT}, "nobody of the roster fits"),
+    "a stranger": ({"eve/01_roofline.ipynb": RIGHT}, "nobody on the roster fits"),
 }
 
 

@@ -107,7 +107,7 @@ def test_what_cannot_be_told_is_named_and_the_rest_is_collected(released, tmp_pa
     found = read_download(tmp_path / "download.zip", released, CLASS)
     assert found.notebooks == {"ada": b"{1}", "twin2": b"{4}"}
     said = "\n".join(found.faults)
-    for fault in ("twin1, twin2 all fit", "nobody of the roster fits", "cannot be read", "none was stored"):
+    for fault in ("twin1, twin2 all fit", "nobody on the roster fits", "cannot be read", "none was stored"):
         assert fault in said
     assert store(found, released, tmp_path / "submitted", datetime(2030, 1, 31, 12, tzinfo=UTC)) == 2
     assert store(found, released, tmp_path / "submitted", None) == 0, "nothing is new"

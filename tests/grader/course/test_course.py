@@ -5,8 +5,10 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
+from threeloops.lab.recording.states import MIME
 from threeloops_grader.course.course import Progress, run_course, submissions
 from threeloops_grader.course.course_report import write
+from threeloops_grader.course.execute import Executed, seconds_to_record
 from threeloops_grader.pages import pages
 from threeloops_grader.release.release import release
 from threeloops_grader.sandbox.pool import close_pools
@@ -44,6 +46,14 @@ def test_deep_dives_are_executed_beside_the_core_and_have_a_page(chain):
     assert "the median is 2.0" in json.dumps(dives.notebook) and "the median is" not in json.dumps(core.notebook)
     assert "the median is 2.0" in (reports / "labs" / "90_toy_dives.html").read_text()
     assert {step.lab for step in steps} == {"90_toy", "90_toy_dives"}
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [((), 40.0), ((8.5, 20.0), 11.5), ((30.0, 11.0), 0.0)])
+def test_the_dives_get_the_seconds_that_the_core_left_for_pictures_of_explorers(seconds, rest):
+    outputs = [nbformat.v4.new_output("display_data", {MIME: {"seconds": time}}) for time in seconds]
+    outputs.append(nbformat.v4.new_output("stream", text="42"))
+    core = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(outputs=outputs), nbformat.v4.new_markdown_cell()])
+    assert seconds_to_record([Executed(core, 60.0)]) == rest
 
 
 def test_a_fault_in_the_dives_is_a_fault_of_the_lab(tmp_path):

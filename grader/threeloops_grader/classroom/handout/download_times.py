@@ -5,6 +5,7 @@ grading worksheet, as the user's clock showed it. Canvas marks late files and gi
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -77,6 +78,8 @@ def is_marked_late(name: str) -> bool:
 def worksheet_times(path: Path, students: Sequence[Student]) -> dict[str, datetime]:
     """Return the times in Moodle's grading worksheet, without a zone, by student.
 
+    A student whose time is not certain has none, for example if two rows have only the student's name and two times.
+
     Raises LabError: it is not such a worksheet, or one of its times cannot be read.
     """
     table = read_table(path)
@@ -86,7 +89,7 @@ def worksheet_times(path: Path, students: Sequence[Student]) -> dict[str, dateti
             f"{path} has no times of submissions (found {', '.join(table.heading)[:300]}); expected Moodle's grading "
             "worksheet, with a column such as 'Last modified (submission)'"
         )
-    times: dict[str, datetime] = {}
+    times_of: dict[str, set[datetime]] = defaultdict(set)
     for line, row in table.rows:
         text = row[column].strip() if column < len(row) else ""
         if text in ("", "-"):
@@ -102,18 +105,22 @@ def worksheet_times(path: Path, students: Sequence[Student]) -> dict[str, dateti
                 "'Monday, 6 January 2025, 10:31 PM'; nothing was collected"
             )
         row_of, _ = student_of({"id": "", **given})
-        times |= {student.id: time for student in students if _is_same(student, row_of)}
-    return times
+        fits = _fitting(row_of, students)
+        if len(fits) == 1:
+            times_of[fits[0].id].add(time)
+    return {student: times.pop() for student, times in times_of.items() if len(times) == 1}
 
 
-def _is_same(student: Student, row: Student) -> bool:
-    """Return whether a row of a worksheet is a student's: by number, or else by id, email address or name."""
-    if student.moodle_id and row.moodle_id:
-        return student.moodle_id == row.moodle_id
+def _fitting(row: Student, students: Sequence[Student]) -> list[Student]:
+    """Return the students that a row of a worksheet fits: by number, or else by id or email address, or else by name.
+    Two students may have the same name."""
+    if same_number := [s for s in students if s.moodle_id and s.moodle_id == row.moodle_id]:
+        return same_number
+    others = [s for s in students if not (s.moodle_id and row.moodle_id)]
     ids = {own.casefold() for own in (row.id, row.sis_id, row.email) if own}
-    if ids & {own.casefold() for own in (student.id, student.sis_id, student.email) if own}:
-        return True
-    return bool(row.name) and not row.email and row.name.casefold() == student.name.casefold()
+    if same_id := [s for s in others if ids & {own.casefold() for own in (s.id, s.sis_id, s.email) if own}]:
+        return same_id
+    return [s for s in others if row.name and not row.email and s.name.casefold() == row.name.casefold()]
 
 
 def settled(times: Mapping[str, datetime], zone: str | None) -> Times:

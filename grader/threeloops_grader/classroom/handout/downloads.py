@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,7 +93,10 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
             others += [(student, f"{name}: {error}") for student in owned.students]
             continue
         folder = gradescope_folder(name)
-        others += [(None, f"{folder}: {who} of this group is nobody of the roster") for who in owned.unknown]
+        others += [
+            (None, f"{folder}: {who} of this group matches no student on the roster, or several")
+            for who in owned.unknown
+        ]
         timed = [c._replace(time=time_of(name, folders), is_late=is_marked_late(name)) for c in inside]
         for student in owned.students:
             candidates[student] += timed
@@ -223,15 +227,35 @@ def store(
             continue
         if is_new:
             keep(folder.parent, lab.slug, student, path.parent)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as stream:
-                stream.write(content)
-            stamp.unlink(missing_ok=True)  # of the submission that this one replaces
-        if time and (not stamp.is_file() or stamp.read_text() != time):
+            _replace(path, content, time)
+        elif time and (not stamp.is_file() or stamp.read_text() != time):
             replace_text(stamp, time)
             is_new = True
         changed += is_new
     return changed
+
+
+def _replace(path: Path, content: bytes, time: str) -> None:
+    """Put a notebook in the place of an earlier one, together with its time, or without any.
+
+    A command that is killed here leaves the earlier notebook, the new one or neither, and never one with the time of
+    the other. The next command stores the new one.
+    """
+    current = path.parent
+    half = current.with_name(f".{current.name}.new")
+    shutil.rmtree(half, ignore_errors=True)
+    half.parent.mkdir(parents=True, exist_ok=True)
+    if current.is_dir():
+        shutil.copytree(current, half, symlinks=True)
+    half.mkdir(exist_ok=True)
+    (half / TIMESTAMP).unlink(missing_ok=True)
+    with replacing(half / path.name) as stream:
+        stream.write(content)
+    if time:
+        replace_text(half / TIMESTAMP, time)
+    if current.is_dir():
+        shutil.rmtree(current)
+    half.rename(current)
 
 
 def time_noted(folder: Path, student: str, lab: Lab) -> bool:

@@ -18,7 +18,8 @@ _CANVAS = re.compile(r"(?P<name>[^/_]+)_(?:LATE_)?(?P<id>\d+)_(?:\d+_|text\b)")
 _BLACKBOARD = re.compile(r"_(?P<id>[^_/]+)_attempt_\d{4}-\d\d-\d\d")
 _BRIGHTSPACE = re.compile(r"\d+-\d+ - (?P<name>[^/]+?) - [^/]+/")
 _GRADESCOPE = re.compile(r"(?:^|/)(?P<folder>submission_\d+)/")
-_FIELD = re.compile(r" *(?:- +)?:(?P<key>sid|email): *['\"]?(?P<value>[^'\"\n]+)")
+_FIELD = re.compile(r" *(?:- +)?:(?:sid|email): *(?P<quote>['\"]?)(?P<value>[^\s'\"].*?)(?P=quote)\s*")
+"""A number or email address in YAML. The address may have an apostrophe, which is doubled between apostrophes."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def owners(name: str, students: Sequence[Student], folders: Mapping[str, Folder]
             return Owners(known_ones, unknown)
     fits = _fitting(name, students, folders)
     if len(fits) != 1:
-        who = f"{', '.join(s.id for s in fits)} all fit" if fits else "nobody of the roster fits"
+        who = f"{', '.join(s.id for s in fits)} all fit" if fits else "nobody on the roster fits"
         step = "put it into a folder named by the student's id"
         step += "" if fits else ", or add the student to the roster"
         raise BadSubmission(f"its student is unknown ({who}); {step}")
@@ -139,11 +140,19 @@ def _folder(text: str) -> Folder:
             is_inside = line.strip() == ":submitters:"
             if line.strip().startswith(":created_at:"):
                 created_at = line.partition(":created_at:")[2].strip()
-            elif match := _FIELD.match(line):
-                people.append([match["value"].strip()])
+            elif value := _value(line):
+                people.append([value])
         elif is_inside:
             if is_item:
                 people.append([])
-            if people and (match := _FIELD.match(line)):
-                people[-1].append(match["value"].strip())
+            if people and (value := _value(line)):
+                people[-1].append(value)
     return Folder(tuple(tuple(names) for names in people), created_at)
+
+
+def _value(line: str) -> str:
+    """Return the number or email address on a line, or ""."""
+    match = _FIELD.fullmatch(line)
+    if match is None:
+        return ""
+    return match["value"].replace("''", "'") if match["quote"] == "'" else match["value"]

@@ -64,7 +64,7 @@ def reveal_again(key: str, show: Callable[[], None]) -> None:
     if key not in questions.asked:
         show()
         return
-    with note(found=questions.results.get(key), found_unit=questions.asked[key].unit):
+    with note(found=questions.results.get(key)):
         gate.fold(_EVENT.format(key), _until(key), show)
 
 

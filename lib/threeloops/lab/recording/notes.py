@@ -1,7 +1,7 @@
 """Facts about outputs that a page without a kernel needs, such as the question that an output waits for.
 
-Nothing is noted unless `$THREELOOPS_RECORD` is set. The notes lie in the executed notebook, in the metadata of outputs,
-under `KEY`.
+Nothing is noted unless `$THREELOOPS_RECORD` is set, to the processor seconds that the pictures of all explorers of the
+notebook may take (`states`). The notes lie in the executed notebook, in the metadata of outputs, under `KEY`.
 """
 
 import os
@@ -22,7 +22,7 @@ def recording() -> bool:
     """Return whether this is the kernel of a notebook that is executed to make a page of it."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return os.environ.get(VARIABLE) == "1" and getattr(shell, "kernel", None) is not None
+    return VARIABLE in os.environ and getattr(shell, "kernel", None) is not None
 
 
 def noted(metadata: Mapping[str, Any]) -> dict[str, Any]:

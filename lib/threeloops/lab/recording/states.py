@@ -1,10 +1,13 @@
 """Every state of an explorer, drawn beforehand for pages without a kernel: one more form of the explorer's output."""
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
+
+from threeloops.lab.recording.notes import VARIABLE
 
 __all__ = ["MIME", "states"]
 
@@ -15,30 +18,46 @@ _MOST_SECONDS = 8.0
 """Limits of a sample: its pictures, the bytes of their different lines (packed, they take a third), and how long this
 processor draws them."""
 _FEW_STATES = 140
-_LONGEST = 40.0
-"""An explorer with this few states is drawn whole if that takes at most so many seconds."""
+"""An explorer with this few states is drawn whole if the notebook has the seconds left for it."""
 _FEWEST_VALUES = 5
 """A grid with fewer values per control says less about each control than moving one control at a time."""
+
+_spent: list[float] = []
+"""The processor seconds that each explorer of this kernel took. Their sum stays within `$THREELOOPS_RECORD`, except for
+the picture that is being drawn at that time, or the first pictures of an explorer, which measure its cost."""
 
 
 def states(explorer: Any) -> dict[str, Any] | None:
     """Draw the states of an explorer, and return its controls and pictures as JSON. None if it has a control without a
-    list of values, such as a text.
+    list of values, such as a text, or if the notebook's seconds are spent.
 
     `pictures` holds the indices of lines, because pictures of one explorer share most of their lines. The key of a
     picture is the index of each control's value, such as "0,3". A state that cannot be drawn is in `errors`. If there
     are too many states, each control keeps some of its values (`of` says how many it had), or, with many controls, only
-    one control at a time differs from its start (`one_at_a_time`).
+    one control at a time differs from its start (`one_at_a_time`). A state that the seconds do not suffice for is in
+    neither. `seconds` says how long the drawing took.
     """
     listed = {name: _values(spec) for name, spec in explorer.specifications.items()}
     choices = {name: values for name, values in listed.items() if values is not None}
-    if len(choices) < len(listed):
+    left = float(os.environ.get(VARIABLE, "inf")) - sum(_spent)
+    if len(choices) < len(listed) or left <= 0:
         return None
+    began = time.process_time()
+    try:
+        drawn = _drawn(explorer, choices, began + left)
+    finally:
+        _spent.append(time.process_time() - began)
+    return {**drawn, "seconds": round(_spent[-1], 3)}
+
+
+def _drawn(explorer: Any, choices: Mapping[str, Sequence[Any]], until: float) -> dict[str, Any]:
+    """Return what `states` does, and begin no picture but that of the start after the processor time `until`."""
     starts = [values.index(explorer.values[name]) for name, values in choices.items()]
     size, seconds = _cost(explorer, choices)
     counts = [len(values) for values in choices.values()]
-    few = math.prod(counts) <= _FEW_STATES
-    most = min(_MOST_STATES, _MOST_BYTES // size, int((_LONGEST if few else _MOST_SECONDS) / seconds))
+    left = max(0.0, until - time.process_time())
+    is_whole = math.prod(counts) <= _FEW_STATES and math.prod(counts) * seconds <= left
+    most = int(min(_MOST_STATES, _MOST_BYTES / size, (left if is_whole else min(_MOST_SECONDS, left)) / seconds))
     drawn, one_at_a_time = _sampled(counts, starts, most)
     names = list(choices)
     controls = [
@@ -56,6 +75,8 @@ def states(explorer: Any) -> dict[str, Any] | None:
     pictures: dict[str, list[int]] = {}
     errors: dict[str, str] = {}
     for state in _states([control["start"] for control in controls], drawn, one_at_a_time):
+        if pictures and time.process_time() >= until:
+            break
         key = ",".join(map(str, state))
         values = {
             name: choices[name][drawn[at][index]] for at, (name, index) in enumerate(zip(names, state, strict=True))
@@ -136,10 +157,10 @@ def _spread(count: int, start: int, size: int) -> list[int]:
 
 
 def _states(starts: Sequence[int], drawn: Sequence[Sequence[int]], one_at_a_time: bool) -> list[tuple[int, ...]]:
-    """Return the states to draw, as the index of each control's value among those that it keeps."""
+    """Return the states to draw, the start first, as the index of each control's value among those that it keeps."""
+    states: dict[tuple[int, ...], None] = {tuple(starts): None}
     if not one_at_a_time:
-        return list(product(*(range(len(indices)) for indices in drawn)))
-    states = {tuple(starts): None}
+        return list(states | dict.fromkeys(product(*(range(len(indices)) for indices in drawn))))
     for at, indices in enumerate(drawn):
         for index in range(len(indices)):
             states[(*starts[:at], index, *starts[at + 1 :])] = None

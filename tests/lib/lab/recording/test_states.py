@@ -1,6 +1,7 @@
 """The states of an explorer, drawn for pages without a kernel."""
 
 import math
+from types import SimpleNamespace
 
 import ipywidgets
 import pytest
@@ -67,6 +68,48 @@ def test_of_many_controls_one_moves_at_a_time(monkeypatch):
     moved = [sum(a != b for a, b in zip(key.split(","), starts, strict=True)) for key in drawn["pictures"]]
     assert max(moved) == 1 and moved.count(0) == 1
     assert {control["of"] for control in drawn["controls"]} == {10}
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A function that draws for a second of a notebook's 40, and the times at which it began."""
+    seconds = []
+    monkeypatch.setenv(notes.VARIABLE, "40.0")
+    monkeypatch.setattr("threeloops.lab.recording.states._spent", [])
+    clock = SimpleNamespace(process_time=lambda: float(len(seconds)))
+    monkeypatch.setattr("threeloops.lab.recording.states.time", clock)
+
+    def draw_slowly(**values):
+        seconds.append(values)
+        return draw(**values)
+
+    return draw_slowly, seconds
+
+
+def test_explorers_of_a_notebook_share_its_seconds(slow):
+    draw_slowly, seconds = slow
+    explorers = [Explorer(draw_slowly, {"n": (1, count, 1, 2)}) for count in (20, 30, 30, 4)]
+    seconds.clear()
+    first, second, third, fourth = map(states, explorers)
+    assert len(first["pictures"]) == 20 and first["seconds"] == 22, "whole: 2 to measure it, and 20 states"
+    assert 5 <= len(second["pictures"]) <= 8, "30 states do not fit into the rest, and 8 s of it are for a sample"
+    assert len(third["pictures"]) >= 5 and third["pictures"]["0"], "less than 8 s are left"
+    assert fourth is None and len(seconds) <= 40
+
+
+def test_few_states_that_take_too_long_are_a_sample(slow):
+    draw_slowly, _ = slow
+    drawn = states(Explorer(draw_slowly, {"n": (1, 100, 1, 2)}))
+    assert len(drawn["pictures"]) <= 8 and drawn["controls"][0]["of"] == 100
+
+
+def test_drawing_stops_at_the_limit_even_if_it_was_estimated_too_low(slow, monkeypatch):
+    draw_slowly, seconds = slow
+    monkeypatch.setattr("threeloops.lab.recording.states._cost", lambda explorer, choices: (1, 0.01))
+    explorer = Explorer(draw_slowly, {"n": (1, 100, 1, 70)})
+    seconds.clear()
+    drawn = states(explorer)
+    assert len(seconds) == len(drawn["pictures"]) == 40 and "69" in drawn["pictures"]
 
 
 def test_a_control_without_a_list_of_values_has_no_states():
