@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import nbformat
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 from threeloops.product.fleet.real.waiting import free_port
 from threeloops_grader.authoring.labs import find_lab
@@ -273,6 +274,9 @@ def test_every_block_does_what_it_says(document, clone):
     with ExitStack() as servers:
         for language, text in blocks(document):
             if language == "console":
+                continue
+            if language == "yaml":  # a part of a lab's header
+                assert yaml.safe_load(re.sub(r"^#", "", text, flags=re.MULTILINE))
                 continue
             if language == "text":
                 assert is_shown(text, said), f"shown is\n{text}\nand printed was\n{said}"
