@@ -6,7 +6,7 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 from threeloops_grader.authoring.labs import Lab
 
-SAYS = "a second cell with this name was ignored"
+SAYS = "2 cells have this name; their texts count together"
 EARNS = 100.0
 
 SCRIPT = "<script>fetch('/api/contents/pwned.txt', {method: 'PUT'})</script>"
