@@ -22,6 +22,8 @@ __all__ = ["Slurm", "require_slurm", "run_on_slurm"]
 
 _PROGRAMS = ("sbatch", "squeue", "srun", "scancel")
 _GONE = "Invalid job id"
+_HELD = "HELD"
+_LAUNCH_FAILED = "launch failed requeued held"
 _ASK_SECONDS = 60.0
 
 
@@ -132,25 +134,30 @@ def _submit(commands: Sequence[list[str]], slurm: Slurm, folder: Path, excluded:
 
 def _wait(array: str, poll_seconds: float, say: Callable[[str], None]) -> None:
     """Return when Slurm has no task of the array left, running or waiting. A controller that does not answer is asked
+    again. Slurm holds tasks that a node could not launch, for ever; they are cancelled, so that they can be submitted
     again."""
     told = time.monotonic()
-    while (states := _states(array)) is None or states:
+    while (states := _states(array)) is None or any(state != _HELD for state in states):
         if time.monotonic() - told > _ASK_SECONDS:
             told = time.monotonic()
             counts = {state: (states or []).count(state) for state in dict.fromkeys(states or [])}
             say(", ".join(f"{count} {state.lower()}" for state, count in counts.items()) or "Slurm does not answer")
         time.sleep(poll_seconds)
+    if states:
+        say(f"tasks that no node could launch: {len(states)}; slurmd's log says why")
+        subprocess.run(["scancel", array], capture_output=True, check=False)
 
 
 def _states(array: str) -> list[str] | None:
     """Return the states of the tasks that Slurm still has, or None if it does not answer."""
-    words = ["squeue", "--noheader", "--array", f"--jobs={array}", "--format=%T"]
+    words = ["squeue", "--noheader", "--array", f"--jobs={array}", "--format=%T %r"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_ASK_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return None
     if done.returncode == 0:
-        return done.stdout.split()
+        tasks = [line.partition(" ") for line in done.stdout.splitlines() if line.strip()]
+        return [_HELD if _LAUNCH_FAILED in reason.replace("_", " ") else state for state, _, reason in tasks]
     return [] if _GONE in done.stderr else None
 
 
