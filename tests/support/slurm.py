@@ -9,6 +9,7 @@ import random
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ AuthInfo=socket={folder}/munge.socket,cred_expire=5
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool/%n
+SlurmdSpoolDir={spool}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
@@ -55,8 +56,8 @@ def one_host_slurm(folder: Path, seconds: float = 30.0, nodes: int = 1, cpus: in
     if missing := [name for name, found in programs.items() if found is None]:
         pytest.skip(f"there is no {', '.join(missing)} here: apt install slurm-wlm munge")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("state", "spool"):
-        (folder / name).mkdir()
+    (folder / "state").mkdir()
+    spool = Path(tempfile.mkdtemp(prefix="slurmd-"))  # of slurmstepd's sockets, whose paths have at most 107 bytes
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
@@ -70,15 +71,16 @@ def one_host_slurm(folder: Path, seconds: float = 30.0, nodes: int = 1, cpus: in
     )
     configuration.write_text(
         _CONFIGURATION.format(
-            host=host, folder=folder, user=os.getuid(), controller_port=controller_port, node_lines=node_lines,
-            first_job=random.randrange(1, 1 << 20),
+            host=host, folder=folder, spool=spool, user=os.getuid(), controller_port=controller_port,
+            node_lines=node_lines, first_job=random.randrange(1, 1 << 20),
         )
     )  # fmt: skip
     for name in names:
-        (folder / "spool" / name).mkdir()
+        (spool / name).mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment |= {"SLURM_CONF": str(configuration), "PATH": path}
     with contextlib.ExitStack() as running:
+        running.callback(shutil.rmtree, spool, ignore_errors=True)
         munged = [
             "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket",
             f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munge.seed",
