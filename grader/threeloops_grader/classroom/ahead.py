@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 
 from threeloops_grader.authoring.labs import Lab, LabError, course_root
-from threeloops_grader.classroom.autograde import needs_grading
+from threeloops_grader.classroom.results.handins import needs_grading
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.grading.records import Record
+from threeloops_grader.machine.terminal import plain
 from threeloops_grader.sandbox.pool import choose, close_pools
 from threeloops_grader.submissions.reading import Submission
 from threeloops_grader.worklist.grade_class import grade_class
@@ -52,7 +53,7 @@ def execute_ahead(lab: Lab, jobs: int, sandbox: str, *, again: bool) -> Path | N
     def line(record: Record, resumed: bool) -> None:
         if record.status == "graded":  # nbgrader says why a submission is refused
             how = "before" if resumed else f"in {record.seconds:.1f} s"
-            student = record.student.encode("ascii", "backslashreplace").decode()  # not every terminal has every name
+            student = plain(record.student)
             print(f"executed {student} {how}", flush=True)
 
     try:

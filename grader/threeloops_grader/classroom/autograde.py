@@ -26,7 +26,7 @@ from traitlets import Type
 from threeloops_grader.authoring.labs import LabError, find_lab
 from threeloops_grader.authoring.manifest import Kind, manifest
 from threeloops_grader.classroom.exchange.times import utc
-from threeloops_grader.classroom.results.handins import NOT_RUN, was_executed
+from threeloops_grader.classroom.results.handins import NOT_RUN, is_another, was_executed
 from threeloops_grader.grading.records import short_notes
 from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.release.files import files_below
@@ -36,7 +36,7 @@ from threeloops_grader.submissions.reading import Submission, content
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["SECRET", "install", "needs_grading"]
+__all__ = ["SECRET", "install"]
 
 SECRET = "submission_secret.txt"
 """The file with which the exchange gives feedback only to the student who handed in the submission."""
@@ -213,7 +213,7 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
         name = f"{assignment_id}.ipynb"
         if self.coursedir.notebook_id != "*" or not (graded / name).is_file():
             return
-        if _is_another(source, graded, name):
+        if is_another(source, graded, assignment_id):
             self.log.warning("%s: another submission than the one that was graded", student_name(student_id))
             rmtree(str(graded))
 
@@ -238,22 +238,6 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
 
     def _gradebook(self) -> Gradebook:
         return Gradebook(self.coursedir.db_url, self.coursedir.course_id)
-
-
-def needs_grading(source: Path, graded: Path, lab: str) -> bool:
-    """Return whether autograde has something to do for the submission in `source`, whose graded copy is in `graded`."""
-    name = f"{lab}.ipynb"
-    return not was_executed(graded / name) or _is_another(source, graded, name)
-
-
-def _is_another(source: Path, graded: Path, name: str) -> bool:
-    """Return whether the submission is not the one that was graded."""
-    is_written_later = (source / name).stat().st_mtime > (graded / name).stat().st_mtime
-    return is_written_later or _text(source / TIMESTAMP) != _text(graded / TIMESTAMP)
-
-
-def _text(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
 
 
 def install() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
+from threeloops_grader.machine.terminal import encodable
 from threeloops_grader.pages.spreadsheet import to_csv as _csv
 
 __all__ = ["ClassReport", "Record", "Test", "WITHOUT_ISOLATION", "gradescope", "short_notes", "to_csv", "to_json"]
@@ -70,13 +71,7 @@ class ClassReport:
 
 
 def to_json(value: Any) -> str:
-    return _encodable(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
-
-
-def _encodable(text: str) -> str:
-    """Return the text with lone surrogates, as in a file name that is not UTF-8, escaped. In JSON they read back the
-    same."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return encodable(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def short_notes(notes: list[str]) -> list[str]:
@@ -103,4 +98,4 @@ def to_csv(report: ClassReport) -> str:
     """Return CSV with one row per student."""
     head = ["student", "lab", "score", "max_score", "status", "reflection", "verified_on", "sandbox"]
     rows = [{**asdict(record), "lab": report.lab, "sandbox": report.sandbox} for record in report.records]
-    return _encodable(_csv([head, *([row[name] for name in head] for row in rows)]))
+    return encodable(_csv([head, *([row[name] for name in head] for row in rows)]))

@@ -19,6 +19,7 @@ from threeloops_grader.classroom.commands.steps import (
 from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.machine.faults import MachineFault
+from threeloops_grader.machine.terminal import plain
 
 __all__ = ["check", "grade"]
 
@@ -39,7 +40,7 @@ def grade(
     target = whole_lab(lab)
     jobs = jobs or default_jobs(target)
     for line in _best_attempts(target, sandbox, jobs):
-        print(line)
+        print(plain(line))
     before = points_of(target)
     executed = execute_ahead(target, jobs, sandbox, again=again)
     more = ["--force"] if again else []

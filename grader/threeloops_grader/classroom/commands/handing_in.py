@@ -11,6 +11,7 @@ from threeloops.files import replace_text
 from threeloops_grader.authoring.labs import Lab, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, roster_path, whole_lab
 from threeloops_grader.classroom.register import settings as register
+from threeloops_grader.machine.terminal import encodable, plain
 from threeloops_grader.submissions.folder import spelling
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def submit(
         nbgrader("submit", target.slug, f"--Exchange.assignment_dir={target.copies}")
     print(f"{path} is what you hand in.{' It is at the exchange as well.' if exchange else ''}")
     for note in notes:
-        print(f"note: {note}".encode("ascii", "backslashreplace").decode())
+        print(plain(f"note: {note}"))
 
 
 def collect(
@@ -76,7 +77,7 @@ def collect(
     changed = store(download, target, course_root() / "submitted", when, chosen.attempts, times.utc)
     print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
     for line in [*download.notes, *times.notes, *(f"not collected: {fault}" for fault in download.faults)]:
-        print(line.encode("ascii", "backslashreplace").decode())
+        print(plain(line))
     account_of(target)
     if when is None and target.slug in chosen.due:
         untimed = {name for name in download.notebooks if not time_noted(course_root() / "submitted", name, target)}
@@ -99,7 +100,7 @@ def _print_untimed(untimed: Set[str], late: Set[str], times: "Times") -> None:
             "in with --handed-in, or for Moodle with --worksheet"
         )
     for line in lines:
-        print(line.encode("ascii", "backslashreplace").decode())
+        print(plain(line))
 
 
 def similar(
@@ -124,13 +125,13 @@ def similar(
     findings = replace(findings, pairs=tuple(pairs))
     path = register.class_folder() / f"{target.slug}_similar.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, similar_page(target, findings).encode("utf-8", "backslashreplace").decode())
+    replace_text(path, encodable(similar_page(target, findings)))
     within = sum(pair.second.is_of_class for pair in findings.pairs)
     print(f"{findings.students} submissions: {within} pairs of answers are alike within the class, and")
     print(f"{len(findings.pairs) - within} answers are like a text from elsewhere. Nothing of this shows that anybody")
     print(f"copied. A person has to look at the answers: {path}")
     for fault in findings.faults:
-        print(f"not compared: {fault.encode('ascii', 'backslashreplace').decode()}")
+        print(plain(f"not compared: {fault}"))
 
 
 def _in_one_group(pair: "Pair", groups: "Groups", lab: Lab) -> bool:

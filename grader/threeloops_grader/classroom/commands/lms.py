@@ -8,6 +8,7 @@ import typer
 
 from threeloops_grader.authoring.labs import find_lab
 from threeloops_grader.classroom.commands.steps import LabName, print_account, roster_path, scores_of
+from threeloops_grader.machine.terminal import plain
 
 if TYPE_CHECKING:
     from threeloops_grader.classroom.lms.push import Planned
@@ -123,4 +124,4 @@ def _print_table(plans: Sequence["Planned"]) -> None:
 
 
 def _print(text: str) -> None:
-    print(text.encode("ascii", "backslashreplace").decode())
+    print(plain(text))

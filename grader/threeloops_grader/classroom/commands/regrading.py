@@ -7,6 +7,7 @@ import typer
 from threeloops_grader.authoring.labs import LabError, all_labs, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, roster_path, whole_lab
 from threeloops_grader.classroom.register import settings
+from threeloops_grader.machine.terminal import plain
 
 __all__ = ["log", "regrade", "who"]
 
@@ -40,13 +41,13 @@ def regrade(
     regraded = len(changes) + len(earlier)
     print(f"{target.slug} {done.plan.exercise}: {regraded} submissions regraded, points changed: {len(moves)}")
     for student, change in moves.items():
-        print(_ascii(f"  {student}: {change.old:g} -> {change.new:g}{' (fewer)' if change.new < change.old else ''}"))
+        print(plain(f"  {student}: {change.old:g} -> {change.new:g}{' (fewer)' if change.new < change.old else ''}"))
     for student, (old, new) in earlier.items():
-        print(_ascii(f"  {student} keeps {old:g} (--keep-higher; the repaired test gives {new:g})"))
+        print(plain(f"  {student} keeps {old:g} (--keep-higher; the repaired test gives {new:g})"))
     for line in done.manual:
-        print(_ascii(f"manual points stay and hide the new ones, {line}"))
+        print(plain(f"manual points stay and hide the new ones, {line}"))
     for line in done.left_out:
-        print(_ascii(f"not regraded: {line}"))
+        print(plain(f"not regraded: {line}"))
     if done.others:
         number = f"{target.number:02d}"
         print(f"The lab changed elsewhere, too: {', '.join(done.others)}. These cells were left alone;")
@@ -69,10 +70,10 @@ def log(
     entries, faults = lines()
     shown = list(history(entries, slug, student))
     for line in shown:
-        print(_ascii(line))
+        print(plain(line))
     if not shown:
         about = " about " + ", ".join(part for part in (slug, student) if part) if lab else ""
-        print(_ascii(f"{log_path()} has no line{about}"))
+        print(plain(f"{log_path()} has no line{about}"))
     for fault in faults:
         print(fault)
     if faults:
@@ -105,8 +106,4 @@ def who(
         )
     for slug, student in owners:
         class_log.append("class who", slug, note=pseudonym, about=student)
-        print(_ascii(f"{slug} {pseudonym}: {student}{f' ({names[student]})' if names[student] else ''}"))
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()
+        print(plain(f"{slug} {pseudonym}: {student}{f' ({names[student]})' if names[student] else ''}"))

@@ -9,6 +9,7 @@ from threeloops_grader.authoring.labs import course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, print_account, scores_of
 from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
+from threeloops_grader.machine.terminal import encodable
 
 __all__ = ["export", "feedback"]
 
@@ -62,7 +63,7 @@ def export(
     texts[f"{target.slug}_lateness.csv"] = to_csv(lateness_table(target, rows))
     texts[f"{target.slug}_report.csv"] = class_csv(target, rows, mistakes)
     for name, text in texts.items():
-        replace_text(folder / name, text.encode("utf-8", "backslashreplace").decode())
+        replace_text(folder / name, encodable(text))
         print(folder / name)
     exported = {row.student.id: row.score for row in rows if row.status in ("graded", "ungraded")}
     log.append(f"class export {target.number:02d}", target.slug, points=exported)

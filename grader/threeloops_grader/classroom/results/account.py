@@ -10,6 +10,7 @@ from threeloops.files import replace_text
 from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.classroom.results.handins import refused_strangers
 from threeloops_grader.classroom.results.scores import Row, on_roster
+from threeloops_grader.machine.terminal import plain
 from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["account", "write_refusals", "write_shared"]
@@ -33,7 +34,7 @@ def account(lab: Lab, rows: Sequence[Row], strangers: Sequence[str]) -> str:
         lines.append(f"handed in, and not on the roster: {', '.join(strangers)}")
         refused = refused_strangers(lab, [row.student.id for row in rows])
         lines += [f"not on the roster, and not graded: {name}: {reason}" for name, reason in refused.items()]
-    return "\n".join(lines).encode("ascii", "backslashreplace").decode()
+    return plain("\n".join(lines))
 
 
 def write_refusals(lab: Lab, rows: Sequence[Row]) -> list[Path]:

@@ -9,6 +9,7 @@ from nbgrader.plugins import ExportPlugin
 from threeloops.files import replace_text
 
 from threeloops_grader.classroom.deadlines.penalties import Penalties
+from threeloops_grader.machine.terminal import encodable
 from threeloops_grader.pages.spreadsheet import to_csv
 
 __all__ = ["SafeCsv"]
@@ -30,7 +31,7 @@ class SafeCsv(ExportPlugin):
         path = Path(self.to or "grades.csv")
         self.log.info("Exporting grades to %s", path)
         text = to_csv([_COLUMNS, *([_plain(value) for value in row] for row in self._rows(gradebook))])
-        replace_text(path, text.encode("utf-8", "backslashreplace").decode())
+        replace_text(path, encodable(text))
 
     def _rows(self, gradebook: Gradebook) -> Iterator[list[Any]]:
         penalties = Penalties(gradebook, Path(self.config.CourseDirectory.root))

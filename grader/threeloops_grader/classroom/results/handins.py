@@ -12,7 +12,7 @@ from threeloops_grader.submissions.reading import Submission, read
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import BadSubmission
 
-__all__ = ["NOT_RUN", "not_graded", "refused_strangers", "strangers_in", "was_executed"]
+__all__ = ["NOT_RUN", "is_another", "needs_grading", "not_graded", "refused_strangers", "strangers_in", "was_executed"]
 
 NOT_RUN = "NotRun"
 """The error that a test cell of `autograded/` carries until it is executed."""
@@ -31,9 +31,7 @@ def not_graded(lab: Lab, student: str) -> tuple[str, bool]:
     result = graded / f"{lab.slug}.ipynb"
     if not folder.is_dir():
         return "", False
-    has_both = result.is_file() and notebook.is_file()
-    is_of_this = has_both and _time(folder) == _time(graded) and notebook.stat().st_mtime <= result.stat().st_mtime
-    if is_of_this and was_executed(result):
+    if notebook.is_file() and not needs_grading(folder, graded, lab.slug):
         return "", False
     try:
         rebuild(read(Submission(student_name(student), notebook), folder.parent.parent), manifest(lab))
@@ -52,9 +50,20 @@ def was_executed(notebook: Path) -> bool:
         return False
 
 
-def _time(folder: Path) -> str:
-    stamp = folder / TIMESTAMP
-    return stamp.read_text(encoding="ascii", errors="replace").strip() if stamp.is_file() else ""
+def needs_grading(source: Path, graded: Path, lab: str) -> bool:
+    """Return whether the submission in `source` still has to be graded, if its graded copy is in `graded`."""
+    return not was_executed(graded / f"{lab}.ipynb") or is_another(source, graded, lab)
+
+
+def is_another(source: Path, graded: Path, lab: str) -> bool:
+    """Return whether the submission in `source` is not the one that was graded."""
+    name = f"{lab}.ipynb"
+    is_written_later = (source / name).stat().st_mtime > (graded / name).stat().st_mtime
+    return is_written_later or _text(source / TIMESTAMP) != _text(graded / TIMESTAMP)
+
+
+def _text(path: Path) -> bytes:
+    return path.read_bytes().strip() if path.is_file() else b""
 
 
 def strangers_in(lab: Lab, students: Iterable[str]) -> list[str]:
