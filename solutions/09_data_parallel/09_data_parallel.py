@@ -438,8 +438,8 @@ with check("average_gradients", "the mean gradient", part="values", hidden="othe
             for name, p in Net(widths, seed=seed).named_parameters():
                 check.equal(weights[name], p.detach(), what=f"weights of {name} on rank {rank}, {case}")
 
-    def averages_with_an_idle_rank(ranks, idle, data=0):
-        batches = [batch_of(rank, 2, 3, data) * (rank != idle) for rank in range(ranks)]
+    def averages_with_an_idle_rank(ranks, idle):
+        batches = [batch_of(rank, 2, 3) * (rank != idle) for rank in range(ranks)]
         served = {"batch": lambda rank, step: batches[rank]}
         run = on_cluster(Cluster(ranks), averaged_with_a_head, average_gradients, served=served)
         for rank, found in enumerate(run.results):
@@ -765,7 +765,8 @@ debrief(
 #   all-reduce per bucket, in the order of `buckets`, on every rank, even if gradients come in another order.
 # - Do not wait during backward. After `finish()`, every `parameter.grad` holds the mean over the ranks.
 # - If some parameters got no gradient since the last `finish()`, `finish()` raises a `RuntimeError` with the names of all of
-#   them, and of no others. Before that it waits for what has started, and it leaves the gradients of other buckets alone.
+#   them, and of no others. Before that it waits for what has started. Gradients of buckets that have not started stay as
+#   backward made them.
 # - The next step works the same way, also after such an error. Gradients are set to `None` between steps.
 
 # %% tags=["demo"]
@@ -919,10 +920,10 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
             {"this is the gradient of the step with the error: clear your state then too": expected | stale},
         )
 
-    def overlaps_with_a_head(ranks, buckets, data=0):
-        served = batches_for_ranks(2, 3, data)
+    def overlaps_with_a_head(ranks, buckets):
+        served = batches_for_ranks(2, 3, 0)
         run = on_cluster(Cluster(ranks), overlapped_with_a_head, overlap, buckets, range(2), served=served)
-        expected = of_one_with_a_head([batch_of(rank, 2, 3, data) for rank in range(ranks)])
+        expected = of_one_with_a_head([batch_of(rank, 2, 3) for rank in range(ranks)])
         for rank, found in enumerate(run.results):
             for name, wanted in expected.items():
                 what = f"gradient of {name} on rank {rank}, in a model that has {', '.join(expected)}"
@@ -1182,7 +1183,7 @@ debrief(
 #
 # - `ddp` is torch's `DistributedDataParallel`; gradients are `None` at first.
 # - `microbatches` are this rank's inputs, with different numbers of rows; every rank has the same total. `loss_fn(ddp(x))` is
-#   a mean over the rows of `x`. A tensor may occur twice.
+#   a mean over the rows of `x`. The same tensor may occur twice.
 # - Call `loss_fn(ddp(x))` once for each microbatch, and its backward before the next one: only one fits into memory.
 # - Each gradient is all-reduced once in total.
 

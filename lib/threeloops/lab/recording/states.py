@@ -15,8 +15,8 @@ MIME = "application/vnd.threeloops.explorer+json"
 _MOST_STATES = 160
 _MOST_BYTES = 1_500_000
 _MOST_SECONDS = 8.0
-"""Limits of a sample: its pictures, the bytes of their different lines (packed, they take a third), and how long this
-processor draws them."""
+"""Limits of a sample: its pictures, the bytes of their different lines (packed, they take a third), and the
+processor seconds that drawing them may take."""
 _FEW_STATES = 140
 """An explorer with this few states is drawn whole if the notebook has the seconds left for it."""
 _FEWEST_VALUES = 5
@@ -29,7 +29,8 @@ the picture that is being drawn at that time, or the first pictures of an explor
 
 def states(explorer: Any) -> dict[str, Any] | None:
     """Draw the states of an explorer, and return its controls and pictures as JSON. None if it has a control without a
-    list of values, such as a text, or if the notebook's seconds are spent.
+    list of values, such as a text, or whose start is not in its list, as when several are chosen at once. Also None if
+    the notebook's seconds are spent.
 
     `pictures` holds the indices of lines, because pictures of one explorer share most of their lines. The key of a
     picture is the index of each control's value, such as "0,3". A state that cannot be drawn is in `errors`. If there
@@ -38,7 +39,7 @@ def states(explorer: Any) -> dict[str, Any] | None:
     neither. `seconds` says how long the drawing took.
     """
     listed = {name: _values(spec) for name, spec in explorer.specifications.items()}
-    choices = {name: values for name, values in listed.items() if values is not None}
+    choices = {name: values for name, values in listed.items() if explorer.values[name] in values}
     left = float(os.environ.get(VARIABLE, "inf")) - sum(_spent)
     if len(choices) < len(listed) or left <= 0:
         return None
@@ -108,8 +109,8 @@ def _cost(explorer: Any, choices: Mapping[str, Sequence[Any]]) -> tuple[int, flo
     return max(1, sum(new) // len(choices)), max(1e-3, seconds)
 
 
-def _values(spec: Any) -> list[Any] | None:
-    """Return the values that a control can take, its start among them, or None if nothing lists them."""
+def _values(spec: Any) -> list[Any]:
+    """Return the values that a control can take, or an empty list if nothing lists them."""
     if isinstance(spec, list):
         return list(spec)
     if isinstance(spec, tuple):
@@ -122,9 +123,9 @@ def _values(spec: Any) -> list[Any] | None:
         else:
             values.append(start)
         return sorted(round(v, 12) if isinstance(v, float) and v != start else v for v in values)
-    options = getattr(spec, "options", None)
-    if not options:
-        return None
+    options = getattr(spec, "options", ())
+    if isinstance(options, Mapping):
+        return list(options.values())
     return [option[1] if isinstance(option, tuple) else option for option in options]
 
 

@@ -114,8 +114,11 @@ def test_drawing_stops_at_the_limit_even_if_it_was_estimated_too_low(slow, monke
 
 def test_a_control_without_a_list_of_values_has_no_states():
     assert states(Explorer(draw, {"text": ipywidgets.Text("F0 B0")})) is None
-    drawn = states(Explorer(draw, {"kind": ipywidgets.Dropdown(options=[("a ring", "ring"), ("a tree", "tree")])}))
-    assert len(drawn["pictures"]) == 2
+    several = ipywidgets.SelectMultiple(options=["ring", "tree"], value=["ring"])
+    assert states(Explorer(draw, {"kinds": several})) is None
+    for options in ([("a ring", "ring"), ("a tree", "tree")], {"a ring": "ring", "a tree": "tree"}):
+        drawn = states(Explorer(draw, {"kind": ipywidgets.Dropdown(options=options)}))
+        assert drawn["controls"][0]["values"] == ["ring", "tree"] and len(drawn["pictures"]) == 2
 
 
 @pytest.mark.parametrize("spec", [(0.1, 0.7, 0.1, 0.3), (1.0, 2.0, 0.3, 1.5), (-30, 20, 1, 8)])
