@@ -44,18 +44,18 @@ def first_hour(evidence: Evidence) -> Iterator[Row]:
 
 
 def large_class(evidence: Evidence) -> Iterator[Row]:
-    """Yield the time, throughput and memory of a real class, and the efficiency of simulated ones. The largest has a
+    """Yield the time, throughput and memory of a real class, and the efficiency of simulated ones. The largest have a
     goal."""
     goal = evidence.facts["goal, efficiency"]
-    *_, largest = evidence.quantities("parallel efficiency$")
+    largest = f"{evidence.facts['goal, submissions']:,} submissions"
     for series in evidence.series:
-        if series.what == largest:
-            against = (f"goal: {goal:.0%}", "met" if series.median >= goal else "missed")
-            yield fact(evidence, series.what, f"{series.median:.0%}", against)
-        elif series.what.endswith("parallel efficiency"):
-            yield fact(evidence, series.what, f"{series.median:.0%}")
-        else:
-            yield fact(evidence, series.what, amount(series.samples, series.unit))
+        level = MODEL if series.what.startswith("simulated") else None
+        if not series.what.endswith("parallel efficiency"):
+            yield fact(evidence, series.what, amount(series.samples, series.unit), level=level)
+            continue
+        outcome = (f"goal: {goal:.0%}", "met" if series.median >= goal else "missed")
+        against = [outcome] if largest in series.what else []
+        yield fact(evidence, series.what, f"{series.median:.1%}", *against, level=level)
 
 
 def serving(evidence: Evidence) -> Iterator[Row]:
