@@ -85,7 +85,8 @@ def simulations(services: list[float], start_up: float) -> Iterator[Series]:
     """Yield the efficiency and the time of every simulated class."""
     for count, jobs in product(SIMULATED, SIMULATED_JOBS):
         outcome = simulate(count, WORKERS, services, start_up, jobs)
-        what = f"simulated: {count:,} submissions on {WORKERS} workers, {jobs} at a time each, {outcome.tasks} tasks"
+        at_a_time = f"{jobs} at a time each{' (default of --on slurm)' if jobs == JOBS else ''}"
+        what = f"simulated: {count:,} submissions on {WORKERS} workers, {at_a_time}, {outcome.tasks} tasks"
         yield Series(f"{what}: parallel efficiency", "threeloops grade", "", (outcome.efficiency,), "higher")
         yield Series(f"{what}: time", "threeloops grade", "s", (outcome.seconds,))
 

@@ -48,14 +48,16 @@ def large_class(evidence: Evidence) -> Iterator[Row]:
     goal."""
     goal = evidence.facts["goal, efficiency"]
     largest = f"{evidence.facts['goal, submissions']:,} submissions"
+    shown = {series.what: amount(series.samples, series.unit) for series in evidence.series}
     for series in evidence.series:
-        level = MODEL if series.what.startswith("simulated") else None
-        if not series.what.endswith("parallel efficiency"):
-            yield fact(evidence, series.what, amount(series.samples, series.unit), level=level)
-            continue
-        outcome = (f"goal: {goal:.0%}", "met" if series.median >= goal else "missed")
-        against = [outcome] if largest in series.what else []
-        yield fact(evidence, series.what, f"{series.median:.1%}", *against, level=level)
+        name, _, quantity = series.what.rpartition(": ")
+        if not name.startswith("simulated"):
+            yield fact(evidence, series.what, shown[series.what])
+        elif quantity == "parallel efficiency":
+            outcome = (f"goal: {goal:.0%}", "met" if series.median >= goal else "missed")
+            against = [outcome] if largest in name else []
+            ours = f"{series.median:.1%}, in {shown[f'{name}: time']}"
+            yield fact(evidence, series.what, ours, *against, level=MODEL)
 
 
 def serving(evidence: Evidence) -> Iterator[Row]:
