@@ -43,7 +43,7 @@ BENCHMARKS = {
     "first_hour": "from the clone to the first green card: environment, JupyterLab, notebook, check (five minutes)",
     "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
-    "large_class": "a class of a thousand graded once, and one of ten thousand simulated on 16 workers (half an hour)",
+    "large_class": "a class of a thousand graded once, and one of ten thousand simulated (a quarter of an hour)",
 }
 ON_CPU = {
     "checkpoint", "cluster", "data", "elastic", "engines", "first_hour", "fleet", "grading", "large_class", "liger",

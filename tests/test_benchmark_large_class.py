@@ -20,3 +20,9 @@ def test_ten_thousand_submissions_keep_sixteen_workers_busy():
     outcome = simulate(10_000, 16, [0.4, 0.5, 0.6, 1.6, 4.0], 1.2)
     assert GOAL <= outcome.efficiency < 1.0
     assert outcome == simulate(10_000, 16, [0.4, 0.5, 0.6, 1.6, 4.0], 1.2), "it repeats exactly"
+
+
+def test_a_worker_that_grades_two_at_a_time_holds_two_cores_during_its_start_up():
+    outcome = simulate(10, 1, [2.0], 3.0, jobs=2)
+    assert (outcome.seconds, outcome.tasks) == (pytest.approx(3.0 + 5 * 2.0), 1)
+    assert outcome.efficiency == pytest.approx(10 * 2.0 / (2 * 13.0))

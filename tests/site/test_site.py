@@ -34,6 +34,18 @@ def test_no_link_is_broken_nothing_comes_from_another_host_and_no_answer_is_show
     assert faults_in_files(site) == []
 
 
+def test_the_check_of_files_names_every_fault(tmp_path):
+    script = '<script src="https://cdn.example/x.js"></script>'
+    links = '<a href="gone.html">1</a> <a href="#nowhere">2</a> <a id="here" href="#here">3</a>'
+    (tmp_path / "page.html").write_text(f"{script} {links} BEGIN SOLUTION")
+    assert faults_in_files(tmp_path) == [
+        "page.html: loads https://cdn.example/x.js",
+        "page.html: a link to gone.html, which does not exist",
+        "page.html: a link to #nowhere, which has no such place",
+        "page.html: holds 'BEGIN SOLUTION'",
+    ]
+
+
 def test_a_build_deletes_no_file_of_others(site):
     assert (site.parent / "notes.txt").read_text() == "somebody's"
 
@@ -64,6 +76,18 @@ def test_an_answer_in_an_output_stops_the_build(site):
             lab_pages(lab, path.parent)
     finally:
         path.write_text(before)
+
+
+@browser
+def test_the_check_of_pages_names_every_fault(chromium, tmp_path):
+    (tmp_path / "page.html").write_text(
+        '<article><div style="width: 500px">wide</div><p style="font-size: 5px">small</p><img src="data:,">'
+        "<svg><text>12</text></svg></article><script>throw new Error('broken')</script>"
+    )
+    faults = " ".join(faults_in_browser(chromium, tmp_path, ["page.html"], widths=(390,), schemes=("light",)))
+    for fault in ("wider than the screen: <div", '1 texts below 9 px: [["small"', "without alt", "drawing without"):
+        assert fault in faults
+    assert "broken" in faults
 
 
 @browser

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import subprocess
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -22,8 +21,7 @@ from threeloops_grader.classroom.results.tables import FORMATS
 from threeloops_grader.classroom.results.wrong_answers import common_mistakes, signatures
 from threeloops_grader.course.course import submissions
 from threeloops_grader.sandbox import bwrap
-from toy_course import make_course
-from warm_commands import warm
+from toy_class import SANDBOX, make_class_course, threeloops
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 ROSTER = f"""student_id;first_name;last_name;email
@@ -37,22 +35,10 @@ DUE, IN_TIME, LATE = "90=2030-01-31 23:59", "2030-01-31 23:58:59 +0100", "2030-0
 """Berlin's time; nbgrader alone would read +0100 as an offset of 100 seconds, and call both of them late."""
 
 
-def threeloops(root: Path, *words: str, code: int = 0) -> str:
-    """The nbgrader commands below it are processes of their own, as users have them."""
-    env = {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
-    done = warm().run(["threeloops_grader.cli", *words], root, env, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    lab = make_course(tmp_path_factory.mktemp("course"))
+    lab = make_class_course(tmp_path_factory.mktemp("course"))
     root = lab.root
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    for folder in ("lib/threeloops", "grader", "scripts"):  # what a bundle holds
-        (root / folder).parent.mkdir(exist_ok=True)
-        (root / folder).symlink_to(REPOSITORY / folder)
     (root / "roster.csv").write_text("\ufeff" + ROSTER)
     late = ("--late-percent", "10", "--grace-minutes", "15", "--reflection", "5")
     threeloops(root, "class", "init", "roster.csv", "--due", DUE, "--timezone", "Europe/Berlin", *late)
@@ -75,7 +61,7 @@ def course(tmp_path_factory):
         nbformat.write(notebook, folder / f"{lab.slug}.ipynb")
         (folder / "submission_secret.txt").write_text(f"known to {student} alone")
     threeloops(root, "class", "collect", "90")
-    threeloops(root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+    threeloops(root, "class", "grade", "90", "--sandbox", SANDBOX)
     said = threeloops(root, "class", "feedback", "90")
     return lab, answer, said
 
@@ -116,7 +102,7 @@ def test_manual_points_of_the_reflection_come_on_top_and_outlive_another_grading
         grade = book.find_grade("reflection", lab.slug, lab.slug, "wrong")
         grade.manual_score, grade.needs_manual_grade = 4.0, False
         book.db.commit()
-    threeloops(lab.root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+    threeloops(lab.root, "class", "grade", "90", "--sandbox", SANDBOX)
     with gradebook(lab.root) as book:
         assert not book.find_submission(lab.slug, "wrong").needs_manual_grade
         found, _ = class_scores(book, lab, students)
@@ -212,7 +198,7 @@ def test_without_a_roster_a_class_is_graded_and_there_is_no_account(course):
     roster = lab.root / "class/roster.json"
     roster.rename(lab.root / "aside.json")
     try:
-        said = threeloops(lab.root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+        said = threeloops(lab.root, "class", "grade", "90", "--sandbox", SANDBOX)
         assert "no account: no roster at" in said
         assert "no roster at" in threeloops(lab.root, "class", "check", "90", code=2)
     finally:
@@ -238,7 +224,7 @@ def test_a_refused_submission_of_somebody_who_is_not_on_the_roster_is_named_and_
     folder = lab.root / "submitted" / "nobody" / lab.slug
     folder.mkdir(parents=True)
     (folder / f"{lab.slug}.ipynb").write_text("{")
-    words = ("class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto")
+    words = ("class", "grade", "90", "--sandbox", SANDBOX)
     roster = lab.root / "class/roster.json"
     try:
         said = threeloops(lab.root, *words, code=1)
@@ -261,7 +247,7 @@ def test_a_refused_submission_is_named_has_no_score_and_keeps_no_older_one(cours
     said = threeloops(lab.root, "class", "collect", "90", "--from", "download")
     account = f"{lab.slug}: 5 on the roster = 3 graded + 2 ungraded + 0 missing"
     assert account in said
-    said = threeloops(lab.root, "class", "grade", "90", "--sandbox", "none" if bwrap.why_not() else "auto", code=1)
+    said = threeloops(lab.root, "class", "grade", "90", "--sandbox", SANDBOX, code=1)
     assert account in said and "ungraded: missing: refused: " in said and "ungraded: early: refused: " in said
     assert account in threeloops(lab.root, "class", "check", "90")
     said = threeloops(lab.root, "class", "export", "90")

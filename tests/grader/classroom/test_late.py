@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from grading import REPOSITORY, nbgrader
+from grading import nbgrader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops_grader.classroom.deadlines.penalties import extensions_path, groups_path
@@ -22,32 +22,18 @@ from threeloops_grader.classroom.register.roster import saved_roster
 from threeloops_grader.classroom.register.settings import LatePolicy
 from threeloops_grader.classroom.results.account import account
 from threeloops_grader.classroom.results.scores import class_scores
-from threeloops_grader.sandbox import bwrap
-from toy_course import make_course
-from warm_commands import warm
+from toy_class import SANDBOX, make_class_course, threeloops
 
-SANDBOX = "none" if bwrap.why_not() else "auto"
 ROSTER = "student_id,first_name,last_name\nada,Ada,A\nbob,Bob,B\ncyd,Cyd,C\neve,Eve,E\n"
 HANDED_IN = {"ada": "2030-01-31 22:58:00 UTC", "bob": "2030-02-01 12:00:00 UTC", "cyd": "2030-02-03 12:00:00 UTC"}
 """Ada is in time, Bob a day late, Cyd three days; Eve hands in nothing."""
 
 
-def threeloops(root, *words, code=0):
-    env = {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
-    done = warm().run(["threeloops_grader.cli", *words], root, env, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """A graded class; nobody changes it."""
-    lab = make_course(tmp_path_factory.mktemp("course"))
+    lab = make_class_course(tmp_path_factory.mktemp("course"))
     root = lab.root
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    for folder in ("lib/threeloops", "grader", "scripts"):
-        (root / folder).parent.mkdir(exist_ok=True)
-        (root / folder).symlink_to(REPOSITORY / folder)
     (root / "roster.csv").write_text(ROSTER)
     policy = ("--late-percent", "10", "--late-most", "50", "--reflection", "20")
     threeloops(

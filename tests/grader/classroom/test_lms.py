@@ -7,7 +7,6 @@ import stat
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from grading import REPOSITORY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from played_platform import CLIENT, NRPS, ROLE, Platform, member
@@ -18,8 +17,8 @@ from threeloops_grader.classroom.lms.members import fetch_roster
 from threeloops_grader.classroom.lms.push import opened_journal, push
 from threeloops_grader.classroom.register.roster import Roster, Student, saved_roster, with_dropped
 from threeloops_grader.classroom.results.scores import Row
+from toy_class import make_class_course, threeloops
 from toy_course import make_course
-from warm_commands import warm
 
 PEOPLE = [
     member("u-ada", "Ada Lovelace", email="ada@u.edu", lis_person_sourcedid="1001"),
@@ -530,20 +529,9 @@ def test_after_any_failures_and_repeats_the_platforms_scores_equal_the_export(ke
 # the commands
 
 
-def threeloops(root, *words, code=0):
-    env = {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
-    done = warm().run(["threeloops_grader.cli", *words], root, env, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 def test_a_term_from_the_key_to_the_grades(tmp_path):
-    lab = make_course(tmp_path)
+    lab = make_class_course(tmp_path)
     root = lab.root
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    for folder in ("lib/threeloops", "grader", "scripts"):
-        (root / folder).parent.mkdir(exist_ok=True)
-        (root / folder).symlink_to(REPOSITORY / folder)
     said = threeloops(root, "class", "lms", "push", "90", code=2)
     assert "no roster at" in said
     said = threeloops(root, "class", "init", "--from-lms", code=2)

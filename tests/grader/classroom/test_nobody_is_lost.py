@@ -21,19 +21,17 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from grading import REPOSITORY
 from nbformat.v4 import new_output
 from threeloops_grader.classroom.results.handins import NOT_RUN, not_graded
 from threeloops_grader.course.course import submissions
 from threeloops_grader.release.release import release
-from threeloops_grader.sandbox import bwrap
+from toy_class import SANDBOX, class_environment, make_class_course, run_threeloops
 from toy_course import make_course
-from warm_commands import warm
 
 STUDENTS = [f"student{n}" for n in range(6)]
 SCORES = {"reference": 100.0, "untouched": 0.0, "mistaken": 60.0}
 REFUSED = ("cut off", "of another lab", "not a notebook")
-SANDBOX = ("--sandbox", "none" if bwrap.why_not() else "auto")
+GRADING = ("--sandbox", SANDBOX)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +56,7 @@ class Term:
     """A class, and what must be true of it. `collected` and `graded` have each student's kind of submission."""
 
     def __init__(self, root: Path, notebooks: dict[str, bytes], seed: int) -> None:
-        self.lab = make_course(root)
+        self.lab = make_class_course(root)
         self.notebooks = notebooks
         self.random = random.Random(seed)
         self.steps: list[str] = []
@@ -66,24 +64,15 @@ class Term:
         self.handed_in: dict[str, str] = {}
         self.collected: dict[str, str] = {}
         self.graded: dict[str, str] = {}
-        shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-        for folder in ("lib/threeloops", "grader", "scripts"):
-            (root / folder).parent.mkdir(exist_ok=True)
-            (root / folder).symlink_to(REPOSITORY / folder)
         (root / "download").mkdir()
         self.enrol()
         self.command("release", "90")
 
     def command(self, *words: str, codes: tuple[int, ...] = (0,)) -> str:
         self.steps.append(" ".join(words))
-        done = warm().run(["threeloops_grader.cli", "class", *words], self.lab.root, self.environment, timeout=600)
+        done = run_threeloops(self.lab.root, "class", *words)
         assert done.returncode in codes, f"{self.steps}\n{done.stdout}{done.stderr}"
         return done.stdout
-
-    @property
-    def environment(self) -> dict[str, str]:
-        root = self.lab.root
-        return {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
 
     def enrol(self) -> None:
         path = self.lab.root / "roster.csv"
@@ -132,18 +121,18 @@ class Term:
     def grade(self) -> None:
         refused = any(kind in REFUSED for kind in self.collected.values())  # also of those who were dropped
         if self.collected:
-            self.command("grade", "90", *SANDBOX, codes=(1,) if refused else (0, 1))
+            self.command("grade", "90", *GRADING, codes=(1,) if refused else (0, 1))
             self.graded = {name: kind for name, kind in self.collected.items() if kind not in REFUSED}
 
     def grade_and_be_killed(self) -> None:
         """Kill grading, and all that it started, at a random moment of its first seconds."""
         if not self.collected:
             return
-        words = [sys.executable, "-m", "threeloops_grader.cli", "class", "grade", "90", *SANDBOX]
+        words = [sys.executable, "-m", "threeloops_grader.cli", "class", "grade", "90", *GRADING]
         delay = self.random.uniform(1, 8)
         self.steps.append(f"grade, killed after {delay:.1f} s")
         running = subprocess.Popen(
-            words, cwd=self.lab.root, env=self.environment, start_new_session=True, stdout=-3, stderr=-3
+            words, cwd=self.lab.root, env=class_environment(self.lab.root), start_new_session=True, stdout=-3, stderr=-3
         )
         with suppress(subprocess.TimeoutExpired):
             running.wait(delay)

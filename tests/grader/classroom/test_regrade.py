@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from grading import REPOSITORY, sandbox_words
 from threeloops_grader.authoring.answers import wrong_answers
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
@@ -29,8 +28,9 @@ from threeloops_grader.classroom.regrading import regrade as regrading
 from threeloops_grader.classroom.regrading.execution import execute_exercise
 from threeloops_grader.course.course import submissions
 from threeloops_grader.release.release import release
-from toy_course import SOURCE, make_course
-from warm_commands import warm
+from threeloops_grader.sandbox import bwrap
+from toy_class import make_class_course, threeloops
+from toy_course import SOURCE
 
 RUBRIC = """\
 #     rubric:
@@ -40,27 +40,16 @@ RUBRIC = """\
 WITH_RUBRIC = SOURCE.replace("#     minutes: 5\n", f"#     minutes: 5\n{RUBRIC}")
 DEMAND = '    check.raises(ValueError, mean, [], names="values")\n'
 """The part of mean's test that is repaired: the text of the exercise asks for no such error, says the class."""
-SANDBOX = sandbox_words()[0].partition("=")[2] if sandbox_words() else "bwrap"
+SANDBOX = "none" if bwrap.why_not() else "bwrap"
 GRADING = ("--sandbox", SANDBOX)
-
-
-def threeloops(root, *words, code=0):
-    env = {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
-    done = warm().run(["threeloops_grader.cli", *words], root, env, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """A graded class: `ada` is right, `cyd` fails only what is repaired, `bob` fails anyway, `dan` wrote nothing."""
-    lab = make_course(tmp_path_factory.mktemp("course"), WITH_RUBRIC)
+    lab = make_class_course(tmp_path_factory.mktemp("course"), WITH_RUBRIC)
     root = lab.root
     release([lab])
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    for folder in ("lib/threeloops", "grader", "scripts"):
-        (root / folder).parent.mkdir(exist_ok=True)
-        (root / folder).symlink_to(REPOSITORY / folder)
     made = {name: notebook for name, (notebook, _) in submissions(lab).items()}
     people = {"ada": made["reference"], "dan": made["untouched"]}
     for student, wrong in (("bob", "mean__forgets_to_divide"), ("cyd", "mean__accepts_an_empty_list")):
@@ -314,20 +303,13 @@ def kill_after(seconds: float, action) -> None:
 
 
 def test_a_plan_does_not_undo_a_grading_that_came_after_it(course, quick, monkeypatch):
-    monkeypatch.setattr(plans, "_write_points", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
-    with pytest.raises(LabError):
-        quick(course)
-    monkeypatch.undo()
-    path = plans.graded_notebook(course, "cyd")
-    path.chmod(0o644)
-    path.write_text(path.read_text() + "\n")  # as graded again
+    cut_off_and_grade_cyd_again(course, quick, monkeypatch)
     left_out = plans.carry_out(course, plans.read_plan(course))
     assert left_out == ["cyd: graded again since"] and rows(course)["cyd", "mean_test"] == (0.0, None)
 
 
-def cut_off_with_one_refused_and_one_graded_again(course, quick, monkeypatch):
-    """A regrade of mean that was cut off: `dan` was refused before it, and `cyd` was graded again after it."""
-    (course.root / "submitted/dan" / course.slug / f"{course.slug}.ipynb").write_bytes(b"PK")
+def cut_off_and_grade_cyd_again(course, quick, monkeypatch):
+    """Cut off a regrade of mean before it changes points. Then change the graded notebook of `cyd`, as grading does."""
     with monkeypatch.context() as broken:
         broken.setattr(plans, "_write_points", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
         with pytest.raises(LabError):
@@ -335,6 +317,12 @@ def cut_off_with_one_refused_and_one_graded_again(course, quick, monkeypatch):
     path = plans.graded_notebook(course, "cyd")
     path.chmod(0o644)
     path.write_text(path.read_text() + "\n")
+
+
+def cut_off_with_one_refused_and_one_graded_again(course, quick, monkeypatch):
+    """A regrade of mean that was cut off: `dan` was refused before it, and `cyd` was graded again after it."""
+    (course.root / "submitted/dan" / course.slug / f"{course.slug}.ipynb").write_bytes(b"PK")
+    cut_off_and_grade_cyd_again(course, quick, monkeypatch)
 
 
 def test_a_completed_regrade_names_all_whom_it_leaves_out(course, quick, monkeypatch):

@@ -211,19 +211,8 @@ class Storm:
         self.parent = self.start_parent()
 
     def start_parent(self) -> subprocess.Popen[bytes]:
-        words = [
-            "--on",
-            "slurm",
-            "--shares",
-            str(self.shares),
-            "--retries",
-            "60",
-            "--jobs",
-            "1",
-            "--json",
-            "storm.json",
-        ]
-        return self.toy.start(*words, log="parent")
+        words = f"--on slurm --shares {self.shares} --retries 60 --jobs 1 --json storm.json"
+        return self.toy.start(*words.split(), log="parent")
 
     def inject(self) -> None:
         """Do one of them. Those that find nothing to hit are not counted."""
