@@ -143,7 +143,7 @@ class Term:
 
     def now_graded(self) -> dict[str, str]:
         """After a kill, anybody whose submission can be graded may be graded or not; nobody else may."""
-        done = {row["SID"] for row in self.table() if row[self.lab.slug] and row["SID"] in self.collected}
+        done = {name for name in self.collected if not_graded(self.lab, name) == ("", False)}  # also who was dropped
         gradable = {name: kind for name, kind in self.collected.items() if kind not in REFUSED}
         assert done <= set(gradable), self.steps
         return {name: kind for name, kind in gradable.items() if name in done}
