@@ -21,13 +21,13 @@ import nbformat
 import pytest
 from threeloops_grader.authoring.manifest import Kind, manifest
 from threeloops_grader.grading import records
-from threeloops_grader.grading.grade import _kept
 from threeloops_grader.submissions.reading import BadSubmission, parse
 from threeloops_grader.submissions.rebuild import rebuild
 from threeloops_grader.submissions.submitted import NotThisLab
 from threeloops_grader.transport.link import FrameLink, LinkDead, WallError
 from threeloops_grader.wall.proxy import Proxy
 from threeloops_grader.wall.wall import Wall
+from threeloops_grader.worklist.store import Key, RecordStore
 from toy_course import make_course
 
 QUICK_SEEDS, LONG_SECONDS = 150, 100
@@ -214,14 +214,16 @@ def test_whatever_the_notebook_it_is_refused_or_has_the_masters_own_tests(seeds,
 
 def test_whatever_the_kept_record_it_is_graded_again_or_can_be_reported(seeds, tmp_path):
     tests = [records.Test("mean_test", 40.0, 40.0, "fine"), records.Test("rescale_test", 0.0, 60.0, "not fine")]
-    original = dataclasses.asdict(
-        records.Record("ada", 40.0, 100.0, "graded", 1.0, "cpu", "complete", ["a note"], tests)
-    )
-    path = tmp_path / "record.json"
+    original = records.Record("ada", 40.0, 100.0, "graded", 1.0, "cpu", "complete", ["a note"], tests)
+    store, key = RecordStore(tmp_path, "lab"), Key.of("ada", b"a notebook", "a fingerprint")
+    store.keep(key, original)
+    path = store.path_of(key)
+    saved = json.loads(path.read_text())
+    assert store.load(key) == original
     for number, chance in enumerate(seeds):
-        content = json.dumps(changed(original, chance)).encode()
+        content = json.dumps(changed(saved, chance)).encode()
         path.write_bytes(damaged(content, chance) if chance.random() < 0.3 else content)
-        record = _kept(path)
+        record = store.load(key)
         if record is not None:
             assert 0 <= record.score <= record.max_score, number
             assert json.loads(records.to_json(records.gradescope(record)))["score"] == record.score, number
