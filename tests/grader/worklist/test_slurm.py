@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from threeloops_grader.worklist import slurm
 
+REQUEST = slurm.Slurm(poll_seconds=0.01)
+
 
 @pytest.fixture
 def played(tmp_path, monkeypatch):
@@ -33,7 +35,7 @@ def test_tasks_that_no_node_could_launch_are_cancelled_so_that_they_can_be_submi
     held = "PENDING launch failed requeued held\n"
     cancelled = played("RUNNING None\n" + held, held + "PENDING launch_failed_requeued_held\n")
     said = []
-    slurm._wait("17", 0.01, said.append)
+    slurm._wait("17", REQUEST, said.append)
     assert cancelled.read_text() == "17\n"
     assert said == ["tasks that no node could launch: 2; slurmd's log says why"]
 
@@ -41,5 +43,5 @@ def test_tasks_that_no_node_could_launch_are_cancelled_so_that_they_can_be_submi
 def test_a_task_that_a_person_holds_is_waited_for(played):
     cancelled = played("PENDING JobHeldUser\n", "RUNNING None\n", "")
     said = []
-    slurm._wait("17", 0.01, said.append)
+    slurm._wait("17", REQUEST, said.append)
     assert said == [] and not cancelled.exists()
