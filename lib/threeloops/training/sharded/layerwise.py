@@ -43,9 +43,9 @@ def layerwise_bytes(
         sizes: elements of each parameter. All are reduced together.
     """
     owners = assign_owners(sizes, ranks)
-    longest = max(
-        sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank) for rank in range(ranks)
-    )
+    owned = [0] * ranks
+    for size, owner in zip(sizes, owners, strict=True):
+        owned[owner] += size
     each_way = (ranks - 1) * (parameter_bytes + gradient_bytes)
     return each_way * max(owned), each_way * -(-sum(sizes) // ranks)
 
