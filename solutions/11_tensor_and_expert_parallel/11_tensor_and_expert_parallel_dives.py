@@ -244,7 +244,7 @@ with reveal("copies"):
 
 def draw_copies(extra, skew):
     """256 experts on 32 ranks whose loads fall as rank ** −skew: what `extra` slots per rank do."""
-    loads = [1 / (place + 1) ** (skew / 10) for place in range(256)]
+    loads = [1 / (place + 1) ** skew for place in range(256)]
     placement = place_copies(loads, 32, 8 + extra)
     plain = [sum(loads[8 * rank : 8 * rank + 8]) for rank in range(32)]
     plot, axes = figure(width=8, height=2.5)
@@ -268,7 +268,7 @@ def draw_copies(extra, skew):
 
 with reveal("copies"):
     explore(
-        draw_copies, extra=[1, 0, 2, 4], skew=[6, 3, 10], labels={"extra": "extra slots per rank", "skew": "skew × 10"}
+        draw_copies, extra=[1, 0, 2, 4], skew=[0.6, 0.3, 1.0], labels={"extra": "extra slots per rank"}
     )
 
 # %% [markdown]
