@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from threeloops.lab.recording.page import living
 from threeloops_grader.site.documents import colab_links, edit_links
 
 _HERE = Path(__file__).parent
@@ -24,10 +25,10 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline"]
 
 html_theme = "furo"
-html_static_path = [str(_HERE / "static")]
+html_static_path = [str(_HERE / "static"), *(str(Path(living.__file__).with_name(name)) for name in living.ASSETS)]
 templates_path = [str(_HERE / "templates")]
-html_css_files = ["site.css"]
-html_js_files = ["site.js"]
+html_css_files = ["explorer.css", "site.css"]
+html_js_files = ["explorer.js", "site.js"]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
