@@ -588,7 +588,22 @@ debrief(
     break it, for example by a rank 0 that starts with `F0 B0 F1`. An illegal move is refused, with the reason.""",
     parts=("rows", "few"),
 )
-explore(draw_edited, rank_0=editor(0), rank_1=editor(1), rank_2=editor(2))
+fill = [text_of(row) for row in gpipe]
+alternate = [text_of((action.kind, action.microbatch) for action in row) for row in course_1f1b(3, 4).rows]
+examples = {
+    "GPipe": fill,
+    "1F1B": alternate,
+    "one microbatch at a time": alternate[2:] * 3,
+    "1F1B, but rank 0 starts with F0 B0 F1": [alternate[2], *alternate[1:]],
+    "GPipe, but rank 2 does B1 before F1": [*fill[:2], "F0 B0 B1 F1 F2 F3 B2 B3"],
+}
+explore(
+    draw_edited,
+    examples={name: {f"rank_{i}": row for i, row in enumerate(rows)} for name, rows in examples.items()},
+    rank_0=editor(0),
+    rank_1=editor(1),
+    rank_2=editor(2),
+)
 
 # %% [markdown]
 # ## 3 · Run it
