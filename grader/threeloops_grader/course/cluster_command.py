@@ -24,7 +24,7 @@ from threeloops_grader.submissions import reading as submissions
 from threeloops_grader.worklist.grade_class import decides
 from threeloops_grader.worklist.merge import Merged, merge, ungraded
 from threeloops_grader.worklist.nodes import UNFIT, forget_unfit, note_unfit, this_node, unfit_nodes
-from threeloops_grader.worklist.share import Share, share_of, tasks_for
+from threeloops_grader.worklist.share import Share, equal_shares, shares_for, split
 from threeloops_grader.worklist.store import RecordStore
 
 __all__ = ["ClassJob", "course_on_slurm", "grade_share", "merged", "on_kubernetes", "on_slurm", "require_one_way"]
@@ -135,7 +135,7 @@ def on_slurm(job: ClassJob, shares: int | None, asked: dict[str, Any], console: 
     place = grade_command.records_folder(job.folder, job.place, console) or job.place
     store = RecordStore(place, job.lab.slug)
     handed_in = submissions.find(job.folder, job.lab)
-    count = shares or tasks_for(len(handed_in), asked["workers"])
+    plan = equal_shares(shares) if shares else shares_for(len(handed_in), asked["workers"])
     if fresh:
         store.forget(decides(job.lab, job.options))
     forget_unfit(place)
@@ -149,7 +149,7 @@ def on_slurm(job: ClassJob, shares: int | None, asked: dict[str, Any], console: 
         was_graded = True
         if names:
             console.print(f"{len(names)} of {len(handed_in)} submissions are to be graded", highlight=False)
-        return [[*words, "--shard", f"{index}/{count}"] for index in sorted({share_of(n, count) for n in names})]
+        return [[*words, "--shard", str(share)] for share in split(names, plan)]
 
     run_on_slurm(left, Slurm(**asked), place.absolute() / "slurm", _sayer(console), lambda: unfit_nodes(place))
     return merged(job, console)
