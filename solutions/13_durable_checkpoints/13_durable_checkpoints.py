@@ -802,8 +802,7 @@ explore(draw_state, labels={"state": "state after a power cut"}, saver=list(expl
 debrief(
     "save_step",
     """The pointer is a commit: one small step that makes everything before it count. So everything before it must be on the
-    disk first, content and names. The files need no care among themselves, because nobody reads them before the
-    pointer leads there. Databases do the same with a log record.
+    disk first, content and names. The files may reach the disk in any order, because nobody reads them before the pointer leads there. Databases do the same with a log record.
 
     The explorer above moves through the states that a power cut may leave: a pointer that moves early names files that
     are empty, short or missing. The course's `LocalStore` writes a step under another name and renames its folder, so
