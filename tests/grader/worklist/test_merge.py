@@ -154,7 +154,7 @@ def test_a_class_keeps_its_records_if_slurm_refuses_to_grade_it_again(room, monk
 
 
 def test_no_submission_is_claimed_or_begun_before_the_warm_processes_run(room, monkeypatch):
-    """They take seconds to start. A worker that was lost meanwhile held up its submissions and counted as executions."""
+    """They take seconds to start, and a worker lost meanwhile used to hold up the submissions that it had claimed."""
     steps = []
     record = records.Record("ada", 40.0, 100.0, "graded", 0.5, "cpu", "complete", [], [])
 
