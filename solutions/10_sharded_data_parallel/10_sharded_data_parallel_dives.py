@@ -63,7 +63,7 @@ def timed_model():
 
 
 def second_step(module):
-    """Seconds of the second step, when what is made once is there."""
+    """Seconds of the second step, when everything that is made once exists."""
     optimizer = torch.optim.AdamW(module.parameters())
     for step in (1, 2):
         advance_to(float(step))
@@ -207,7 +207,7 @@ with reveal("hybrid"):
 
 # %% [markdown]
 # The price is memory: with 4 ranks per set of pieces, each holds a quarter of the states instead of an eighth. In FSDP2 you pass a
-# mesh of two dimensions, `init_device_mesh("cuda", (nodes, per_node))`, and in DeepSpeed it is called MiCS.
+# mesh of two dimensions, `init_device_mesh("cuda", (nodes, per_node))`, and DeepSpeed calls this sharding MiCS.
 #
 # ## Gather weights in FP8
 #
@@ -258,9 +258,9 @@ show.table(
 # ## Why the master copy is in float32
 #
 # bfloat16 has 8 bits of precision, so the numbers next to 1.0 are 1.0078 and 0.9961. An update of 0.001 rounds to
-# nothing. The optimizer therefore updates a float32 copy, and forward and backward use it rounded. In ZeRO the copy
-# exists once over all ranks. The next cell trains a bfloat16 weight of 1.0 with a gradient of 1 and a rate of 0.0005,
-# once in place and once with our `ZeroOptimizer`.
+# nothing. The optimizer therefore updates a float32 copy, and forward and backward use it rounded. In ZeRO all ranks
+# together hold one copy. The next cell trains a bfloat16 weight of 1.0 with a gradient of 1 and a rate of 0.0005, once
+# in place and once with our `ZeroOptimizer`.
 
 # %% tags=["demo"]
 

@@ -93,6 +93,14 @@ class Faults:
         path = self.folder / "switches" / "executions"
         return Counter(line.split()[0] for line in (path.read_text().splitlines() if path.is_file() else []))
 
+    def cut_off(self) -> Counter[str]:
+        """The number of executions of each process that were begun and not ended."""
+        begun: Counter[str] = Counter()
+        for line in (self.folder / "switches" / "executions").read_text().splitlines():
+            what, _, process, _ = line.split()
+            begun[process] += {"begun": 1, "ended": -1}.get(what, 0)
+        return +begun
+
 
 def workers_of(records: Path) -> list[int]:
     """Processes that grade a share into this folder, and no others."""

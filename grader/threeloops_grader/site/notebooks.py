@@ -1,7 +1,7 @@
 """A lab's page: the released notebook, with the outputs that `make course` got from its demonstrations.
 
 Answers and checks have no outputs here, and a model answer in an output is cut. Explorers and predictions become HTML
-that `static/site.js` brings to life.
+that the scripts of the site bring to life.
 """
 
 import ast
@@ -46,7 +46,7 @@ _WHOSE = re.compile(r"^Yours: .*\n?", re.MULTILINE)
 """The line of `together` that says which answers are the reader's. On a page all of them are the reference's."""
 _HOW_TO_RUN = "*Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*"
 _HOW_TO_READ = (
-    "*Grey bars are folded code, which a tap or a click unfolds. This page is for reading: to do the exercises, "
+    "*Grey bars are folded code, which a tap or a click unfolds. To do the exercises, "
     "[install the course](../../docs/install.md).*"
 )
 _NO_ANSWER = "YOUR ANSWER HERE"
@@ -177,7 +177,7 @@ def _html(output: NotebookNode, page: LabPage) -> str:
     text = _DRAWN.sub(lambda drawn: f'<div class="tl-figure"{named}>{explorers.legible(drawn[1])}</div>', text)
     if states := output.data.get(MIME):
         name = f"{page.lab.stem}-{len(page.explorers) + 1}"
-        text = explorers.widget(name, states, text)
+        text = explorers.widget(name, states)
         page.states[name] = explorers.script(name, states)
         page.explorers.append(text)
     elif output.data.get("text/plain", "").startswith("explorer at "):

@@ -284,7 +284,9 @@ class Storm:
 
 CPUS = 2
 """CPUs of a node, so also the number of its tasks."""
-IN_CLASS = 48
+JOBS = 2
+"""The most submissions that one worker grades at a time: one in a task of Slurm, two in a duplicate delivery."""
+IN_CLASS = 200
 
 
 @pytest.mark.slow
@@ -299,9 +301,9 @@ def test_after_a_hundred_random_faults_the_grades_are_those_of_an_undisturbed_ru
                 break
             toy = make_class(tmp_path / f"class{seed}", IN_CLASS, cluster.environment, unfit="n2")
             expected = undisturbed(toy)
-            storm = Storm(toy, cluster, seed, shares=6)
+            storm = Storm(toy, cluster, seed, shares=12)
             while storm.parent.poll() is None:
-                time.sleep(storm.random.uniform(0.5, 3.0))
+                time.sleep(storm.random.uniform(1.0, 5.0))
                 storm.inject()
             storm.start_nodes(float("inf"))
             said = (toy.folder / "parent").read_text()
@@ -317,6 +319,7 @@ def test_after_a_hundred_random_faults_the_grades_are_those_of_an_undisturbed_ru
             total += IN_CLASS
             lost += counts["begun"] - counts["accepted"]
             assert counts["begun"] - counts["accepted"] <= storm.kills, "only a kill costs an execution"
+            assert all(cut <= JOBS for cut in toy.faults.cut_off().values()), "and only those that were running"
             injected += [name for name, _ in storm.done]
             print(f"class {seed}: {len(storm.done)} faults, {dict(counts)}", flush=True)
             wait_until(cluster.is_idle, 60, "idle nodes")

@@ -44,6 +44,22 @@ def test_only_a_fresh_grading_replaces_a_record(store):
     assert store.load(KEY).score == 45.0
 
 
+def test_records_that_are_forgotten_come_back_only_if_nothing_was_graded(store):
+    other = Key.of("bob", b"his notebook", "code 1")
+    for key in (KEY, other):
+        store.keep(key, record(40.0))
+    with pytest.raises(ValueError), store.forgotten("code 1", unless=ValueError):
+        assert store.load(KEY) is None
+        store.keep(KEY, record(45.0))
+        raise ValueError
+    assert (store.load(KEY).score, store.load(other).score) == (45.0, 40.0), "a new record counts"
+    with store.forgotten("another code", unless=ValueError):
+        assert store.load(KEY) is not None
+    with pytest.raises(KeyboardInterrupt), store.forgotten("code 1", unless=ValueError):
+        raise KeyboardInterrupt
+    assert store.load(KEY) is None and files(store) == []
+
+
 @pytest.mark.parametrize("other", [Key.of("bob", b"her notebook", "code 1"), Key.of("ada", b"her notebook", "code 2")])
 def test_another_student_or_other_code_has_another_record(store, other):
     store.keep(KEY, record())
