@@ -1,7 +1,7 @@
 """A lab's page: the released notebook, with the outputs that `make course` got from its demonstrations.
 
 Answers and checks have no outputs here, and a model answer in an output is cut. Explorers and predictions become HTML
-that `static/site.js` brings to life.
+that the scripts of the site bring to life.
 """
 
 import base64
@@ -132,7 +132,7 @@ def _html(output: NotebookNode, page: LabPage) -> str:
     text = _DRAWN.sub(lambda drawn: f'<div class="tl-figure"{named}>{explorers.legible(drawn[1])}</div>', text)
     if states := output.data.get(MIME):
         name = f"{page.lab.stem}-{len(page.explorers) + 1}"
-        text = explorers.widget(name, states, text)
+        text = explorers.widget(name, states)
         page.states[name] = explorers.script(name, states)
         page.explorers.append(text)
     elif output.data.get("text/plain", "").startswith("explorer at "):

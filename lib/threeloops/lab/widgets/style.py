@@ -94,9 +94,11 @@ def svg(fig, alt: str = "", salt: str = "", *, quick: bool = False) -> str:
     """
     import matplotlib
 
-    _clear_labels(fig, always=quick)
+    crowded = _clear_labels(fig)
     if quick:
-        fig.set_layout_engine("none")
+        if not crowded and (engine := fig.get_layout_engine()) is not None:
+            engine.execute(fig)
+        fig.set_layout_engine(None)  # even with "none", `savefig` would draw it once more for a layout
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt or alt}):
         fig.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -118,12 +120,12 @@ def _kept_spaces(text: str) -> str:
     return re.sub(r"^ +| +$|  +", lambda spaces: "\N{NO-BREAK SPACE}" * len(spaces[0]), text)
 
 
-def _clear_labels(fig, *, always: bool = False) -> None:
+def _clear_labels(fig) -> bool:
     """Put the page's colour behind labels that a line of their axes would strike through, but not behind those on bars
-    and boxes. The figure is laid out then, or `always`."""
+    and boxes. Return whether there are axes with labels and lines. The figure is laid out then."""
     crowded = [axes for axes in fig.axes if axes.texts and axes.lines]
-    if not crowded and not always:
-        return
+    if not crowded:
+        return False
     fig.draw_without_rendering()  # places are known only then
     for axes in crowded:
         lines = [line for line in axes.lines if line.get_visible() and line.get_linestyle() != "None"]
@@ -138,6 +140,7 @@ def _clear_labels(fig, *, always: bool = False) -> None:
             struck = any(path.intersects_bbox(inside, filled=False) for path in paths)
             if struck and not any(box.contains_point(middle) for box in boxes):
                 label.set_bbox({"facecolor": "#ffffff", "edgecolor": "none", "alpha": 0.85, "pad": 1})
+    return True
 
 
 def _compact(text: str) -> str:
