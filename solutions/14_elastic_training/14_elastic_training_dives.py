@@ -68,7 +68,7 @@ HOUR, YEAR = 3600.0, 365 * 86400.0
 # ## A worker is killed
 #
 # torchrun starts the workers of a node and watches them. When one ends with an error, or is killed, it ends the others and starts all
-# of them again, at most `--max-restarts` times. What they know then is what they have saved.
+# of them again, at most `--max-restarts` times. They then know only what they have saved.
 #
 # `threeloops.training.elastic.demo` trains a small GPT with the course's checkpoints. It writes each worker's process number and each step's loss
 # to a folder. The next cell starts two workers under torchrun, kills one with SIGKILL once step 7 is done, and waits for the end.
@@ -141,10 +141,10 @@ with reveal("again"):
 # ## An end that is announced
 #
 # A spot machine that is taken back, a time limit, a job of higher priority: such ends are announced. Slurm sends a
-# SIGTERM. A cloud tells the machine (AWS two minutes before the end, Google Cloud and Azure 30 seconds), where
-# something must watch for it and send the SIGTERM. The time is enough to finish a step and save, if all ranks stop
-# after the *same* step. The signal reaches them at different times, so they have to agree, with one all-reduce per
-# step (`Grace.agreed`).
+# SIGTERM. A cloud tells the machine (AWS two minutes before the end, Google Cloud and Azure 30 seconds), where a
+# program must watch for it and send the SIGTERM. The time is enough to finish a step and save, if all ranks stop after
+# the *same* step. The signal reaches them at different times, so they have to agree, with one all-reduce per step
+# (`Grace.agreed`).
 #
 # By default Slurm signals the job's steps and not the batch script. With `--signal=B:TERM@120` only the script gets
 # it, 120 s before the time limit; it passes it to the tasks and can put the job back into the queue. This is the
@@ -179,7 +179,7 @@ predict("moved", "1,200 elements on 8 ranks, and rank 3 is lost. How many elemen
 
 
 def share_state(elements, ranks, lost):
-    """What has to travel when one rank's part is gone: (source, target, start, stop)."""
+    """The pieces that have to travel when one rank's part is gone: (source, target, start, stop)."""
     left = [rank for rank in range(ranks) if rank != lost]
     moves = []
     for place, target in enumerate(left):
@@ -219,8 +219,8 @@ with reveal("moved"):
 
 # %% [markdown]
 # New parts are longer than old ones, so all borders shift, most of all beside the lost rank. Ranks after it need elements
-# that lie before their own, and these are in their copies. Ranks before it need elements that lie behind their own, so
-# only these travel. If rank 0 is lost, nothing does.
+# that lie before their own, and these are in their copies. Ranks before it need elements that lie after their own, so
+# only these travel. If rank 0 is lost, nothing travels.
 #
 # Each save costs one message of a part's size, so it can be made after every few steps. After a loss all ranks go back
 # to that step, and the copies have to be made again. Until then a second loss destroys something. Nor do the copies survive
@@ -476,10 +476,10 @@ print("three steps of 0.1 were taken:", [round(weight, 3) for weight in weights]
 # %% [markdown]
 # ## A canary
 #
-# A **canary** is a short run whose losses are known. Let a machine repeat it before it gets a job. A deterministic
-# program gives the same losses, bit for bit, on the same kind of machine with the same versions. So a difference
-# means that the machine, the versions or the program has changed. The versions are stored beside the losses; if they
-# are the same, suspect the machine or the program.
+# A **canary** is a short run whose losses are known. Let a machine repeat this run before it gets a job. A
+# deterministic program gives the same losses, bit for bit, on the same kind of machine with the same versions. So a
+# difference means that the machine, the versions or the program has changed. The versions are stored beside the losses;
+# if they are the same, suspect the machine or the program.
 
 # %% tags=["demo"]
 
@@ -547,7 +547,7 @@ with reveal("opt"):
 #
 # The closed form assumes a constant rate of failures. New machines fail more often, which a Weibull distribution with a shape below 1
 # describes. It also assumes that a save stops the job until it is safe. An asynchronous save stops it only for a copy (lab 13), and the
-# checkpoint becomes usable some time later. The library's simulator does both.
+# checkpoint becomes usable some time later. The library's simulator models both.
 
 # %% tags=["demo"]
 predict(
@@ -610,8 +610,8 @@ with reveal("background"):
 
 # %% [markdown]
 # With a shape below 1, failures are most frequent at the start and become rarer, so over the first three months there
-# are more of them than the mean suggests. And where spares run out, the job is idle: that is the wait that the model of spares
-# put into R.
+# are more of them than the mean suggests. And when spares run out, the job is idle: that is the wait that the model of
+# spares put into R.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("silent data corruption")

@@ -136,6 +136,23 @@ def test_slurm_gets_refused_files_once_and_the_class_is_complete_without_them(ro
     assert [record.status for record in report.records] == ["failed"] * 3
 
 
+def test_a_class_keeps_its_records_if_slurm_refuses_to_grade_it_again(room, monkeypatch):
+    """Found with --fresh and a misspelt partition: all records were gone."""
+    for student in STUDENTS:
+        room.keep("first", student)
+
+    def refuse(left, *_):
+        assert len(left()) == 1, "all are to be graded"
+        raise slurm.Refused("no such partition")
+
+    monkeypatch.setattr(slurm, "require_slurm", lambda: None)
+    monkeypatch.setattr(slurm, "run_on_slurm", refuse)
+    job = ClassJob(room.lab, room.folder, [room.root / "first"])
+    with pytest.raises(slurm.Refused):
+        on_slurm(job, 1, {"workers": 4}, Console(quiet=True), fresh=True)
+    assert room.merge("first").is_complete
+
+
 def test_with_notebooks_a_record_alone_is_not_enough(room):
     store = room.store("first")
     options = Options("bwrap", keep_executed=True)
