@@ -13,10 +13,9 @@ __all__ = ["Share", "equal_shares", "share_of", "shares_for", "split"]
 _MAX_SHARES = 10_000
 _MAX_TASKS = 1000
 """Slurm's default limit of an array is 1,001."""
-_PER_TASK = (10, 100)
+_PER_TASK = (10, 200)
 """Submissions of a task: enough to be worth its start, and few enough to end before a usual time limit. A lost task
 loses only those that it is executing, because the records of the others are kept."""
-
 _LAST = 20
 """Submissions of the last tasks, which are the smallest."""
 
