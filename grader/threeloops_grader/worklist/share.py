@@ -72,7 +72,8 @@ def shares_for(students: int, workers: int) -> list[Share]:
     rounds = math.ceil(students / (workers * _MOST))
     count = max(1, min(rounds * workers, math.ceil(students / _FEWEST), _MAX_TASKS))
     whole = equal_shares(count)
-    large, halved = whole[:-workers], whole[-workers:]
+    large = whole[:-workers]
+    halved = whole[-workers:]
     while students / (2 * halved[0].count) >= _LAST and len(large) + 2 * len(halved) <= _MAX_TASKS:
         large += [Share(share.index, 2 * share.count) for share in halved]
         halved = [Share(share.index + share.count, 2 * share.count) for share in halved]

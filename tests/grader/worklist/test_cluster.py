@@ -310,7 +310,7 @@ CPUS = 2
 """CPUs of a node, so also the number of its tasks."""
 JOBS = 2
 """The most submissions that one worker grades at a time: one in a task of Slurm, two in a duplicate delivery."""
-IN_CLASS = 200
+IN_CLASS = 48
 
 
 @pytest.mark.slow
@@ -325,9 +325,9 @@ def test_after_a_hundred_random_faults_the_grades_are_those_of_an_undisturbed_ru
                 break
             toy = make_class(tmp_path / f"class{seed}", IN_CLASS, cluster.environment, unfit="n2")
             expected = undisturbed(toy)
-            storm = Storm(toy, cluster, seed, shares=12)
+            storm = Storm(toy, cluster, seed, shares=6)
             while storm.parent.poll() is None:
-                time.sleep(storm.random.uniform(1.0, 5.0))
+                time.sleep(storm.random.uniform(0.5, 3.0))
                 storm.inject()
             storm.start_nodes(float("inf"))
             said = (toy.folder / "parent").read_text()
