@@ -195,6 +195,27 @@ def test_an_extension_is_for_one_student_and_every_table_knows_it(lab):
     assert scores(lab)["bob"] == 90.0
 
 
+def test_the_log_says_who_got_more_time_and_who_shares_a_submission(lab):
+    extend(lab, "bob,90,2030-02-02,,", "cyd,*,,24,")
+    (lab.root / "groups.csv").write_text("group,student\nA,bob\nA,eve\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    (lab.root / "groups.csv").write_text("group,student,lab\nB,cyd,90\nB,eve,90\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    (lab.root / "newer.csv").write_text("student_id\nada\ncyd\neve\n")
+    threeloops(lab.root, "class", "init", "newer.csv")
+    lines = threeloops(lab.root, "class", "log", "BOB").splitlines()
+    assert [line.partition("class ")[2].partition(": ")[2] for line in lines[-4:]] == [
+        "bob until 2030-02-02T22:59:59+00:00 for 90_toy",
+        "bob in group A for every lab",
+        "bob in no group",
+        "bob has left the class (not on the newest roster)",
+    ]
+    assert "cyd 24 hours more for every lab" in threeloops(lab.root, "class", "log", "90", "cyd")
+    assert "bob no points -> 100" in lines[0], "all labs, as `class log 90 bob` for one"
+    said = threeloops(lab.root, "class", "log", "mal", code=2)
+    assert "there is no lab 'mal'" in said and "is called 'mal' either" in said
+
+
 def test_a_factor_counts_from_the_release_or_from_what_init_says(lab):
     threeloops(lab.root, "class", "init", "roster.csv", "--opened", "90=2030-01-31")
     extend(lab, "bob,90,,,1.6")
@@ -209,6 +230,20 @@ def test_without_a_submission_grading_names_the_step_before(lab):
             book.remove_submission(lab.slug, student)
     told = threeloops(lab.root, "class", "grade", "90", "--sandbox", SANDBOX, code=2)
     assert "there is no submission to grade; run `threeloops class collect 90` first" in told
+
+
+def test_each_step_before_its_time_names_the_step_that_comes_first(lab):
+    told = threeloops(lab.root, "class", "collect", "90", "--from", "roster.csv", code=2)
+    assert "roster.csv is not a download; expected a platform's zip file" in told and "`threeloops class init`" in told
+    assert "there is no file or folder nowhere" in threeloops(
+        lab.root, "class", "collect", "90", "--from", "nowhere", code=2
+    )
+    shutil.rmtree(lab.root / "autograded")
+    told = threeloops(lab.root, "class", "feedback", "90", code=2)
+    assert "nobody's 90_toy is graded, so there are no pages to write; run `threeloops class grade 90` first" in told
+    shutil.rmtree(lab.root / "exchange")
+    told = threeloops(lab.root, "class", "collect", "90", code=2)
+    assert "there is no folder" in told and "`threeloops class release 90` makes it" in told and "--from" in told
 
 
 def test_a_table_with_a_stranger_stores_nothing(lab):

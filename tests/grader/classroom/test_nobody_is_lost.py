@@ -25,7 +25,20 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from class_model import DUE, EARLIER, EVERY_LAB, LAB, POINTS, REFLECTION, REFUSED, ClassModel, Graded, Policy, Regrade
+from class_model import (
+    DUE,
+    EARLIER,
+    EVERY_LAB,
+    LAB,
+    POINTS,
+    REFLECTION,
+    REFUSED,
+    UNUSABLE,
+    ClassModel,
+    Graded,
+    Policy,
+    Regrade,
+)
 from nbformat.v4 import new_output
 from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.register import log
@@ -202,19 +215,19 @@ class Term:
     def hand_in(self) -> None:
         """Put a file of a random kind and in a random form into the folder that is collected."""
         student = self.random.choice(self.model.roster)
-        kind = self.random.choice([*POINTS, *POINTS, *REFUSED])
+        kind = self.random.choice([*POINTS, *POINTS, *REFUSED, UNUSABLE])
         folder = self.download / student
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        content = self.notebooks[kind] + b"\n" * (len(self.steps) if kind in POINTS else 0)
         mates = [name for name in self.model.mates(student, LAB) if name in self.handed_in and name != student]
         if mates and self.random.random() < 0.5:  # one notebook, handed in by two members
             kind, content = self.handed_in[mates[0]], self.texts[mates[0]]
-        if kind not in POINTS:
-            content += b" " * len(self.steps) if kind != "cut off" else b""
-            content = content[: -len(self.steps)] if kind == "cut off" else content
+        else:
+            content = self.another(kind)
         form = self.random.choice(("as it is", "renamed", "zipped", "with a copy"))
         name = "homework.ipynb" if form == "renamed" else f"{self.lab.slug}.ipynb"
+        if kind == UNUSABLE:
+            form, name = "as it is", "homework.pdf"
         self.handed_in[student], self.texts[student] = kind, content
         if form == "zipped":
             packed = io.BytesIO()
@@ -225,6 +238,13 @@ class Term:
             (folder / f"{self.lab.slug}-Copy1.ipynb").write_bytes(self.notebooks["untouched"])
         (folder / name).write_bytes(content)
         self.steps.append(f"{student} hands in {kind} {form}")
+
+    def another(self, kind: str) -> bytes:
+        """A notebook of a kind that nobody has handed in yet."""
+        if kind == UNUSABLE:
+            return b"%PDF"
+        content = self.notebooks[kind]
+        return content[: -len(self.steps)] if kind == "cut off" else content + b" " * len(self.steps)
 
     def collect(self) -> None:
         if not self.handed_in:
