@@ -357,6 +357,33 @@ def test_the_last_of_the_first_attempts_counts(lab):
     )
 
 
+def test_who_handed_in_a_file_of_which_nothing_can_be_collected_is_not_missing(lab):
+    """Eve uploaded a PDF. Ada did, too, after a notebook that counts."""
+    for student in ("ada", "eve"):
+        (lab.root / "download" / student).mkdir(parents=True)
+        (lab.root / "download" / student / "homework.pdf").write_bytes(b"%PDF")
+    told = threeloops(lab.root, "class", "collect", "90", "--from", "download", code=1)
+    reason = "not collected: eve/homework.pdf: it is neither a notebook nor a zip file"
+    assert f"ungraded: eve: {reason}" in told
+    told = threeloops(lab.root, "class", "check", "90")
+    assert "90_toy: 4 on the roster = 3 graded + 1 ungraded + 0 missing" in told and f"ungraded: eve: {reason}" in told
+    assert "ada: a later file was not collected, so an earlier one counts: ada/homework.pdf" in told
+    assert scores(lab)["eve"] is None and scores(lab)["ada"] == 100.0
+    threeloops(lab.root, "class", "feedback", "90")
+    assert reason in (lab.root / "feedback/eve" / lab.slug / f"{lab.slug}.html").read_text()
+    (lab.root / "groups.csv").write_text("group,student\nA,bob\nA,eve\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    assert scores(lab)["eve"] == 90.0, "bob's, which counts for the group"
+    (lab.root / "groups.csv").write_text("group,student\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    nbformat.write(lab.master(), lab.root / "download/eve/homework.ipynb")
+    told = threeloops(
+        lab.root, "class", "collect", "90", "--from", "download", "--handed-in", "2030-01-31 23:30", code=1
+    )
+    assert "ungraded: eve: not graded yet" in told, "and ada's PDF is still there"
+    assert (lab.root / "submitted/eve" / lab.slug / "timestamp.txt").read_text() == "2030-01-31 22:30:00 UTC"
+
+
 def test_a_replaced_submission_is_kept_whatever_the_rule(lab):
     hand_in(lab, "2030-01-31 12:00", mean=WRONG)
     threeloops(lab.root, "class", "grade", "90", "--sandbox", SANDBOX)
