@@ -105,12 +105,14 @@ class Term:
         self.model = ClassModel(STUDENTS[:4])
         self.handed_in: dict[str, str] = {}
         self.texts: dict[str, bytes] = {}
-        self.clock = -30.25
+        self.clock = -6.25
         self.download = root / "download"
         self.download.mkdir()
         due = f"90={DUE_TIME:%Y-%m-%d %H:%M}"
         self.write_roster(self.model.roster)
-        self.command("init", "roster.csv", "--due", due, "--opened", OPENED, "--reflection", f"{REFLECTION:g}")
+        self.model.policy = Policy(percent=13.0, slip_days=2)
+        rules = ("--late-percent", "13", "--slip-days", "2", "--reflection", f"{REFLECTION:g}")
+        self.command("init", "roster.csv", "--due", due, "--opened", OPENED, *rules)
         self.command("release", "90")
         with gradebook(root) as book:
             book.add_assignment(EARLIER, duedate=self.time(DUE[EARLIER]))

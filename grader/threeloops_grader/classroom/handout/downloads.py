@@ -114,9 +114,9 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
     download.notes = list(dict.fromkeys(download.notes))
     others = [(student, fault) for student, fault in others if student not in download.notebooks]
     download.faults = list(dict.fromkeys(fault for _, fault in others))
-    for student, fault in others:
-        if student is not None:
-            download.unusable.setdefault(student, fault.removeprefix(f"{student}: "))
+    for owner, fault in others:
+        if owner is not None:
+            download.unusable.setdefault(owner, fault.removeprefix(f"{owner}: "))
     return download
 
 
