@@ -20,7 +20,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check", "needs"]
+__all__: list[str] = []
 
 
 if sys.platform == "emscripten":
@@ -29,7 +29,7 @@ if sys.platform == "emscripten":
     sys.modules["fcntl"] = lock  # a page has one process, so nothing else has the learner's record open
 
 
-def check(answers: dict[str, str], exercise: str) -> tuple[bool, str]:
+def _check(answers: dict[str, str], exercise: str) -> tuple[bool, str]:
     """Run the exercise's checks on these texts of cells, and return whether they passed and what they printed.
 
     The working directory is the folder. `answers` are the reader's texts by exercise. The others are as released.
@@ -91,7 +91,7 @@ def _refused(*_: Any) -> Any:
     raise RuntimeError("there are no threads and event loops in the page")
 
 
-def needs(answers: dict[str, str], most_seconds: float) -> dict[str, Any]:
+def _needs(answers: dict[str, str], most_seconds: float) -> dict[str, Any]:
     """Return the exercises whose checks accept these answers with nothing but NumPy, and all files that were read.
 
     `most_seconds` is the longest that the checks of an exercise may take.
@@ -105,7 +105,7 @@ def needs(answers: dict[str, str], most_seconds: float) -> dict[str, Any]:
     for exercise in (one["id"] for one in lab["exercises"]):
         began = time.perf_counter()
         try:
-            accepted, _ = check(answers, exercise)
+            accepted, _ = _check(answers, exercise)
         except Exception:  # the preparation needs more
             break
         if accepted and time.perf_counter() - began <= most_seconds:
@@ -120,4 +120,4 @@ def _is_read(event: str, of: tuple[Any, ...]) -> bool:
 
 if __name__ == "__main__":
     given = json.load(sys.stdin)
-    print(json.dumps(needs(given["answers"], given["most_seconds"])))
+    print(json.dumps(_needs(given["answers"], given["most_seconds"])))

@@ -91,10 +91,12 @@ def _control(name: str, control: Mapping[str, Any]) -> str:
 def _note(states: Mapping[str, Any]) -> str:
     """Say how many settings this page lacks, if it lacks any."""
     settings = math.prod(control["of"] for control in states["controls"])
-    kept = len(states["pictures"]) + len(states["errors"])
-    notes = [f"This page has {kept:,} of {settings:,} settings."] if kept < settings else []
+    recorded = len(states["pictures"]) + len(states["errors"])
+    notes = [f"This page has {recorded:,} of {settings:,} settings."] if recorded < settings else []
     if states["one_at_a_time"]:
         notes.append("Here one control moves at a time, and the others return to their start.")
     if fields := states.get("instead"):
-        return f"This page has {kept} recorded examples. In the notebook you set these yourself: {', '.join(fields)}."
+        return (
+            f"This page has {recorded} recorded examples. In the notebook you set these yourself: {', '.join(fields)}."
+        )
     return " ".join([*notes, "In the notebook, all of them work."]) if notes else ""
