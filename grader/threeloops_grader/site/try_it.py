@@ -84,7 +84,7 @@ class _OnlyNumPy(importlib.abc.MetaPathFinder):
 def _only_one_thread() -> None:
     """Refuse threads and event loops, which a page does not have either."""
     threading.Thread.start = _refused  # type: ignore[method-assign]
-    asyncio.new_event_loop = _refused
+    asyncio.new_event_loop = _refused  # type: ignore[assignment]
 
 
 def _refused(*_: Any) -> Any:
@@ -110,7 +110,8 @@ def _needs(answers: dict[str, str], most_seconds: float) -> dict[str, Any]:
             break
         if accepted and time.perf_counter() - began <= most_seconds:
             passed.append(exercise)
-    modules = {module.__spec__.origin for module in list(sys.modules.values()) if getattr(module, "__spec__", None)}
+    specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+    modules = {spec.origin for spec in specs if spec is not None}
     return {"exercises": passed, "modules": sorted(filter(None, modules)), "opened": sorted(opened)}
 
 
