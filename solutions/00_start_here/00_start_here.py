@@ -827,7 +827,7 @@ def draw_prediction(machine, samples, title):
     measured = [statistics.median(s["seconds"]) * 1e6 for s in samples]
     axes.plot([s["n"] for s in samples], measured, "o", color=palette.vermillion)
     axes.text(samples[-1]["n"] * 1.6, measured[-1], "measured", color=palette.vermillion, va="center")
-    axes.text(1, predicted[0] * 3e6, "your prediction, within a factor of 2", color=palette.blue, size=10)
+    axes.text(1, predicted[0] * 3e6, "your prediction, within a factor of 2", size=10)
     axes.set(xscale="log", yscale="log", xlim=(0.7, 2e9), xlabel="elements (float32)", ylabel="one SAXPY (µs)")
     axes.set_title(title)
     return plot

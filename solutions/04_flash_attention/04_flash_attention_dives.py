@@ -492,7 +492,7 @@ for place, name, colour in (
     (3, "chosen tokens", palette.green),
 ):
     axes.plot(CONTEXTS, [row[place] for row in costs], color=colour, lw=1.4)
-    axes.text(CONTEXTS[-1] * 1.15, costs[-1][place], name, color=colour, va="center")
+    axes.text(CONTEXTS[-1] * 1.15, costs[-1][place], name, color=colour, va="top" if name == "indexer" else "center")
 axes.plot(CONTEXTS, [row[2] + row[3] for row in costs], "o-", color=palette.blue, ms=3)
 axes.text(CONTEXTS[-1] * 1.15, 1.7 * (costs[-1][2] + costs[-1][3]), "indexer + chosen", color=palette.blue, va="center")
 axes.axvline(even, color=palette.ink, ls=":", lw=1.2)

@@ -576,7 +576,7 @@ with check(
 with check("account", "the worst moment of a step", part="peak", hidden="other sizes, and either moment as the worst"):
 
     def found_peak(config, batch, sequence, states):
-        """`peak`, and the rest of it without the answer's own `layer` and `head`, which the other part judges."""
+        """`peak`, and that minus the answer's own `layer` and `head`, which the other part judges."""
         found = account(config, batch, sequence, states)
         for name in ("layer", "head", "peak"):
             size = getattr(found, name)

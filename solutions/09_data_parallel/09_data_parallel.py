@@ -196,8 +196,8 @@ def overlapped_with_a_head(overlap, buckets, order):
 
 
 def overlapped_under_other_names(overlap, widths, buckets, seed=0):
-    """The same, with parameters whose names begin with the number of the rank: a set of such names has another order on
-    each rank, as any set of strings has in another interpreter."""
+    """The same, with parameters whose names begin with the number of the rank: a set of such names has a different
+    order on each rank, as sets of strings do in different interpreters."""
     own = f"of_rank_{dist.get_rank()}."
     model = torch.nn.ModuleDict({own[:-1]: Net(widths, seed=seed)})
     finish = overlap(model, [[own + name for name in bucket] for bucket in buckets])

@@ -294,12 +294,13 @@ for with_masters in (False, True):
 #
 # AdamW updates each weight by itself, so a piece may begin anywhere. **Muon** does not: it takes the momentum of a
 # matrix and makes all its singular values about 1, by five steps of matrix products (Newton–Schulz, `torch.optim.Muon`). It trains the
-# hidden matrices, and AdamW the rest. A piece of a matrix has other singular values than the matrix, so
+# hidden matrices, and AdamW the rest. A piece of a matrix has different singular values from the whole matrix, so
 # `ZeroOptimizer` cannot use it.
 #
 # A **layer-wise distributed optimizer** gives each matrix one owner instead. A reduce-scatter brings every gradient to
 # its owner, the owner updates the matrix, and an all-gather gives it to all. These are ZeRO's two collectives; only the
-# cuts lie between matrices. `LayerwiseOptimizer` does it. The next cell trains on 3 ranks, and in one process on all batches.
+# cuts lie between matrices. `LayerwiseOptimizer` does this. The next cell trains on 3 ranks, and in one process on all
+# batches.
 
 # %% tags=["demo"]
 
@@ -414,9 +415,9 @@ with reveal("owners"):
     explore(draw_owners, ranks=[64, 8, 32, 96, 128, 192, 256, 512])
 
 # %% [markdown]
-# There are 96 large matrices. Up to 128 ranks they fill the chunks nearly evenly, with the smaller ones between them. From then on a rank
-# owns one large matrix or less, and the longest chunk stays as long however many ranks there are. So more ranks stop
-# helping: at 512 the bytes are four times ZeRO's.
+# There are 96 large matrices. Up to 128 ranks they fill the chunks nearly evenly, with the smaller ones between them.
+# With more ranks, a rank owns one large matrix or less, and the longest chunk no longer gets shorter. So more ranks
+# stop helping: at 512 the bytes are four times ZeRO's.
 #
 # The other way keeps ZeRO's pieces and gathers the momentum of every matrix on all ranks. That is a third collective
 # and half as many bytes again, on any number of ranks. But every rank repeats all products: 666 TFLOP, more than

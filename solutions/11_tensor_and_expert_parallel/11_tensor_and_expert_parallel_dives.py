@@ -267,9 +267,7 @@ def draw_copies(extra, skew):
 
 
 with reveal("copies"):
-    explore(
-        draw_copies, extra=[1, 0, 2, 4], skew=[0.6, 0.3, 1.0], labels={"extra": "extra slots per rank"}
-    )
+    explore(draw_copies, extra=[1, 0, 2, 4], skew=[0.6, 0.3, 1.0], labels={"extra": "extra slots per rank"})
 
 # %% [markdown]
 # In the explorer, placing alone (no extra slots) already helps, because busy experts get idle neighbours. What remains

@@ -444,13 +444,13 @@ show.table(
 )
 
 # %% [markdown]
-# The predicted steps are 2% to 8% shorter than the published ones. Of the two with 8,192 tokens, the planner's own
+# The predicted steps are 2% to 8% shorter than the published ones. For the two with 8,192 tokens, the planner's own
 # best plans are 12% and 16% faster, since they also shard weights or cut sequences. But the first would need 83 GiB,
-# more than an H100 has: the authors write that they freed tensors early to fit. `python -m benchmarks parallel`
-# prints all 22 runs, and shows where the model fails. Small models take longer than predicted, because small matrices
-# do not reach 60% of the peak: Megatron-LM's 1.7B model takes 1.5 times as long, and torchtitan's 8 B on 8 GPUs with
-# long sequences up to 3.2 times. The largest models run up to 15% faster than predicted. And torchtitan's runs of 70
-# and 405 billion parameters reserved up to 36% more memory than predicted.
+# more than an H100 has: the authors write that they freed tensors early to fit. `python -m benchmarks parallel` prints
+# all 22 runs, and shows where the model fails. Small models take longer than predicted, because small matrices do not
+# reach 60% of the peak: Megatron-LM's 1.7B model takes 1.5 times as long, and torchtitan's 8 B on 8 GPUs with long
+# sequences up to 3.2 times. The largest models run up to 15% faster than predicted. And torchtitan's runs of 70 and 405
+# billion parameters reserved up to 36% more memory than predicted.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 calibration()

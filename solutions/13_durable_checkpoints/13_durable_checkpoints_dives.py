@@ -296,7 +296,7 @@ animate(
     lambda frame: draw_kept(frame + 1),
     range(12),
     seconds=0.8,
-    caption="A full save every 4, the newest 2 kept: a chain goes as a whole",
+    caption="A full save every 4, the newest 2 kept: a chain is removed as a whole",
 )
 explore(
     draw_kept,

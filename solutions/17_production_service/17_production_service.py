@@ -1760,9 +1760,9 @@ if pieces := together("percentile", "TokenBucket", "admit", "stream", "status", 
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # Most requests are as fast as ever and a few are very slow, so I look at the queue times per replica, and at the refusals by
-# code. If one replica has the tail, it may block its loop, and I take it out by its readiness. If all have it, the load exceeds
-# the capacity for moments: clients seem to come back all at once, so I check that they obey Retry-After and add random time. I
-# bound the queue to deadline · throughput, and add a replica if refusals stay.
+# code. If one replica has the tail, it may block its loop, and I take it out of service through its readiness probe. If
+# all have it, the load exceeds the capacity for moments: clients seem to come back all at once, so I check that they
+# obey Retry-After and add random time. I bound the queue to deadline · throughput, and add a replica if refusals stay.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import re

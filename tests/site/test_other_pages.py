@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from site_check import MOST_BYTES, still_controls
+from threeloops.lab.recording.states import MIME
 from threeloops_grader.pages.pages import notebook_page
 
 pytestmark = pytest.mark.browser
@@ -29,12 +30,25 @@ def converted(notebook, folder):
     return folder / f"{notebook.stem}.html"
 
 
+def controls(chromium, page):
+    """How many controls of explorers a reader sees on a page."""
+    opened = chromium.new_page()
+    opened.goto(page.as_uri())
+    seen = opened.locator(".tl-explorer :is(input, select)").all()
+    count = sum(control.is_visible() for control in seen)
+    opened.close()
+    return count
+
+
 def test_every_control_moves_the_picture_of_a_report(chromium, report):
+    assert controls(chromium, report) == 2
     assert still_controls(chromium, report.parent, report.name) == []
 
 
 def test_every_control_moves_the_picture_of_a_converted_notebook(chromium, site, tmp_path):
     page = converted(site.parents[1] / "executed/90_toy/90_toy.ipynb", tmp_path)
+    assert controls(chromium, page) == 2
+    assert "jupyter.widget-view" not in page.read_text()
     assert still_controls(chromium, page.parent, page.name) == []
 
 
@@ -81,9 +95,13 @@ def test_every_control_of_the_course_moves_its_picture_on_both_kinds_of_pages(ch
     notebooks = sorted(EXECUTED.glob("*/*.ipynb"))
     if not notebooks:
         pytest.skip("no lab was executed: run `make course` first")
-    for notebook in notebooks:
-        report = tmp_path / f"report_{notebook.stem}.html"
-        report.write_text(notebook_page(nbformat.read(notebook, as_version=4), notebook.stem))
-        plain = converted(notebook, tmp_path)
-        assert [fault for page in (report, plain) for fault in still_controls(chromium, tmp_path, page.name)] == []
+    for path in notebooks:
+        notebook = nbformat.read(path, as_version=4)
+        outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
+        count = sum(len(data[MIME]["controls"]) for data in outputs if MIME in data)
+        report = tmp_path / f"report_{path.stem}.html"
+        report.write_text(notebook_page(notebook, path.stem))
+        for page in (report, converted(path, tmp_path)):
+            assert controls(chromium, page) == count, page.name
+            assert still_controls(chromium, tmp_path, page.name) == []
         assert report.stat().st_size < MOST_BYTES, f"{report.name}: {report.stat().st_size:,} bytes"

@@ -29,9 +29,12 @@ def class_environment(root: Path) -> dict[str, str]:
     return {**os.environ, "THREELOOPS_ROOT": str(root), "THREELOOPS_EXCHANGE": str(root / "exchange")}
 
 
-def run_threeloops(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `threeloops WORDS` in the course's folder. The nbgrader commands that it calls are processes of their own."""
-    return warm().run(["threeloops_grader.cli", *words], root, class_environment(root), timeout=600)
+def run_threeloops(root: Path, *words: str, killed_at: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run `threeloops WORDS` in the course's folder. The nbgrader commands that it calls are processes of their own.
+
+    With `killed_at`, it gets SIGKILL before its n-th change of a file or folder.
+    """
+    return warm().run(["threeloops_grader.cli", *words], root, class_environment(root), 600, killed_at)
 
 
 def threeloops(root: Path, *words: str, code: int = 0) -> str:

@@ -47,11 +47,23 @@ class Warm:
         )
         atexit.register(self.close)
 
-    def run(self, words: list[str], cwd: Path, env: dict[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
-        """Run `python -m WORDS`. Raises TimeoutExpired, having ended everything that it started."""
+    def run(
+        self, words: list[str], cwd: Path, env: dict[str, str], timeout: float, killed_at: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `python -m WORDS`. Raises TimeoutExpired, having ended everything that it started.
+
+        With `killed_at`, the command and all that it started get SIGKILL just before it changes a file or folder for
+        the n-th time, whichever it is. SQLite's own writes do not count.
+        """
         with tempfile.TemporaryDirectory() as folder:
             paths = [Path(folder, name) for name in ("out", "err")]
-            asked = {"words": words, "cwd": str(cwd), "env": env, "paths": list(map(str, paths))}
+            asked = {
+                "words": words,
+                "cwd": str(cwd),
+                "env": env,
+                "paths": list(map(str, paths)),
+                "killed_at": killed_at,
+            }
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
             if not select.select([self._process.stdout], [], [], timeout)[0]:
@@ -94,6 +106,9 @@ def _run(asked: dict) -> None:
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
     code = 1
+    if asked["killed_at"]:
+        os.setsid()
+        _die_at(asked["killed_at"])
     sys.argv[1:] = asked["words"][1:]
     sys.path[0] = asked["cwd"]
     try:
@@ -110,6 +125,22 @@ def _run(asked: dict) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+_CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.utime", "os.chmod", "sqlite3.connect"}
+
+
+def _die_at(number: int) -> None:
+    """End this session with SIGKILL just before its n-th change of a file or folder."""
+    seen = 0
+
+    def hook(event: str, arguments: tuple) -> None:
+        nonlocal seen
+        seen += event in _CHANGES or (event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & 3))
+        if seen >= number and event != "os.killpg":
+            os.killpg(0, signal.SIGKILL)
+
+    sys.addaudithook(hook)
 
 
 if __name__ == "__main__":

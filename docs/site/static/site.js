@@ -133,7 +133,60 @@
     update(question);
   };
 
+  // --- the theme's drawers ----------------------------------------------------
+  // Furo opens them with labels of hidden checkboxes, which no keyboard reaches.
+  const openByButton = (id, drawer, name) => {
+    const state = document.getElementById(id);
+    const buttons = [...document.querySelectorAll(`label[for="${id}"]:not(.overlay)`)].map((label) => {
+      const button = element("button", { type: "button", className: label.className }, ...label.childNodes);
+      button.setAttribute("aria-label", name);
+      button.setAttribute("aria-expanded", "false");
+      button.addEventListener("click", () => state.click());
+      label.replaceWith(button);
+      return button;
+    });
+    state?.addEventListener("change", () => {
+      buttons.forEach((button) => button.setAttribute("aria-expanded", String(state.checked)));
+      if (state.checked) document.querySelector(`${drawer} a`)?.focus({ preventScroll: true });
+    });
+    document.addEventListener("keydown", (pressed) => {
+      if (pressed.key !== "Escape" || !state?.checked) return;
+      state.click();
+      buttons.find((button) => button.checkVisibility())?.focus();
+    });
+  };
+
+  // --- films ------------------------------------------------------------------
+  // `make site` puts a still beside each of them.
+  const stoppable = (film) => {
+    const moving = film.src;
+    const still = moving.replace(/\.gif$/, ".png");
+    const button = element("button", { type: "button", className: "tl-button" });
+    const show = (source) => {
+      film.src = source;
+      button.textContent = source === moving ? "Stop" : "Play";
+    };
+    button.addEventListener("click", () => show(film.src === moving ? still : moving));
+    film.parentElement.classList.add("tl-film");
+    film.parentElement.after(element("p", {}, button));
+    show(matchMedia("(prefers-reduced-motion: reduce)").matches ? still : moving);
+  };
+
+  // --- what goes on to the right ----------------------------------------------
+  // A phone shows no scroll bar, so the side on which something is cut off fades.
+  const SCROLLED = ".tl-figure, .tl-film, .tl-text, .table-wrapper, .highlight pre, .output.text_html, p:has(> img[src*='_opening'])";
+  const cue = (box) => box.classList.toggle("tl-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 4);
+  const cueAll = () => document.querySelectorAll(SCROLLED).forEach(cue);
+  const cueSoon = () => setTimeout(cueAll, 300);
+  document.addEventListener("scroll", ({ target }) => target.matches?.(SCROLLED) && cue(target), { capture: true, passive: true });
+  document.addEventListener("toggle", cueSoon, { capture: true });
+  for (const event of ["input", "click"]) document.addEventListener(event, cueSoon);
+  for (const event of ["load", "resize"]) addEventListener(event, cueAll);
+
   document.addEventListener("DOMContentLoaded", () => {
+    openByButton("__navigation", ".sidebar-drawer", "Pages of this site");
+    openByButton("__toc", ".toc-drawer", "On this page");
+    document.querySelectorAll('article img[src$=".gif"]').forEach(stoppable);
     const questions = [...document.querySelectorAll(".tl-question")];
     questions.forEach(ask);
     calibrate();

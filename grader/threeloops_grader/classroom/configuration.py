@@ -1,11 +1,13 @@
 """The configuration of nbgrader for this course, which `nbgrader_config.py` applies."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 from nbgrader.preprocessors import ClearOutput, Execute
 from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.validator import Validator
+from sqlalchemy.exc import SAWarning
 
 from threeloops_grader.classroom import autograde, generate
 from threeloops_grader.classroom.exchange.folder import exchange_of, shared
@@ -19,6 +21,10 @@ __all__ = ["configure"]
 
 def configure(c: Any, root: Path) -> None:
     """Set all of it on nbgrader's configuration `c`; the course lies in `root`."""
+    # nbgrader adds a submission in parts, and queries the gradebook before it has added the first. All are added at the
+    # end, so the warning, which SQLAlchemy prints for the first student of each run, is about nothing.
+    warnings.filterwarnings("ignore", r"Object of type <Submitted\w+> not in session", SAWarning)
+
     c.CourseDirectory.root = str(root)
     c.CourseDirectory.course_id = "three_loops"
     c.CourseDirectory.source_directory = "solutions"

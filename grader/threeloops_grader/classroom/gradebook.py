@@ -40,7 +40,8 @@ def feed(report: ClassReport, lab: Lab, database: str, submissions: Path | None 
             for record in students:
                 student = enrolled.get(spelling(record.student), record.student)
                 gradebook.update_or_create_student(student)
-                gradebook.update_or_create_submission(lab.slug, student, **_time(submissions, record.student, lab))
+                with gradebook.db.no_autoflush:  # nbgrader adds a submission in parts, and a flush in between warns
+                    gradebook.update_or_create_submission(lab.slug, student, **_time(submissions, record.student, lab))
                 for test in record.tests:
                     grade = gradebook.find_grade(test.name, lab.slug, lab.slug, student)
                     grade.auto_score = test.score

@@ -1,4 +1,7 @@
-"""`threeloops grade` on more than one machine: a share of a class, all shares on a cluster, and the merge."""
+"""`threeloops grade` on more than one machine: a share of a class, all shares on a cluster, and the merge.
+
+Every worker of a cluster imports this module, so it imports nbgrader and papermill only where a course is run.
+"""
 
 import sys
 import time
@@ -6,19 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.course import grade_command
-from threeloops_grader.course.execute import CourseReport, Executed, LabOutcome
-from threeloops_grader.course.kept import finished, set_aside, source
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.grading.records import ClassReport
 from threeloops_grader.machine.faults import MachineFault
-from threeloops_grader.release.release import release
 from threeloops_grader.sandbox.bwrap import SandboxError
 from threeloops_grader.sandbox.pool import Sandbox, choose
 from threeloops_grader.submissions import reading as submissions
@@ -27,6 +27,9 @@ from threeloops_grader.worklist.merge import Merged, merge, ungraded
 from threeloops_grader.worklist.nodes import UNFIT, forget_unfit, note_unfit, this_node, unfit_nodes
 from threeloops_grader.worklist.share import Share, equal_shares, shares_for, split
 from threeloops_grader.worklist.store import RecordStore
+
+if TYPE_CHECKING:
+    from threeloops_grader.course.execute import CourseReport, LabOutcome
 
 __all__ = [
     "ClassJob",
@@ -205,10 +208,13 @@ def on_kubernetes(
 
 def course_on_slurm(
     labs: Sequence[Lab], reports: Path, device: str, asked: dict[str, Any], console: Console, *, fresh: bool
-) -> CourseReport:
+) -> "CourseReport":
     """Run the course as an array of Slurm with one task for each lab, and return the report of what the tasks left in
     `reports`. A lab that passed before, on any machine, is skipped, unless the run is `fresh`. If Slurm refuses the
     request, the notes of earlier runs stay as they were."""
+    from threeloops_grader.course.execute import CourseReport
+    from threeloops_grader.course.kept import finished, set_aside, source
+    from threeloops_grader.release.release import release
     from threeloops_grader.worklist.slurm import Refused, Slurm, require_slurm, run_on_slurm
 
     require_slurm()
@@ -217,7 +223,7 @@ def course_on_slurm(
     sources = {lab.slug: source(lab) for lab in labs}
     folders = {lab.slug: reports.absolute() / "executed" / lab.slug for lab in labs}
 
-    def outcome_of(lab: Lab) -> LabOutcome | None:
+    def outcome_of(lab: Lab) -> "LabOutcome | None":
         return finished(lab, folders[lab.slug], sources[lab.slug])
 
     before = {lab.slug for lab in labs if not fresh and (run := outcome_of(lab)) is not None and not run.faults}
@@ -244,7 +250,9 @@ def course_on_slurm(
     return CourseReport(devices, "bwrap" if is_isolated else "none", outcomes, time.perf_counter() - started)
 
 
-def _lost(lab: Lab, why: str) -> LabOutcome:
+def _lost(lab: Lab, why: str) -> "LabOutcome":
+    from threeloops_grader.course.execute import Executed, LabOutcome
+
     unread = [Executed(notebook.master(), 0.0, "not executed") for notebook in lab.notebooks]
     return LabOutcome(lab, unread, "none", faults=[f"Slurm did not finish it: {why}"])
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
+from PIL import Image
 
 from threeloops_grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from threeloops_grader.site import in_browser
@@ -62,6 +63,8 @@ def build(labs: list[Lab], executed: Path, site: Path, *, api: bool = True, pyod
     if done.returncode:
         raise LabError("Sphinx could not build the site; its messages are above")
     (site / "html/.nojekyll").touch()  # GitHub Pages would leave out folders that begin with an underscore
+    for film in (site / "html/_images").glob("*.gif"):
+        _write_still(film)
     for page in pages:
         for name, script in page.states.items():
             path = site / "html/_static/explorers" / f"{name}.js"
@@ -74,6 +77,17 @@ def build(labs: list[Lab], executed: Path, site: Path, *, api: bool = True, pyod
     if bundles and Path(pyodide).is_dir():
         shutil.copytree(pyodide, site / "html/_static" / _PYODIDE)
     return pages
+
+
+def _write_still(film: Path) -> None:
+    """Put the frame that a film shows longest beside it, for readers who want no motion."""
+    with Image.open(film) as frames:
+        durations = []
+        for number in range(frames.n_frames):
+            frames.seek(number)
+            durations.append(frames.info.get("duration", 0))
+        frames.seek(durations.index(max(durations)))
+        frames.convert("RGB").save(film.with_suffix(".png"), optimize=True)
 
 
 def _bundles(pages: list[LabPage], pyodide: str) -> dict[str, bytes]:

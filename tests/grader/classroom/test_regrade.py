@@ -26,6 +26,7 @@ from threeloops_grader.classroom.regrading import execution
 from threeloops_grader.classroom.regrading import plan as plans
 from threeloops_grader.classroom.regrading import regrade as regrading
 from threeloops_grader.classroom.regrading.execution import execute_exercise
+from threeloops_grader.classroom.regrading.lock import alone
 from threeloops_grader.course.course import submissions
 from threeloops_grader.release.release import release
 from threeloops_grader.sandbox import bwrap
@@ -242,9 +243,18 @@ def test_cells_of_other_exercises_that_changed_are_named_and_left_alone(course, 
     assert quick(course).others == ["rescale_test_zeros"]
 
 
-def test_two_regrades_of_a_lab_do_not_run_together(course, quick):
-    with plans.alone(course), pytest.raises(LabError, match="another regrade of 90_toy is running"):
+def test_one_command_at_a_time_changes_the_points_of_a_lab(course, quick):
+    with alone(course, "threeloops class grade 90"), pytest.raises(LabError) as error:
         quick(course)
+    assert str(error.value) == (
+        f"`threeloops class grade 90` (process {os.getpid()}) is running, and changes the points of 90_toy as "
+        "`threeloops class regrade 90 mean` does, so nothing was changed; wait until it ends, and give the command "
+        "again"
+    )
+    quick(course)
+    with alone(course, "threeloops class regrade 90 mean"):
+        told = threeloops(course.root, "class", "grade", "90", *GRADING, code=2)
+    assert "`threeloops class regrade 90 mean` (process " in told and "wait until it ends" in told
 
 
 def test_a_full_disk_leaves_a_plan_that_the_next_run_completes(course, quick, monkeypatch):

@@ -10,7 +10,6 @@ from threeloops_grader.classroom.commands.term import extend
 from threeloops_grader.classroom.deadlines import best_attempt
 from threeloops_grader.classroom.deadlines.handed_in import HandIns
 from threeloops_grader.classroom.deadlines.penalties import Penalties
-from threeloops_grader.classroom.deadlines.terms import Terms
 from threeloops_grader.classroom.enrolment import enrol, gradebook
 from threeloops_grader.classroom.exchange.attempts import attempts_of, keep
 from threeloops_grader.classroom.register import settings as register
@@ -125,6 +124,11 @@ def play_grading(monkeypatch, points):
     monkeypatch.setattr(best_attempt, "grade_class", grade_class)
 
 
+def in_time(student, time):
+    """The share of the points that is lost."""
+    return 0.0
+
+
 def hand_in_twice(lab, student):
     """Two downloads that say no time were collected one after the other."""
     current = hand_in(lab, student, "one")
@@ -138,7 +142,7 @@ def test_attempts_without_a_time_keep_their_order_when_one_is_placed(lab, monkey
     play_grading(monkeypatch, {"one": 50.0, "two": 50.0})
     current = hand_in_twice(lab, "ada")
     for _ in range(3):
-        best_attempt.place_best(lab, Terms(), "none", 1)
+        best_attempt.place_best(lab, in_time, "none", 1)
         assert current.read_text() == "one"
     texts = [(attempt.folder / current.name).read_text() for attempt in attempts_of(lab.root, lab.slug, "ada")]
     assert texts == ["one", "two"]
@@ -148,5 +152,5 @@ def test_the_best_attempt_of_a_folder_with_a_separate_accent_counts(lab, monkeyp
     """Records of grading spell the name with a composed one."""
     play_grading(monkeypatch, {"one": 50.0, "two": 60.0})
     hand_in_twice(lab, SEPARATE)
-    (line,) = best_attempt.place_best(lab, Terms(), "none", 1)
+    (line,) = best_attempt.place_best(lab, in_time, "none", 1)
     assert line == f"{COMPOSED}: attempt 2 of 2 counts (50, 60 points after lateness)"

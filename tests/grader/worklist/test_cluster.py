@@ -133,10 +133,12 @@ def test_shares_that_are_cut_off_delivered_twice_or_out_of_date_change_nobodys_p
     assert "submissions without a record" in before.stderr
     assert not (tmp_path / "grades.json").exists()
 
+    toy.faults.switch("hold", on=True)
     cut_off = toy.start("--shard", "0/2")
     wait_for(lambda: toy.faults.executions()["begun"] > 0)
     kill(cut_off.pid)
     cut_off.wait()
+    toy.faults.switch("hold", on=False)
     assert toy.faults.executions()["ended"] == 0
     twice = [toy.start("--shard", share) for share in ("0/2", "0/2", "1/2")]
     assert [worker.wait(300) for worker in twice] == [0, 0, 0], (tmp_path / "log").read_text()

@@ -35,21 +35,24 @@ def grade(
 ) -> None:
     """Grade through the wall (nbgrader autograde), late penalties included. If a submission is refused, exit with 1."""
     from threeloops_grader.classroom.ahead import default_jobs, execute_ahead
+    from threeloops_grader.classroom.regrading.lock import alone
     from threeloops_grader.classroom.results.handins import refused_strangers
 
     target = whole_lab(lab)
     jobs = jobs or default_jobs(target)
-    for line in _best_attempts(target, sandbox, jobs):
-        print(plain(line))
-    before = points_of(target)
-    executed = execute_ahead(target, jobs, sandbox, again=again)
-    more = ["--force"] if again else []
-    more += [f"--WalledExecute.executed={executed}"] if executed else []
-    words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
-    try:
-        code = exit_code(*words)
-    finally:
-        _log(target, sandbox, f"class grade {target.number:02d}{' --again' if again else ''}", before)
+    command = f"class grade {target.number:02d}{' --again' if again else ''}"
+    with alone(target, f"threeloops {command}") as lock:
+        for line in _best_attempts(target, sandbox, jobs):
+            print(plain(line))
+        before = points_of(target)
+        executed = execute_ahead(target, jobs, sandbox, again=again)
+        more = ["--force"] if again else []
+        more += [f"--WalledExecute.executed={executed}"] if executed else []
+        words = ("autograde", target.slug, f"--WalledExecute.sandbox={sandbox}", *more)
+        try:
+            code = exit_code(*words, holds=(lock,))
+        finally:
+            _log(target, sandbox, command, before)
     rows = account_of(target)
     is_refused = any(row.refused for row in rows) or refused_strangers(target, [row.student.id for row in rows])
     if code == 1 and is_refused:  # all others are graded
@@ -76,13 +79,18 @@ def _best_attempts(target: Lab, sandbox: str, jobs: int) -> list[str]:
     if register.load().attempts != "best":
         return []
     from threeloops_grader.classroom.deadlines.best_attempt import place_best
-    from threeloops_grader.classroom.deadlines.penalties import read_terms
+    from threeloops_grader.classroom.deadlines.penalties import Penalties
     from threeloops_grader.classroom.enrolment import gradebook
     from threeloops_grader.sandbox.pool import choose
 
     with gradebook() as book:
-        terms = read_terms(book, target.root)
-    return place_best(target, terms, choose(sandbox), jobs)
+        penalties = Penalties(book, target.root)
+    return place_best(
+        target,
+        lambda student, time: penalties.lateness_at(student, target.slug, time).share,
+        choose(sandbox),
+        jobs,
+    )
 
 
 def check(lab: LabName) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from threeloops.files import replace_text
 
-from threeloops_grader.authoring.labs import Lab, course_root, find_lab
+from threeloops_grader.authoring.labs import Lab, LabError, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, roster_path, whole_lab
+from threeloops_grader.classroom.exchange.folder import exchange_of
 from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.machine.terminal import encodable, plain
 from threeloops_grader.submissions.folder import spelling
@@ -57,6 +58,7 @@ def collect(
     """Fetch submissions into submitted/, newer ones in place of older ones."""
     target = find_lab(lab)
     if source is None:
+        _require_inbound(target)
         nbgrader("collect", target.slug, "--update")
         account_of(target)
         return
@@ -84,6 +86,16 @@ def collect(
         _print_untimed(untimed, download.late, times)
     if download.faults or (times.unread and target.slug in chosen.due):
         raise typer.Exit(1)
+
+
+def _require_inbound(lab: Lab) -> None:
+    """Check that students can have handed in at the exchange. Raises LabError if not."""
+    inbound = exchange_of(course_root()) / "three_loops" / "inbound"
+    if not inbound.is_dir():
+        raise LabError(
+            f"nobody can have handed in at the exchange, because there is no folder {inbound}; `threeloops class "
+            f"release {lab.number:02d}` makes it. To collect a platform's download instead, name it with --from"
+        )
 
 
 def _print_untimed(untimed: Set[str], late: Set[str], times: "Times") -> None:

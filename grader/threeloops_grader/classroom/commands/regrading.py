@@ -7,7 +7,9 @@ import typer
 from threeloops_grader.authoring.labs import LabError, all_labs, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, roster_path, whole_lab
 from threeloops_grader.classroom.register import settings
+from threeloops_grader.classroom.register.roster import saved_roster
 from threeloops_grader.machine.terminal import plain
+from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["log", "regrade", "who"]
 
@@ -60,19 +62,33 @@ def regrade(
 
 
 def log(
-    lab: Annotated[str, typer.Argument(help="Number or name of the lab; all labs if none is named.")] = "",
-    student: Annotated[str, typer.Argument(help="Only what changed or showed this student's points.")] = "",
+    lab: Annotated[str, typer.Argument(help="A lab's number or name, or a student's id; all labs if none.")] = "",
+    student: Annotated[str, typer.Argument(help="Only what concerns this student.")] = "",
 ) -> None:
-    """Say who changed which points, and when: the lines of class/log.jsonl, oldest first."""
-    from threeloops_grader.classroom.register.log import history, lines, log_path
+    """Say who changed which points, and when: the lines of class/log.jsonl, oldest first.
 
-    slug = find_lab(lab).slug if lab else ""
+    `class log 01 ada` shows a student's lines for a lab, `class log ada` those for all labs.
+    """
+    from threeloops_grader.classroom.register.log import history, lines, log_path, students_in
+
     entries, faults = lines()
+    ids = {spelling(name).casefold(): name for name in students_in(entries)}
+    if roster_path().is_file():
+        ids |= {spelling(person.id).casefold(): person.id for person in saved_roster(roster_path())}
+    student = ids.get(spelling(student).casefold(), student)
+    slug = ""
+    try:
+        slug = find_lab(lab).slug if lab else ""
+    except LabError as error:
+        if student or spelling(lab).casefold() not in ids:
+            hint = "" if student else f" No student on the roster or in {log_path()} is called {lab!r} either."
+            raise LabError(f"{error}{hint}") from None
+        student = ids[spelling(lab).casefold()]
     shown = list(history(entries, slug, student))
     for line in shown:
         print(plain(line))
     if not shown:
-        about = " about " + ", ".join(part for part in (slug, student) if part) if lab else ""
+        about = " about " + ", ".join(part for part in (slug, student) if part) if lab or student else ""
         print(plain(f"{log_path()} has no line{about}"))
     for fault in faults:
         print(fault)
@@ -88,7 +104,6 @@ def who(
     from threeloops_grader.classroom.enrolment import gradebook
     from threeloops_grader.classroom.register import log as class_log
     from threeloops_grader.classroom.register.pseudonyms import key_path, require_key, whose
-    from threeloops_grader.classroom.register.roster import saved_roster
 
     if not key_path().exists():
         raise LabError(

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from threeloops.files import replace_text
 
-from threeloops_grader.authoring.labs import course_root, find_lab
+from threeloops_grader.authoring.labs import LabError, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, account_of, nbgrader, print_account, scores_of
 from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.register import settings as register
@@ -21,7 +21,8 @@ def feedback(lab: LabName) -> None:
     from threeloops_grader.submissions.folder import TIMESTAMP
 
     target = find_lab(lab)
-    nbgrader("generate_feedback", target.slug, "--force")
+    if any((course_root() / "autograded").glob(f"*/{target.slug}/{target.slug}.ipynb")):
+        nbgrader("generate_feedback", target.slug, "--force")
     folder = course_root() / "feedback"
     pages = sorted(folder.glob(f"*/{target.slug}/{target.slug}.html"))
     sealed = [p for p in pages if (p.parent / SECRET).is_file() and (p.parent / TIMESTAMP).is_file()]
@@ -32,6 +33,12 @@ def feedback(lab: LabName) -> None:
     refused = write_refusals(target, rows)
     shared = write_shared(target, rows)
     everyone = {*pages, *shared, *refused}
+    if not everyone:
+        step = "grade" if any((course_root() / "submitted").glob(f"*/{target.slug}")) else "collect"
+        raise LabError(
+            f"nobody's {target.slug} is graded, so there are no pages to write; run `threeloops class {step} "
+            f"{target.number:02d}` first"
+        )
     print(f"{folder} holds {len(everyone)} pages; {len(sealed)} were handed back through the exchange.")
     if shared:
         print(f"pages for the other members of a group: {len(shared)}; hand those back yourself.")

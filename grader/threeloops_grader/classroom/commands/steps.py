@@ -89,7 +89,8 @@ def failure(words: Sequence[str]) -> MachineFault:
     return MachineFault(f"`nbgrader {' '.join(words)}` failed; what it said stands above")
 
 
-def exit_code(*words: str) -> int:
+def exit_code(*words: str, holds: Sequence[int] = ()) -> int:
+    """Run nbgrader's command in the course, and return its exit code. It gets the descriptors of locks in `holds`."""
     root = course_root()
     if not (root / "nbgrader_config.py").is_file():
         raise LabError(f"{root} is not a course folder: it has no nbgrader_config.py; run this in a checkout or bundle")
@@ -97,4 +98,4 @@ def exit_code(*words: str) -> int:
         require_exchange(root)
     command = [sys.executable, "-m", "nbgrader", *words]
     sys.stdout.flush()
-    return subprocess.run(command, cwd=root, env=environment()).returncode
+    return subprocess.run(command, cwd=root, env=environment(), pass_fds=holds).returncode

@@ -1,19 +1,24 @@
 """`threeloops class init`, `extend`, `groups` and `release`: the class, and what it gets."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from threeloops_grader.authoring.labs import LabError, course_root, find_lab
+from threeloops_grader.authoring.labs import LabError, all_labs, course_root, find_lab
 from threeloops_grader.classroom.commands.steps import LabName, nbgrader, roster_path, whole_lab
 from threeloops_grader.classroom.exchange.folder import is_open_to_all, require_exchange
 from threeloops_grader.classroom.register import log, pseudonyms
 from threeloops_grader.classroom.register import settings as register
-from threeloops_grader.classroom.register.clock import require_zone
+from threeloops_grader.classroom.register.clock import require_zone, shown
+from threeloops_grader.machine.terminal import plain
+
+if TYPE_CHECKING:
+    from threeloops_grader.classroom.register.roster import Student
 
 __all__ = ["extend", "gradescope", "groups", "init", "release"]
 
@@ -69,7 +74,8 @@ def init(
     dates = dict(register.parse_due(text, zone) for text in due or [])
     openings = dict(register.parse_due(text, zone, opens=True) for text in opened or [])
     students = lms_roster() if roster is None else read_roster(roster)
-    everybody = with_dropped(students, saved_roster(roster_path()) if roster_path().is_file() else [])
+    enrolled = saved_roster(roster_path()) if roster_path().is_file() else []
+    everybody = with_dropped(students, enrolled)
     late = before.late.changed(
         percent_per_day=late_percent,
         most_percent=late_most,
@@ -96,15 +102,18 @@ def init(
             pseudonyms.require_key()
         strangers = enrol(book, everybody)
         apply_due_dates(book, chosen)
+        placed = _place_attempts(rule) if rule not in ("best", before.attempts) else []
         register.save(chosen)
         save_roster(roster_path(), everybody)
         penalties = Penalties(book, course_root()).refresh()
-    _log_init(chosen, len(current(everybody)))
+    _log_init(chosen, everybody, enrolled)
     print(f"{len(current(everybody))} students are in the gradebook. {late}")
     print(f"Of several attempts the {'last of the ' * rule.startswith('first')}{rule} counts.")
+    for line in placed:
+        print(plain(f"{line}; grade it"))
     for slug, when in sorted(chosen.due.items()):
         why = " (changed in formgrader)" if slug in changed_elsewhere and slug not in dates else ""
-        print(f"{slug} is due {when}{why}")
+        print(f"{slug} is due {shown(datetime.fromisoformat(when), zone)}{why}")
     if chosen.anonymous:
         print(f"Formgrader shows pseudonyms. Keep {pseudonyms.key_path()}: without it nobody can turn them back.")
     for note in students.notes:
@@ -126,9 +135,26 @@ def init(
         raise typer.Exit(1)
 
 
-def _log_init(chosen: register.Settings, students: int) -> None:
+def _place_attempts(rule: str) -> list[str]:
+    """Let the attempts count that a rule names, in every lab with several, after there was another rule."""
+    from threeloops_grader.classroom.deadlines.best_attempt import place_last
+    from threeloops_grader.classroom.exchange.attempts import attempts_folder
+
+    labs = [lab for lab in all_labs() if attempts_folder(course_root(), lab.slug).is_dir()]
+    return [line for lab in labs for line in place_last(lab, rule)]
+
+
+def _log_init(chosen: register.Settings, students: Sequence["Student"], before: Sequence["Student"]) -> None:
+    from threeloops_grader.classroom.register.roster import current
+
     due = ", ".join(f"{slug} {when}" for slug, when in sorted(chosen.due.items())) or "nothing"
-    log.append("class init", note=f"{students} students; {chosen.late} Due: {due}")
+    reasons = {student.id: student.dropped for student in before}
+    moved = {
+        student.id: f"has left the class ({student.dropped})" if student.dropped else "is back in the class"
+        for student in students
+        if bool(reasons.get(student.id)) != bool(student.dropped)
+    }
+    log.append("class init", note=f"{len(current(students))} students; {chosen.late} Due: {due}", about=moved)
 
 
 def extend(
@@ -154,12 +180,17 @@ def extend(
         save_extensions(path, merged(saved_extensions(path), rows))
         penalties = Penalties(book, course_root())
         changed = penalties.refresh()
+    about: dict[str, str] = {}
+    for row in rows:
+        lab = "every lab" if row.lab == EVERY_LAB else row.lab
+        about[row.student] = "; ".join(part for part in (about.get(row.student), f"{row} for {lab}") if part)
+    log.append("class extend", about=about)
     for row in rows:
         if row.lab == EVERY_LAB:
             print(f"{row.student}: {row} for every lab, also those that get a due date later")
         else:
             time, _ = penalties.terms.due_for(row.student, row.lab)
-            when = f"due {time:%Y-%m-%d %H:%M:%S} UTC" if time else "without a due date in the gradebook"
+            when = f"due {shown(time, chosen.timezone)}" if time else "without a due date in the gradebook"
             print(f"{row.student}: {row.lab} is {when}{'' if row.due else f' ({row})'}")
     print(f"late penalties changed: {changed}")
 
@@ -170,13 +201,19 @@ def groups(
     """Say which students share their submissions. The table replaces the one before it."""
     from threeloops_grader.classroom.deadlines.penalties import Penalties, groups_path
     from threeloops_grader.classroom.enrolment import gradebook
-    from threeloops_grader.classroom.register.groups import read_groups, save_groups
+    from threeloops_grader.classroom.register.groups import places, read_groups, save_groups, saved_groups
     from threeloops_grader.classroom.register.roster import saved_roster
 
     members = read_groups(table, saved_roster(roster_path()))
+    before = places(saved_groups(groups_path()))
     save_groups(groups_path(), members)
     with gradebook() as book:
         Penalties(book, course_root()).refresh()
+    now = places(members)
+    moved = {
+        name: now.get(name, "in no group") for name in sorted({*before, *now}) if before.get(name) != now.get(name)
+    }
+    log.append("class groups", about=moved)
     names = sorted({(member.lab, member.group) for member in members})
     print(f"groups: {len(names)}, students in them: {len({member.student for member in members})}")
     for lab, name in names:

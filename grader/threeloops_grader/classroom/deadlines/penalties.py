@@ -14,7 +14,7 @@ from threeloops_grader.classroom.register.extensions import saved_extensions
 from threeloops_grader.classroom.register.groups import Groups, saved_groups
 from threeloops_grader.submissions.folder import spelling
 
-__all__ = ["Penalties", "extensions_path", "groups_path", "read_terms"]
+__all__ = ["Penalties", "extensions_path", "groups_path"]
 
 
 def extensions_path(root: Path | None = None) -> Path:
@@ -25,7 +25,7 @@ def groups_path(root: Path | None = None) -> Path:
     return register.class_folder(root) / "groups.json"
 
 
-def read_terms(book: Gradebook, root: Path) -> Terms:
+def _read_terms(book: Gradebook, root: Path) -> Terms:
     """Return the rules of a class. A due date that was changed in formgrader counts as the gradebook has it."""
     settings = register.load(root)
     due = {assignment.name: assignment.duedate for assignment in book.assignments if assignment.duedate is not None}
@@ -40,7 +40,7 @@ class Penalties:
     def __init__(self, book: Gradebook, root: Path) -> None:
         self._book = book
         self.is_ours = (register.class_folder(root) / "settings.json").is_file()
-        self.terms = read_terms(book, root)
+        self.terms = _read_terms(book, root)
         self.hand_ins = HandIns(book, root, Groups(saved_groups(groups_path(root))))
         self._late: dict[str, dict[str, Lateness]] = {}
 
@@ -53,6 +53,10 @@ class Penalties:
         if spelling(student) not in self._late:
             self._late[spelling(student)] = self.terms.lateness(student, self.hand_ins.times(student))
         return self._late[spelling(student)].get(lab) or Lateness(*self.terms.due_for(student, lab))
+
+    def lateness_at(self, student: str, lab: str, time: datetime | None) -> Lateness:
+        """Return how late a lab would be if the student had handed it in at `time`, and the others as they did."""
+        return self.terms.lateness(student, {**self.hand_ins.times(student), lab: time})[lab]
 
     def slip_days_left(self, student: str) -> int:
         """Return the slip days that a student has not spent, over all labs."""
@@ -112,4 +116,4 @@ class Penalties:
         hand_in = self.counting(student, lab)
         if hand_in is not None and hand_in.time == time:
             return self.lateness(student, lab)
-        return self.terms.lateness(student, {**self.hand_ins.times(student), lab: time})[lab]
+        return self.lateness_at(student, lab, time)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.classroom.exchange.swap import put_in_place
 from threeloops_grader.classroom.exchange.times import noted_time
 from threeloops_grader.classroom.register.settings import class_folder
 
@@ -98,7 +99,7 @@ def keep(root: Path, lab: str, student: str, folder: Path) -> Path | None:
 def place(root: Path, lab: str, attempt: Attempt) -> None:
     """Make an attempt the one that counts. The one before it stays among the attempts.
 
-    A command that is killed here leaves both there, and the next one places the attempt again.
+    A command that is killed here leaves one of the two there, and the next one places the attempt again.
     """
     current = root / "submitted" / attempt.student / lab
     if attempt.folder == current:
@@ -110,6 +111,4 @@ def place(root: Path, lab: str, attempt: Attempt) -> None:
     half.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(attempt.folder, half, symlinks=True)
     os.utime(half / f"{lab}.ipynb")  # another submission than the one that was graded
-    if current.is_dir():
-        shutil.rmtree(current)
-    half.rename(current)
+    put_in_place(half, current)

@@ -19,6 +19,7 @@ from nbgrader.exchange.default import ExchangeCollect
 
 from threeloops_grader.classroom.exchange.attempts import attempts_folder, attempts_of, first, keep
 from threeloops_grader.classroom.exchange.copying import copy_plain
+from threeloops_grader.classroom.exchange.swap import put_in_place
 from threeloops_grader.classroom.exchange.times import utc
 from threeloops_grader.classroom.register.settings import load
 from threeloops_grader.submissions.folder import TIMESTAMP, is_student, student_name
@@ -107,11 +108,9 @@ class GuardedCollect(ExchangeCollect):
         source = Path(self.inbound_path, record["filename"])
         with self._copied(source, target.with_name(f".{target.name}.new"), handed_in) as new:
             self._compare_times(source, student, handed_in)
-            if target.is_dir():
-                if self._rule == "best":
-                    keep(Path(self.coursedir.root), lab, student, target)
-                shutil.rmtree(target)
-            new.rename(target)
+            if self._rule == "best":
+                keep(Path(self.coursedir.root), lab, student, target)
+            put_in_place(new, target)
         self.log.info("%s: collected", student_name(student))
 
     def _keep(self, record: dict[str, Any]) -> None:

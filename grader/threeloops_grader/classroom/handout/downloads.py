@@ -16,6 +16,7 @@ from threeloops.files import replace_text, replacing
 
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.classroom.exchange.attempts import attempts_of, first, keep
+from threeloops_grader.classroom.exchange.swap import put_in_place
 from threeloops_grader.classroom.handout.archive import members
 from threeloops_grader.classroom.handout.download_times import is_marked_late, time_of
 from threeloops_grader.classroom.handout.owners import METADATA, Folder, gradescope_folder, gradescope_folders, owners
@@ -67,12 +68,13 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
     Raises LabError: there is no such file, or it cannot be read as a whole.
     """
     download = Download()
+    _require_download(path)
     try:
         files = list(members(path, _MOST_BYTES)) if path.is_file() else list(_files(path))
     except BadSubmission as error:
         raise LabError(f"{path}: {error}") from None
     if not files:
-        raise LabError(f"{path} is neither a zip file nor a folder with submissions; nothing was collected")
+        raise LabError(f"{path} holds no file; expected submissions, so nothing was collected")
     folders: dict[str, Folder] = {}
     for name, content in files:
         if name.rpartition("/")[2] == METADATA:
@@ -111,6 +113,21 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
     faults = (fault for student, fault in others if student not in download.notebooks)
     download.faults = list(dict.fromkeys(faults))
     return download
+
+
+def _require_download(path: Path) -> None:
+    """Check that a path names a folder or a file that may be a zip file. Raises LabError with what it may be for."""
+    if path.is_dir():
+        return
+    if not path.is_file():
+        raise LabError(f"there is no file or folder {path}; nothing was collected")
+    with path.open("rb") as stream:
+        if stream.read(2) == b"PK" or path.suffix.lower() == ".zip":
+            return
+    raise LabError(
+        f"{path} is not a download; expected a platform's zip file with submissions, or a folder. A roster is for "
+        "`threeloops class init`, and Moodle's grading worksheet for --worksheet. Nothing was collected"
+    )
 
 
 def _take(download: Download, student: str, chosen: _Candidate) -> None:
@@ -238,8 +255,8 @@ def store(
 def _replace(path: Path, content: bytes, time: str) -> None:
     """Put a notebook in the place of an earlier one, together with its time, or without any.
 
-    A command that is killed here leaves the earlier notebook, the new one or neither, and never one with the time of
-    the other. The next command stores the new one.
+    A command that is killed here leaves the earlier notebook or the new one, and never one with the time of the other.
+    The next command stores the new one.
     """
     current = path.parent
     half = current.with_name(f".{current.name}.new")
@@ -253,9 +270,7 @@ def _replace(path: Path, content: bytes, time: str) -> None:
         stream.write(content)
     if time:
         replace_text(half / TIMESTAMP, time)
-    if current.is_dir():
-        shutil.rmtree(current)
-    half.rename(current)
+    put_in_place(half, current)
 
 
 def time_noted(folder: Path, student: str, lab: Lab) -> bool:

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from threeloops_grader.authoring.labs import LabError
 
-__all__ = ["read_time", "require_zone"]
+__all__ = ["read_time", "require_zone", "shown"]
 
 _TIME = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d)(?:[ T](?P<clock>\d\d:\d\d(?::\d\d)?))? ?(?P<zone>Z|[A-Za-z]{2,5}|[+-]\d\d(?::?\d\d)?)?",
@@ -113,6 +113,14 @@ def _in_zone(local: datetime, name: str, abbreviation: str | None, told: str, of
 
 def _exists(time: datetime) -> bool:
     return time.astimezone(UTC).astimezone(time.tzinfo).replace(tzinfo=None) == time.replace(tzinfo=None)
+
+
+def shown(time: datetime, zone: str) -> str:
+    """Return a time as people in `zone` read it, as in `2030-01-31 23:59 CET`. Without a zone of its own, it is UTC."""
+    local = (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(ZoneInfo(zone))
+    name = local.tzname() or ""
+    clock = f"{local:%H:%M:%S}".removesuffix(":00")
+    return f"{local:%Y-%m-%d} {clock} {name if name.isalpha() else f'{local:%z}'}"
 
 
 def _written(time: datetime) -> str:

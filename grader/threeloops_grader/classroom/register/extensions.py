@@ -10,7 +10,7 @@ from pathlib import Path
 from threeloops.files import replace_text
 
 from threeloops_grader.authoring.labs import LabError, find_lab
-from threeloops_grader.classroom.register.clock import read_time
+from threeloops_grader.classroom.register.clock import read_time, shown
 from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.classroom.register.settings import Settings
 from threeloops_grader.classroom.register.tables import read_columns, require_no_faults
@@ -125,13 +125,15 @@ def _require_effect(extension: Extension, settings: Settings) -> None:
         due_date = settings.due_date(lab)
         if opened is not None and due_date is not None and opened >= due_date:
             raise LabError(
-                f"a factor gives no more time: {lab} was opened at {settings.opened[lab]} and is due at "
-                f"{settings.due[lab]}; correct one of them with `threeloops class init ROSTER`"
+                f"a factor gives no more time: {lab} was opened at {shown(opened, settings.timezone)} and is due at "
+                f"{shown(due_date, settings.timezone)}; correct one of them with `threeloops class init ROSTER`"
             )
     if extension.due and lab in settings.due:
-        due = settings.due[lab]
-        if datetime.fromisoformat(extension.due) <= datetime.fromisoformat(due):
-            raise LabError(f"{extension.due} is not later than {due}, when {lab} is due for all")
+        due = datetime.fromisoformat(settings.due[lab])
+        later = datetime.fromisoformat(extension.due)
+        if later <= due:
+            times = [shown(time, settings.timezone) for time in (later, due)]
+            raise LabError(f"{times[0]} is not later than {times[1]}, when {lab} is due for all")
 
 
 def merged(before: Sequence[Extension], rows: Sequence[Extension]) -> list[Extension]:

@@ -13,7 +13,7 @@ from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.classroom.register.tables import read_columns, require_no_faults
 from threeloops_grader.submissions.folder import spelling
 
-__all__ = ["Groups", "Member", "read_groups", "save_groups", "saved_groups"]
+__all__ = ["Groups", "Member", "places", "read_groups", "save_groups", "saved_groups"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,15 @@ def read_groups(path: Path, students: Sequence[Student]) -> list[Member]:
             faults.append(f"line {line}: {error}")
     require_no_faults(faults, path)
     return list(members.values())
+
+
+def places(members: Sequence[Member]) -> dict[str, str]:
+    """Return a text per student that says in which groups they are."""
+    of: dict[str, list[str]] = {}
+    for member in sorted(members, key=lambda member: member.lab):
+        lab = "every lab" if member.lab == EVERY_LAB else member.lab
+        of.setdefault(member.student, []).append(f"in group {member.group} for {lab}")
+    return {student: "; ".join(texts) for student, texts in of.items()}
 
 
 def save_groups(path: Path, members: Sequence[Member]) -> None:

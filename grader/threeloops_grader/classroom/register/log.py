@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.classroom.register.settings import class_folder
 
-__all__ = ["append", "history", "last_fingerprint", "lines", "log_path", "moved"]
+__all__ = ["append", "history", "last_fingerprint", "lines", "log_path", "moved", "students_in"]
 
 _CHUNK = 1 << 16
 
@@ -105,7 +105,8 @@ def lines(root: Path | None = None) -> tuple[list[dict[str, Any]], list[str]]:
         try:
             entry = json.loads(line)
             texts = [entry[name] for name in ("when", "who", "command", "lab")]
-            if not all(isinstance(text, str) for text in texts) or not isinstance(entry.get("points", {}), dict):
+            tables = entry.get("points", {}), _about(entry)
+            if not all(isinstance(text, str) for text in texts) or not all(isinstance(part, dict) for part in tables):
                 raise ValueError
         except (ValueError, TypeError, KeyError):
             faults.append(f"{path}, line {number} is damaged: a write was cut off, or somebody edited it")
@@ -138,14 +139,30 @@ def history(entries: list[dict[str, Any]], lab: str = "", student: str = "") -> 
     """Yield a line of text per entry, of one lab or of all, and of one student if one is named."""
     for entry in entries:
         points = entry.get("points", {})
-        is_about = not student or student in points or student == entry.get("about")
-        if not is_about or (lab and entry["lab"] not in (lab, "")):
+        about = _about(entry)
+        if (student and student not in {*points, *about}) or (lab and entry["lab"] not in (lab, "")):
             continue
-        chosen = {name: change for name, change in points.items() if student in ("", name)}
-        moves = [f"{name} {_move(change)}" for name, change in chosen.items() if student or _is_move(change)]
+        changes = [
+            f"{name} {_move(change)}"
+            for name, change in points.items()
+            if student == name or (not student and _is_move(change))
+        ]
+        changes += [f"{name} {text}" for name, text in about.items() if text and student in ("", name)]
         more = f" ({entry['note']})" if entry.get("note") else ""
-        text = f"{entry['when']} UTC  {entry['who']}  {entry['command']}{more}"
-        yield f"{text}: {', '.join(moves)}" if moves else text
+        line = f"{entry['when']} UTC  {entry['who']}  {entry['command']}{more}"
+        yield f"{line}: {', '.join(changes)}" if changes else line
+
+
+def students_in(entries: list[dict[str, Any]]) -> set[str]:
+    """Return the ids of all students whom the log names."""
+    return {name for entry in entries for name in (*entry.get("points", {}), *_about(entry))}
+
+
+def _about(entry: Mapping[str, Any]) -> Any:
+    """Return what an entry says about students beside their points, by id. There is no text if the entry concerns one
+    student whom only their own history names."""
+    about = entry.get("about", {})
+    return {about: ""} if isinstance(about, str) else about
 
 
 def _is_move(change: Any) -> bool:

@@ -4,13 +4,10 @@ A run that is cut off leaves the plan in `class/`. Every command of the class th
 carries it out to the end.
 """
 
-import fcntl
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +28,6 @@ from threeloops_grader.machine.faults import cause
 __all__ = [
     "Change",
     "Plan",
-    "alone",
     "carry_out",
     "graded_notebook",
     "read_plan",
@@ -104,19 +100,6 @@ def unfinished(lab: Lab) -> str:
         f"A regrade of {exercise} was cut off: some of the points or feedback are new, and others old. "
         f"`threeloops class regrade {lab.number:02d} {exercise}` completes it."
     )
-
-
-@contextmanager
-def alone(lab: Lab) -> Iterator[None]:
-    """Let one regrade of a lab run at a time. Raises LabError if another one runs."""
-    path = register.class_folder(lab.root) / f".regrade_{lab.slug}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(f"another regrade of {lab.slug} is running; wait until it ends") from None
-        yield
 
 
 def graded_notebook(lab: Lab, student: str) -> Path:

@@ -18,6 +18,7 @@ from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.register import log
 from threeloops_grader.classroom.regrading import plan as plans
 from threeloops_grader.classroom.regrading.execution import Result, execute_exercise
+from threeloops_grader.classroom.regrading.lock import alone
 from threeloops_grader.classroom.regrading.plan import Change, Plan
 from threeloops_grader.classroom.results.handins import not_graded
 from threeloops_grader.grading.fingerprint import fingerprint
@@ -68,13 +69,13 @@ def regrade(
 
     Raises:
         LabError: there is no such exercise, the gradebook or a graded notebook gives other points for its parts than
-            the lab does, or another regrade runs. Nobody's points were changed.
+            the lab does, or another command changes points of the lab. Nobody's points were changed.
         MachineFault, OSError: the machine is at fault.
     """
     trusted = manifest(lab)
     exercise = trusted.exercise(name)
     of_cut_off: list[str] = []
-    with plans.alone(lab):
+    with alone(lab, f"threeloops class regrade {lab.number:02d} {exercise.id}"):
         if (cut_off := plans.read_plan(lab)) is not None:
             say(f"completing the regrade of {cut_off.exercise} that was cut off")
             left_out = plans.carry_out(lab, cut_off)

@@ -71,7 +71,7 @@ def _drawn(explorer: Any, choices: Mapping[str, Sequence[Any]], until: float) ->
             "values": [_shown(choices[name][index]) for index in indices],
             "start": indices.index(start),
             "of": len(choices[name]),
-            "kind": "options" if isinstance(explorer.specifications[name], list) else "slider",
+            "kind": "slider" if _is_ordered(explorer.specifications[name]) else "options",
         }
         for name, indices, start in zip(names, drawn, starts, strict=True)
     ]
@@ -150,13 +150,22 @@ def _values(spec: Any) -> list[Any]:
         else:
             values.append(start)
         return sorted(round(v, 12) if isinstance(v, float) and v != start else v for v in values)
+    if isinstance(getattr(spec, "value", None), bool):
+        return [False, True]
     options = getattr(spec, "options", ())
     if isinstance(options, Mapping):
         return list(options.values())
     return [option[1] if isinstance(option, tuple) else option for option in options]
 
 
+def _is_ordered(spec: Any) -> bool:
+    """Return whether a control's values have an order, as those of sliders do."""
+    return isinstance(spec, tuple) or "Slider" in type(spec).__name__
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

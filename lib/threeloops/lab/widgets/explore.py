@@ -115,7 +115,7 @@ class Explorer:
     def publish(self) -> None:
         """One output: the live view, and the picture of the start state for an exported page."""
         bundle: dict[str, Any] = {"text/html": self.html, "image/png": base64.b64encode(self.png).decode()}
-        widget = self.attach() if in_kernel() else None
+        widget = self.attach() if in_kernel() and not recording() else None
         if recording() and (drawn := states(self)):
             bundle |= {MIME: drawn, "text/html": living(drawn, self.html)}
         publish(self.said(), bundle, {"image/png": self.size | {"alt": self.said()}}, widget)

@@ -11,7 +11,7 @@ import re
 import sys
 from html import escape
 
-from threeloops.figures import GRID, ON_DARK, ON_LIGHT, figure, palette
+from threeloops.figures import GRID, ON_DARK, ON_LIGHT, colour_labels, figure, palette
 
 __all__ = ["WIDTH", "figure", "html", "png", "svg", "with_still", "words"]
 
@@ -32,7 +32,7 @@ _THEMED = {
     GRID: "color-mix(in srgb, currentColor 18%, transparent)",
 }
 """Colours that follow the page: text and lines, areas filled with the background, and the grid."""
-_COLOURED_TEXT = r"color-mix(in srgb, \2 70%, currentColor)"
+_COLOURED_TEXT = r"color-mix(in srgb, \2 60%, currentColor)"
 """Darker than the bar or line of the same colour on a light page and lighter on a dark one, so that it can be read."""
 _DRAWN = "threeloops-drawn"
 _SVG_INSTEAD = f".{_DRAWN}:has(svg)>div{{display:block!important}}.{_DRAWN}:has(svg)>img{{display:none}}"
@@ -44,6 +44,7 @@ _Still = tuple[bytes, dict]
 
 def png(fig) -> _Still:
     """The figure as a still picture of few colours; pyplot forgets the figure."""
+    colour_labels(fig)
     _clear_labels(fig)
     buffer = io.BytesIO()
     fig.savefig(buffer, dpi=_DPI, format="png", facecolor=fig.get_facecolor())
@@ -94,6 +95,7 @@ def svg(fig, alt: str = "", salt: str = "", *, quick: bool = False) -> str:
     """
     import matplotlib
 
+    colour_labels(fig)
     crowded = _clear_labels(fig)
     if quick:
         if not crowded and (engine := fig.get_layout_engine()) is not None:

@@ -130,6 +130,18 @@ def test_a_control_without_a_list_of_values_has_no_states():
     for options in ([("a ring", "ring"), ("a tree", "tree")], {"a ring": "ring", "a tree": "tree"}):
         drawn = states(Explorer(draw, {"kind": ipywidgets.Dropdown(options=options)}))
         assert drawn["controls"][0]["values"] == ["ring", "tree"] and len(drawn["pictures"]) == 2
+        assert drawn["controls"][0]["kind"] == "options"
+
+
+def test_a_checkbox_is_a_choice_of_two():
+    drawn = states(Explorer(draw, {"sync": ipywidgets.Checkbox(True), "copy": ipywidgets.Checkbox(False)}))
+    assert [control["values"] for control in drawn["controls"]] == [["no", "yes"]] * 2
+    assert [control["start"] for control in drawn["controls"]] == [1, 0] and len(drawn["pictures"]) == 4
+
+
+def test_a_slider_of_options_stays_a_slider():
+    drawn = states(Explorer(draw, {"tokens": ipywidgets.SelectionSlider(options=[1, 8, 64], value=8)}))
+    assert drawn["controls"][0]["kind"] == "slider" and drawn["controls"][0]["values"] == ["1", "8", "64"]
 
 
 @pytest.mark.parametrize("spec", [(0.1, 0.7, 0.1, 0.3), (1.0, 2.0, 0.3, 1.5), (-30, 20, 1, 8)])
