@@ -83,7 +83,7 @@ class _OnlyNumPy(importlib.abc.MetaPathFinder):
 
 def _only_one_thread() -> None:
     """Refuse threads and event loops, which a page does not have either."""
-    threading.Thread.start = _refused  # type: ignore[method-assign]
+    threading.Thread.start = _refused  # type: ignore[assignment, method-assign]
     asyncio.new_event_loop = _refused  # type: ignore[assignment]
 
 
