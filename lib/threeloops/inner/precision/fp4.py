@@ -34,7 +34,7 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The magnitudes of the format, in the order of their codes."""
 _LARGEST = E2M1[-1]
 _EXPONENT = 2
-"""Of the largest number, 1.5 · 2²."""
+"""The exponent of the largest number, 1.5 · 2²."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def quantise_fp4(
 
 
 def _units(top: Tensor, x: Tensor, recipe: Fp4Recipe) -> Tensor:
-    """What the number 1 stands for in each block, given the largest magnitude of each."""
+    """Return the number that 1 stands for in each block, given the largest magnitude of each."""
     if recipe.scales == "e8m0":
         return torch.where(top > 0, 2.0 ** (torch.floor(torch.log2(top)) - _EXPONENT), 0.0).to(x.dtype)
     amax = x.abs().amax() if x.numel() else x.new_zeros(())
