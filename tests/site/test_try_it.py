@@ -32,7 +32,7 @@ RIGHT = "def mean(values):\n    return sum(values) / len(values)\n"
 def check(packed, folder, answers, exercise):
     """Check in a folder of the bundle's files, with nothing else of the library."""
     zipfile.ZipFile(io.BytesIO(packed)).extractall(folder)
-    script = f"import try_it, json; print(json.dumps(try_it.check({answers!r}, {exercise!r})))"
+    script = f"import try_it, json; print(json.dumps(try_it._check({answers!r}, {exercise!r})))"
     environment = {**os.environ, "PYTHONPATH": str(folder), "THREELOOPS_HOME": str(folder / "home")}
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ onmessage = async ({ data }) => {
     if (!data.answers) return;
     python.globals.set("answers", JSON.stringify(data.answers));
     python.globals.set("exercise", exercise);
-    const result = python.runPython("import json; json.dumps(try_it.check(json.loads(answers), exercise))");
+    const result = python.runPython("import json; json.dumps(try_it._check(json.loads(answers), exercise))");
     const [passed, printed] = JSON.parse(result);
     postMessage({ exercise, passed, printed });
   } catch (error) {

@@ -20,7 +20,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check", "needs"]
+__all__: list[str] = []
 
 
 if sys.platform == "emscripten":
@@ -29,7 +29,7 @@ if sys.platform == "emscripten":
     sys.modules["fcntl"] = lock  # a page has one process, so nothing else has the learner's record open
 
 
-def check(answers: dict[str, str], exercise: str) -> tuple[bool, str]:
+def _check(answers: dict[str, str], exercise: str) -> tuple[bool, str]:
     """Run the exercise's checks on these texts of cells, and return whether they passed and what they printed.
 
     The working directory is the folder. `answers` are the reader's texts by exercise. The others are as released.
@@ -83,15 +83,15 @@ class _OnlyNumPy(importlib.abc.MetaPathFinder):
 
 def _only_one_thread() -> None:
     """Refuse threads and event loops, which a page does not have either."""
-    threading.Thread.start = _refused  # type: ignore[method-assign]
-    asyncio.new_event_loop = _refused
+    threading.Thread.start = _refused  # type: ignore[assignment, method-assign]
+    asyncio.new_event_loop = _refused  # type: ignore[assignment]
 
 
 def _refused(*_: Any) -> Any:
     raise RuntimeError("there are no threads and event loops in the page")
 
 
-def needs(answers: dict[str, str], most_seconds: float) -> dict[str, Any]:
+def _needs(answers: dict[str, str], most_seconds: float) -> dict[str, Any]:
     """Return the exercises whose checks accept these answers with nothing but NumPy, and all files that were read.
 
     `most_seconds` is the longest that the checks of an exercise may take.
@@ -105,12 +105,13 @@ def needs(answers: dict[str, str], most_seconds: float) -> dict[str, Any]:
     for exercise in (one["id"] for one in lab["exercises"]):
         began = time.perf_counter()
         try:
-            accepted, _ = check(answers, exercise)
+            accepted, _ = _check(answers, exercise)
         except Exception:  # the preparation needs more
             break
         if accepted and time.perf_counter() - began <= most_seconds:
             passed.append(exercise)
-    modules = {module.__spec__.origin for module in list(sys.modules.values()) if getattr(module, "__spec__", None)}
+    specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+    modules = {spec.origin for spec in specs if spec is not None}
     return {"exercises": passed, "modules": sorted(filter(None, modules)), "opened": sorted(opened)}
 
 
@@ -120,4 +121,4 @@ def _is_read(event: str, of: tuple[Any, ...]) -> bool:
 
 if __name__ == "__main__":
     given = json.load(sys.stdin)
-    print(json.dumps(needs(given["answers"], given["most_seconds"])))
+    print(json.dumps(_needs(given["answers"], given["most_seconds"])))

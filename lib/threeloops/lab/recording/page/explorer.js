@@ -52,10 +52,11 @@
       const states = await load(explorer);
       if (turn !== asked || !states) return;
       const key = controls.map((control) => control.value).join(",");
-      const lines = states.pictures[key];
+      const steps = states.pictures[key];
       explorer.querySelector(".tl-error")?.remove();
-      if (lines) {
-        picture.innerHTML = `<div class="tl-figure">${lines.map((at) => states.lines[at]).join("\n")}</div>`;
+      if (steps) {
+        let at = 0; // each number is a step from one line to the next
+        picture.innerHTML = `<div class="tl-figure">${steps.map((step) => states.lines[at += step]).join("\n")}</div>`;
         explorer.dataset.shown = key;
       } else {
         const error = document.createElement("pre");

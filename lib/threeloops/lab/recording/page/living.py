@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 __all__ = ["ASSETS", "asset", "framed", "living", "packed", "start_picture"]
@@ -39,8 +40,12 @@ def living(states: Mapping[str, Any], picture: str) -> str:
 
 
 def packed(lines: list[str], pictures: Mapping[str, list[int]], errors: Mapping[str, str]) -> str:
-    """Return the pictures as the script unpacks them: JSON, deflated, in base64."""
-    text = json.dumps({"lines": lines, "pictures": pictures, "errors": errors}, separators=(",", ":"))
+    """Return the pictures as the script unpacks them: JSON, deflated, in base64.
+
+    The indices of a picture's lines become steps from each to the next, which are mostly 1 and so take few bytes.
+    """
+    steps = {key: [b - a for a, b in pairwise([0, *indices])] for key, indices in pictures.items()}
+    text = json.dumps({"lines": lines, "pictures": steps, "errors": errors}, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
@@ -91,10 +96,12 @@ def _control(name: str, control: Mapping[str, Any]) -> str:
 def _note(states: Mapping[str, Any]) -> str:
     """Say how many settings this page lacks, if it lacks any."""
     settings = math.prod(control["of"] for control in states["controls"])
-    kept = len(states["pictures"]) + len(states["errors"])
-    notes = [f"This page has {kept:,} of {settings:,} settings."] if kept < settings else []
+    recorded = len(states["pictures"]) + len(states["errors"])
+    notes = [f"This page has {recorded:,} of {settings:,} settings."] if recorded < settings else []
     if states["one_at_a_time"]:
         notes.append("Here one control moves at a time, and the others return to their start.")
     if fields := states.get("instead"):
-        return f"This page has {kept} recorded examples. In the notebook you set these yourself: {', '.join(fields)}."
+        return (
+            f"This page has {recorded} recorded examples. In the notebook you set these yourself: {', '.join(fields)}."
+        )
     return " ".join([*notes, "In the notebook, all of them work."]) if notes else ""
