@@ -22,6 +22,11 @@ def test_ten_thousand_submissions_keep_sixteen_workers_busy():
     assert outcome == simulate(10_000, 16, [0.4, 0.5, 0.6, 1.6, 4.0], 1.2), "it repeats exactly"
 
 
+def test_two_at_a_time_are_above_the_goal_too_although_each_start_up_holds_two_cores():
+    """A start-up of three usual submissions, as measured. With 200 equal tasks the efficiency was below the goal."""
+    assert simulate(10_000, 16, [0.5, 1.0, 1.4, 1.7, 2.0], 4.1, jobs=2).efficiency > GOAL
+
+
 def test_a_worker_that_grades_two_at_a_time_holds_two_cores_during_its_start_up():
     outcome = simulate(10, 1, [2.0], 3.0, jobs=2)
     assert (outcome.seconds, outcome.tasks) == (pytest.approx(3.0 + 5 * 2.0), 1)

@@ -292,6 +292,23 @@ def test_the_site_of_a_pull_request_is_not_published():
     assert "workflow_run.event != 'pull_request'" in workflow["jobs"]["pages"]["if"]
 
 
+def test_workflows_name_actions_by_commit_and_write_only_what_they_publish():
+    workflows = {path.name: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
+    teaching = {path.name: path.read_text() for path in (ROOT / "docs/teaching").glob("github_*.yml")}
+    assert len(workflows) == 3 and len(teaching) == 2
+    written = {}
+    for name, text in (workflows | teaching).items():
+        for action in re.findall(r"uses: (.*)", text):
+            assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), f"{name}: {action}"
+        assert text.count("actions/checkout@") == text.count("persist-credentials: false"), name
+        workflow = yaml.safe_load(text)
+        assert "write" not in workflow["permissions"].values(), name
+        for job in workflow["jobs"].values():
+            kinds = {kind for kind, access in job.get("permissions", {}).items() if access == "write"}
+            written |= {name: kinds} if kinds else {}
+    assert written == {"colab.yml": {"contents"}, "site.yml": {"pages", "id-token"}}
+
+
 def test_the_devcontainer_names_a_dockerfile_that_is_there():
     text = (ROOT / ".devcontainer/devcontainer.json").read_text()
     settings = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.M))

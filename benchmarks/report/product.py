@@ -56,7 +56,8 @@ def large_class(evidence: Evidence) -> Iterator[Row]:
         elif quantity == "parallel efficiency":
             outcome = (f"goal: {goal:.0%}", "met" if series.median >= goal else "missed")
             against = [outcome] if largest in name else []
-            ours = f"{series.median:.1%}, in {shown[f'{name}: time']}"
+            draws = f"{series.median:.1%} ({min(series.samples):.1%} … {max(series.samples):.1%})"
+            ours = f"{draws}, in {shown[f'{name}: time']}"
             yield fact(evidence, series.what, ours, *against, level=MODEL)
 
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from threeloops.lab.recording.page import living
 from threeloops_grader.site.documents import colab_links, edit_links
 
 _HERE = Path(__file__).parent
@@ -24,10 +25,11 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline"]
 
 html_theme = "furo"
-html_static_path = [str(_HERE / "static")]
+html_static_path = [str(_HERE / "static"), *(str(Path(living.__file__).with_name(name)) for name in living.ASSETS)]
 templates_path = [str(_HERE / "templates")]
-html_css_files = ["site.css"]
-html_js_files = ["site.js"]
+_TRY = bool(os.environ.get("THREELOOPS_SITE_TRY"))
+html_css_files = ["explorer.css", "site.css", *["try.css"] * _TRY]
+html_js_files = ["explorer.js", "site.js", *["try.js"] * _TRY]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False

@@ -234,7 +234,9 @@ def grade(
     (target,) = _chosen([lab])
     to = {"json": json_file, "html": html, "csv": csv, "gradescope": gradescope}
     job = cluster_command.ClassJob(target, submissions, records or [], only, sandbox, jobs, keep_notebooks)
-    cluster_command.require_one_way(shard=shard, merge=merge, on=on, fresh=fresh, to={**to, "gradebook": gradebook})
+    to_all = {**to, "gradebook": gradebook}
+    engines = {"slurm": {"partition": partition, "account": account}, "kubernetes": {"image": image, "claim": claim}}
+    cluster_command.require_one_way(shard=shard, merge=merge, on=on, fresh=fresh, to=to_all, engines=engines)
     asked = {"workers": workers, "memory": memory, "gpus": gpus, "retries": retries, "cores": jobs}
     if shard is not None:
         raise typer.Exit(cluster_command.grade_share(job, shard, _console, fresh=fresh))
@@ -339,14 +341,14 @@ def course(
 
     Skips unchanged labs that passed last time. --fresh runs all labs.
     """
+    from threeloops_grader.course.cluster_command import course_on_slurm, require_engine
     from threeloops_grader.course.course import labs_at_a_time, run_course
     from threeloops_grader.course.course_report import write
     from threeloops_grader.course.progress import watching
 
     reports = course_root() / "reports"
+    require_engine(on, {"slurm": {"partition": partition, "account": account}})
     if on == "slurm":
-        from threeloops_grader.course.cluster_command import course_on_slurm
-
         asked = {"workers": workers, "memory": memory, "gpus": gpus, "retries": retries, "partition": partition}
         asked |= {"account": account, "minutes": minutes}
         report = course_on_slurm(_chosen(lab), reports, device, asked, _console, fresh=fresh)

@@ -61,7 +61,7 @@ ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation must do at least: bytes moved, FLOPs, and FLOPs per byte."""
+    """The least work of an operation: bytes moved, FLOPs, and FLOPs per byte."""
 
     bytes: int
     flops: int
@@ -87,16 +87,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found on a machine."""
+    """The GPUs of a machine, and the GPU code that its PyTorch carries."""
 
     archs: tuple[str, ...]  # the GPU code in this build of torch; empty when it was built without CUDA
     gpus: tuple[tuple[int, int], ...]  # compute capabilities: GPU 0, GPU 1, …
-    cuda_visible_devices: str | None  # None where the variable is not set
+    cuda_visible_devices: str | None  # None if the variable is not set
 
 
 @dataclass(frozen=True)
 class Report:
-    """Which GPUs a process sees, which it can use, and in one word how it stands with them."""
+    """Which GPUs a process sees, which it can use, and a word that sums it up."""
 
     visible: tuple[int, ...]
     devices: tuple[int, ...]
@@ -182,11 +182,11 @@ def reported_throughput(bytes_moved, seconds, warmup):
     return float(rates[warmup:].mean())
 
 
-# What several test cells share.
+# Shared by several test cells.
 
 
 def cause(known, function, *args):
-    """Why `function(*args)` returned what it did, where that is one of the `known` wrong values."""
+    """Why `function(*args)` returned its result, if that is one of the `known` wrong values."""
     try:
         value = function(*copy.deepcopy(args))
     except Exception:
@@ -216,11 +216,11 @@ def within_a_factor_of_two(function, n, dtype, machine, seconds, why=""):
 
 
 def likely_cause(function, n, dtype, predicted, seconds):
-    """What is wrong with a prediction, where the function's own results tell."""
+    """The mistake behind a prediction, if the function's own results show it."""
     if 0.9e6 < predicted / seconds < 1.1e6 or predicted > 1e4 * seconds:
         return "the answer is in seconds, not in a smaller unit"
     if n < 1000 and predicted < seconds:
-        return "on tiny vectors the overhead of the call is all there is"
+        return "on tiny vectors nearly all of the time is overhead"
     plain = Machine("a machine of 1 byte per second", 5.0, (Level(float("inf"), 1.0),))
     right = {"float16": 6000, "bfloat16": 6000, "float32": 12_000, "float64": 24_000}[dtype]
     try:
@@ -297,14 +297,14 @@ predict(
 # below it. A check that fails names the quantity that is wrong and by how much. Hints stand below the checks and open one
 # at a time. When all checks of an exercise pass, the cell below them explains why the answer works. The checks that you
 # see show every rule of the specification, and grading tries the same rules on other sizes and inputs. The exercises do
-# not build on one another, so a wrong answer costs only its own points. The code of checks and pictures is folded; you
-# can open it. If a word is new to you, `term("overhead")` in a cell of your own shows what it means.
+# not build on one another, so a wrong answer costs only its own points. If a word is new to you, `term("overhead")` in
+# a cell of your own shows what it means.
 #
 # In a terminal of JupyterLab (*File, New, Terminal*), `threeloops check 00 --full` grades this lab with its hidden tests,
 # `threeloops doctor` reports on the machine, and `threeloops start 01` makes your copy of the next lab.
 #
-# When you come back another day, choose *Run, Run All Cells*. Your answers and predictions are kept. Until then, questions and
-# sliders read *Error displaying widget: model not found*.
+# When you come back another day, questions and sliders read *Error displaying widget: model not found* until you choose
+# *Run, Run All Cells*. Your answers and predictions are kept.
 #
 # ## 1 · Count the bytes
 #
@@ -413,7 +413,7 @@ def draw_count(answer):
     return plot
 
 
-show.figure(draw_count(saxpy_bytes), "What your function counts for SAXPY on four elements, in boxes of 16 bytes")
+show.figure(draw_count(saxpy_bytes), "Your function's count for SAXPY on four elements, in boxes of 16 bytes")
 hint(
     "saxpy_bytes",
     "Write down every array access in the body of the loop. How many are reads, how many are writes?",
@@ -431,9 +431,9 @@ debrief(
 # %% [markdown]
 # ## 2 · Count the FLOPs
 #
-# A **FLOP** is one floating-point operation. A multiply and an add count as two, even where the hardware fuses them into
+# A **FLOP** is one floating-point operation. A multiply and an add count as two, even if the hardware fuses them into
 # one instruction, because the peak rates on data sheets are counted that way too. FLOPs divided by bytes is the
-# **arithmetic intensity**. It belongs to the algorithm and not to a machine, and the next lab shows how much it decides.
+# **arithmetic intensity**. It is a property of the algorithm, not of the machine, and the next lab builds on it.
 #
 # *Worked example.* Scaling four float32 elements in place does 4 multiplications, which are 4 FLOPs, and moves 32 bytes.
 # Its intensity is 4 / 32 = 0.125 FLOP per byte. With 8-byte float64 it does the same 4 FLOPs on 64 bytes: 0.0625.
@@ -584,8 +584,9 @@ debrief(
 # ## 4 · Which memory?
 #
 # A machine has several memories. A small **cache** is fast, and main memory is large and slow. A loop runs at the speed of
-# the cache when everything it touches fits inside. What it touches is its **working set**, and that is not its traffic:
-# SAXPY touches x and y, so its working set is two vectors long, however often their elements are read and written.
+# the cache when everything it touches fits inside. The bytes it touches are its **working set**, which is not its
+# traffic: SAXPY touches x and y, so its working set is two vectors long, however often their elements are read and
+# written.
 #
 # *Worked example.* A machine has three levels: 1 MiB (1,048,576 bytes) at 400 GB/s, 24 MiB at 80 GB/s, and main memory at
 # 16 GB/s. SAXPY on 100,000 float32 elements touches 2 · 400,000 = 800,000 bytes. They fit into the first level, so the
@@ -794,7 +795,7 @@ debrief(
     of main memory, and only fewer bytes would help.
 
     Three measured numbers are enough to predict every recorded time off the cliff, from 1 to 67 million elements, within a
-    factor of two. Where a prediction is further off on your machine, look for what the model leaves out: a smaller and
+    factor of two. If a prediction is further off on your machine, look for what the model leaves out: a smaller and
     faster cache, another process on the core, a clock that changed, or memory that is touched for the first time.""",
     parts=("recorded", "machines"),
 )
@@ -806,7 +807,7 @@ from threeloops.hardware import device
 
 
 def your_seconds(n, machine):
-    """What your function predicts; not a number where it is unwritten or fails."""
+    """Your function's prediction, or NaN if it is unwritten or fails."""
     try:
         return float(predict_seconds(int(n), "float32", machine))
     except Exception:
@@ -826,7 +827,7 @@ def draw_prediction(machine, samples, title):
     measured = [statistics.median(s["seconds"]) * 1e6 for s in samples]
     axes.plot([s["n"] for s in samples], measured, "o", color=palette.vermillion)
     axes.text(samples[-1]["n"] * 1.6, measured[-1], "measured", color=palette.vermillion, va="center")
-    axes.text(1, predicted[0] * 3e6, "your prediction, within a factor of 2", color=palette.blue, size=10)
+    axes.text(1, predicted[0] * 3e6, "your prediction, within a factor of 2", size=10)
     axes.set(xscale="log", yscale="log", xlim=(0.7, 2e9), xlabel="elements (float32)", ylabel="one SAXPY (µs)")
     axes.set_title(title)
     return plot
@@ -911,8 +912,8 @@ predict(
 # | situation | the message contains |
 # |---|---|
 # | the two lists differ in length | both lengths |
-# | a duration is zero or negative, in a warm-up run too | its place, as `seconds[2]` |
-# | no run is left after the warm-up | the warm-up, as `warmup = 3` |
+# | a duration is zero or negative, in a warm-up run too | its place, for example `seconds[2]` |
+# | no run is left after the warm-up | the warm-up, for example `warmup = 3` |
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 with reveal("sustained"):
@@ -1044,8 +1045,8 @@ with reveal("sustained"):
 # %% [markdown]
 # ## 7 · Is there a GPU for me?
 #
-# You may not have a GPU, and this course gives all of its points without one. But a machine may have one that
-# you cannot use, for three reasons. It can be *absent* from the machine, *hidden* from your process, or *unsupported* by your
+# You may not have a GPU, and this course gives all of its points without one. But there are three reasons why you may
+# be unable to use one. It can be *absent* from the machine, *hidden* from your process, or *unsupported* by your
 # software, and each has its own cure. A bare `torch.cuda.is_available()` does not tell them apart.
 #
 # **Hidden.** The environment variable `CUDA_VISIBLE_DEVICES` lists the GPUs that a process may use, from left to right:
@@ -1173,7 +1174,7 @@ with check("capability_report", "the GPUs that a process can use", part="status"
     stands("gpu", "ready", "all four GPUs are visible, and sm_90 and sm_80 run on them")
     stands("gpu", "absent", "a machine without GPUs hides nothing", gpus=())
     stands("gpu", "absent", "a machine without GPUs hides nothing", gpus=(), cuda_visible_devices="0")
-    stands("gpu", "hidden", "there are GPUs, and number 9 is none of them", cuda_visible_devices="9")
+    stands("gpu", "hidden", "there are GPUs, but none has the number 9", cuda_visible_devices="9")
     stands("gpu", "unsupported", "no entry of archs runs on (7, 0)", gpus=((7, 0),))
     stands("gpu", "unsupported", "a build without GPU code runs on no GPU", archs=())
     too_new = "machine code for sm_90 does not run on the newer (10, 0)"
@@ -1183,7 +1184,7 @@ with check("capability_report", "the GPUs that a process can use", part="status"
     stands("gpu", "ready", "one usable GPU is enough", **mixed)
     stands("devices", (1, 3), "a GPU keeps its number when another is unsupported", **mixed)
     stands("devices", (3, 1), "the order of the list is the order of the devices", cuda_visible_devices="3,1", **mixed)
-    stands("gpu", "unsupported", "the good ones are hidden", cuda_visible_devices="2,0", **mixed)
+    stands("gpu", "unsupported", "the usable GPUs are hidden", cuda_visible_devices="2,0", **mixed)
     ### BEGIN HIDDEN TESTS
     stands("gpu", "hidden", "no GPU is listed before the list ends", cuda_visible_devices="x,0")
     stands("gpu", "hidden", "hidden GPUs are not looked at", gpus=((7, 0),), cuda_visible_devices="4")
@@ -1229,9 +1230,10 @@ debrief(
 # bug report needs. `nvidia-smi` lists the GPUs that the driver knows, whatever `CUDA_VISIBLE_DEVICES` says, and
 # `torch.cuda.get_arch_list()` lists the code in your build.
 #
-# The cell also shows what the library finds on this machine, which decides how you will work. The **interpreter** runs GPU
-# kernels on the CPU: what they compute, not how fast. The **compiler** turns kernels into GPU code that you can read without
-# a GPU. **Ranks** are processes that exchange tensors like the GPUs of a cluster. A **GPU** makes measured times real.
+# The cell also shows what the library finds on this machine, which decides how you will work. The **interpreter** runs
+# GPU kernels on the CPU, so you see their results but not their speed. The **compiler** turns kernels into GPU code
+# that you can read without a GPU. **Ranks** are processes that exchange tensors like the GPUs of a cluster. With a
+# **GPU**, kernel times can be measured.
 
 # %% tags=["demo"]
 from threeloops.hardware.capability import capabilities, probe
@@ -1252,9 +1254,11 @@ show.busy_notice()
 # %% [markdown]
 # ## What to remember
 #
-# - Count bytes and FLOPs before you time anything. What a loop touches and what it moves are two different amounts.
+# - Count bytes and FLOPs before you time anything. The bytes a loop touches and those it moves are two different
+#   amounts.
 # - Time is overhead, plus bytes over the bandwidth of the smallest level that holds the working set.
-# - The rate that was sustained is all bytes over all time, without the warm-up. The mean of several rates is another number.
+# - The rate that was sustained is all bytes over all time, without the warm-up. The mean of several rates is a
+#   different number.
 # - *Absent*, *hidden* and *unsupported* are three different reasons for having no GPU.
 # - Predict, measure, and explain the difference, in that order.
 #

@@ -72,11 +72,11 @@ assert 0.8 < copies[largest] / saxpys[largest] < 1.25, "three streams in a copy:
 show.against_prediction("copy_ratio", copies[largest] / saxpys[largest], source="recorded on a 2-core cloud machine")
 
 # %% [markdown]
-# On tiny vectors the ratio compares two overheads, and that it is close to two thirds there is an accident. Inside the
-# cache the copy is the cheaper one. Where both stream from main memory, a copy costs what SAXPY costs, or a little more. The
-# main reason is that a CPU core cannot write part of a cache line that it does not
-# hold. Before it overwrites y it *reads* y, a line at a time, only to throw the old values away. This *write-allocate* read is
-# the third stream. SAXPY needs y anyway and pays nothing extra.
+# On tiny vectors the ratio compares two overheads, and is close to two thirds by accident. Inside the cache the copy is
+# the cheaper one. When both stream from main memory, a copy takes as long as SAXPY, or a little longer. The main reason
+# is that a CPU core cannot write part of a cache line that it does not hold. Before it overwrites y it *reads* y, a
+# line at a time, only to throw the old values away. This *write-allocate* read is the third stream. SAXPY needs y
+# anyway and pays nothing extra.
 #
 # So the least traffic of an operation is a lower bound, and the traffic of a real program may lie above it. Special store
 # instructions avoid the read, and a GPU's cache takes a whole sector without it. Whenever a measured bandwidth looks a third
@@ -102,8 +102,8 @@ show.against_prediction("half_time", "slower", source="recorded on a 2-core clou
 
 # %% [markdown]
 # On tiny vectors the overhead hides everything. Far outside the cache the model is right: half the bytes take half the time.
-# In between, float16 is the *slower* one. This core has no float16 arithmetic that PyTorch uses here: every element is
-# widened to float32, computed, and rounded back, and inside the cache those conversions take longer than the bytes. The
+# In between, float16 is the *slower* one. PyTorch does no float16 arithmetic on this core: every element is widened to
+# float32, computed, and rounded back, and inside the cache those conversions take longer than moving the bytes. The
 # model of this lab has no term for arithmetic. The next lab adds it, and calls the result the roofline.
 #
 # ## A GPU kernel on your CPU
@@ -141,7 +141,7 @@ term("interpreter")
 # process, and only plain data passes between them: numbers, text, lists, tuples, dictionaries, arrays, tensors, and the records
 # that setup cells define.
 #
-# The reason is fairness. Where tests and answers share a process, an answer can read the tests, change them, or print its
+# The reason is fairness. If tests and answers share a process, an answer can read the tests, change them, or print its
 # own score. Three things follow for you.
 #
 # - **Return what the specification says.** What you print is for you, and nobody grades it.

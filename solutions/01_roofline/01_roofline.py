@@ -810,6 +810,48 @@ debrief(
 )
 term("ridge point")
 
+from threeloops.lab.drawings.measured import products
+
+predict(
+    "gemm_share",
+    "NVIDIA timed x @ W in BF16 on an H100. W is 4,096 × 4,096, x has 16 rows. What share of the attainable FLOP/s is that?",
+    unit="%",
+)
+predict(
+    "gemm_shapes",
+    "x has 256 rows now. Two products with the same FLOPs and bytes: W of 4,096 × 16,384, or W of 16,384 × 4,096 "
+    "(inputs × outputs). Which takes longer?",
+    options=("4,096 inputs", "16,384 inputs", "neither, within 3%"),
+)
+shares = {side: 100 * products.share_of_roof("H100 SXM", 16, side, side) for side in products.SIDES}
+show.against_prediction("gemm_share", round(shares[4096]), unit="%", source=products.product_source("H100 SXM"))
+with reveal("gemm_share"):
+    explore(
+        products.draw_below_roof,
+        labels={"side": "rows and columns of W"},
+        device=["H100 SXM", "A100 SXM 80GB", "B200"],
+        side=[4096, 1024, 8192],
+    )
+    print(
+        "To read this W takes 10.0 µs at 3.35 TB/s, and the product takes "
+        f"{1e6 * products.product_seconds('H100 SXM', 4096, 4096)[16]:.1f}: starting, and filling and emptying the chip, take "
+        "microseconds that no roof contains, however few rows there are. "
+        f"W of 1,024 × 1,024 reaches {shares[1024]:.0f}%, and of 8,192 × 8,192 {shares[8192]:.0f}%."
+    )
+wide, deep = (1e6 * products.product_seconds("H100 SXM", *shape)[256] for shape in ((16384, 4096), (4096, 16384)))
+show.against_prediction("gemm_shapes", "16,384 inputs", source=products.product_source("H100 SXM"))
+with reveal("gemm_shapes"):
+    print(
+        f"{deep:.1f} µs against {wide:.1f} µs, at the same point below the roof. Each multiprocessor computes a tile of the "
+        "result. With tiles of 128 × 128, 16,384 outputs are 256 tiles, but 4,096 are only 64, for 132 multiprocessors. "
+        "Smaller tiles read more, and parts of a sum have to be added."
+    )
+    rows = products.product_seconds("H100 SXM", 4096, 4096)
+    print(
+        f"And a 257th row costs {100 * (rows[257] / rows[256] - 1):.0f}% for W of 4,096 × 4,096: it begins a new row of tiles, "
+        "which then is almost empty."
+    )
+
 # %% [markdown]
 # ## 5 · Which limit is it?
 #

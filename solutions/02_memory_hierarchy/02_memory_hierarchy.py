@@ -169,7 +169,7 @@ with check("build_ring", "one ring through all lines", part="ring", hidden="othe
         check.shape(following, (lines,), what=f"build_ring({lines}, {seed})")
         check.dtype(following, np.dtype("int64"), what=f"build_ring({lines}, {seed})")
         low, high = int(following.min()), int(following.max())
-        far = low < 0 or high > lines  # off by more than a count from 1
+        far = low < 0 or high > lines  # further off than a count from 1 instead of 0
         check.true(
             0 <= low <= high < lines,
             f"build_ring({lines}, {seed}) holds numbers from {low:,} to {high:,}: expected 0 to {lines - 1}"
@@ -246,8 +246,8 @@ debrief(
 # > 1.0 1.2 1.25 | 2.4 | 4.0 4.4 4.1 | 9.0
 #
 # From the left: 1.0, 1.2 and 1.25 are within a factor of 1.25 of each other, and 2.4 is not. Three sizes are enough, so
-# this is a plateau: its latency is the median, 1.2, and it fits 4 KiB. 2.4 is alone, because 4.0 is too far away, so it
-# is not a plateau. Next, 4.0, 4.4 and 4.1 make a plateau of 4.1 that fits 64 KiB, and 9.0 is alone.
+# this is a plateau: its latency is the median, 1.2, and its largest size is 4 KiB. 2.4 is alone, because 4.0 is too far
+# away, so it is not a plateau. Next, 4.0, 4.4 and 4.1 make a plateau of 4.1 up to 64 KiB, and 9.0 is alone.
 #
 # ### Exercise 2 (12 points)
 #
@@ -292,7 +292,7 @@ with check("plateaus", "which sizes make a plateau", part="runs", hidden="the re
 
     largest = "fits_bytes is the largest size of the run, and sizes need not double"
     runs_check([5.0, 5.0, 5.0, 90.0], [2], sizes=[1000, 3000, 3500, 70000], largest=largest)
-    runs_check([1.0, 1.25, 1.0], [2], "1.25 is exactly 1.25 × 1.0: at most includes it")
+    runs_check([1.0, 1.25, 1.0], [2], "1.25 is exactly 1.25 × 1.0, and 'at most' includes it")
     runs_check([1.0, 1.2, 1.25, 2.4, 4.0, 4.4, 4.1, 9.0], [2, 6])
     runs_check([], [])
     runs_check([3.0, 3.0], [], "two sizes are not a plateau: three at least")
@@ -354,8 +354,8 @@ with check("plateaus", "the latency of a plateau", part="latency", hidden="runs 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "plateaus",
-    "Let `end` grow by one as long as there is a size left, and the run that includes it is still a run.",
-    "Compare the largest latency of that longer run with its smallest, each time anew.",
+    "Let `end` grow by one as long as a size is left and the run stays within the factor of 1.25 with it.",
+    "Each time, compare the largest latency of that longer run with its smallest.",
     "`end` is the first size after the run. A run of three sizes or more is appended to `levels`.",
 )
 debrief(
@@ -437,7 +437,7 @@ with reveal("in_flight"):
 # number from `tl.program_id(0)`. Run the next cell. Then change a number in each step, and predict what comes out.
 #
 # When a kernel is wrong, the **meter** helps: it runs the kernel in Triton's interpreter and sees all addresses.
-# Without a GPU, the cell's last lines pass `n = 8` to step 2 for 5 elements, and the meter reports it. In the
+# Without a GPU, the cell's last lines pass `n = 8` to step 2 for 5 elements, and the meter reports the mistake. In the
 # interpreter `print(at)` works in a kernel, but checks refuse it.
 
 
@@ -530,8 +530,8 @@ if INTERPRETED:
 # - Other `bits` raise `ValueError`. These lines are given.
 #
 # Your Python code may only allocate, take views and launch. Bytes and widths are graded only if values are right. At
-# most 256 programs, or half of all if that is more, may write nothing. More than 256 that write move at least 32 bytes
-# each on average. The last two rules hold for every kernel of this lab.
+# most 256 programs, or half of all if that is more, may write nothing. If more than 256 write, they move at least 32
+# bytes each on average. The last two rules hold for every kernel of this lab.
 
 
 # %% nbgrader={"grade": false, "grade_id": "saxpy", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -769,7 +769,7 @@ audit(
     "× the speed",
     "GPU",
     "holds" if ratio > 1.8 else "corrected",
-    how=f"SAXPY of 64 Mi elements, 128-bit against 64-bit accesses, {how}. The wide version needs {FEWER} times fewer load instructions, but DRAM delivers the same bytes, and enough warps keep them in flight either way. Wide accesses can help where bytes in flight are too few",
+    how=f"SAXPY of 64 Mi elements, 128-bit against 64-bit accesses, {how}. The wide version needs {FEWER} times fewer load instructions, but DRAM delivers the same bytes, and enough warps keep them in flight either way. Wide accesses can help when too few bytes are in flight",
 )
 
 # %% [markdown]
@@ -794,8 +794,8 @@ audit(
 #
 # Repair it: `transpose(x: Tensor) -> Tensor`, with a kernel of your own.
 #
-# - `x` is 2-D and contiguous: float32, float16, bfloat16 or int32, of any shape, also without elements. The result is a new
-#   contiguous tensor of shape (columns, rows), exactly the values of `x`.
+# - `x` is 2-D and contiguous: float32, float16, bfloat16 or int32, of any shape, even without elements. The result is a
+#   new contiguous tensor of shape (columns, rows), exactly the values of `x`.
 # - Each element is read once and written once, by your kernel.
 # - If rows and columns are multiples of 32, **no sector is fetched or written twice**: sectors × 32 bytes = bytes asked
 #   for, in loads and stores together.
@@ -830,10 +830,10 @@ def transpose(x: torch.Tensor) -> torch.Tensor:
 with check("transpose", "every value in its place", part="values", hidden="other shapes and dtypes"):
 
     def transpose_check(rows, columns, dtype):
-        high = 1 << 30 if dtype == torch.int32 else 0  # 2³⁰ + 1 is no float32
+        high = 1 << 30 if dtype == torch.int32 else 0  # float32 cannot hold 2³⁰ + 1
         x = (high + torch.arange(rows * columns) % 251).to(dtype).reshape(rows, columns)
         if dtype.is_floating_point:
-            x[0, -1] = -torch.inf  # a product with a matrix of zeros and ones would make NaN of it
+            x[0, -1] = -torch.inf  # a product with a matrix of zeros and ones would turn it into NaN
         case = f"the transpose of {rows} × {columns} {name_of(dtype)}"
         run = replay(transpose, x)
         check.shape(run.outputs, (columns, rows), what=case)
@@ -951,7 +951,7 @@ from threeloops.inner.machine_models.warp import padded, plain, swizzled, wavefr
 
 predict(
     "column_rounds",
-    "Between load and store, the tile's values change threads through shared memory. It has 32 banks: successive words lie in successive banks, and each bank delivers one word of 4 bytes per clock, so lanes that want different words of one bank take turns. A tile of 32 × 32 float32 is kept there row after row. How many rounds does it take until 32 lanes have read a column?",
+    "Between load and store, the tile's values pass from thread to thread through shared memory. It has 32 banks: successive words lie in successive banks, and each bank delivers one word of 4 bytes per clock, so lanes that want different words of one bank take turns. A tile of 32 × 32 float32 is kept there row after row. How many rounds does it take until 32 lanes have read a column?",
     unit="rounds",
 )
 column = wavefronts(4 * plain(LANES, np.full(32, 5)), 4)
@@ -960,7 +960,7 @@ with reveal("column_rounds"):
     layouts = {"row after row": plain, "padded: 33 words per row": padded, "swizzled: column XOR row": swizzled}
     show.figure(memory.draw_banks(layouts), "colour: the bank of a word; framed: the column that 32 lanes read at once")
     print(
-        "Where the framed column has one colour, 32 lanes queue at one bank. Padding or an XOR spreads them over all banks."
+        "If the framed column has one colour, 32 lanes queue at one bank. Padding or an XOR spreads them over all banks."
     )
 term("bank conflict")
 
@@ -1014,7 +1014,7 @@ with check("matmul_traffic", "the bytes of a tiled product", hidden="other sizes
     single = "each of the m · n programs loads k elements of A and k of B, and stores one"
     traffic_check(8_004_000_000, 1000, 1000, 1000, 1, 1, 4, hint=single)
     exact = 200_000_004_000_000_020
-    rounded = [(exact + step, "this is what a float makes of it: it has 53 bits") for step in range(-128, 129) if step]
+    rounded = [(exact + step, "a float holds only 53 bits of it") for step in range(-128, 129) if step]
     traffic_check(exact, *[100_000_001] * 3, 60_000_000, 60_000_000, 4, slips=rounded)
     over = "one row more than a tile has: 2 tiles. Count with integers of Python, which have no limit"
     traffic_check(2 * 10**19 + 4, 10**19 + 1, 1, 1, 10**19, 1, 1, hint=over)
@@ -1440,7 +1440,7 @@ def dram_of(block, group_m, ways, product=library_product):
 def draw_groups(ways):
     totals = {group: dram_of(32, group, ways) for group in (1, 2, 3, 4, 8)}
     from_dram = {group: total.dram_bytes for group, total in totals.items()}
-    return memory.draw_groups(totals[1].requested_bytes, from_dram, f"L2 of 16 KiB, each line may lie in {ways} places")
+    return memory.draw_groups(totals[1].requested_bytes, from_dram, f"L2 of 16 KiB with {ways} places for each line")
 
 
 show.against_prediction("grouped_dram", 6, unit="strips", source="counted: 4 of A, 2 of B")

@@ -55,7 +55,7 @@ REGISTER_FILE_BYTES = 256 * 1024
 SHARED_BYTES_PER_CLOCK = 128
 """32 banks of 4 bytes in each SM."""
 shared_bandwidth = h100.multiprocessors * SHARED_BYTES_PER_CLOCK * h100.clock_hz
-STEPS = {  # capacity in bytes, bandwidth in bytes/s, None where no data sheet has it
+STEPS = {  # capacity in bytes, bandwidth in bytes/s, None if no data sheet has it
     "registers": (h100.multiprocessors * REGISTER_FILE_BYTES, None),
     "shared memory and L1": (h100.multiprocessors * h100.caches.l1_bytes, shared_bandwidth),
     "L2 cache": (h100.caches.l2_bytes, None),
@@ -279,7 +279,7 @@ audit(
     "× fewer loads",
     "model",
     "corrected",
-    how="1000³ in 16 × 16 tiles: ⌈1000 / 16⌉ = 63 fetches of each value instead of 1000. The saving is 16× only if 16 divides the size. What L2 saves comes on top: see the last figure of the lab",
+    how="1000³ in 16 × 16 tiles: ⌈1000 / 16⌉ = 63 fetches of each value instead of 1000. The saving is 16× only if 16 divides the size. L2 saves more on top of that: see the last figure of the lab",
 )
 
 # %% [markdown]
@@ -302,9 +302,9 @@ show.table(rows, ["k", "loads per thread", "of which straight to shared memory",
 # avoids this.
 #
 # The table counts instructions in the code, not those that are executed. A step needs 1 load of A and 2 of B at 128
-# bits. The first two rows have 9, because the compiler pipelines the loop: it loads the tiles of two steps before the
-# loop and those of a later step inside it. With 16 bits a step needs 8 loads of A. A copy straight to shared memory has
-# at least 32 bits, and Triton pipelines only such copies. So these 8 stay inside the loop, which waits for them in
+# bits. The first two rows have 9 loads, because the compiler pipelines the loop: it loads the tiles of two steps before
+# the loop and those of a later step inside it. With 16 bits a step needs 8 loads of A. A copy straight to shared memory
+# has at least 32 bits, and Triton pipelines only such copies. So these 8 stay inside the loop, which waits for them in
 # every step. B is loaded for one step before the loop and for the next inside it, 4 loads. If A were pipelined as
 # before, it would have 24 loads instead of 8, so fewer load instructions can be a bad sign.
 #
@@ -316,8 +316,8 @@ show.table(rows, ["k", "loads per thread", "of which straight to shared memory",
 # Each scheduler of an SM reads operands from a register file that is divided into banks, and a multiply-add needs three
 # operands. The compiler places operands so that they rarely share a bank. One trace of this is the `.reuse` flag in the
 # machine code. It means: keep this operand in the operand cache, because the next instruction needs it, too. Uniform
-# registers (`UR`) hold what is the same for the whole warp, such as the base address of a tile, and have a file of
-# their own.
+# registers (`UR`) hold values that are the same for the whole warp, such as the base address of a tile, and have a file
+# of their own.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("mem-7")

@@ -10,18 +10,21 @@
 #     name: python3
 #   threeloops:
 #     title: Why do fewer, fatter kernels win? Deep dives
-#     minutes: 60
+#     minutes: 75
 # ---
 
 # %% [markdown]
 # # Why do fewer, fatter kernels win? Deep dives
 #
 # These sections are complete and ungraded. They judge three claims about fusion, show what it saves for small and for
-# large tensors, and examine compiled kernels. They can be read in any order.
+# large tensors, examine compiled kernels, and judge ten kernels that cheat. They can be read in any order.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import contextlib
+import threading
+import time
 from functools import partial
 
 import numpy as np
@@ -33,7 +36,22 @@ from threeloops.inner import interpreter
 from threeloops.inner.codegen import inspect
 from threeloops.inner.meter import meter
 from threeloops.inner.profiling.eager_traffic import eager_traffic
-from threeloops.lab import animate, audit, calibration, explore, figure, myth, palette, predict, reveal, show, term
+from threeloops.lab import (
+    CheckFailed,
+    animate,
+    audit,
+    calibration,
+    check,
+    explore,
+    figure,
+    myth,
+    palette,
+    predict,
+    replay,
+    reveal,
+    show,
+    term,
+)
 
 INTERPRETED = interpreter.enable_without_gpu()  # without a GPU, Triton kernels run in Triton's interpreter, on the CPU
 
@@ -477,6 +495,162 @@ else:
 # rest has little arithmetic, so it waits for its bytes. The share of *time* that fusion can win therefore depends
 # on the width of the model: the matmuls grow with its square, the rest with the width itself. A small model gains much and
 # a large one little, so a percentage says little unless the width is given with it.
+
+# %% [markdown]
+# ## Ten kernels that cheat
+#
+# Language models write kernels now, and are paid in speed-up. So they also find ways to a speed-up without a kernel. The ten below are
+# of the kinds that public collections describe (wafer.ai's "Field Guide to Reward Hacking in AI Kernel Generation",
+# March 2026; Makora's "KernelHacks", 2025): some trick the clock, some return something else, some let others work.
+# The task is y = 2x + 1.
+#
+# A benchmark that calls a function twice, once for the values and once for the time, is cheated by most. The tests of this
+# lab do not call it at all. They **replay**: the launcher runs on zeros, only what it allocates and launches is
+# *recorded*, and the kernels are taken from the text of the cell and *executed* on the real inputs, while each access
+# is counted. Then the *values* are compared. There is no clock.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict("cheats", "How many of the ten get something that an honest kernel does not get?", unit="cheats")
+
+# %% tags=["demo"]
+
+
+@triton.jit
+def double_plus_one(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+
+@triton.jit
+def in_half(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n).to(tl.float16)
+    tl.store(y + at, (2 * value + 1).to(tl.float32), mask=at < n)
+
+
+@triton.jit
+def without_mask(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at) + 1, mask=at < n)
+
+
+def launched(kernel, x):
+    y = torch.empty_like(x)
+    kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), BLOCK=1024)
+    return y
+
+
+def honest(x):
+    return launched(double_plus_one, x)
+
+
+def other_stream(x):
+    """The benchmark's events are on the stream that has nothing to do."""
+    with torch.cuda.stream(torch.cuda.Stream()) if torch.cuda.is_available() else contextlib.nullcontext():
+        return launched(double_plus_one, x)
+
+
+MEASURED, WORKERS = threading.Event(), []
+
+
+def background_thread(x):
+    """Begins when the clock has stopped."""
+    y = torch.empty_like(x)
+    WORKERS.append(threading.Thread(target=lambda: MEASURED.wait(10) and y.copy_(launched(double_plus_one, x))))
+    WORKERS[-1].start()
+    return y
+
+
+class Later(torch.Tensor):
+    """Computes when somebody looks at it, in the comparison."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        ready = [launched(double_plus_one, a.as_subclass(torch.Tensor)) if isinstance(a, cls) else a for a in args]
+        return function(*ready, **(kwargs or {}))
+
+
+def lazy_tensor(x):
+    return x.as_subclass(Later)
+
+
+def patched_clock(x):
+    time.perf_counter = lambda: 0.0
+    return launched(double_plus_one, x)
+
+
+def stale_memory(x):
+    """The allocator may return the memory in which the reference's result was."""
+    return torch.empty_like(x)
+
+
+def nothing(x):
+    return x
+
+
+RESULTS = {}
+
+
+def cached(x):
+    """Right the first time, and fast from then on."""
+    if x.shape not in RESULTS:
+        RESULTS[x.shape] = launched(double_plus_one, x)
+    return RESULTS[x.shape]
+
+
+def half_precision(x):
+    return launched(in_half, x)
+
+
+def out_of_bounds(x):
+    """The last program reads what lies behind x. It is quiet until that page is not mapped."""
+    return launched(without_mask, x)
+
+
+def torchs_own(x):
+    return 2 * x + 1
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+def judged(launcher, x):
+    """Where a replay ends, and what it says."""
+    right = 2 * x.double() + 1
+    try:
+        run = replay(launcher, x).require(right)
+    except CheckFailed as failure:
+        title, *rest = str(failure).replace(f"replay: {launcher.__name__} ", "").split("\n")
+        stage = "values" if rest else "execute" if "kernel with a fault" in title else "record"
+        return stage, rest[1].split("values of ")[-1] if rest else title.partition(":")[0]
+    try:
+        check.close(run.outputs, right, rtol=1e-5, atol=1e-6, what="y")
+    except CheckFailed as failure:
+        return "values", str(failure).split("\n")[1].split("quantity")[-1].strip()
+    return "", f"judged as honest: {run.traffic.total.unique_bytes:,} bytes, the kernel of the cell"
+
+
+CHEATS = (other_stream, background_thread, lazy_tensor, patched_clock, stale_memory, nothing, cached, half_precision)
+clock, rows = time.perf_counter, []
+sample = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+for launcher in (honest, *CHEATS, out_of_bounds, torchs_own):
+    judged(launcher, sample) if launcher is cached else None  # the second call is the one that cheats
+    stage, words = judged(launcher, sample)
+    time.perf_counter = clock
+    rows.append((launcher.__name__, stage or "—", words))
+MEASURED.set()
+for worker in WORKERS:
+    worker.join()
+gained = [name for name, stage, words in rows if stage == "—" and words != rows[0][2]]
+show.against_prediction("cheats", len(gained), unit="cheats", source="replayed here")
+with reveal("cheats"):
+    show.table(rows, header=("launcher", "stopped at", "in short"), caption="y = 2x + 1 on 5,000 numbers")
+
+# %% [markdown]
+# Two are not stopped, the other stream and the patched clock. They gain nothing: their kernel is honest, it is executed and counted like any other, and no
+# time is taken. All others lack a kernel that writes what they return, or its values or its accesses are wrong.
+#
+# The price is that a replay does not know how fast a kernel is. It knows bytes, launches and compiled code, and lab 01's roofline
+# turns them into a bound. Whoever must measure time should run the kernel in a process that cannot reach the clock, on
+# inputs made after it was loaded, with the previous result overwritten, and on all streams.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 calibration()

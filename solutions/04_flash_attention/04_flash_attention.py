@@ -768,6 +768,50 @@ debrief(
     parts=("traffic", "choice"),
 )
 
+from threeloops.lab.drawings.measured import attention as silicon
+from threeloops.lab.drawings.measured.series import draw_floors
+
+predict(
+    "fa3",
+    "FlashAttention-3 on an H100, one causal prompt of 16,384 tokens, 32 heads on 8 key heads of 128: what percentage of the "
+    "tensor cores' peak does it reach?",
+    unit="%",
+)
+if parts := together("tiles", "blocks"):
+    fa3, counts = silicon.prefill("H100 SXM"), {}
+    for tokens in fa3.tokens:
+        problem = Problem(tokens, tokens, 128, heads=32, causal=True)
+        counts[tokens] = parts.fused_traffic(problem, parts.visible_tiles(problem, 128, 128), 128, 128)
+    arithmetic = {tokens: count.dot_flops / 989.4e12 for tokens, count in counts.items()}
+    requested = {tokens: (count.loaded + count.stored) / 3.35e12 for tokens, count in counts.items()}
+    reached = 100 * arithmetic[16384] / fa3.at(16384)
+    show.against_prediction("fa3", round(reached), unit="%", source=fa3.source)
+    with reveal("fa3"):
+        show.figure(
+            draw_floors(
+                {"measured": fa3},
+                {"your bytes at 3.35 TB/s": requested, "your FLOPs at 989 TFLOP/s": arithmetic},
+                "One causal prompt on an H100, blocks of 128 × 128 in your counts",
+                "tokens of the prompt",
+            ),
+            "measured times of FlashAttention-3, and two lines computed from the counts of exercise 2",
+        )
+        print(
+            f"16,384 tokens: {1e3 * fa3.at(16384):.2f} ms. Your FLOPs take {1e3 * arithmetic[16384]:.2f} ms at the peak. Your "
+            f"bytes would take {1e3 * requested[16384]:.2f} ms from memory, longer than the kernel. So at least "
+            f"{100 * (1 - fa3.at(16384) / requested[16384]):.0f}% of them came from the L2 cache, or one load served several "
+            f"heads. 256 tokens take {1e6 * fa3.at(256):.1f} µs, {fa3.at(256) / arithmetic[256]:.0f} times their arithmetic: "
+            "starting, and writing keys and values into the engine's cache, which is in these times."
+        )
+        one_query = Problem(1, 8192, 128, batch=64, heads=32, causal=True)
+        count = parts.fused_traffic(one_query, parts.visible_tiles(one_query, 128, 128), 128, 128)
+        decoding = silicon.decode("H100 SXM", 64).at(8192)
+        print(
+            f"Decoding, 64 sequences with one query and 8,192 keys each, takes {1e3 * decoding:.2f} ms. You load a key head again for each "
+            f"of its four query heads, and these bytes would take {1e3 * count.loaded / 3.35e12:.2f} ms. So memory delivers it once for all "
+            "four: kernels put the queries of a group into one tile, which a single query would leave almost empty."
+        )
+
 # %% [markdown]
 # ## 3 · A summary that can be merged
 #

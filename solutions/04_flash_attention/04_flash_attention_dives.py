@@ -17,7 +17,8 @@
 # # Can an algorithm move less memory? Deep dives
 #
 # These sections are complete and ungraded. They judge seven claims about attention, show what tiles cost at the edge of a
-# mask, and look at the backward pass and at attention to pairs. They can be read in any order.
+# mask, and look at the backward pass, at attention that chooses its keys, and at attention to pairs. They can be read in any
+# order.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -375,6 +376,151 @@ else:
     )
 
 # %% [markdown]
+# ## Attention that chooses its keys
+#
+# A window decides beforehand which keys a query sees. **DeepSeek's sparse attention** (DSA,
+# [2025](https://arxiv.org/abs/2512.02556)) decides for each query. A small *indexer* first scores every earlier token s:
+#
+# > score(s) = Σⱼ wⱼ · max(0, qⱼ · kₛ), over the indexer's heads j
+#
+# All of its heads share one short key per token. Then attention reads the keys and values of the 2,048 tokens with the
+# highest scores, and no others. [NSA](https://arxiv.org/abs/2502.11089) chooses blocks of 64 tokens instead, so that loads are
+# contiguous.
+#
+# *Worked example.* Six tokens have the scores 0.1, 2.0, 0, 0.7, 1.5, 0.2, and two are read. Those are tokens 1 and 4.
+# The softmax runs over these two alone: the others have no weight, as if a mask hid them.
+#
+# The table of lab 15's paged attention may list any blocks, so listing the chosen ones is all that the kernel needs. The
+# meter counts a decode step with 4,096 tokens, of which 16 blocks of 16 are read.
+
+# %% tags=["demo"]
+predict(
+    "chosen", "How many times fewer bytes do the indexer and the chosen blocks move than dense attention?", unit="×"
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.inner.kernels.attention.paged_attention import cost as paged_cost
+from threeloops.inner.kernels.attention.paged_attention import paged_attention
+from threeloops.inner.kernels.sparse.lightning_indexer import choose_blocks, index_scores
+from threeloops.inner.kernels.sparse.lightning_indexer import cost as index_cost
+
+TOKENS_KEPT, BLOCK, CHOSEN, HEADS, WIDTH, INDEX_HEADS, INDEX_WIDTH = 4096, 16, 16, 16, 128, 4, 32
+generator = torch.Generator().manual_seed(2)
+
+
+def bf16(*shape):
+    return torch.randn(shape, generator=generator).bfloat16().to(device())
+
+
+query, keys, values = bf16(1, HEADS, WIDTH), bf16(TOKENS_KEPT, 1, WIDTH), bf16(TOKENS_KEPT, 1, WIDTH)
+index_query, index_keys, index_weights = (
+    bf16(1, INDEX_HEADS, INDEX_WIDTH),
+    bf16(1, TOKENS_KEPT, INDEX_WIDTH),
+    bf16(1, 4),
+)
+length = torch.tensor([TOKENS_KEPT], dtype=torch.int32, device=device())
+every_block = torch.arange(TOKENS_KEPT // BLOCK, dtype=torch.int32, device=device())[None]
+
+
+def dense_step():
+    return paged_attention(query, keys, values, every_block, length, BLOCK, splits=1)
+
+
+def indexer_step():
+    return index_scores(index_query, index_keys, index_weights)
+
+
+choice = choose_blocks(indexer_step(), length, BLOCK, CHOSEN)
+
+
+def chosen_step():
+    return paged_attention(query, keys, values, choice.blocks, choice.lengths, BLOCK, splits=1)
+
+
+hidden = torch.ones(TOKENS_KEPT // BLOCK, BLOCK, dtype=torch.bool, device=device())
+hidden[choice.blocks[0].long()] = False
+scores = query[0].double() @ keys[:, 0].double().T / math.sqrt(WIDTH)
+truth = scores.masked_fill(hidden.flatten(), -math.inf).softmax(-1) @ values[:, 0].double()
+difference = float((chosen_step()[0].double() - truth).abs().max())
+print(f"largest difference from dense attention with all other blocks hidden, in float64: {difference:.1e}")
+assert difference < 2e-2  # the result is rounded to BF16
+if INTERPRETED:
+    from threeloops.inner.meter import meter
+
+    moved = {}
+    for name, step in (("dense", dense_step), ("indexer", indexer_step), ("chosen blocks", chosen_step)):
+        with meter() as traffic:
+            step()
+        moved[name] = traffic.total.unique_bytes
+    forms = {
+        "dense": paged_cost(TOKENS_KEPT, 1, HEADS, 1, WIDTH, block_size=BLOCK),
+        "indexer": index_cost(TOKENS_KEPT, 1, INDEX_HEADS, INDEX_WIDTH),
+        "chosen blocks": paged_cost(CHOSEN * BLOCK, 1, HEADS, 1, WIDTH, block_size=BLOCK),
+    }
+    with reveal("chosen"):
+        show.against_prediction(
+            "chosen",
+            round(moved["dense"] / (moved["indexer"] + moved["chosen blocks"]), 2),
+            unit="×",
+            source="counted in Triton's interpreter",
+        )
+        show.table(
+            [(name, f"{size:,}", f"{forms[name].bytes:,.0f}") for name, size in moved.items()],
+            ["16 heads share one key and value of 128, BF16", "bytes counted", "closed form"],
+            caption="A sixteenth of the tokens is read, but the indexer reads a key of 32 elements of every token",
+        )
+    assert moved == {name: work.bytes for name, work in forms.items()}
+else:
+    print("The traffic meter works only in Triton's interpreter, which this course uses on machines without a GPU.")
+
+# %% [markdown]
+# In DeepSeek-V3.2, a token's keys and values take 1,152 bytes per layer in BF16 (lab 15's dives say why). The indexer's key
+# has 128 elements, which vLLM stores in FP8 with a scale of 4 bytes: 132 bytes.
+
+# %% tags=["demo"]
+predict("even", "From how many tokens of context on does it move fewer bytes than dense attention?", unit="tokens")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+ENTRY, INDEX_ENTRY, READ = 1152, 132, 2048
+CONTEXTS = [2**k for k in range(9, 21)]
+even = READ * ENTRY / (ENTRY - INDEX_ENTRY)  # context · 1,152 = context · 132 + 2,048 · 1,152
+costs = [(n, n * ENTRY, n * INDEX_ENTRY, min(n, READ) * ENTRY) for n in CONTEXTS]
+plot, axes = figure(width=8.0, height=3.4)
+for place, name, colour in (
+    (1, "dense", palette.vermillion),
+    (2, "indexer", palette.sky),
+    (3, "chosen tokens", palette.green),
+):
+    axes.plot(CONTEXTS, [row[place] for row in costs], color=colour, lw=1.4)
+    axes.text(CONTEXTS[-1] * 1.15, costs[-1][place], name, color=colour, va="top" if name == "indexer" else "center")
+axes.plot(CONTEXTS, [row[2] + row[3] for row in costs], "o-", color=palette.blue, ms=3)
+axes.text(CONTEXTS[-1] * 1.15, 1.7 * (costs[-1][2] + costs[-1][3]), "indexer + chosen", color=palette.blue, va="center")
+axes.axvline(even, color=palette.ink, ls=":", lw=1.2)
+axes.set(xscale="log", yscale="log", xlim=(400, 9e6), xlabel="tokens of context", ylabel="bytes per layer and step")
+axes.set_xticks(CONTEXTS[1::3], [f"{n // 1024}k" for n in CONTEXTS[1::3]])
+axes.minorticks_off()
+with reveal("even"):
+    show.against_prediction("even", round(even), unit="tokens", source="counted")
+    show.figure(
+        plot, "bytes that one decode step reads per layer, dense and sparse; they cross just above 2,048 tokens"
+    )
+    show.table(
+        [
+            (f"{n:,}", f"{dense / (index + chosen):.2f}×", f"{index / (index + chosen):.0%}")
+            for n, dense, index, chosen in costs[::2]
+        ],
+        ["tokens of context", "fewer bytes than dense", "share of the indexer"],
+        caption="DeepSeek-V3.2's sizes: 64 indexer heads, index_topk 2,048, as in transformers' DeepseekV32Config",
+    )
+
+# %% [markdown]
+# Up to 2,048 tokens nothing is left out, so the indexer's work comes on top. Far above, the chosen tokens hardly count,
+# and the indexer limits the gain to 1,152 / 132 = 8.7 times. It still looks at every token, so a prefill stays quadratic
+# in the context, with a smaller constant: per pair 64 · 2 · 128 FLOPs instead of 128 · 2 · (192 + 128).
+#
+# What is not free either: the indexer must learn which tokens matter. DeepSeek trains it to imitate the weights of dense
+# attention. With random numbers, as here, its choice means nothing; only bytes and values can be checked.
+#
 # ## Attention to pairs
 #
 # Why stop at one key? In **2-simplicial attention** ([Clift et al. 2019](https://arxiv.org/abs/1909.00668), [Roy et al.

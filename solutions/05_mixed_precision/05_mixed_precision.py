@@ -1640,6 +1640,28 @@ with reveal("fp8_error"):
     show.table(rows, ["error in %: median / worst token", "nvfp4", "delayed", "current", "mxfp8", "bfloat16"])
     print("delayed: the scale comes from the amax of plain tokens, so larger columns are clipped")
 
+from threeloops.lab.drawings.measured import products
+
+predict(
+    "fp8_speed",
+    "An H100's peak in FP8 is twice that in BF16. NVIDIA timed x @ W on it with 512 rows in x and a W of 4,096 × 4,096. x "
+    "comes in BF16 and is quantized first; W is in FP8 already. How many times faster is FP8?",
+    unit="×",
+)
+speedups = {side: products.fp8_speedups("H100 SXM", side) for side in products.SIDES}
+show.against_prediction(
+    "fp8_speed", round(speedups[4096][512], 2), unit="×", source=products.product_source("H100 SXM")
+)
+with reveal("fp8_speed"):
+    explore(products.draw_fp8, device=list(products.FP8_DEVICES))
+    bf16, fp8 = (products.product_seconds("H100 SXM", 8192, 8192, dtype)[16384] for dtype in ("bfloat16", "fp8"))
+    flops = 2 * 16384 * 8192**2
+    print(
+        "Quantizing is a kernel of its own. It has to start, read BF16 and write FP8, which pays only beside a large product. "
+        f"Even 16,384 rows with a W of 8,192 × 8,192 become {bf16 / fp8:.2f} times as fast: FP8 reaches "
+        f"{100 * flops / fp8 / 1978.9e12:.0f}% of its peak, BF16 {100 * flops / bf16 / 989.4e12:.0f}% of the lower one."
+    )
+
 # %% [markdown]
 # ## 8 · Train with your functions
 #

@@ -91,7 +91,7 @@ def storages_in(tree):
 
 
 def interrupted(live_bytes):
-    """What comes out of `live_bytes` when `run` is interrupted, and how many modes are left that watch operators."""
+    """The exception that leaves `live_bytes` when `run` is interrupted, and the number of modes that still watch."""
 
     def run():
         torch.zeros(3)
@@ -126,7 +126,7 @@ class Execution:
 
 
 def execute(actions, layers: int) -> Execution:
-    """Carry out a schedule for `layers` layers. Raises Impossible, naming the action, where it makes no sense."""
+    """Carry out a schedule for `layers` layers. Raises Impossible, naming the action, if it makes no sense."""
     at, kept, recorded, done, output = 0, set(), set(), layers, False
     execution = Execution([], [], [0] * layers)
     for number, (action, layer) in enumerate(actions):
@@ -384,7 +384,7 @@ def mlp_bytes(tokens: int, width: int, hidden: int) -> int:
 with check("mlp", "what five operators keep", hidden="other sizes, counted by autograd"):
     SIZES = "h has 3, and each tensor of the hidden layer 8"
     ONLY = {
-        3: "as many as h has, which counts once, whoever reads it. What the last product returns is as wide, and nothing here keeps it",
+        3: "as many as h has. h counts once, however many products read it. The last product's result is as wide, and nothing keeps it",
         -8: "as many as one tensor of the hidden layer",
         -3: "as many as h has, which both of the first products keep",
     }
@@ -429,7 +429,7 @@ hint(
 debrief(
     "mlp",
     """h is read by two products and kept once. The result of `silu` is kept by the multiplication that reads it, not by `silu`
-    itself. The last result is kept by nobody here: whether it stays depends on what reads it next.""",
+    itself. Nothing here keeps the last result: whether it stays depends on the operator that reads it next.""",
 )
 
 # %% [markdown]
@@ -576,7 +576,7 @@ with check(
 with check("account", "the worst moment of a step", part="peak", hidden="other sizes, and either moment as the worst"):
 
     def found_peak(config, batch, sequence, states):
-        """`peak`, and what is left of it without the answer's own `layer` and `head`, which the other part judges."""
+        """`peak`, and that minus the answer's own `layer` and `head`, which the other part judges."""
         found = account(config, batch, sequence, states)
         for name in ("layer", "head", "peak"):
             size = getattr(found, name)
@@ -779,7 +779,7 @@ with check("tracker", "storages, from birth to death", part="lifetimes", hidden=
         Live(8000, 0, 3),
         what="three vectors of 4,000 bytes, two alive at a time",
         hint={
-            "peak": "the first vector dies before the third is made: a storage must not be kept alive by the code that counts it; or the weak reference itself was not kept",
+            "peak": "the first vector dies before the third is made. Either your code keeps a storage alive, or it did not keep the weak reference itself",
             "left": "the result of run() is dropped; if something is left, something still holds a reference, or the weak reference itself was not kept",
             "storages": "one for each operator here",
         },
@@ -1056,9 +1056,9 @@ predict(
 #
 # ## 3 · Forget, and compute again
 #
-# Activations can be computed again. Keep the **input** of a layer (b bytes), forget the rest, and run the layer again when the
-# backward pass arrives: **recomputation**. Or keep every **k-th** input, and recompute segments of k layers at a time. With L
-# layers that keep c bytes each, this holds (L/k)·b bytes of inputs, and k·c of the segment in its backward pass.
+# Keep the **input** of a layer (b bytes), forget the rest, and run the layer again when the backward pass arrives:
+# **recomputation**. Or keep every **k-th** input, and recompute segments of k layers at a time. With L layers that keep
+# c bytes each, this holds (L/k)·b bytes of inputs, and k·c of the segment in its backward pass.
 #
 # A schedule is a list of actions, which `execute` carries out. Layers are 0 … L−1. There is always one current value, at the
 # beginning the input of layer 0.
@@ -1201,7 +1201,7 @@ with reveal("best_segment"):
 
 predict(
     "padded_weight",
-    "A batch is taken in two equal parts. In one, three quarters of the tokens are padding, which does not count; the other has no padding. The mean losses of the parts are averaged. How many times the weight of a token in the full part does a counted token in the padded part get?",
+    "A batch is taken in two equal parts. In one, three quarters of the tokens are padding, which does not count; the other has no padding. The mean losses of the parts are averaged. A counted token in the padded part gets how many times the weight of a token in the full part?",
     unit="×",
 )
 
@@ -1232,7 +1232,7 @@ predict(
 # - Call it for `micro` sequences at a time; the last part may be shorter. It raises `OutOfMemory` for more than 4 sequences,
 #   and if you hold graphs of more than 8 at once. Memory is measured too.
 # - The results are tensors of their own: the loss has no graph, a later call changes neither of them, and `.grad` of the
-#   weights stays as it is. So a second call with the same weights returns the same.
+#   weights stays as it is. So a second, equal call returns the same results.
 
 
 # %% nbgrader={"grade": false, "grade_id": "accumulate", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1447,12 +1447,12 @@ with reveal("padded_weight"):
 # `exp_avg.bin` and `exp_avg_sq.bin` in `folder`: raw float32, one number per parameter, in flat order. The folder gets no
 # other file.
 #
-# - Step 1 makes the folder if it is missing, and begins with moments of zeros in new files, whatever is there.
+# - Step 1 makes the folder if it is missing, and begins with moments of zeros in new files, whatever the folder holds.
 # - From step 2 on a missing file is a `FileNotFoundError` with its name, and one of the wrong size a `ValueError` with its name
 #   and bytes. A step that is refused leaves both files as they are.
 # - Returns the new parameter. `parameter` and `gradient` (float32, contiguous, any shape, not empty) stay as they are.
-# - Parameter and moments equal `torch.optim.AdamW(foreach=False)` **to the last bit**: the operations above on float32
-#   tensors, in this order.
+# - Parameter and moments equal those of `torch.optim.AdamW(foreach=False)` **to the last bit**: the operations above on
+#   float32 tensors, in this order.
 # - Besides the new parameter and the files, only tensors of `chunk` numbers are in memory. This is measured.
 
 
@@ -1552,7 +1552,7 @@ with check("offload", "AdamW with its moments in files", part="values", hidden="
             return "the file holds nothing but zeros: write each chunk back"
         off, last = moment.flatten() != expected.flatten(), moment.numel() // chunk * chunk
         if not off[:last].any():
-            return "only the last chunk is wrong, which is shorter"
+            return "only the last, shorter chunk is wrong"
         kept = "; or the moments of the step before are not used" if step > 1 else ""
         line = "second" if name == "exp_avg" else "third"
         return (
@@ -1657,7 +1657,7 @@ with check("offload", "one chunk at a time", part="chunks", hidden="the last num
     check.true(
         run.memory[0] < 50 * MiB,
         f"{what}, took {run.memory[0] / MiB:.0f} MiB. The parameter, its gradient, the new parameter and two files of 8 MiB each "
-        "are 40 MiB, so expected less than 50: of anything else, only one chunk may be in memory",
+        "are 40 MiB, so expected less than 50: besides these, only one chunk may be in memory",
     )
     elements = 1 << 20
     _, tensors, objects = there(second_step, adamw_from_files, elements, elements // 64)
@@ -1674,7 +1674,7 @@ with check("offload", "one chunk at a time", part="chunks", hidden="the last num
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "offload",
-    "np.memmap(path, np.float32, 'w+', shape=(n,)) makes a file of zeros, 'r+' opens one that is there. torch.from_numpy shares memory with an array. Copy a slice of the memmap out, update it, and assign it back.",
+    "np.memmap(path, np.float32, 'w+', shape=(n,)) makes a file of zeros, 'r+' opens an existing one. torch.from_numpy shares memory with an array. Copy a slice of the memmap out, update it, and assign it back.",
     "The flat view of a contiguous tensor is `tensor.view(-1)`; a slice of it is a view, so an operation in place changes the tensor. Clone the parameter once, at the beginning.",
 )
 debrief(
@@ -1707,7 +1707,7 @@ show.against_prediction("journey", round(journey, 2), unit="s", source="model: b
 with reveal("journey"):
     print(f"Forward and backward pass of 8 × 2,048 tokens, at an assumed 40% of the peak: {work:.2f} s.")
     print(
-        "In the picture a second buffer hides most of the shorter of the two, transfers or updates, behind the longer, and saves most\n"
+        "In the picture a second buffer hides most of the transfers or of the updates, whichever take less time, and saves most\n"
         "when both take equally long. A third finds little left to hide, unless chunks are irregular."
     )
 
@@ -1774,7 +1774,7 @@ with check("choose", "a plan that fits and is fast", part="outcome", hidden="oth
             )
         plan = Plan(int(found.micro), int(found.k), bool(found.offload))
         check.true(
-            plan.k == 0 or job.layers % plan.k == 0, f"{job.name}: k = {plan.k} is no divisor of {job.layers} layers"
+            plan.k == 0 or job.layers % plan.k == 0, f"{job.name}: k = {plan.k} is not a divisor of {job.layers} layers"
         )
         size, seconds = needs(job, plan), duration(job, plan)
         only_without = " It would fit without the margin." * (size <= job.capacity)
@@ -1942,10 +1942,10 @@ if parts := together("account", "tracker", "recompute", "accumulate", "offload",
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # First states and masters in host memory: with parameters and gradients they are 16 bytes per parameter, 128 GB, so nothing
-# fits. They are 96 GB of it, and the journey at 63 GB/s takes 3 s per step. Next recomputation: a sequence keeps 51 GB and
-# needs 8 more at the loss, 75 with the parameters, which leaves no margin. Inputs of 67 MB in place of 1.5 GB per layer leave
-# 3.6 GB, for a third more arithmetic. Smaller microbatches come last: activations grow with the batch, and each part costs its
-# overhead. `max_memory_allocated()` must fall by these bytes.
+# fits. States and masters are 96 GB of it, and the journey at 63 GB/s takes 3 s per step. Next recomputation: a
+# sequence keeps 51 GB and needs 8 more at the loss, 75 with the parameters, which leaves no margin. Inputs of 67 MB in
+# place of 1.5 GB per layer leave 3.6 GB, for a third more arithmetic. Smaller microbatches come last: activations grow
+# with the batch, and each part costs its overhead. `max_memory_allocated()` must fall by these bytes.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from torch.utils.checkpoint import checkpoint

@@ -201,10 +201,10 @@ except MemoryBudgetExceeded as failure:
 assert max(at_fault, key=at_fault.get) == "activation"
 
 # %% [markdown]
-# A GPU's allocator can be asked the same with `torch.cuda.memory._record_memory_history()` and
+# You can ask a GPU's allocator the same with `torch.cuda.memory._record_memory_history()` and
 # `torch.cuda.memory._dump_snapshot("snapshot.pickle")`. It sees workspaces and fragmentation too, but cannot tell an
-# activation from a state. On a machine with a GPU, the next cell compares the tracker with the allocator's own maximum. The
-# course has not measured that yet.
+# activation from a state. On a machine with a GPU, the next cell compares the tracker with the allocator's own maximum.
+# The course has not measured that yet.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.hardware import device
@@ -397,14 +397,14 @@ audit(
     "MiB more of gradients at the peak, in four parts",
     "CPU",
     "corrected",
-    how=f"from the second part on all gradients are alive at the loss: {readable_bytes(gradients_held[4])} at the peak of four parts, {readable_bytes(gradients_held[1])} at that of one. The activations that it saves are usually far more",
+    how=f"from the second part on all gradients are alive at the loss: {readable_bytes(gradients_held[4])} at the peak of four parts, {readable_bytes(gradients_held[1])} at that of one. Accumulation usually saves far more in activations",
 )
 
 # %% [markdown]
 # Accumulation saves activations, but the gradients must stay from the first part to the last. So from the second part on, all
-# gradients are alive at the peak as well. And accumulation gives another gradient if an operator looks at the batch *as a
-# whole*. Batch-norm subtracts the mean of the batch that it sees, and a part has another mean. No weighting of the parts
-# repairs that.
+# gradients are alive at the peak as well. And accumulation gives a different gradient if an operator looks at the batch
+# *as a whole*. Batch-norm subtracts the mean of the batch that it sees, and a part has a different mean. No weighting
+# of the parts repairs that.
 #
 # ## Offloading, measured
 #
@@ -545,7 +545,7 @@ b, c = kept["input"], sum(kept.values())
 
 
 class WithAngles(torch.nn.Module):
-    """A block that finds its rotary angles by itself, as `Sequential` wants it."""
+    """A block that finds its rotary angles by itself, as `Sequential` needs."""
 
     def __init__(self, block):
         super().__init__()
@@ -659,9 +659,10 @@ audit(
 )
 
 # %% [markdown]
-# It depends on how many tokens there are. Activations grow with batch × length and the rest does not, so there is a number of
-# tokens at which the two are equal. Recomputation hardly changes this crossing for the smallest model: more than half of its activations are the logits over 50,304
-# tokens of vocabulary, which come after the layers and are not recomputed.
+# The answer depends on the number of tokens. Activations grow with batch × length and the rest does not, so there is a
+# number of tokens at which the two are equal. Recomputation hardly changes this crossing for the smallest model: more
+# than half of its activations are the logits over 50,304 tokens of vocabulary, which come after the layers and are not
+# recomputed.
 #
 # ## Myth or fact? The list of a layer's activations
 #

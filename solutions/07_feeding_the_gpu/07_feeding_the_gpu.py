@@ -180,7 +180,7 @@ class TwoStreams:
         self.free[stream] = max(self.free[stream], self.events[event])
 
     def results(self):
-        """(the batch that each step computed on, None for a buffer that was not complete; what went wrong)."""
+        """Return the batch that each step computed on (None for an incomplete buffer), and what went wrong."""
         found, faults = [], []
         for number, (buffer, start, end) in enumerate(self.steps):
             before = [copy for copy in self.copies if copy[0] == buffer and copy[3] <= start]
@@ -234,7 +234,7 @@ def seconds_per_sample(loop, settings):
 
 
 def memory_bytes(loop, settings):
-    """What the workers take, and the samples that may be alive: the one in training and those ahead of it."""
+    """Bytes of the workers, and of the samples that may be alive: the one in training and those ahead of it."""
     return settings.workers * loop.worker_bytes + (settings.ahead + 1) * loop.sample_bytes
 
 
@@ -263,7 +263,8 @@ def checksum(header):
 
 
 def member(name, contents, *, size=None, kind=b"0", also=()):
-    """One member of a tar file, with a right checksum; `size`, `kind` and the fields `also` as other writers have them."""
+    """One member of a tar file, with a right checksum; `size`, `kind` and the fields `also` as other programs write
+    them."""
     head = bytearray(512)
     size = b"%011o\0" % len(contents) if size is None else size
     for at, field in ((0, name.encode()), (124, size), (156, kind), (257, b"ustar\x0000"), *also, (148, b" " * 8)):
@@ -288,11 +289,11 @@ class State:
 
 
 def epoch_order(samples, seed, epoch):
-    """The order of one epoch. The pair seeds the generator, not the sum: else epoch 1 of seed 0 were epoch 0 of seed 1."""
+    """The order of one epoch. The pair is the seed: with the sum, epoch 1 of seed 0 would be epoch 0 of seed 1."""
     return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
-# What the test cells share.
+# Shared by the test cells.
 
 SERIAL = traced(
     "one after the other",
@@ -370,7 +371,7 @@ AT_ONCE = traced(
 
 
 def later(trace, seconds):
-    """The same trace by another clock, which shows so many seconds more."""
+    """The same trace by a clock that is `seconds` ahead."""
     moved = [replace(i, start=i.start + seconds, end=i.end + seconds) for i in trace.intervals]
     return Trace(f"{trace.title}, all times {seconds:+,.0f} s", trace.stages, moved)
 
@@ -481,7 +482,7 @@ predict(
 #
 # A **trace** says who worked on which sample, from when to when (in seconds). `trace.stages` lists the stages in the order of
 # the pipeline. The last one is the **consumer**, which has one worker. `trace.intervals` come in any order; each has `stage`,
-# `worker`, `sample`, `start` and `end`. Any clock will do: 0 has no special meaning, and times may be negative.
+# `worker`, `sample`, `start` and `end`. 0 has no special meaning, and times may be negative.
 #
 # *Worked example.* Sample 0 is fetched from 0 to 3 s and trained on from 3 to 4 s, sample 1 is fetched from 4 to 7 s and
 # trained on from 7 to 8 s. Between 3 and 8 s the trainer works for 2 of 5 s: a utilisation of 0.4. It waits from 4 to 7
@@ -589,7 +590,7 @@ with check(
         2 / 7,
         {"request": 5.0, "decode": 0.0},
         {
-            "blame": "the request of sample 1 begins before the gap from 4 s to 9 s and ends behind it: only the gap counts"
+            "blame": "the request of sample 1 begins before the gap from 4 s to 9 s and ends after it: only the gap counts"
         },
     )
     beyond = traced(
@@ -632,7 +633,7 @@ with check(
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "waits_test_errors", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("waits", "traces that cannot be", part="errors", hidden="other names"):
+with check("waits", "impossible traces", part="errors", hidden="other names"):
 
     def unreadable(consumer, *intervals, names):
         check.raises(
@@ -657,7 +658,7 @@ from threeloops.lab.drawings.inner import feeding
 hint(
     "waits",
     "Sort the consumer's intervals by their start. Between one of them and the next lies a gap, and the sample that is awaited in it is the one of the next interval.",
-    "Two stretches of time share what lies behind the later start and before the earlier end. That can be nothing.",
+    "Two stretches of time share the part after the later start and before the earlier end, which may be empty.",
 )
 
 
@@ -684,8 +685,9 @@ debrief(
 # %% [markdown]
 # ## 2 · What would help?
 #
-# What a faster stage gains depends on whether the stages **overlap**. If they do, a stage with *w* workers delivers a sample
-# every (mean duration / *w*), and the slowest stage sets the pace of all. If they do not, the durations add up.
+# The gain from a faster stage depends on whether the stages **overlap**. If they do, a stage with *w* workers delivers
+# a sample every (mean duration / *w*), and the slowest stage sets the pace of all. If they do not, the durations add
+# up.
 #
 # *Worked example.* Fetching takes 3 s and training 1 s. One after the other that is 4 s per sample, and 2.5 s with a fetch
 # twice as fast: a gain of 1.6. Side by side it is 3 s per sample, and then 1.5 s: a gain of 2. A faster trainer would gain 8/7
@@ -695,12 +697,13 @@ debrief(
 #
 # `forecast(trace: Trace) -> Forecast`, with three fields:
 #
-# - `overlapped`: whether **any two different stages** ever work at the same moment, on whatever samples. One that starts exactly
-#   when another ends does not overlap it, and an interval of length 0 overlaps nothing.
+# - `overlapped`: whether **any two different stages** ever work at the same moment, on any samples. One that starts
+#   exactly when another ends does not overlap it, and an interval of length 0 overlaps nothing.
 # - `limit`: the stage with the largest cost; on a tie, the first in the pipeline. A stage's cost is the mean duration of its
 #   intervals, divided by its workers if `overlapped`. Without intervals it is 0.
 # - `gain`: for each stage, how many times faster the loop gets if this stage's cost is halved. The time of a sample is the
-#   largest cost if `overlapped`, and the sum of all costs if not. At least one interval takes time, so it is never 0.
+#   largest cost if `overlapped`, and the sum of all costs if not. At least one interval takes time, so that time is
+#   never 0.
 #
 # The trace stays as it is.
 
@@ -984,7 +987,7 @@ with check(
             store.requested,
             list(keys),
             what=f"what was requested, {case}",
-            hint="each position once, in order, also if its key occurs again",
+            hint="each position once, in order, even if its key occurs again",
         )
         check.equal(
             store.most_alive,
@@ -1267,7 +1270,7 @@ with check("double_buffer", "how long it takes", part="time", hidden="other time
             ends,
             unit="s",
             what=f"the ends of the steps, {case}",
-            hint="later: a copy waits for the step two batches before, not for the last one. Earlier: something does not wait that must",
+            hint="if later, a copy should wait for the step two batches before, not for the last one; if earlier, a wait is missing",
         )
 
     takes([1.0] * 6, [2.0] * 6, [3.0, 5.0, 7.0, 9.0, 11.0, 13.0])
@@ -1289,7 +1292,7 @@ with check("double_buffer", "how long it takes", part="time", hidden="other time
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "double_buffer",
-    "Into which buffer does batch 5 go, and which step is the last that reads this buffer before?",
+    "Into which buffer does batch 5 go, and which earlier step is the last to read this buffer?",
     "Two things have to be said: “the batch is there”, and “the batch is no longer read”. Which stream can say each of them, and which stream has to wait for it? In the worked example the copy of batch 2 starts at 3 s: what has just happened then, and in which stream?",
 )
 show.figure(
@@ -1465,8 +1468,8 @@ debrief(
 #
 # A **tar** file is a chain: a header of 512 bytes, the contents, zeros up to the next multiple of 512, the next header. Two
 # blocks of zeros end it. In the **WebDataset** layout, files that belong to one sample follow each other and share their
-# **key**, the name up to the first dot behind the last slash. The rest is the extension. A key that comes back after another
-# one begins a new sample.
+# **key**, the name up to the first dot after the last slash. The rest is the extension. A key that comes back after
+# another one begins a new sample.
 #
 # | bytes of a header | contents |
 # |---|---|
@@ -1478,17 +1481,18 @@ debrief(
 # Both functions are given. `number(field)` reads octal digits, and returns `None` if the field holds anything else.
 #
 # *Worked example.* `v1.2/000.seg.png` with 3 bytes: key `v1.2/000`, extension `seg.png`, size field `00000000003` and a zero
-# byte. The next header is 1,024 bytes behind this one.
+# byte. The next header is 1,024 bytes after this one.
 #
 # ### Exercise 6 (14 points)
 #
-# `read_shard(shard: str, data: bytes) -> list[Sample]` reads a *subset* of tar: regular files whose names have a dot behind
-# the last slash. Reading ends at the first block of zeros. Anything else raises `CorruptShard`, with a message that begins
-# with the shard and the offset of the header at which reading stopped, like `s.tar, byte 1024:`. This includes:
+# `read_shard(shard: str, data: bytes) -> list[Sample]` reads a *subset* of tar: regular files whose names have a dot
+# after the last slash. Reading ends at the first block of zeros. Anything else raises `CorruptShard`, with a message
+# that begins with the shard and the offset of the header at which reading stopped, like `s.tar, byte 1024:`. This
+# includes:
 #
 # - a field that holds no number, a wrong checksum, another type;
 # - a name without that dot, or not in UTF-8; an extension that its sample already has;
-# - contents, or the zeros behind them, that end early;
+# - contents, or the zeros after them, that end early;
 # - data that end where a header was expected.
 
 
@@ -1511,7 +1515,7 @@ def read_shard(shard: str, data: bytes) -> list:
         except UnicodeDecodeError:
             raise CorruptShard(f"{place}: the name is not UTF-8") from None
         if header[156:157] not in (b"0", b"\0"):
-            raise CorruptShard(f"{place}: {name} is no regular file")
+            raise CorruptShard(f"{place}: {name} is not a regular file")
         begin, offset = offset + 512, offset + 512 + size + -size % 512
         if len(data) < offset:
             raise CorruptShard(f"{place}: {name} has {size} bytes, and the shard ends early")
@@ -1554,7 +1558,7 @@ with check("read_shard", "the samples of a shard", part="samples", hidden="other
         dots,
         write_shard(dots),
         "v1.2/000.jpg and v1.2/000.seg.png",
-        "the key ends at the first dot behind the last slash",
+        "the key ends at the first dot after the last slash",
     )
     again = [Sample("a", {"x": b"1"}), Sample("b", {"x": b"2"}), Sample("a", {"x": b"3"})]
     reads(again, write_shard(again), "a key that comes back later", "a sample ends where the key changes")
@@ -1638,7 +1642,7 @@ with check("read_shard", "where reading a damaged shard stops", part="damage", h
     stops(good, 2048, "neither a header nor an end")
     stops(good[:1024] + member("a.cls", b"7")[:600], 1024, "cut within the zeros behind the contents")
     stops(flipped(good + end, 1024 + 3), 1024, "a changed name")
-    stops(flipped(good + end, 1024 + 400), 1024, "a change where nobody reads")
+    stops(flipped(good + end, 1024 + 400), 1024, "a change in bytes that nobody reads")
     stops(good[:1024] + bytes(100) + good[1124:] + end, 1024, "a name of zeros in a header")
     stops(member("a.x", b"", size=b"00000000009\0") + end, 0, "a size with a 9")
     stops(member("a.x", b"abc", size=b"-0000000003\0") + end, 0, "a size with a sign")
@@ -1726,8 +1730,9 @@ debrief(
 # ### Exercise 7 (15 points)
 #
 # `class Sampler(samples, batch, workers, state)` hands out the rest of one epoch. `state` is a `State(seed, epoch, position)`;
-# the order is `epoch_order(samples, seed, epoch)`, which is given and returns a NumPy array. What is left from `position` is cut into
-# batches of `batch` samples; the last may be shorter. Batch *b* of the rest goes to worker *b* mod `workers`. With `workers` = 0 the main process loads, as worker 0.
+# the order is `epoch_order(samples, seed, epoch)`, which is given and returns a NumPy array. The samples from
+# `position` on are cut into batches of `batch` samples; the last may be shorter. Batch *b* of the rest goes to worker
+# *b* mod `workers`. With `workers` = 0 the main process loads, as worker 0.
 #
 # | method | meaning |
 # |---|---|
@@ -1821,7 +1826,7 @@ with check("Sampler", "who gets which samples", part="batches", hidden="other si
         0,
         [4, 6, 9],
         "the first batch of worker 0 of two, from position 3",
-        "batch 0 of the rest goes to worker 0, whoever would have had it from position 0 on",
+        "batch 0 of the rest goes to worker 0, whichever worker would have had it from position 0 on",
     )
     hands(
         Sampler(10, 4, 0, State(7, 2, 0)),
@@ -1866,7 +1871,7 @@ with check("Sampler", "where to go on", part="state", hidden="runs that are kill
     sampler.trained()
     sampler.trained()
     check.raises(RuntimeError, sampler.trained)  # the last batch was not handed out
-    refused = "what raises must not count, and the last batch, of one sample, is still to come"
+    refused = "a call that raises must not count, and the last batch, of one sample, is still to come"
     stands(sampler, State(7, 2, 9), "after three steps and a refused one", refused)
     sampler.batch_for(1)
     sampler.trained()
@@ -1972,15 +1977,15 @@ debrief(
     epoch.
 
     Because the state counts samples and not batches, a run with another number of workers or another batch size resumes with
-    exactly the samples that are left. Python's own integers matter where the state is written as JSON or compared across
+    exactly the samples that are left. Python's own integers matter if the state is written as JSON or compared across
     processes.
 
-    With data parallelism the position counts the samples of all ranks. In each step every rank takes an equal share of the
-    next samples: shares are disjoint, all ranks end the epoch with the same step, and another number of ranks can resume.
-    The course's `Loader` does this when it is given `rank` and `ranks`. With the sizes of the `shards`, as `TarShards` from
-    `threeloops.data.formats.tar_shards` has them, it shuffles whole shards, however uneven they are. PyTorch's
-    `DistributedSampler` gives rank r every ranks-th sample. At the end it repeats some samples, or drops some with
-    `drop_last`. It has no position from which to go on.""",
+    With data parallelism the position counts the samples of all ranks. In each step every rank takes an equal share of
+    the next samples: shares are disjoint, all ranks end the epoch with the same step, and a run with another number of
+    ranks can resume. The course's `Loader` does this when it is given `rank` and `ranks`. With the sizes of the
+    `shards`, as `TarShards` from `threeloops.data.formats.tar_shards` has them, it shuffles whole shards, however
+    uneven they are. PyTorch's `DistributedSampler` gives rank r every ranks-th sample. At the end it repeats some
+    samples, or drops some with `drop_last`. It has no position from which to go on.""",
     parts=("batches", "state", "errors"),
 )
 
@@ -1988,8 +1993,8 @@ debrief(
 # ## 8 · Your loop
 #
 # 512 samples lie in 64 shards, in a store of 30 ms and 4 MB/s, and a small regression trains on one shard per step. `waits`
-# and `forecast` read the trace of a loop without prefetching, and `tune` chooses settings. With these the epoch begins
-# again, until Ctrl+C before step 24. A crew of another size resumes from your sampler's state.
+# and `forecast` read the trace of a loop without prefetching, and `tune` chooses settings. With these settings the
+# epoch begins again, until Ctrl+C before step 24. A crew of another size resumes from your sampler's state.
 
 
 # %% tags=["demo"]
@@ -2209,7 +2214,7 @@ CHOICES = [
 ]
 RECORDED = [51.7, 40.3, 13.8, 13.7, 13.7]  # by this cell, with priority over all else on two cores of an AMD EPYC
 with warnings.catch_warnings():
-    # Python warns of forks beside threads. These workers only wait, so they may also be more than the cores.
+    # Python warns of forks beside threads. These workers only wait, so there may be more of them than cores.
     warnings.simplefilter("ignore")
     took = [milliseconds_per_step(*choice) for choice in CHOICES]
 show.against_prediction("dataloader_workers", 4, unit="workers", source="40 / 12 = 3.3, rounded up")
@@ -2226,7 +2231,7 @@ with reveal("dataloader_workers"):
             for (samples, workers, factor), ms, before in zip(CHOICES, took, RECORDED, strict=True)
         ],
         header=("num_workers", "prefetch_factor", "one request brings", "ms per step, here", "recorded"),
-        caption="a DataLoader whose step takes 12 ms; recorded: on two cores of an AMD EPYC on which it had priority. Where enough workers run, "
+        caption="a DataLoader whose step takes 12 ms; recorded: on two cores of an AMD EPYC on which it had priority. If enough workers run, "
         "the time above 12 ms goes into receiving the batch from the worker",
     )
     size, link = 64 * 3 * 224 * 224 * 4, accelerator("H100 SXM").host_link_bandwidth

@@ -109,8 +109,8 @@ assert list(caught.values()) == [0, 200, 0, 200]
 
 # %% [markdown]
 # A sum does not depend on the order of its bytes; the remainder of a division does. Neither can tell *who* changed the data,
-# because whoever can write a record can write its CRC. And a damaged **length** is worse than damaged data, since nothing
-# behind it can be found. That is why it has a checksum of its own.
+# because anyone who can write a record can write its CRC. And a damaged **length** is worse than damaged data, since
+# nothing behind it can be found. That is why it has a checksum of its own.
 #
 # ## The file that is already an array
 #
@@ -156,8 +156,8 @@ show.table(
 #
 # ## A local cache
 #
-# The second epoch reads the same data. Keep it on the local disk, as much as fits, and throw out what was used least
-# recently.
+# The second epoch reads the same data. Keep as much of the data as fits on the local disk, and throw out what was used
+# least recently.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -211,9 +211,9 @@ with reveal("hit_rate"):
     show.figure(fig)
 
 # %% [markdown]
-# Zero. What is needed next has always been thrown out already: for data that are read in a circle, a cache that is a little
-# too small is useless, and shuffling helps it. The dotted line is the simplest policy: keep what came first, and never throw
-# it out. For data that are all read once per epoch it beats the least recently used policy.
+# Zero. The sample needed next has always been thrown out already: for data that are read in a circle, a cache that is a
+# little too small is useless, and shuffling helps it. The dotted line is the simplest policy: keep what came first, and
+# never throw it out. For data that are all read once per epoch it beats the least recently used policy.
 #
 # ## Threads, processes, and the lock
 #
@@ -327,8 +327,8 @@ show.table(
 
 # %% [markdown]
 # Even without a network a file is a path to look up, an inode to read, an open and a close, twice per sample. On a disk that
-# seeks, and on a file system that a thousand jobs share, the gap is wider; the first row is what is left when nothing has
-# to be fetched at all. A gain below 1× means noise, or a busy machine.
+# seeks, and on a file system that a thousand jobs share, the gap is wider; the row of the page cache shows the cost
+# that is left when nothing has to be fetched at all. A gain below 1× means noise, or a busy machine.
 #
 # ## A loader that fails and goes on
 #

@@ -47,7 +47,8 @@ from threeloops.lab import (
     together,
 )
 from threeloops.lab.checking.on_cluster import on_cluster
-from threeloops.training.cluster import Cluster, ClusterError, ask, fabric, now, run_on_processes
+from threeloops.training.cluster import Cluster, ClusterError, ask, fabric, now, run_on_processes, uniform
+from threeloops.units import readable_bytes
 
 ALPHA, BETA = 14e-6, 50e9  # of the network between machines: seconds, and bytes per second in each direction
 NVLINK_ALPHA, NVLINK_BETA = 3.4e-6, 450e9  # of the links inside a machine
@@ -889,10 +890,10 @@ debrief(
 # %% [markdown]
 # ## 6 · α and β of a real machine
 #
-# A data sheet does not give α and β for your program. So measure: send messages of several sizes, and find the line α + s/β
-# through their times. The longer a message takes, the larger is the error of its time. Ordinary least squares would fit the
-# longest ones and get α wrong. Minimise the sum of the squared *relative* errors instead,
-# ((α + s/β − t)/t)². This is linear too: divide each equation α + s/β = t by its t, which gives α·(1/t) + (1/β)·(s/t) = 1.
+# A data sheet does not give α and β for your program. Send messages of several sizes, and find the line α + s/β through their
+# times. Ordinary least squares would fit the longest messages and get α wrong. Minimise the sum of the squared
+# *relative* errors instead, ((α + s/β − t)/t)². This is linear too: divide each equation α + s/β = t by its t, which gives
+# α·(1/t) + (1/β)·(s/t) = 1.
 #
 # *Worked example.* 1,000 bytes in 11 µs and 1,000,000 bytes in 1,010 µs: 999,000 more bytes take 999 more µs, so
 # β = 1 GB/s, and 10 of the 11 µs are left for α.
@@ -907,7 +908,8 @@ debrief(
 # - It minimises the sum of the squared relative errors. If that makes α negative, return it as it is.
 #
 # The cell after the exercise times `pass_on` between two real processes on this machine with gloo, PyTorch's backend for
-# CPUs, and `fit_link` finds α and β. Then it predicts the ring all-reduce and runs it.
+# CPUs, and `fit_link` finds α and β. Then it predicts the ring all-reduce and runs it. NCCL on H100s comes next:
+# `fit_link` gets half of NVIDIA's measurements, the others judge it.
 
 
 # %% nbgrader={"grade": false, "grade_id": "fit_link", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1045,6 +1047,76 @@ if parts := together("reduce_scatter", "choose_algorithm", "fit_link", library=g
                 "The model knows messages only. Here the processor also copies x, adds the chunks, fills new memory, and has "
                 "to wake up the other process in every step. A GPU copies and adds faster than its network sends."
             )
+
+from threeloops.lab.drawings.measured import links
+
+RING_SIZES = [2**k for k in (9, 15, 18, 21, 24)]
+SHARES = ("5% or less", "5 to 15%", "15 to 50%", "more than 50%")
+predict(
+    "nccl",
+    "Eight H100s in a node: NVIDIA timed NCCL's all-reduce for 17 sizes from 512 bytes to 512 MiB. fit_link gets every "
+    "second one. How far is its line from the other eight, at worst?",
+    options=SHARES,
+)
+predict(
+    "engine",
+    "Engines for inference have all-reduces of their own: in one kernel each GPU reads what it needs from the others. Up to "
+    "which of the measured sizes is vLLM's faster than NCCL?",
+    options=("32 KiB", "256 KiB", "32 MiB", "all sizes"),
+)
+
+
+def ring_seconds(parts, topology, sizes):
+    """Seconds of the reader's ring all-reduce on the virtual cluster, by size."""
+
+    def ring(x):
+        return all_gather(parts.reduce_scatter(x), len(x))
+
+    return {size: Cluster(topology).run(on_ones, ring, size // 4).seconds for size in sizes}
+
+
+if parts := together("reduce_scatter", "fit_link", library=gathering.REFERENCE):
+    nccl, engine = links.nccl("H100 SXM"), links.engine("H100 SXM")
+    fitted_half, judged_half = links.halves(nccl)
+    alpha, beta = map(float, parts.fit_link(fitted_half.sizes, fitted_half.seconds))
+    off = links.errors(judged_half, alpha, beta)
+    worst = max(map(abs, off))
+    show.against_prediction("nccl", SHARES[(worst > 0.05) + (worst > 0.15) + (worst > 0.5)], source=nccl.source)
+    step_alpha, step_beta = alpha / 14, 14 / 8 * beta  # 14 steps of one eighth: 14(α + s/(8β))
+    own_links, fitted_links = (fabric(1, 8), uniform(8, step_alpha, step_beta))
+    rings = {
+        "a ring with 3.4 µs and 450 GB/s per step": ring_seconds(parts, own_links, RING_SIZES),
+        "a ring with α and β of the line": ring_seconds(parts, fitted_links, RING_SIZES),
+    }
+    with reveal("nccl"):
+        show.figure(
+            links.draw_line(fitted_half, judged_half, (alpha, beta), rings),
+            "NCCL's times by size, a line through every second of them, and rings on the virtual cluster",
+        )
+        sizes = [
+            f"{100 * share:+.0f}% at {readable_bytes(size)}" for size, share in zip(judged_half.sizes, off, strict=True)
+        ]
+        print(f"The line: α = {alpha * 1e6:.1f} µs, β = {beta / 1e9:.0f} GB/s. Its times differ by {', '.join(sizes)}.")
+        print(
+            f"As a ring of 14 steps that is {step_alpha * 1e6:.1f} µs and {step_beta / 1e9:.0f} GB/s per step, of 450 GB/s that "
+            "the link has. Your ring takes the times of the line on a virtual cluster with such links (crosses). With the 3.4 µs "
+            "that NCCL assumes for large messages, small ones would take three times as long as measured (dashed): they have "
+            "a faster protocol. In the middle NCCL changes protocols and fills a pipeline of chunks, and one α and one β "
+            "contain neither."
+        )
+    largest = links.wins_up_to(engine, nccl)
+    show.against_prediction("engine", readable_bytes(largest), source=engine.source)
+    with reveal("engine"):
+        show.figure(
+            links.draw_line(fitted_half, judged_half, (alpha, beta), rings, engine),
+            "the same with the times of vLLM's own all-reduce, which is faster up to 32 MiB",
+        )
+        print(
+            f"vLLM takes {1e6 * engine.seconds[engine.sizes.index(512)]:.1f} µs instead of {1e6 * nccl.seconds[nccl.sizes.index(512)]:.1f} for 512 bytes: one step instead of many, and "
+            "vLLM was timed in a CUDA graph. But a GPU that reads seven whole tensors needs 7·s/β, where a ring needs 1.75·s/β. "
+            "So vLLM (all_reduce_utils.py) uses this kernel below 256 KiB only. From there to 64 MiB the switch adds, and beyond "
+            "that vLLM calls NCCL."
+        )
 
 # %% [markdown]
 # ## 7 · Two kinds of links

@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: How do many GPUs sum their gradients? Deep dives
-#     minutes: 60
+#     minutes: 75
 # ---
 
 # %% [markdown]
@@ -25,10 +25,24 @@
 import torch
 import torch.distributed as dist
 from threeloops.hardware import accelerator
-from threeloops.lab import animate, audit, calibration, explore, figure, myth, palette, predict, reveal, show
+from threeloops.lab import animate, audit, calibration, explore, figure, myth, palette, predict, reveal, show, term
 from threeloops.training.cluster import Cluster, ClusterError, fabric, one_node, uniform
 from threeloops.training.cluster.pictures import gantt, link_matrix
-from threeloops.training.collectives import ALL_REDUCES, Link, TorchPeers, fastest
+from threeloops.training.collectives import (
+    ALL_REDUCES,
+    Link,
+    TorchPeers,
+    best_algorithm,
+    fastest,
+    hierarchical_all_reduce,
+    one_shot_all_reduce,
+    one_shot_all_reduce_cost,
+    predicted_seconds,
+    ring_all_reduce,
+    ring_all_reduce_cost,
+    two_shot_all_reduce,
+    two_shot_all_reduce_cost,
+)
 
 NETWORK = Link(latency=14e-6, bandwidth=50e9)
 NVLINK = Link(latency=3.4e-6, bandwidth=450e9)
@@ -216,6 +230,113 @@ with reveal("all_to_all"):
     show.figure(gantt(bad), "messages to the same rank wait for each other")
 
 # %% [markdown]
+# ## One shot or two: all-reduce behind a switch
+#
+# A decode step on 8 GPUs all-reduces a few kilobytes after each layer, and 14 latencies of a ring would be most of its time. Behind
+# a switch every GPU can reach every other one directly, so engines skip the ring:
+#
+# - **One shot**: everybody sends its whole tensor to everybody, and each adds them up. One latency, (N − 1)·s bytes.
+# - **Two shots**: rank i gets chunk i of all, adds it up, and sends the sum to all. Two latencies, 2(N − 1)/N·s bytes.
+#
+# On GPUs the kernels read the memory of the others (*symmetric memory*: each buffer has the same address everywhere).
+# The bytes through each port are the same. Two shots have the bytes of a ring with 2 latencies instead of 2(N − 1).
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "shots",
+    "8 H100, α = 3.4 µs, 450 GB/s per GPU into the switch. Up to which size of the tensor is one shot faster than two?",
+    unit="kB",
+)
+
+
+# %% tags=["demo"]
+SHOTS = {
+    "one shot": (one_shot_all_reduce, one_shot_all_reduce_cost),
+    "two shots": (two_shot_all_reduce, two_shot_all_reduce_cost),
+    "ring": (ring_all_reduce, ring_all_reduce_cost),
+}
+
+
+def reduce_behind_a_switch(name, n):
+    x = torch.ones(n)
+    SHOTS[name][0](TorchPeers(), x)
+    return float(x[0])
+
+
+def equal_size(ranks, port):
+    """α + (N − 1)s/β = 2α + 2(N − 1)/N · s/β, solved for s."""
+    return port.latency * port.bandwidth * ranks / ((ranks - 1) * (ranks - 2))
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+show.against_prediction("shots", round(equal_size(8, NVLINK) / 1e3), unit="kB", source="closed form")
+with reveal("shots"):
+    rows = []
+    for n in (2048, 40_000, 262_144, 4_194_304):
+        times = {}
+        for name in SHOTS:
+            run = Cluster(one_node("H100 SXM", 8)).run(reduce_behind_a_switch, name, n)
+            assert set(run.results) == {8.0}
+            times[name] = run.seconds * 1e6
+        best = min(times, key=times.get)
+        rows.append((f"{4 * n / 1e3:,.0f}", *(f"{times[name]:,.2f}" for name in SHOTS), best))
+    show.table(
+        rows,
+        header=("kB", "one shot (µs)", "two shots (µs)", "ring (µs)", "first"),
+        caption="8 × H100 behind NVSwitch, on the virtual cluster",
+    )
+    term("one-shot all-reduce")
+
+# %% [markdown]
+# vLLM takes one shot below 256 KiB for up to 8 GPUs, below 512 KiB for up to 4, and always for 2
+# (`csrc/custom_all_reduce.cuh`). The closed form gives 291 kB for 8, 1.0 MB for 4, and no limit for 2: the same order, and within a
+# factor of two, from one α and one β.
+#
+# **NVLink SHARP** goes further: the switch adds. A GPU then sends its tensor once and receives the sum once, whatever N is.
+#
+# ## Seventy-two GPUs behind one switch
+#
+# In an NVL72 rack 72 GPUs share one NVLink domain. As nine nodes of eight they would be joined by a network. The table
+# has one all-reduce of 72 GPUs on each. On the nodes it is a hierarchy as in exercise 6, but in two shots inside a node,
+# and with the fastest of the algorithms above between nodes, through a port of 50 GB/s per GPU. Both columns are closed
+# forms with α as NCCL assumes it; **not measured**.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict("rack", "An all-reduce of 64 KiB over 72 GPUs: how many times faster in the rack than on nine nodes?", unit="×")
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+RACK = Link(NVLINK.latency, accelerator("GB200").link_bandwidth)
+
+
+def on_72(size):
+    """Seconds on nine nodes, and in the rack in one shot and in two."""
+    n = size // 4
+    across = predicted_seconds(size // 8, 9, NETWORK)
+    return (
+        two_shot_all_reduce_cost(n, 4, 8, NVLINK).seconds + across[best_algorithm(size // 8, 9, NETWORK)],
+        one_shot_all_reduce_cost(n, 4, 72, RACK).seconds,
+        two_shot_all_reduce_cost(n, 4, 72, RACK).seconds,
+    )
+
+
+nodes, one, two = on_72(2**16)
+show.against_prediction("rack", round(nodes / min(one, two), 1), unit="×", source="closed form")
+with reveal("rack"):
+    rows = []
+    for name, size in (("8 KiB", 2**13), ("64 KiB", 2**16), ("1 MiB", 2**20), ("64 MiB", 2**26), ("1 GiB", 2**30)):
+        seconds = on_72(size)
+        rows.append((name, *(f"{1e6 * t:,.1f}" for t in seconds), f"{seconds[0] / min(seconds[1:]):.1f}"))
+    show.table(
+        rows,
+        header=("tensor", "9 nodes × 8 H100 (µs)", "NVL72, one shot (µs)", "NVL72, two shots (µs)", "times faster"),
+        caption=f"72 GPUs; the rack has {RACK.bandwidth / 1e9:.0f} GB/s per GPU and direction",
+    )
+
+# %% [markdown]
+# For small tensors the rack saves steps, for large ones the network: between nodes each GPU sends its eighth twice
+# through a port of 50 GB/s, and in the rack all of it through one of 900. That is why tensor and expert parallelism, which all-reduce
+# often and little, spread over the rack and not over nodes.
+#
 # ## A buffer that changes too early
 #
 # `isend` returns before the tensor has been read. On a GPU the copy runs on another stream. If you write into the tensor
@@ -250,10 +371,8 @@ for wait_first in (True, False):
 # The hierarchy of exercise 6 relies on a network port for each GPU. Cheaper machines have one for all. Then the four shards
 # of a node share it: the bytes through that port are the same as if one GPU sent a whole tensor.
 
+
 # %% tags=["demo"] jupyter={"source_hidden": true}
-from threeloops.training.collectives import hierarchical_all_reduce
-
-
 def hierarchical(n):
     hierarchical_all_reduce(TorchPeers(), torch.ones(n), 4)
 

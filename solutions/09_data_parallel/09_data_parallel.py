@@ -77,7 +77,7 @@ class Step:
 
     seconds: float
     efficiency: float  # throughput of N ranks, divided by N times the throughput of one
-    hidden: float  # share of the communication during which the rank computes; 1.0 where there is none
+    hidden: float  # share of the communication during which the rank computes; 1.0 if there is none
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def named_gradients(model):
     return {name: None if p.grad is None else p.grad.detach().clone() for name, p in model.named_parameters()}
 
 
-# What the test cells share: programs that run on every rank, and the gradients of one process.
+# Shared by the test cells: programs that run on every rank, and the gradients of one process.
 
 
 def averaged(average_gradients, widths, seed, frozen=()):
@@ -196,8 +196,8 @@ def overlapped_with_a_head(overlap, buckets, order):
 
 
 def overlapped_under_other_names(overlap, widths, buckets, seed=0):
-    """The same, with parameters whose names begin with the number of the rank: a set of such names has another order on
-    each rank, as any set of strings has in another interpreter."""
+    """The same, with parameters whose names begin with the number of the rank: a set of such names has a different
+    order on each rank, as sets of strings do in different interpreters."""
     own = f"of_rank_{dist.get_rank()}."
     model = torch.nn.ModuleDict({own[:-1]: Net(widths, seed=seed)})
     finish = overlap(model, [[own + name for name in bucket] for bucket in buckets])
@@ -247,7 +247,7 @@ class Watched(torch.autograd.Function):
 
 def accumulated(accumulate, widths, sizes, seed=0, again=False):
     """Gradients, the rows of each microbatch that the model saw, how many were held for backward at once, and the list
-    after the call. What is sent after second 1 is the exercise's; before, torch's DDP compares the ranks' models. With
+    after the call. Bytes sent after second 1 are the exercise's; before, torch's DDP compares the ranks' models. With
     `again` the first microbatch, the same tensor, is also the last."""
     seen, held, most = [], 0, 0
 
@@ -333,7 +333,7 @@ def require_gradients(results, expected, case, alone, slips=None, otherwise=""):
 
 
 def require_computed(results, expected, case):
-    """Require right gradients: what a run sends, and its time, count only with them."""
+    """Require right gradients: without them, the bytes and seconds of a run do not count."""
     for rank, found in enumerate(results):
         check.computed(found, expected, f"rank {rank} of {len(results)} ({case})")
 
@@ -362,8 +362,8 @@ show.figure(plot, "One GPU computes a step; four GPUs compute the same step on f
 # otherwise α is 10 µs, β is 1 GB/s (`LATENCY`, `BANDWIDTH`), and a layer takes 0.1 ms forward and 0.2 ms backward. `Net([4, 6,
 # 3])` is a model of two such layers, 4 → 6 → 3, without biases.
 #
-# You build what PyTorch calls `DistributedDataParallel`, or **DDP**, piece by piece. Your functions leave the lists and dicts
-# that they are given as they are.
+# You build what PyTorch calls `DistributedDataParallel`, or **DDP**, piece by piece. Your functions must not change the
+# lists and dicts that they are given.
 #
 # ## 1 · One gradient for all
 #
@@ -617,8 +617,8 @@ debrief(
 #
 # - `sizes` are the bytes of each gradient, in the order of `model.parameters()`. A gradient may have 0 bytes, and needs a
 #   bucket all the same.
-# - A bucket is closed as soon as it holds *at least* `first_bytes` (the first one) or `bucket_bytes` (all others). What is
-#   left at the end is the last bucket. No bucket is empty.
+# - A bucket is closed as soon as it holds *at least* `first_bytes` (the first one) or `bucket_bytes` (all others). The
+#   rest is the last bucket. No bucket is empty.
 # - The first lines are given: `bucket_bytes` or `first_bytes` of 0 or less raises a `ValueError`.
 
 # %% tags=["demo"]
@@ -716,7 +716,7 @@ with check("assign_buckets", "which gradients share a bucket", part="values", hi
 
 # %% nbgrader={"grade": true, "grade_id": "assign_buckets_test_edges", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("assign_buckets", "nothing to assign, and wrong limits", part="edges", hidden="other values"):
-    check.returns([], assign_buckets, [], 6, 2, hint="no gradients need no bucket")
+    check.returns([], assign_buckets, [], 6, 2, hint="without gradients there is no bucket")
     check.raises(ValueError, assign_buckets, [1, 2], 6, 0, names=("first_bytes = 0",))
     check.raises(ValueError, assign_buckets, [1, 2], -3, 2, names=("bucket_bytes = -3",))
     ### BEGIN HIDDEN TESTS
@@ -728,7 +728,7 @@ with check("assign_buckets", "nothing to assign, and wrong limits", part="edges"
 hint(
     "assign_buckets",
     "Walk through `reversed(range(len(sizes)))` and keep the open bucket, its bytes and its limit.",
-    "Add the gradient first and compare then: the one that reaches the limit belongs to the bucket that it closes.",
+    "Add the gradient first, then compare: the one that reaches the limit belongs to the bucket that it closes.",
     "After the loop, append the open bucket if it holds anything.",
 )
 debrief(
@@ -765,9 +765,9 @@ debrief(
 #   all-reduce per bucket, in the order of `buckets`, on every rank, even if gradients come in another order.
 # - Do not wait during backward. After `finish()`, every `parameter.grad` holds the mean over the ranks.
 # - If some parameters got no gradient since the last `finish()`, `finish()` raises a `RuntimeError` with the names of all of
-#   them, and of no others. Before that it waits for what has started. Gradients of buckets that have not started stay as
-#   backward made them.
-# - The next step works the same way, also after such an error. Gradients are set to `None` between steps.
+#   them, and of no others. Before that it waits for the buckets that have started. Gradients of buckets that have not
+#   started stay as backward made them.
+# - The next step works the same way, even after such an error. Gradients are set to `None` between steps.
 
 # %% tags=["demo"]
 predict(
@@ -895,7 +895,7 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
                 check.true(
                     not mixed,
                     f"the mean gradients of a bucket are mixed up {case}: ranks put them into the flat tensor in different "
-                    "orders. A set of names has another order in each process: keep the order of the lists",
+                    "orders. A set of names has a different order in each process: keep the order of the lists",
                 )
                 for name in bucket:
                     check.close(
@@ -1021,7 +1021,7 @@ with check("overlap", "parameters without a gradient", part="missing", hidden="o
         reports(overlapped, arguments, 4, case, names_of(named), others)
 
     def leaves_alone(count, layers, used, data=0):
-        """What has not started keeps its gradients when finish() raises its error."""
+        """Buckets that have not started keep their gradients when finish() raises its error."""
         widths, buckets = [4] * (count + 1), [names_of(bucket) for bucket in layers]
         served = batches_for_ranks(2, 4, data)
         try:
@@ -1298,7 +1298,7 @@ debrief(
     "accumulate",
     """Gradients add up in `parameter.grad`, and the mean over ranks of a sum is the sum of the means, so one all-reduce at
     the end gives the same result as one per microbatch. Communication per row shrinks with the number of rows per update,
-    and that is the simplest way to make a slow network matter less. Where one batch would have fitted, the price is a
+    and that is the simplest way to make a slow network matter less. If one batch would have fitted, the price is a
     larger batch per update.
 
     Averaging every time would even give the right values: the part that is already averaged is equal on all ranks, so
@@ -1513,7 +1513,7 @@ debrief(
     """Compute grows with parameters times tokens, and gradient bytes grow with parameters alone. So where bandwidth is the
     limit, the size of the model cancels, and the number of tokens per GPU moves all three curves of the figure. With
     buckets of one size, a larger model has more of them, so it also pays the latency more often, and the curves stay
-    together. Where the latency of 2(N − 1) steps is the limit, larger buckets help, and large models can have them: try
+    together. If the latency of 2(N − 1) steps is the limit, larger buckets help, and large models can have them: try
     400 MiB. A small model then has one bucket left, and nothing of it is hidden. (NCCL changes from rings to trees, whose
     latency grows with log N.)
 
@@ -1636,8 +1636,9 @@ debrief(
 # ## 8 · Your own DDP
 #
 # Your pieces train together. Four ranks begin with different weights, `start_together` makes them equal, `assign_buckets`
-# makes four buckets, `overlap` averages them, and SGD updates. It runs for 3 steps on three links, beside torch's DDP. Your
-# `scaling` says beforehand how long a step takes. Exercises that do not pass yet are replaced by the reference.
+# makes four buckets, `overlap` averages the gradients, and SGD updates. They train for 3 steps on three links, beside
+# torch's DDP. Your `scaling` says beforehand how long a step takes. Exercises that do not pass yet are replaced by the
+# reference.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("ddp-2")
@@ -1737,7 +1738,7 @@ calibration()
 # ## What to remember
 #
 # - If all ranks start equal and apply the mean gradient, they train as one process with N times the batch.
-# - A ring sends about twice the gradients per rank, whatever N is. Latency is what grows with N.
+# - A ring sends about twice the gradients per rank, whatever N is. The latency grows with N.
 # - Overlap hides communication behind backward, except for the last bucket.
 # - Inside `no_sync` nothing is sent: accumulate before you communicate.
 # - Efficiency is throughput(N) ÷ (N · throughput(1)). While bandwidth is the limit, tokens per

@@ -58,8 +58,8 @@ def timed_model():
 # %% [markdown]
 # ## How much does overlap hide?
 #
-# It depends on the link, and there is no typical value. The next cell runs one training step of 2.4 ms of computation with
-# 2 MiB of gradients in 4 buckets, on links from 0.25 to 64 GB/s.
+# The hidden share depends on the link, and there is no typical value. The next cell runs one training step of 2.4 ms of
+# computation with 2 MiB of gradients in 4 buckets, on links from 0.25 to 64 GB/s.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("ddp-1")
@@ -112,9 +112,9 @@ audit(
 #
 # `torch.nn.DataParallel` is one process with a thread per GPU. In each step GPU 0 sends the weights and the inputs to all
 # others, and collects their outputs and gradients. All threads share one Python interpreter. With NCCL the transfers are
-# pipelined; without it GPU 0 talks to each GPU in turn, so everything passes its link, and the time grows with N, where a
-# ring's hardly does. The next cell does the latter and a ring with 4 MiB of weights on 8 GPUs behind PCIe switches, and
-# shows who sends how much.
+# pipelined; without it GPU 0 talks to each GPU in turn, so everything passes through its link, and the time grows with
+# N. A ring's time hardly grows. The next cell runs both, talking in turn and a ring, with 4 MiB of weights on 8 GPUs
+# behind PCIe switches, and shows who sends how much.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -161,9 +161,10 @@ with reveal("dp"):
 #
 # For SGD there is an argument (Goyal et al. 2017, arXiv 1706.02677): N small steps with rate r move about as far as one step
 # on the N-fold batch with rate N · r, as long as the gradient hardly changes in between. At the start it changes quickly,
-# hence a warm-up. For Adam theory gives √N (Malladi et al. 2022, arXiv 2205.10287): where noise dominates, the gradient of an
-# N times larger batch is √N smaller. Adam divides by that size, so the part of its step that is no noise already grows by √N,
-# and the rate supplies the other √N. The next cell trains a small network on the same number of samples with batches of 16 and 128.
+# hence a warm-up. For Adam theory gives √N (Malladi et al. 2022, arXiv 2205.10287): if noise dominates, the gradient of
+# an N times larger batch is √N smaller. Adam divides by that size, so the part of its step that is not noise already
+# grows by √N, and the rate supplies the other √N. The next cell trains a small network on the same number of samples
+# with batches of 16 and 128.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("ddp-4")
@@ -222,8 +223,8 @@ audit(
 #
 # After DDP every rank holds the same averaged gradient, so `torch.nn.utils.clip_grad_norm_` finds the same norm everywhere,
 # without a message. If gradients are *sharded* (FSDP, tensor parallelism), a rank has only its part. FSDP2 keeps the parts as
-# DTensors, for which torch's function does reduce the norm; of plain tensors it cannot know that they are parts. Below, two ranks hold
-# the gradients 3 and 4, of which the norm is 5.
+# DTensors, for which torch's function does reduce the norm; it cannot know that plain tensors are parts. Below, two
+# ranks hold the gradients 3 and 4, whose joint norm is 5.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 myth("ddp-8")
@@ -254,16 +255,16 @@ audit(
     "bytes",
     "model",
     "corrected",
-    how="two ranks with the shards 3 and 4 of a gradient as plain tensors: torch's function sends nothing, finds the norms 3 and 4 instead of 5, and clips both to 1, which changes the direction. Only norms of DTensors are reduced, by DTensor",
+    how="two ranks with the shards 3 and 4 of a gradient as plain tensors: torch's function sends nothing, finds the norms 3 and 4 instead of 5, and clips both to 1, which changes the direction. Only DTensors have their norms reduced",
 )
 
 # %% [markdown]
 # ## Seeds: what must be equal, and what must not
 #
-# The permutation of the data set must be equal on all ranks, and so should initialisation be (DDP's broadcast makes the
-# weights equal anyway). Dropout and augmentation must differ, or
-# all ranks drop the same units for their different samples. `seed_rank(seed)` gives the shared stream, and
-# `seed_rank(seed, rank)` a stream of its own to each rank. With `seed + rank` instead, rank 1 of run 0 repeats rank 0 of run 1.
+# The permutation of the data set must be equal on all ranks, and so should the initialisation (DDP's broadcast makes
+# the weights equal anyway). Dropout and augmentation must differ, or all ranks drop the same units for their different
+# samples. `seed_rank(seed)` gives the shared stream, and `seed_rank(seed, rank)` a stream of its own to each rank. With
+# `seed + rank` instead, rank 1 of run 0 repeats rank 0 of run 1.
 #
 # Equal seeds do not make a run repeatable on their own: sums of floats depend on their order, and on a GPU atomics make that order vary.
 # `torch.use_deterministic_algorithms(True)` picks kernels with a fixed order.
@@ -368,8 +369,8 @@ audit(
 
 # %% [markdown]
 # What if a slow GPU cannot be replaced? Give it fewer samples. Below, the batch of 64 is shared in proportion to speed. DDP
-# averages over ranks, not over samples, so each rank's loss is multiplied by N · batch ÷ global batch, or samples of the
-# small batches would count more.
+# averages over ranks, not over samples, so each rank's loss is multiplied by N · batch ÷ global batch, because
+# otherwise samples in small batches would count more.
 
 # %% tags=["demo"]
 speeds = [100, 100, 77, 100]  # samples per second

@@ -57,7 +57,7 @@ from threeloops.training.cluster import Cluster, ClusterError, ask, charge, comp
 FORWARD, BACKWARD = 0.1e-3, 0.2e-3  # seconds that each layer takes
 LATENCY, BANDWIDTH = 10e-6, 1e9  # of the link from each rank to each other one: seconds, bytes/s
 MIB = 2**20
-# What a test cell may ask for by name.
+# Values that a test cell may ask for by name.
 OPTIMIZERS = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 # The first optimizer of a process imports the compiler, 140 MiB of it; ranks inherit what is imported here.
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
@@ -69,7 +69,7 @@ class States:
 
     parameters: int
     gradients: int
-    optimizer: int  # the states of Adam, and the master copy where there is one
+    optimizer: int  # the states of Adam, and the master copy if there is one
 
 
 class Net(torch.nn.Module):
@@ -121,12 +121,12 @@ def batches_for_ranks(rows, width, seed):
     return {"batch": lambda rank, step: batch_of(rank, rows, width, seed + min(9, step))}
 
 
-# What the test cells share: programs that run on every rank.
+# Shared by the test cells: programs that run on every rank.
 
 
 def alive(whole, most, parameters=()):
     """How many storages of exactly `whole` bytes the tensors of this process share, those of `parameters` left out. If
-    these are more than `most`, Python first collects what nobody can reach."""
+    there are more than `most`, Python first collects unreachable objects."""
     gradients = [parameter.grad for parameter in parameters]  # held here, so that gc.get_objects() lists them
     left_out = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     for collect in (False, True):
@@ -157,7 +157,7 @@ def updated(zero_1, weights, optimizer, options, steps):
 
 
 class TwelveStates(torch.optim.Optimizer):
-    """Keeps twelve numbers per element, as none does at work, so that they are most of what a rank takes."""
+    """Keeps twelve numbers per element, more than real optimizers do, so that they are most of a rank's memory."""
 
     elements = 0  # in the largest such optimizer of this process
 
@@ -252,7 +252,7 @@ def chained_large(sharded_linear, width, layers):
 
 def gathered(forward_prefetched, x, widths, seconds):
     """Return the output, the layers in the order in which they were used, the layers that were gathered into memory
-    which the layer before still reads, the lengths of the whole weights, and whether `pieces` is as it was."""
+    still read by the layer before, the lengths of the whole weights, and whether `pieces` is as it was."""
     pieces = [ask("piece", layer) for layer in range(len(seconds))]
     before = [piece.clone() for piece in pieces]
     used, places, lengths, held = [], [None], [], []
@@ -290,7 +290,7 @@ def alike(got, expected):
 
 
 def require_close(got, expected, what, slips=None, otherwise=""):
-    """`got` is `expected`, in float64; `slips` are what known mistakes give, by the words that name them."""
+    """`got` is `expected`, in float64; `slips` maps the words for each known mistake to its result."""
     check.true(got is not None, f"{what} is None")
     cause = next((why for why, slip in (slips or {}).items() if alike(got, slip)), otherwise)
     check.close(got, expected, rtol=1e-4, atol=1e-6, what=what, hint="" if alike(got, expected) else cause)
@@ -369,7 +369,7 @@ def codes(*shape, seed):
 
 
 class Places:
-    """Tell ranks which elements of their results to show: others each time that a rank asks, so that it cannot know
+    """Tell ranks which elements of their results to show: different ones each time a rank asks, so that it cannot know
     them before. `last` has those of each rank."""
 
     def __init__(self, size, seed):
@@ -591,9 +591,9 @@ audit(
 debrief(
     "state_bytes",
     """With Adam in mixed precision the optimizer holds 12 of 16 bytes, so stage 1, which cuts only the optimizer, already saves
-    three quarters of what stage 3 saves. What is not cut sets the floor: 4 bytes per parameter in stage 1, 2 in stage 2, however
-    many ranks there are. Only stage 3 has no floor. The model states are not all: activations (lab 06) come on top, and each
-    rank has those of its own batch.""",
+    three quarters of what stage 3 saves. The part that is not cut sets the floor: 4 bytes per parameter in stage 1, 2
+    in stage 2, however many ranks there are. Only stage 3 has no floor. The model states are not everything:
+    activations (lab 06) come on top, and each rank has those of its own batch.""",
     parts=("values", "edges"),
 )
 
@@ -767,7 +767,7 @@ with check("zero_1", "the memory of a rank", part="memory", hidden="another numb
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "zero_1",
-    "Make the piece of the parameters, `torch.nn.Parameter(….clone())`, and the optimizer once, outside of `step`.",
+    "Make the piece of the parameters, `torch.nn.Parameter(….clone())`, and the optimizer once, outside `step`.",
     "In `step`: reduce-scatter the padded gradient into `piece.grad`, divide by N, `optimizer.step()`, all-gather "
     "`piece.detach()`, and copy all but the padding into `weights`.",
 )
@@ -1121,8 +1121,10 @@ with check("sharded_linear", "outputs and gradients", part="values", hidden="oth
                 pieces = mean.chunk(ranks)
                 slips = {
                     "this is the sum over the ranks, not the mean": ranks * pieces[rank],
-                    "this is of the rank's own batch: nothing was reduced": alone[rank][2][layer].chunk(ranks)[rank],
-                    "this is of the transposed gradient: the weight has the shape (outputs, inputs)": mean.view(
+                    "this is the gradient of the rank's own batch: nothing was reduced": alone[rank][2][layer].chunk(
+                        ranks
+                    )[rank],
+                    "this is a piece of the transposed gradient: the weight has the shape (outputs, inputs)": mean.view(
                         widths[layer + 1], widths[layer]
                     )
                     .T.flatten()
@@ -1500,7 +1502,7 @@ debrief(
     """As long as an all-gather takes no longer than a layer, only the first one is exposed: the pass takes
     0.227 + 8 · 0.3 = 2.627 ms in the example, and 4.213 ms without prefetch. If the all-gather takes longer, the link is
     always busy and the GPU waits, and gathering further ahead would not help: equal layers cannot be gathered faster
-    than the link allows. It helps where layers differ.
+    than the link allows. That would help if layers differed.
 
     Backward prefetches in the opposite order, and shares the link with the reduce-scatters. FSDP2 has
     `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch` for this. Inference with weights that do not fit
@@ -1546,8 +1548,8 @@ with reveal("stage"):
     )
     print(
         "Among stages 0 to 2 the traffic is equal, so the one with the largest batch wins. Between 2 and 3 compare batch ÷ f, "
-        "whatever the link: in the worked example 11/2 against 30/3. Where memory is plentiful the two batches are nearly "
-        "equal, and stage 2 wins. The model leaves out overlap, latencies, and that a larger batch changes the training "
+        "whatever the link: in the worked example 11/2 against 30/3. If memory is plentiful the two batches are nearly "
+        "equal, and stage 2 wins. The model leaves out overlap, latencies, and the effect of a larger batch on training "
         "(lab 09). Recomputation (lab 06) makes samples smaller, and is often tried before stage 3."
     )
 audit(
@@ -1585,9 +1587,7 @@ if parts := together(*sharding.REFERENCE, library=sharding.REFERENCE):
         sharding.draw_held(counted, [max(run.memory) for run in runs], sent),
         "model states by state_bytes, the measured peak of a rank, and what it sends, for DDP and the stages of ZeRO",
     )
-    print(
-        "What a rank takes beyond its states are activations, messages under way, and whole weights or gradients in use."
-    )
+    print("Beyond its states, a rank holds activations, messages under way, and whole weights or gradients in use.")
 
 # %% [markdown]
 # ## In practice
@@ -1635,7 +1635,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def torch_sends(how):
-    """What is sent after second 1 is one forward and backward; before, DDP compares the models of the ranks."""
+    """Bytes sent after second 1 are of one forward and backward; before, DDP compares the models of the ranks."""
     model = torch.nn.Sequential(*[torch.nn.Linear(256, 256, bias=False) for _ in range(8)])
     if how == "yours":
         advance_to(1.0)

@@ -10,14 +10,15 @@
 #     name: python3
 #   threeloops:
 #     title: Why does every GPU keep the same copy? Deep dives
-#     minutes: 45
+#     minutes: 60
 # ---
 
 # %% [markdown]
 # # Why does every GPU keep the same copy? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order: torch's `fully_shard` beside this course's FSDP,
-# sharding within a node, float32 masters, a DeepSpeed file that drives our ZeRO, and optimizer states on a disk.
+# sharding within a node, all-gathers in FP8, float32 masters, optimizers that need whole matrices (Muon), a DeepSpeed
+# file that drives our ZeRO, and optimizer states on a disk.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -33,7 +34,17 @@ from threeloops.training.cluster import Cluster, advance_to, charge, fabric, now
 from threeloops.training.cluster.pictures import gantt, link_matrix
 from threeloops.training.data_parallel import DDP
 from threeloops.training.mesh import Mesh
-from threeloops.training.sharded import FSDP, DeepSpeedConfigError, ZeroOptimizer, bytes_sent, from_deepspeed_config
+from threeloops.training.planning import LLAMA_8B
+from threeloops.training.sharded import (
+    FSDP,
+    DeepSpeedConfigError,
+    LayerwiseOptimizer,
+    ZeroOptimizer,
+    assign_owners,
+    bytes_sent,
+    from_deepspeed_config,
+    layerwise_bytes,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -52,7 +63,7 @@ def timed_model():
 
 
 def second_step(module):
-    """Seconds of the second step, when what is made once is there."""
+    """Seconds of the second step, when everything that is made once exists."""
     optimizer = torch.optim.AdamW(module.parameters())
     for step in (1, 2):
         advance_to(float(step))
@@ -196,14 +207,60 @@ with reveal("hybrid"):
 
 # %% [markdown]
 # The price is memory: with 4 ranks per set of pieces, each holds a quarter of the states instead of an eighth. In FSDP2 you pass a
-# mesh of two dimensions, `init_device_mesh("cuda", (nodes, per_node))`, and in DeepSpeed it is called MiCS.
+# mesh of two dimensions, `init_device_mesh("cuda", (nodes, per_node))`, and DeepSpeed calls this sharding MiCS.
+#
+# ## Gather weights in FP8
+#
+# If the matmuls take FP8 weights anyway (lab 05), why gather 16 bits? Each rank can cast its piece first, and half the
+# bytes travel. But all pieces of a weight need **one scale**, made from the largest magnitude of the whole weight,
+# and no rank has it. So the ranks first agree on it: an all-reduce with the maximum, 4 bytes for each weight. torchao
+# calls this `enable_fsdp_float8_all_gather`, and all-reduces the maxima of all weights together after `optimizer.step()`
+# (its documentation, November 2026). Is the gathered weight the same as if one GPU had cast it?
+
+# %% tags=["demo"]
+FP8 = torch.float8_e4m3fn
+
+
+def cast(weight, largest):
+    return (weight * (torch.finfo(FP8).max / largest)).to(FP8).view(torch.uint8)
+
+
+def gather_in_fp8(own_scales):
+    """This rank's part of a weight is cast, and gathered. Returns whether all ranks now have what one GPU would have."""
+    weight = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0))
+    mine = weight.chunk(dist.get_world_size())[dist.get_rank()]
+    largest = mine.abs().max()
+    if not own_scales:
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    gathered = torch.empty(WIDTH, WIDTH, dtype=torch.uint8)
+    dist.all_gather_into_tensor(gathered, cast(mine, largest))
+    return bool(torch.equal(gathered, cast(weight, weight.abs().max())))
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+halves = WIDTH * WIDTH * 2 * 3 // 4
+rows = [("bfloat16", "yes", halves, "")]
+for name, own_scales in (("FP8, one scale", False), ("FP8, each rank's own", True)):
+    run = Cluster(4).run(gather_in_fp8, own_scales)
+    sent = sum(m.size for m in run.messages if m.source == 0)
+    rows.append((name, "yes" if all(run.results) else "no", sent, f"{sent / halves:.3f}"))
+show.table(
+    rows,
+    header=("gathered", "as on one GPU", "bytes that rank 0 sends", "of bfloat16"),
+    caption="a weight of 256 × 256 on 4 ranks",
+)
+
+# %% [markdown]
+# With one scale the bits are those of one GPU, for a few bytes more. With a scale of its own each rank would cast finer, but
+# the matmul would need to know which rows have which scale. The gradients still travel in 16 or 32 bits: their sum
+# needs the range.
 #
 # ## Why the master copy is in float32
 #
 # bfloat16 has 8 bits of precision, so the numbers next to 1.0 are 1.0078 and 0.9961. An update of 0.001 rounds to
-# nothing. The optimizer therefore updates a float32 copy, and forward and backward use it rounded. In ZeRO the copy
-# exists once over all ranks. The next cell trains a bfloat16 weight of 1.0 with a gradient of 1 and a rate of 0.0005,
-# once in place and once with our `ZeroOptimizer`.
+# nothing. The optimizer therefore updates a float32 copy, and forward and backward use it rounded. In ZeRO all ranks
+# together hold one copy. The next cell trains a bfloat16 weight of 1.0 with a gradient of 1 and a rate of 0.0005, once
+# in place and once with our `ZeroOptimizer`.
 
 # %% tags=["demo"]
 
@@ -233,6 +290,143 @@ for with_masters in (False, True):
     print(f"after 40 steps, {with_masters = }: {Cluster(2).run(train_scale, with_masters).results[0]}  (expected 0.98)")
 
 # %% [markdown]
+# ## Muon needs whole matrices
+#
+# AdamW updates each weight by itself, so a piece may begin anywhere. **Muon** does not: it takes the momentum of a
+# matrix and makes all its singular values about 1, by five steps of matrix products (Newton–Schulz, `torch.optim.Muon`). It trains the
+# hidden matrices, and AdamW the rest. A piece of a matrix has different singular values from the whole matrix, so
+# `ZeroOptimizer` cannot use it.
+#
+# A **layer-wise distributed optimizer** gives each matrix one owner instead. A reduce-scatter brings every gradient to
+# its owner, the owner updates the matrix, and an all-gather gives it to all. These are ZeRO's two collectives; only the
+# cuts lie between matrices. `LayerwiseOptimizer` does this. The next cell trains on 3 ranks, and in one process on all
+# batches.
+
+# %% tags=["demo"]
+
+
+def stack(width=16, layers=4):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(layers)])
+
+
+def batch_of(rank, step):
+    return torch.randn(8, 16, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def train_with_muon(steps=5):
+    model = stack()
+    muon = LayerwiseOptimizer(model.named_parameters(), torch.optim.Muon, lr=0.02)
+    for step in range(steps):
+        muon.zero_grad()
+        model(batch_of(dist.get_rank(), step)).square().mean().backward()
+        muon.step()
+    return [p.detach() for p in model.parameters()], muon.owners
+
+
+def train_alone(ranks, steps=5):
+    model = stack()
+    muon = torch.optim.Muon(model.parameters(), lr=0.02)
+    for step in range(steps):
+        muon.zero_grad()
+        model(torch.cat([batch_of(rank, step) for rank in range(ranks)])).square().mean().backward()
+        muon.step()
+    return [p.detach() for p in model.parameters()]
+
+
+run = Cluster(3).run(train_with_muon)
+weights, owners = run.results[0]
+start, alone = [p.detach() for p in stack().parameters()], train_alone(3)
+moved = max(float((a - b).abs().max()) for a, b in zip(alone, start, strict=True))
+apart = max(float((a - b).abs().max()) for a, b in zip(alone, weights, strict=True))
+print("owners:", owners)
+print(f"weights moved by up to {moved:.3f}; 3 ranks and one process differ by up to {apart:.0e}")
+
+# %% [markdown]
+# The two agree, at worst to the rounding of bfloat16, in which torch computes the five steps. But look at the owners: four equal
+# matrices on three ranks, so one rank has two. Every chunk of the collectives is as long as that.
+#
+# Now the hidden matrices of Llama 3 8B: 32 layers, each with three matrices of 4,096 × 14,336, two of 4,096 × 4,096 and two of 4,096 × 1,024.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "owners",
+    "How many times more bytes than ZeRO-1 does a rank send with one owner per matrix, on 256 ranks?",
+    unit="×",
+)
+
+
+# %% tags=["demo"]
+matrices = list(LLAMA_8B.shapes.values()) * LLAMA_8B.layers
+sizes = [rows * columns for rows, columns in matrices]
+
+
+def orthogonalizing(rows, columns):
+    """FLOPs of Muon's five steps: X Xᵀ, its square, and their sum times X."""
+    short, long = sorted((rows, columns))
+    return 5 * (4 * short**2 * long + 2 * short**3)
+
+
+def muon_on(ranks):
+    """Bytes sent per rank against ZeRO-1, and TFLOP on the busiest rank."""
+    owned, zero = layerwise_bytes(sizes, ranks)
+    work = [0] * ranks
+    for shape, owner in zip(matrices, assign_owners(sizes, ranks), strict=True):
+        work[owner] += orthogonalizing(*shape)
+    return owned / zero, max(work) / 1e12
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+show.against_prediction("owners", round(muon_on(256)[0], 2), unit="×", source="closed form")
+with reveal("owners"):
+    whole = sum(orthogonalizing(*shape) for shape in matrices) / 1e12
+    show.table(
+        [
+            (ranks, f"{muon_on(ranks)[0]:.3f}", "1.5", f"{muon_on(ranks)[1]:.1f}", f"{whole:.0f}")
+            for ranks in (8, 32, 64, 128, 256, 512)
+        ],
+        header=(
+            "ranks",
+            "bytes, one owner (ZeRO-1 = 1)",
+            "bytes, all gather momentum",
+            "TFLOP, busiest owner",
+            "TFLOP, everyone computes all",
+        ),
+        caption="a step of Muon on the hidden matrices of Llama 3 8B, all in 16 bits",
+    )
+
+
+def draw_owners(ranks):
+    plot, axes = figure(width=8, height=2.4)
+    owned = [0] * ranks
+    for size, owner in zip(sizes, assign_owners(sizes, ranks), strict=True):
+        owned[owner] += size / 1e6
+    axes.bar(range(ranks), owned, width=1.0, color=palette.blue)
+    axes.axhline(sum(sizes) / ranks / 1e6, color=palette.vermillion)
+    axes.text(ranks, sum(sizes) / ranks / 1e6, " ZeRO's share", color=palette.vermillion, va="center")
+    axes.set(xlabel="rank", ylabel="million weights owned", xlim=(-0.5, 1.16 * ranks))
+    axes.set_title(
+        f"the busiest of {ranks} ranks owns {max(owned) * ranks / sum(sizes) * 1e6:.2f} × its share", loc="left"
+    )
+    return plot
+
+
+with reveal("owners"):
+    explore(draw_owners, ranks=[64, 8, 32, 96, 128, 192, 256, 512])
+
+# %% [markdown]
+# There are 96 large matrices. Up to 128 ranks they fill the chunks nearly evenly, with the smaller ones between them.
+# With more ranks, a rank owns one large matrix or less, and the longest chunk no longer gets shorter. So more ranks
+# stop helping: at 512 the bytes are four times ZeRO's.
+#
+# The other way keeps ZeRO's pieces and gathers the momentum of every matrix on all ranks. That is a third collective
+# and half as many bytes again, on any number of ranks. But every rank repeats all products: 666 TFLOP, more than
+# half a second on an H100 at its peak. Owners divide them. Megatron-Core and torchtitan's FlexShard assign owners too (pull requests 6683 and 3502, 2026). A group
+# with fewer ranks, as in hybrid sharding, keeps the chunks even.
+#
+# A wrong set-up stays silent: in DeepSpeed at ZeRO stage 0, Muon ran without its five steps and was plain SGD,
+# because only the ZeRO optimizers called them (pull request 8442, September 2026).
+#
 # ## A DeepSpeed file drives our ZeRO
 #
 # DeepSpeed reads a JSON file. `from_deepspeed_config` reads the same file, follows what it can, notes what it maps to
@@ -358,4 +552,5 @@ for ranks in (1, 8, 64):
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("hybrid sharding")
+term("layer-wise optimizer")
 calibration()

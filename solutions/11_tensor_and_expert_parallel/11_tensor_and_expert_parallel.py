@@ -1423,6 +1423,65 @@ debrief(
     parts=("values", "traffic", "gradients"),
 )
 
+import numpy as np
+from threeloops.inner.predict.silicon.experts import loads
+from threeloops.lab.drawings.measured import experts as silicon
+from threeloops.lab.drawings.measured.series import draw_floors
+
+predict(
+    "skewed_experts",
+    "Eight H100s hold 128 experts of width 2,048, and 16,384 tokens choose 8 each. If experts are chosen by a power law "
+    "instead of equally often, how many times as long does the busiest GPU compute?",
+    unit="×",
+)
+predict(
+    "few_tokens",
+    "The same with 16 tokens. What does the power law do to the time now?",
+    options=("longer", "the same, within 5%", "shorter"),
+)
+routings = {
+    name: silicon.experts("H100 SXM", kind)
+    for name, kind in {"equal loads": "balanced", "power law": "power_law_1.2"}.items()
+}
+many, few = (routings["power law"].at(tokens) / routings["equal loads"].at(tokens) for tokens in (16384, 16))
+fullest = loads(*map(np.array, ((16, 16384), (8, 8), (128, 128), (8, 8), (1.2, 1.2))))
+show.against_prediction("skewed_experts", round(many, 2), unit="×", source=routings["power law"].source)
+show.against_prediction("few_tokens", "shorter", source=routings["power law"].source)
+with reveal("few_tokens"):
+    show.figure(
+        draw_floors(
+            routings, {}, "Experts on the busiest of eight H100s, measured by NVIDIA", ticks=(1, 16, 256, 4096, 16384)
+        ),
+        "the time of the busiest GPU by the number of tokens, with equal loads and with a power law",
+    )
+    print(
+        f"16,384 tokens take {many:.2f} times as long: the busiest GPU has {fullest.tokens[1] / 16384:.1f} times its share, and the "
+        f"others wait. 16 tokens take {few:.2f} times as long: their time is that of reading weights. With equal loads all 16 experts of "
+        f"a GPU are needed, but by the power law {fullest.active[0]:.1f} of the busiest one's. (Exponent 1.2, mean of random routings.)"
+    )
+    sent = {
+        name: silicon.exchange("H100 SXM", kind, "dispatch")
+        for name, kind in {"DeepEP": "deepep_ht", "DeepEP, low latency": "deepep_ll"}.items()
+    }
+    ranks = 7 * (1 - math.comb(256 - 32, 8) / math.comb(256, 8))
+    floor = {tokens: tokens * ranks * 7168 * 2 / 450e9 for tokens in sent["DeepEP"].tokens}
+    show.figure(
+        draw_floors(
+            sent,
+            {"bytes at 450 GB/s": floor},
+            "Tokens on their way to 256 experts on eight H100s, measured by NVIDIA",
+            "tokens of each GPU",
+            (2, 32, 512, 8192, 65536),
+        ),
+        "the time to send tokens to their experts, by two kinds of DeepEP's kernels, and their bytes over the bandwidth",
+    )
+    print(
+        f"DeepEP sends a token of 7,168 elements once to each GPU that has one of its 8 experts, {ranks:.1f} of the other 7 on average. 16,384 "
+        f"tokens take {1e3 * sent['DeepEP'].at(16384):.2f} ms, {sent['DeepEP'].at(16384) / floor[16384]:.1f} times their bytes. "
+        f"32 tokens take {1e6 * sent['DeepEP'].at(32):.0f} µs, because counts come first, as in your layer. The kernels for low "
+        f"latency send rows of a fixed number and no counts: {1e6 * sent['DeepEP, low latency'].at(32):.0f} µs. ({sent['DeepEP'].source})"
+    )
+
 # %% [markdown]
 # ## 7 · How far to cut
 #

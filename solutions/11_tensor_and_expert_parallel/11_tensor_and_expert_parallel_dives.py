@@ -10,14 +10,15 @@
 #     name: python3
 #   threeloops:
 #     title: How do several GPUs share one layer? Deep dives
-#     minutes: 50
+#     minutes: 70
 # ---
 
 # %% [markdown]
 # # How do several GPUs share one layer? Deep dives
 #
-# These sections are complete and ungraded, and can be read in any order: routers that learn to balance, sequence
-# parallelism, a loss without the whole logits, and attention over a ring.
+# These sections are complete and ungraded, and can be read in any order: routers that learn to balance, copies of busy
+# experts, two half batches that hide each other's messages, sequence parallelism, a loss without the whole logits, and
+# attention over a ring.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -39,7 +40,15 @@ from threeloops.training.context_parallel import (
     token_positions,
     visible_pairs,
 )
-from threeloops.training.expert_parallel import ExpertParallel, Router, gather_load, load_balancing_loss, own_experts
+from threeloops.training.expert_parallel import (
+    CopyRouter,
+    ExpertParallel,
+    Router,
+    gather_load,
+    load_balancing_loss,
+    own_experts,
+    place_copies,
+)
 from threeloops.training.tensor_parallel import (
     block_traffic,
     gather,
@@ -166,6 +175,173 @@ audit(
 # an expert that had too much to do is lowered, and that of one that had too little is raised. The weights of the chosen experts stay as they were.
 
 # %% [markdown]
+# ## Copies of the busiest experts
+#
+# A served model keeps the routing that it was trained with. On many GPUs with few experts each (**wide expert
+# parallelism**) the busiest expert then decides the time of every layer. The remedy is memory: give each GPU some slots
+# more than it needs, and put **copies** of the busiest experts there. DeepSeek published the rule as EPLB:
+#
+# 1. The next free slot goes to the expert that has the most tokens per copy. Repeat until the slots are used up.
+# 2. Take the copies, the heaviest first. Each goes to the rank that has the least to do and a free slot.
+#
+# For example, loads of 60, 30 and 15 in six slots: the first expert gets three copies of 20, the second two of 15, the
+# third one of 15. On three ranks with two slots each: 20 + 15 on every rank, where one expert per rank would have left
+# 60 on one. The next cell does this to the router above that was trained without the extra loss.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "copies",
+    "8 ranks, 8 experts, and a second slot on each rank. How many times its fair share does the busiest *rank* compute?",
+    unit="×",
+)
+
+
+# %% tags=["demo"]
+def seconds_with(placement, router_weight):
+    """The layer above, with copies: its time, and the rows that each slot has computed."""
+    rank = dist.get_rank()
+    router = Router(WIDTH, EXPERTS, 1)
+    router.weight.data = router_weight
+    own = [Charged(WIDTH, WIDTH) for _ in placement.experts[rank]]
+    layer = ExpertParallel(CopyRouter(router, placement, first=rank), own, capacity_factor=math.inf)
+    with torch.no_grad():
+        layer(task(64, seed=500 + rank)[0])
+    return now(), gather_load(layer.load).chosen
+
+
+def history(router_weight, batches=20):
+    """How the choices of earlier batches fell on the experts: what a server has counted so far."""
+    router = Router(WIDTH, EXPERTS, 1)
+    router.weight.data = router_weight
+    with torch.no_grad():
+        chosen = torch.cat([router(task(256, seed=900 + batch)[0]).experts for batch in range(batches)])
+    return torch.bincount(chosen.flatten(), minlength=EXPERTS).tolist()
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+counted, rows = history(routers[0.0][0]), []
+for slots in (1, 2, 3):
+    placement = place_copies(counted, EXPERTS, slots)
+    run = Cluster(EXPERTS).run(seconds_with, placement, routers[0.0][0])
+    computed = run.results[0][1]
+    busiest = [sum(computed[slots * rank : slots * (rank + 1)]) for rank in range(EXPERTS)]
+    ratio = max(busiest) * EXPERTS / sum(busiest)
+    rows.append((slots, str(placement.experts[0]), f"{placement.imbalance(counted):.2f}", f"{ratio:.2f}", run.seconds))
+show.against_prediction("copies", float(rows[1][3]), unit="×", source="virtual cluster: 8 ranks, 512 tokens")
+with reveal("copies"):
+    show.table(
+        [(*row[:-1], f"{1e3 * row[-1]:.3f}") for row in rows],
+        header=(
+            "slots per rank",
+            "experts on rank 0",
+            "planned, busiest ÷ share",
+            "found, busiest ÷ share",
+            "layer (ms)",
+        ),
+        caption="planned from 20 earlier batches, found on another one",
+    )
+
+
+def draw_copies(extra, skew):
+    """256 experts on 32 ranks whose loads fall as rank ** −skew: what `extra` slots per rank do."""
+    loads = [1 / (place + 1) ** skew for place in range(256)]
+    placement = place_copies(loads, 32, 8 + extra)
+    plain = [sum(loads[8 * rank : 8 * rank + 8]) for rank in range(32)]
+    plot, axes = figure(width=8, height=2.5)
+    mean = sum(loads) / 32
+    axes.bar(range(32), [load / mean for load in plain], color=palette.grey, label="eight neighbours per rank")
+    axes.bar(
+        range(32),
+        [load / mean for load in placement.rank_loads(loads)],
+        width=0.5,
+        color=palette.blue,
+        label="placed, with copies",
+    )
+    axes.axhline(1, color=palette.vermillion)
+    axes.set(xlabel="rank", ylabel="load ÷ share", ylim=(0, max(load / mean for load in plain) * 1.1))
+    axes.set_title(
+        f"{32 * extra} copies: the busiest rank has {placement.imbalance(loads):.2f} × its share", loc="left"
+    )
+    axes.legend(loc="upper right")
+    return plot
+
+
+with reveal("copies"):
+    explore(draw_copies, extra=[1, 0, 2, 4], skew=[0.6, 0.3, 1.0], labels={"extra": "extra slots per rank"})
+
+# %% [markdown]
+# In the explorer, placing alone (no extra slots) already helps, because busy experts get idle neighbours. What remains
+# is an expert with more tokens than a rank's share: only copies can divide it. The plan is made from counts of the past, so it
+# is as good as the past predicts the next batch.
+#
+# In vLLM this is `--enable-eplb`, with `num_redundant_experts`; its documentation has DeepSeek-R1's 256 experts and 32
+# copies on 32 ranks, 9 experts each (v0.26, read in November 2026). The explorer starts at these numbers.
+#
+# ## Two half batches hide each other's messages
+#
+# Dispatch and combine must be waited for, so a layer has three parts one after the other: there, compute, back. If the batch is
+# cut in two, one half can travel while the other is computed. vLLM calls it dual batch overlap (`--enable-dbo`). The next cell has 4 ranks; a whole batch takes
+# 200 µs to compute, and an all-to-all of a half about 60 µs.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict("halves", "Sequential halves take 2 × (60 + 100 + 60) = 440 µs. How long do overlapped halves take?", unit="µs")
+
+
+# %% tags=["demo"]
+HALF, COMPUTE = 4 * 2500, 100e-6  # float32 numbers of half a batch; seconds that its experts take
+
+
+def send(rows):
+    arrived = torch.empty(HALF)
+    return arrived, dist.all_to_all_single(arrived, rows, async_op=True)
+
+
+def half_batches(overlapped, busy=1.0):
+    """`busy` is how many times as long rank 0 computes as the others."""
+    seconds = COMPUTE * (busy if dist.get_rank() == 0 else 1.0)
+    first, second = torch.ones(HALF), torch.ones(HALF)
+    if not overlapped:
+        for half in (first, second):
+            there, handle = send(half)
+            handle.wait()
+            compute(seconds, "experts")
+            send(there)[1].wait()
+        return now()
+    there_1, handle_1 = send(first)
+    handle_1.wait()
+    there_2, handle_2 = send(second)  # travels while the first half is computed
+    compute(seconds, "experts")
+    _, back_1 = send(there_1)  # travels while the second half is computed
+    handle_2.wait()
+    compute(seconds, "experts")
+    _, back_2 = send(there_2)
+    back_1.wait()
+    back_2.wait()
+    return now()
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+halves = {
+    (overlapped, busy): Cluster(uniform(4, 10e-6, 1e9)).run(half_batches, overlapped, busy)
+    for overlapped in (False, True)
+    for busy in (1.0, 1.5)
+}
+show.against_prediction("halves", round(halves[True, 1.0].seconds * 1e6), unit="µs", source="virtual cluster")
+with reveal("halves"):
+    show.table(
+        [
+            (name, f"{halves[False, busy].seconds * 1e6:.0f}", f"{halves[True, busy].seconds * 1e6:.0f}")
+            for name, busy in (("balanced", 1.0), ("rank 0 computes 1.5 times as long", 1.5))
+        ],
+        header=("experts", "one half after the other (µs)", "overlapped (µs)"),
+        caption="4 ranks, α = 10 µs, β = 1 GB/s",
+    )
+    show.figure(gantt(halves[True, 1.0], most_arrows=0), "only the first dispatch and the last combine are not hidden")
+
+# %% [markdown]
+# The overlap hides messages, not a busy rank: with an expert that has half as much again to do, everybody waits for it in every half.
+# So copies come first, and overlap second. Simulators that assume balanced experts miss just this.
+#
 # ## Sequence parallelism: the same bytes, less memory
 #
 # Outside of the cut regions every rank holds the same activations: the residual stream, and what norms save for their
@@ -391,10 +567,12 @@ explore(draw_ring_work, order=["contiguous", "zigzag"], ranks=[4, 8])
 # ## What to remember
 #
 # - A balance loss trades quality of routing against time. Look at the busiest expert, not at the mean.
+# - Copies divide a busy expert, and overlap hides messages. Neither replaces the other.
 # - Sequence parallelism is another layout of the same communication, and saves activation memory.
 # - A loss needs three numbers per token from each rank, however large the vocabulary is.
 # - Ring attention needs equal work in every step, so the order of the tokens matters.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("sequence parallelism")
+term("redundant expert")
 calibration()

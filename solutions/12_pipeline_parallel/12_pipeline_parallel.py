@@ -99,7 +99,7 @@ def rows_of(*texts):
     """A schedule from one text per rank: "F0 B0" is [("F", 0), ("B", 0)]."""
     for word in " ".join(texts).split():
         if word[0] not in "FB" or not word[1:].isdecimal():
-            raise ValueError(f"{word!r} is no action: expected F or B and a number, such as F0")
+            raise ValueError(f"{word!r} is not an action: expected F or B and a number, such as F0")
     return [[(word[0], int(word[1:])) for word in text.split()] for text in texts]
 
 
@@ -156,7 +156,7 @@ def data_of(microbatches, samples, width, seed):
     return [list(torch.randn(microbatches, samples, width, generator=generator)) for _ in range(2)]
 
 
-# What the test cells share: a program that runs on every rank, and the gradients of one process.
+# Shared by the test cells: a program that runs on every rank, and the gradients of one process.
 
 
 def pipelined(run_row, rows, samples, width, mebibytes):
@@ -216,7 +216,7 @@ def of_one_process(ranks, microbatches, samples, width, seed, only=None):
 
 
 def require_computed(run, expected, case):
-    """Require right gradients: what a run sends, its time, order and memory count only with them."""
+    """Require right gradients: without them, bytes, time, order and memory of a run do not count."""
     for rank, (_, gradients) in enumerate(run.results):
         check.computed(gradients, expected[rank], f"rank {rank} ({case})")
 
@@ -383,8 +383,8 @@ show.against_prediction("bubble", round(100 * 7 / 15, 1), unit="%", source="mode
 debrief(
     "microbatches_for",
     """Every stage works for m · (f + b) seconds. It also waits for p − 1 forwards and p − 1 backwards: stage s waits for s
-    forwards at the beginning, s backwards at the end, and the rest in between. So the bubble is (p − 1)/(m + p − 1) of the step. Neither f nor b
-    matters. What matters is how many microbatches there are per stage: four per stage leave at most 20%.
+    forwards at the beginning, s backwards at the end, and the rest in between. So the bubble is (p − 1)/(m + p − 1) of
+    the step. Neither f nor b matters, only the number of microbatches per stage: four per stage leave at most 20%.
 
     More microbatches are not free. With a fixed batch each is smaller, and a GPU is less efficient on small matrices.""",
     parts=("values", "edges"),
@@ -534,7 +534,7 @@ with check("one_f_one_b", "fewer microbatches than ranks", part="few", hidden="o
 hint(
     "one_f_one_b",
     "Build each row by itself: count the forwards and the backwards that it has so far.",
-    "What is in flight is the difference of the two counts. While there is room for another, which is better done next, a forward or a backward?",
+    "The number in flight is the difference of the two counts. While there is room for another, which is better done next, a forward or a backward?",
     "When no forwards are left, the rest of the row is backwards.",
 )
 import ipywidgets
@@ -580,15 +580,30 @@ def editor(rank):
 debrief(
     "one_f_one_b",
     """Every rank begins with as many forwards as it may keep, because nothing else can be done. From then on the last rank always
-    has something to do, until its last backward, and that fixes the length of the step. 1F1B takes as long as GPipe, (m + p − 1)(f + b), where transfers are free, but
-    rank 0 keeps p microbatches instead of m, and the last rank keeps one. So more microbatches, for a smaller bubble, no
-    longer cost memory.
+    has something to do, until its last backward, and that fixes the length of the step. 1F1B takes as long as GPipe, (m
+    + p − 1)(f + b), if transfers are free, but rank 0 keeps p microbatches instead of m, and the last rank keeps one.
+    So more microbatches, for a smaller bubble, no longer cost memory.
 
     Below is a schedule editor. It starts with GPipe. Change the texts and press Enter: turn it into 1F1B, and then try to
-    break it, for example by a rank 0 that starts with `F0 B0 F1`. An illegal move is refused, with the reason.""",
+    break it, for example with a rank 0 that starts with `F0 B0 F1`. An illegal move is refused, with the reason.""",
     parts=("rows", "few"),
 )
-explore(draw_edited, rank_0=editor(0), rank_1=editor(1), rank_2=editor(2))
+fill = [text_of(row) for row in gpipe]
+alternate = [text_of((action.kind, action.microbatch) for action in row) for row in course_1f1b(3, 4).rows]
+examples = {
+    "GPipe": fill,
+    "1F1B": alternate,
+    "one microbatch at a time": alternate[2:] * 3,
+    "1F1B, but rank 0 starts with F0 B0 F1": [alternate[2], *alternate[1:]],
+    "GPipe, but rank 2 does B1 before F1": [*fill[:2], "F0 B0 B1 F1 F2 F3 B2 B3"],
+}
+explore(
+    draw_edited,
+    examples={name: {f"rank_{i}": row for i, row in enumerate(rows)} for name, rows in examples.items()},
+    rank_0=editor(0),
+    rank_1=editor(1),
+    rank_2=editor(2),
+)
 
 # %% [markdown]
 # ## 3 · Run it
@@ -778,7 +793,7 @@ with check("run_row", "what is sent, and how long it takes", part="traffic", hid
 with check("run_row", "the order of the row, and what is kept", part="memory", hidden="other rows"):
 
     def keeps(*texts, mebibytes, seed=0):
-        """The stages hold so many MiB for each microbatch in flight; memory is measured from outside of the ranks."""
+        """The stages hold so many MiB for each microbatch in flight; memory is measured from outside the ranks."""
         rows, ranks = rows_of(*texts), len(texts)
         run = run_pipeline(Cluster(ranks), run_row, rows, 1, 2, seed, mebibytes, memory=True)
         require_computed(run, of_one_process(ranks, len(rows[0]) // 2, 1, 2, seed)[1], f"rows {' | '.join(texts)}")
@@ -789,7 +804,7 @@ with check("run_row", "the order of the row, and what is kept", part="memory", h
             done = "".join(span.what[0].upper() for span in work)
             check.equal(done, kinds, what=f"forwards and backwards in the order in which the stage did them, {what}")
             peak = max(kinds[:end].count("F") - kinds[:end].count("B") for end in range(len(kinds) + 1))
-            # 20 MiB for libraries that a rank uses for the first time, where the kernel cannot map them before
+            # 20 MiB for libraries that a rank uses for the first time, if the kernel cannot map them before
             took, allowed = run.memory[rank] / 2**20, mebibytes * peak + 20
             check.true(
                 took < allowed,
@@ -798,7 +813,7 @@ with check("run_row", "the order of the row, and what is kept", part="memory", h
             )
 
     def frees(*texts, mebibytes, seed=0):
-        """The rows of activations are wide. What is sent may stay until the end, and nothing else."""
+        """The rows of activations are wide. Sent tensors may stay until the end, and nothing else."""
         rows, last = rows_of(*texts), len(texts) - 1
         microbatches, generator = len(rows[0]) // 2, torch.Generator().manual_seed(seed)
         weights = 1 + torch.rand(last + 1, 4, 1, generator=generator)
@@ -1073,7 +1088,7 @@ hint(
     "Keep a dict with the end of every action that is done, by kind, microbatch and rank.",
     "Go over the ranks again and again, and let each do actions until one needs something that is not in the dict yet.",
     "An action starts at the later of two times: the end of the one before it in its row, and the arrival of what it needs.",
-    "If a whole round over the ranks got nothing done, and rows are left, those ranks wait forever.",
+    "If no rank got anything done in a whole round, and rows are left, those ranks wait forever.",
 )
 
 
@@ -1141,7 +1156,8 @@ debrief(
     If one stage is twice as slow, the others wait for it in every microbatch, and the step tends to twice its length. A step
     is about m times its slowest stage, plus a bubble.
 
-    The longest path through what waits for what is called the **critical path**. To shorten a step, shorten an action on it.""",
+    The longest chain of actions that wait for one another is called the **critical path**. To shorten a step, shorten
+    an action on it.""",
     parts=("free", "transfers", "stuck"),
 )
 
@@ -1325,8 +1341,8 @@ debrief(
     each GPU has only one or two samples.
 
     The model leaves out the all-reduce between the copies, which more stages make shorter, and the transfers between
-    stages, of which more stages make more. The searches that people run before a large training look like yours, with
-    more terms.""",
+    stages, which grow in number. The searches that people run before a large training look like yours, with more
+    terms.""",
     parts=("choice", "edges"),
 )
 audit(
@@ -1434,8 +1450,8 @@ if parts := together(*PIECES, library={"one_f_one_b": library_rows}):
 # ## What to remember
 #
 # - The bubble is (p − 1)/(m + p − 1) of a step with equal stages, whatever forward and backward take.
-# - Where transfers are free, 1F1B takes as long as GPipe, and rank r keeps p − r microbatches instead of m.
-# - A schedule is data. From it, the durations and the transfers, the length of a step follows before it runs.
+# - If transfers are free, 1F1B takes as long as GPipe, and rank r keeps p − r microbatches instead of m.
+# - A schedule is data. With the durations and the transfers, it gives the length of a step before it runs.
 # - The slowest stage sets the pace: balance first.
 # - Neighbours that both send first may wait forever: use `isend` or batched calls.
 #

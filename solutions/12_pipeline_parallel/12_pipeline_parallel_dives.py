@@ -55,8 +55,8 @@ from threeloops.training.planning import LLAMA_70B, PUBLISHED, h100_node, memory
 # layers the stages take 4, 4 and 4 ms, and no division has a slowest stage below 4.
 #
 # Filling stages up to the mean does not find such a division, because a layer too many on an early stage cannot be taken
-# back. `balance` below keeps, for each number of layers and stages, the division whose slowest stage is the fastest. The best
-# division of the first layers on one stage fewer is all that it needs for the next.
+# back. `balance` below keeps, for each number of layers and stages, the division whose slowest stage is the fastest.
+# For one more stage, it needs only the best divisions of the first layers on one stage fewer.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -444,13 +444,13 @@ show.table(
 )
 
 # %% [markdown]
-# The predicted steps are 2% to 8% shorter than the published ones. Of the two with 8,192 tokens, the planner's own
+# The predicted steps are 2% to 8% shorter than the published ones. For the two with 8,192 tokens, the planner's own
 # best plans are 12% and 16% faster, since they also shard weights or cut sequences. But the first would need 83 GiB,
-# more than an H100 has: the authors write that they freed tensors early to fit. `python -m benchmarks parallel`
-# prints all 22 runs, and with them where the model fails. Small models take longer than predicted, because small
-# matrices do not reach 60% of the peak: Megatron-LM's 1.7B model takes 1.5 times as long, and torchtitan's 8 B on 8
-# GPUs with long sequences up to 3.2 times. The largest run up to 15% faster than predicted. And torchtitan's runs of
-# 70 and 405 billion parameters reserved up to 36% more memory than predicted.
+# more than an H100 has: the authors write that they freed tensors early to fit. `python -m benchmarks parallel` prints
+# all 22 runs, and shows where the model fails. Small models take longer than predicted, because small matrices do not
+# reach 60% of the peak: Megatron-LM's 1.7B model takes 1.5 times as long, and torchtitan's 8 B on 8 GPUs with long
+# sequences up to 3.2 times. The largest models run up to 15% faster than predicted. And torchtitan's runs of 70 and 405
+# billion parameters reserved up to 36% more memory than predicted.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 calibration()

@@ -116,7 +116,7 @@ def load_latest(folder):
 
 
 def load_newest(folder):
-    """The files of the step folder with the largest number; None where there is none."""
+    """The files of the step folder with the largest number; None if there is none."""
     names = sorted(path.name for path in folder.glob("step-*") if path.name[5:].isdigit())
     return contents_of(folder / names[-1]) if names else None
 
@@ -242,7 +242,7 @@ def fails_once(saver_class, calls, fails):
     return said, [line.split()[1] for line in run.log if line.endswith("begins")]
 
 
-# Exercise 5: a small training run, of which each rank is one.
+# Exercise 5: a small training run, one per rank.
 
 torch.set_num_threads(1)  # as on the ranks: with more threads, sums differ in the last bit
 
@@ -436,15 +436,15 @@ show.figure(
 )
 
 # %% [markdown]
-# A run of many weeks is interrupted many times (lab 14). What it saved is all that remains of it, so this lab asks for saves
-# that survive *every* interruption, and a restart that continues as if there had been none.
+# A run of many weeks is interrupted many times (lab 14). Only its checkpoints remain, so this lab asks for saves that
+# survive *every* interruption, and a restart that continues as if there had been none.
 #
 # ## 1 · What the kernel promises
 #
 # `write` copies bytes into the kernel's memory, and they go to the disk later. If your *process* is killed, nothing
 # that `write` took is lost. (Python's file objects collect bytes first; `file.flush()` hands them to the kernel.) If
-# the *power* fails, the kernel's memory is gone. What has reached the disk by then may be any part of what was
-# pending, in any order, because kernel and disk reorder writes to be fast. Three calls give some order back:
+# the *power* fails, the kernel's memory is gone. By then, any part of the pending writes may have reached the disk, in
+# any order, because kernel and disk reorder writes to be fast. Three calls give some order back:
 #
 # - **fsync of a file** (`os.fsync(file.fileno())`, after `file.flush()`) returns when the file's content is on the disk.
 # - A file's *name* is part of its folder. **fsync of a folder** (the given `sync_folder(folder)` opens it and calls `os.fsync`)
@@ -460,7 +460,7 @@ show.figure(
 # which each sector has arrived or is still zeros: 1 + 2 + 4 + 8 = 15 states. With the old content that is 16: one
 # old, one new, and 14 that are neither. The next cell records the call, enumerates the states that a power cut may
 # leave after *each* operation (32 in all: these 16 before the call has returned, and the same 16 after it), and loads
-# each. "Broken" is neither content; "lost" is the old one after the call had returned.
+# each. A state is "broken" if it holds neither content, and "lost" if it holds the old one after the call has returned.
 #
 # ### Exercise 1 (22 points)
 #
@@ -521,12 +521,12 @@ with check("replace_file", "the new content, and nothing else", part="values", h
         check.equal(sorted(found), sorted([name, "other"]), what=f"names in the folder, {case}")
 
     def gives_in_spite_of_leftovers(old, new, newer):
-        """Each set of names that a power cut may leave once; then the call again."""
+        """Call again after a power cut, once for each set of names that it may leave."""
         run = on_disk(replaces, replace_file, "model", [new], files={"model": old})
         left = {tuple(sorted(state.files)): state.files for state in crash_states(run.record, most=600).states}
         for names, files in left.items():
             again = on_disk(replaces, replace_file, "model", [newer], files=files)
-            case = f"content of model, called where a power cut had left {list(names)}"
+            case = f"content of model, called after a power cut had left {list(names)}"
             check.equal(files_after(again.record).get("model"), newer, what=case)
 
     gives(content(1200, 0), content(1300, 1))
@@ -575,8 +575,8 @@ with check("replace_file", "a disk that fails", part="failures", hidden="other f
     def goes_on(old, new, most):
         run = on_disk(replaces, replace_file, "model", [new], files={"model": old}, fail=ShortWrites(most))
         raised = "" if run.error is None else f"{type(run.error).__name__}: {run.error}"
-        check.equal(raised, "", what=f"error where no write takes more than {most} bytes")
-        what = f"content of model where no write takes more than {most} bytes"
+        check.equal(raised, "", what=f"error if no write takes more than {most} bytes")
+        what = f"content of model if no write takes more than {most} bytes"
         check.equal(files_after(run.record).get("model"), new, what=what)
 
     goes_on(content(300, 0), content(900, 1), 100)
@@ -594,7 +594,7 @@ hint(
     "replace_file",
     "Write a new file beside the old one, in the same folder, and rename it at the end. The old file is never touched.",
     "A rename can reach the disk before the content of the file that it moves. Which call prevents that, and when?",
-    "When the call returns, the rename itself may still be in the kernel's memory only. Which folder has the name?",
+    "When the call returns, the rename itself may still be in the kernel's memory only. Which folder holds the name?",
     "For failures: `try`, remove the temporary file in `except OSError`, and `raise`.",
 )
 from threeloops.lab.drawings import draw_power_cut, power_cuts
@@ -728,7 +728,7 @@ with check("save_step", "every state that a power cut may leave", part="states",
             if state.files.get("latest") == old and (names := tuple(sorted(state.files))) not in seen:
                 seen.add(names)
                 again = on_disk(saves, save_step, [(second[0], other)], files=state.files)
-                case = f"step {second[0]} again, where a power cut had left {[n for n in names if n != 'latest']}"
+                case = f"step {second[0]} again, after a power cut had left {[n for n in names if n != 'latest']}"
                 found = {
                     n.split("/")[1]: d
                     for n, d in files_after(again.record).items()
@@ -802,12 +802,11 @@ explore(draw_state, labels={"state": "state after a power cut"}, saver=list(expl
 debrief(
     "save_step",
     """The pointer is a commit: one small step that makes everything before it count. So everything before it must be on the
-    disk first, content and names. The files need no care among themselves, because nobody reads them before the
-    pointer leads there. Databases do the same with a log record.
+    disk first, content and names. The files may reach the disk in any order, because nobody reads them before the pointer leads there. Databases do the same with a log record.
 
-    The explorer above moves through the states that a power cut may leave: with a pointer that moves early it names files that
-    are empty, short or missing. The course's `LocalStore` writes a step under another name and renames its folder, so that each
-    folder with a step's name is complete by itself and the pointer is only a hint.""",
+    The explorer above moves through the states that a power cut may leave: a pointer that moves early names files that
+    are empty, short or missing. The course's `LocalStore` writes a step under another name and renames its folder, so
+    that each folder with a step's name is complete by itself and the pointer is only a hint.""",
     parts=("values", "states"),
 )
 
@@ -823,7 +822,7 @@ debrief(
 #
 # *Worked example.* The SHA-256 of `b"abc"` begins with ba78, and that of `b"abb"`, which differs in one bit, with 715e. If `model`
 # now holds `b"abb"`, the step is not whole, and the next older one counts. If a bit of the manifest flips so that `"position": 640` becomes
-# 641, the JSON is still fine and all files fit: only line 2 tells.
+# 641, the JSON is still fine and all files fit: only line 2 shows the damage.
 #
 # ### Exercise 3 (20 points)
 #
@@ -1038,7 +1037,7 @@ with reveal("noticed"):
     axes.bar_label(bars, labels=[f"{count} of 512" for count in noticed.values()], padding=4)
     axes.set(xlim=(0, 600), xlabel="flipped bits that are noticed")
     axes.invert_yaxis()
-    show.figure(plot, "who notices a flipped bit: the check that the file has is not made by torch.load")
+    show.figure(plot, "who notices a flipped bit: torch.load does not compare the file's own CRC-32")
 debrief(
     "newest_whole",
     """A save that survives power cuts is half of the promise. The other half is that a load does not believe what it reads.
@@ -1071,9 +1070,9 @@ debrief(
 # `BackgroundSaver(write)` has two methods. How the thread starts is given; write the rest.
 #
 # - `save(step, state)` copies `state`, a dictionary of CPU tensors, and returns. Some are parameters: `detach()` them, so
-#   that the copies have no gradients. `write(step, copy)` runs in a thread: one write at a time, in order. If the write
-#   before is not done, `save` waits for it *before it copies*, because there is one copy only: all saves copy into the
-#   tensors that the first one made (names, types and shapes do not change).
+#   that the copies have no gradients. `write(step, copy)` runs in a thread: one write at a time, in order. If the
+#   previous write is not done, `save` waits for it *before it copies*, because there is one copy only: all saves copy
+#   into the tensors that the first one made (names, types and shapes do not change).
 # - `wait()` returns when the last write is done.
 # - If `write` raised any exception, the next `save` or `wait` raises an error that contains its message, once. A `save`
 #   that raises saves nothing; the one after it works again.
@@ -1259,7 +1258,7 @@ audit(
 )
 debrief(
     "BackgroundSaver",
-    """The stall is a copy, if the disk keeps up. The copy cannot be left out where tensors are changed in place: the
+    """The stall is a copy, if the disk keeps up. The copy cannot be left out if tensors are changed in place: the
     optimizer's next step changes the weights, and a write that reads them then saves a mixture of two steps. A mixture
     has valid checksums, so no later check finds it.
 
@@ -1293,9 +1292,9 @@ debrief(
 # Each rank has a `run` with the attributes `model`, `optimizer`, `scheduler`, `scaler` and `samples`; the last has `order`
 # (a list), `position` and `generator` (with `get_state()` and `set_state(tensor)`).
 #
-# - `capture(run)` is called on every rank. What it returns on rank 0 is written with `torch.save`, and must hold what
-#   *all* ranks need. What was returned must not change when training goes on.
-# - `restore(run, saved)` is called on every rank of a new program with what was written, loaded with
+# - `capture(run)` is called on every rank. Its result on rank 0 is written with `torch.save`, and must hold what *all*
+#   ranks need. The result must not change when training goes on.
+# - `restore(run, saved)` is called on every rank of a new program, with that file loaded by
 #   `torch.load(weights_only=True)`. Then each rank continues bit for bit. Neither function reads samples.
 #
 # The lab's tuples `SHARED` and `OWN` list what to save: `SHARED = ("model", "optimizer", "scheduler", "scaler")` and
@@ -1520,8 +1519,9 @@ with reveal("clicks"):
 #
 # The next cell trains two ranks. After steps 2 and 4 your `capture` collects the state, your `BackgroundSaver` copies and writes
 # it with your `save_step`, and your `replace_file` notes in `status` which step is safe. Then the power fails, in every way that
-# the record permits. Each time your `newest_whole` loads what is left, and it must be no older than `status` says. At last your
-# `restore` continues from step 2 and from step 4. Are the losses those of the run that was never interrupted?
+# the record permits. Each time your `newest_whole` loads what is left, and it must be no older than `status` says.
+# Finally your `restore` continues from step 2 and from step 4. Are the losses those of the run that was never
+# interrupted?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 ROWS = 2 * torch.rand(10, 4, generator=torch.Generator().manual_seed(1)) - 1

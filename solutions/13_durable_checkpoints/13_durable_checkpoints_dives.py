@@ -51,8 +51,9 @@ def size_of(folder):
 # wait per save.
 #
 # Rules such as these are easily incomplete. For example, a temporary name that is used twice needs an fsync that they call
-# superfluous. So `fewest_syncs` asks the loader: it begins with an fsync of everything before and after the publication, and
-# drops each one without which every state that a power cut may leave still loads. The next cell does so for three savers.
+# superfluous. So `fewest_syncs` asks the loader: it begins with an fsync of everything before and after the
+# publication, and drops each one that is not needed for every state after a power cut to load. The next cell does so
+# for three savers.
 
 # %% tags=["demo"]
 predict(
@@ -125,7 +126,8 @@ with reveal("pointer"):
 #
 # With ZeRO (lab 10) a rank holds a range of the *flattened* parameters. With tensor parallelism it holds some rows or columns.
 # If each rank writes "its" file, only the same number of ranks, cut in the same way, can load it. So say instead how the piece lies in
-# the whole tensor: a **box**, which is a start and a shape. Loading is then the overlap of two boxes, whoever wrote and whoever asks.
+# the whole tensor: a **box**, which is a start and a shape. Loading is then the overlap of two boxes, whichever ranks
+# wrote and whichever ask.
 #
 # For example, a weight of 6 × 4 has 24 elements, and each of 4 ranks holds 6 in a row: rank 0 has row 0 and half of row 1. That is
 # two boxes, start (0, 0) with shape (1, 4), and start (1, 0) with shape (1, 2). Two ranks that cut by columns
@@ -216,7 +218,7 @@ explore(
 # Between two saves a frozen embedding, or the frozen base model under an adapter, stays as it was. An **incremental**
 # save compares blocks by their checksums and writes those that differ; for the others, the manifest refers to the
 # file of an earlier step. The checksum now has to *identify* a block: with a CRC-32, two different blocks have the
-# same one in 1 of 2³² cases, and the old values would be kept. So it is SHA-256.
+# same one in 1 of 2³² cases, and the old values would be kept. So the checksum is SHA-256.
 #
 # Two costs come with it. An earlier file may not be removed while a later checkpoint refers to it. And one damaged block now damages all
 # checkpoints that refer to it. So every few saves one is full, and the chain ends.
@@ -259,9 +261,10 @@ with reveal("increment"):
 # %% [markdown]
 # ## What to keep
 #
-# Two are the least: if the newest is damaged, the one before counts. Beside these, people keep **milestones** for
-# evaluation and for going back when a loss has gone wrong long ago. With incremental saves, "the newest two" may need
-# more than two folders, as the table shows, and right after a full save two full saves are on the disk.
+# Keep at least two checkpoints: if the newest is damaged, the one before counts. Beside these, people keep
+# **milestones** for evaluation and for going back when a loss has gone wrong long ago. With incremental saves, "the
+# newest two" may need more than two folders, as the table shows, and right after a full save two full saves are on the
+# disk.
 #
 # The next picture walks through a run in which each save changes other blocks, so that a checkpoint needs every save of its
 # chain.
@@ -293,7 +296,7 @@ animate(
     lambda frame: draw_kept(frame + 1),
     range(12),
     seconds=0.8,
-    caption="A full save every 4, the newest 2 kept: a chain goes as a whole",
+    caption="A full save every 4, the newest 2 kept: a chain is removed as a whole",
 )
 explore(
     draw_kept,
@@ -306,9 +309,9 @@ explore(
 # %% [markdown]
 # ## Other file systems, other promises
 #
-# The states that a power cut may leave depend on the rules. Under ext4's rules many a careless save survives, because the journal
-# keeps the order of names, and a rename over a file waits for the data. The next cell counts states for one save with each of its
-# fsyncs left out in turn.
+# The states that a power cut may leave depend on the rules. Under ext4's rules many careless saves survive, because the
+# journal keeps the order of names, and a rename over a file waits for the data. The next cell counts states for one
+# save with each of its fsyncs left out in turn.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 from threeloops.training.checkpoint.crash import EXT4, XFS
@@ -344,18 +347,18 @@ show.table(
 print(f"{len(crash_states(record, most=60).states)} states of the save as it is, under POSIX rules")
 
 # %% [markdown]
-# The checksums help here too. Where an fsync of the data is missing, the load sees that the new step is torn, and
-# takes the old one: nothing is loaded wrongly, but a save that had returned is lost. Two fsyncs can be left out: the
-# first one of the parent folder, because the one after the pointer comes soon enough, and that of `latest.tmp`,
-# because the pointer is only a hint.
+# The checksums help here too. If an fsync of the data is missing, the load sees that the new step is torn, and takes
+# the old one: nothing is loaded wrongly, but a save that had returned is lost. Two fsyncs can be left out: the first
+# one of the parent folder, because the one after the pointer comes soon enough, and that of `latest.tmp`, because the
+# pointer is only a hint.
 
 # %% [markdown]
 # ## Object stores
 #
 # S3 and most of its relatives have no rename (some newer kinds of bucket do) and no fsync. Each put is all or
 # nothing, and it is durable when it returns. So the order is simple: put all files, then the manifest, then the
-# pointer. A step without a manifest is none. An upload in parts must be cancelled when it fails, or its parts are
-# stored (and paid for) without being seen.
+# pointer. A step without a manifest does not count. An upload in parts must be cancelled when it fails, or its parts
+# are stored (and paid for) without being seen.
 #
 # The next cell saves into a store in memory, interrupts a save before its manifest, and loads.
 
@@ -386,7 +389,7 @@ print("load:  ", Checkpointer(ObjectStore("memory://run")).load().state["weight"
 # - Save where a piece lies in the whole, and any other ranks can load it.
 # - Incremental saves refer to older files: identify blocks by SHA-256, end chains, and remove nothing that is referred to.
 # - Write savers that are right under the POSIX rules: ext4 and XFS promise more, and other file systems may not.
-# - Where there is no rename, the last put is the commit.
+# - Without a rename, the last put is the commit.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("crash state")

@@ -269,8 +269,9 @@ show.figure(
 # = 12.4% of the working time. Saving every hour wastes 0.8% + 5.7% + 1.9% = 8.4%. Somewhere between them the sum is
 # smallest.
 #
-# This estimate counts no failures during saves and recoveries. The given `expected_seconds(interval, save, recovery, mtbf)` does:
-# it is the exact expected time for one interval of work and its save, e^(R/M) · M · (e^((τ + C)/M) − 1).
+# This estimate counts no failures during saves and recoveries. The given `expected_seconds(interval, save, recovery,
+# mtbf)` counts them: it is the exact expected time for one interval of work and its save, e^(R/M) · M · (e^((τ + C)/M)
+# − 1).
 #
 # ### Exercise 1 (24 points)
 #
@@ -532,8 +533,8 @@ debrief(
 # %% [markdown]
 # ## 2 · Where the time went
 #
-# A model says what to expect, and a log says what happened. **Goodput** is the share of a run's time that was useful: work that
-# is in a save which later work can start from.
+# A model says what to expect, and a log says what happened. **Goodput** is the share of a run's time spent on useful
+# work: work in a save from which later work can start.
 #
 # *Worked example.* A job works from second 0. A save begins at 20 and ends at 22. The job fails at 30, runs again at
 # 37, and the log ends at 40. The 20 seconds before the save are useful, and the save took 2. The work from 22 to 30
@@ -715,7 +716,7 @@ animate(
     lambda until: draw_log(MADE, until, "minutes"),
     [20, 22, 42, 44, 56, 57, 62, 76, 78, 85, 95, 100, 110],
     seconds=1.4,
-    caption="Work is not safe (blue) until a save has ended (green); a failure destroys what is not (red)",
+    caption="Work is not safe (blue) until a save has ended (green); a failure destroys unsafe work (red)",
 )
 debrief(
     "account",
@@ -786,7 +787,7 @@ print(*(f"rank {rank}: {said}" for rank, said in enumerate(run.results)), sep="\
 
 # %% nbgrader={"grade": false, "grade_id": "train", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def train(task: Task, steps: int) -> None:
-    """Train to the end on whoever is left."""
+    """Train to the end on the ranks that are left."""
     ### BEGIN SOLUTION
     members, group, done = list(range(dist.get_world_size())), None, 0
     while done < steps:
@@ -1107,7 +1108,7 @@ with check("who_hangs", "who waits for whom", part="chains", hidden="more groups
             2: [done(8, (0, 2)), stuck(2, (1, 2))],
         },
         3,
-        "all three wait for one another: each calls the collectives of two groups in another order",
+        "all three wait for one another: each calls the collectives of two groups in a different order",
     )
     names(
         [],
@@ -1277,9 +1278,9 @@ debrief(
     "timeout". The rank that holds them up often logs nothing, because it has not seen anything go wrong. So look for the
     rank that is absent from the collective.
 
-    Where all wait and nobody is missing, look at what they wait in. If they wait in different collectives, the program
-    calls them in different orders, and the recorder shows the line of each call. If all have entered the same one, its
-    sizes may differ between ranks, or a link or a GPU is stuck.""",
+    If all wait and nobody is missing, look at the collective they wait in. If they wait in different collectives, the
+    program calls them in different orders, and the recorder shows the line of each call. If all have entered the same
+    one, its sizes may differ between ranks, or a link or a GPU is stuck.""",
     parts=("chains", "records"),
 )
 

@@ -17,7 +17,7 @@
 # # What does a failure cost? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order: a worker of torchrun that is killed for real, an end that
-# is announced, sharded states and the memory of a peer, how many spares to pay for, silent corruption, a canary, and failures
+# is announced, sharded states and the memory of a peer, regions that meet rarely, how many spares to pay for, silent corruption, a canary, and failures
 # that do not come at a constant rate.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
@@ -31,14 +31,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from threeloops.lab import calibration, explore, figure, palette, predict, reveal, show, term
-from threeloops.training.cluster import Cluster, RankDies, compute, uniform
+from threeloops.lab import audit, calibration, explore, figure, myth, palette, predict, reveal, show, term
+from threeloops.training.cluster import Cluster, RankDies, RankLost, compute, uniform
 from threeloops.training.cluster.pictures import gantt
+from threeloops.training.data_parallel import DiLoCo
 from threeloops.training.elastic import flip_bit
 from threeloops.training.elastic.detection import compare, cross_check, environment, odd_ranks
 from threeloops.training.elastic.goodput import (
@@ -68,7 +70,7 @@ HOUR, YEAR = 3600.0, 365 * 86400.0
 # ## A worker is killed
 #
 # torchrun starts the workers of a node and watches them. When one ends with an error, or is killed, it ends the others and starts all
-# of them again, at most `--max-restarts` times. What they know then is what they have saved.
+# of them again, at most `--max-restarts` times. They then know only what they have saved.
 #
 # `threeloops.training.elastic.demo` trains a small GPT with the course's checkpoints. It writes each worker's process number and each step's loss
 # to a folder. The next cell starts two workers under torchrun, kills one with SIGKILL once step 7 is done, and waits for the end.
@@ -141,10 +143,10 @@ with reveal("again"):
 # ## An end that is announced
 #
 # A spot machine that is taken back, a time limit, a job of higher priority: such ends are announced. Slurm sends a
-# SIGTERM. A cloud tells the machine (AWS two minutes before the end, Google Cloud and Azure 30 seconds), where
-# something must watch for it and send the SIGTERM. The time is enough to finish a step and save, if all ranks stop
-# after the *same* step. The signal reaches them at different times, so they have to agree, with one all-reduce per
-# step (`Grace.agreed`).
+# SIGTERM. A cloud tells the machine (AWS two minutes before the end, Google Cloud and Azure 30 seconds), where a
+# program must watch for it and send the SIGTERM. The time is enough to finish a step and save, if all ranks stop after
+# the *same* step. The signal reaches them at different times, so they have to agree, with one all-reduce per step
+# (`Grace.agreed`).
 #
 # By default Slurm signals the job's steps and not the batch script. With `--signal=B:TERM@120` only the script gets
 # it, 120 s before the time limit; it passes it to the tasks and can put the job back into the queue. This is the
@@ -179,7 +181,7 @@ predict("moved", "1,200 elements on 8 ranks, and rank 3 is lost. How many elemen
 
 
 def share_state(elements, ranks, lost):
-    """What has to travel when one rank's part is gone: (source, target, start, stop)."""
+    """The pieces that have to travel when one rank's part is gone: (source, target, start, stop)."""
     left = [rank for rank in range(ranks) if rank != lost]
     moves = []
     for place, target in enumerate(left):
@@ -219,8 +221,8 @@ with reveal("moved"):
 
 # %% [markdown]
 # New parts are longer than old ones, so all borders shift, most of all beside the lost rank. Ranks after it need elements
-# that lie before their own, and these are in their copies. Ranks before it need elements that lie behind their own, so
-# only these travel. If rank 0 is lost, nothing does.
+# that lie before their own, and these are in their copies. Ranks before it need elements that lie after their own, so
+# only these travel. If rank 0 is lost, nothing travels.
 #
 # Each save costs one message of a part's size, so it can be made after every few steps. After a loss all ranks go back
 # to that step, and the copies have to be made again. Until then a second loss destroys something. Nor do the copies survive
@@ -314,6 +316,133 @@ with tempfile.TemporaryDirectory() as place:
     )
 print(f"three ranks go on in the same processes: {run.seconds:.2f} s for 10 steps")
 print(f"three new ranks go on from step {second.run.results[0]}: {second.end:.2f} s")
+
+# %% [markdown]
+# ## Regions that meet rarely
+#
+# Between data centers, links are slow, so an all-reduce per step is out of the question. **DiLoCo**
+# ([2023](https://arxiv.org/abs/2311.08105)) lets each region take H steps alone, with AdamW. Then the regions average how far
+# they have moved. This mean is the gradient Δ of one outer step, SGD with Nesterov momentum from the weights where all of
+# them began:
+#
+# > v ← 0.9 v + Δ,  weights ← weights − 0.7 (Δ + 0.9 v)
+#
+# *Worked example.* Two regions begin at the weight 1. One ends at 0.8, the other at 0.6. They have moved by 0.2 and 0.4, so Δ
+# = 0.3. In the first outer step v = 0.3, and the new weight is 1 − 0.7 · (0.3 + 0.27) = 0.601. Plain averaging would
+# give 0.7.
+#
+# Here one rank stands for each of three regions, 50 ms apart. If a region is gone, the all-reduce raises an error,
+# nothing has changed, and the others repeat it without that region.
+
+# %% tags=["demo"]
+myth("ft-5")
+predict(
+    "region",
+    "The regions exchange after every 10 steps, and region 2 dies in its 38th. How many of its finished steps are lost?",
+    unit="steps",
+)
+
+
+# %% tags=["demo"]
+def examples(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 16, generator=generator)
+    products = (inputs[:, :8] * inputs[:, 8:]).sum(1, keepdim=True)
+    return inputs, products.sin() + inputs[:, :4].sum(1, keepdim=True)
+
+
+def in_regions(steps, every, done, **outer_settings):
+    """Train one region's replica. `every` is 0 for an all-reduce of the gradients in each step."""
+    members = Members()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+    outer = DiLoCo(model.parameters(), **outer_settings) if every else None
+    for number in range(steps):
+        inputs, targets = examples(64, seed=1000 * dist.get_rank() + number)
+        optimizer.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        compute(0.1, f"step {number}")
+        if outer is None:
+            flat = torch.cat([p.grad.flatten() for p in model.parameters()]) / members.size
+            dist.all_reduce(flat)
+            for p, part in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True):
+                p.grad = part.view(p.shape)
+        optimizer.step()
+        done.append(number)
+        while outer is not None and (number + 1) % every == 0:
+            try:
+                outer.step(members.group)
+                break
+            except RankLost as lost:
+                members = members.without(*lost.ranks)
+    inputs, targets = examples(2048, seed=999_999)
+    with torch.no_grad():
+        loss = (model(inputs) - targets).square().mean()
+    return float(loss), members.ranks, sum(p.numel() for p in model.parameters())
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+STEPS, EVERY, FAR = 240, 10, uniform(3, 0.05, 1e6)
+ways = {
+    "gradients in every step": (0, {}, ()),
+    "weights averaged, every 10 steps": (EVERY, {"rate": 1.0, "momentum": 0.0}, ()),
+    "DiLoCo, every 10 steps": (EVERY, {}, ()),
+    "DiLoCo, sent in BF16": (EVERY, {"send_dtype": torch.bfloat16}, ()),
+    "DiLoCo, region 2 dies": (EVERY, {}, (RankDies(2, 4.4),)),
+}
+runs = {
+    name: Cluster(FAR, list(deaths), timeout=5.0).run(partial(in_regions, **settings), STEPS, every, [])
+    for name, (every, settings, deaths) in ways.items()
+}
+sent = {name: sum(map(sum, run.bytes)) for name, run in runs.items()}
+elements = runs["gradients in every step"].results[0][2]
+ring = (
+    2 * 2 * elements * 4
+)  # N ranks send 2 (N − 1) chunks of 1/N of the elements each, in all 2 (N − 1) times the model
+exchanges = STEPS // EVERY
+every_step, rarely = sent["gradients in every step"], sent["DiLoCo, every 10 steps"]
+assert every_step == STEPS * ring
+assert rarely == sent["weights averaged, every 10 steps"] == exchanges * ring
+assert sent["DiLoCo, sent in BF16"] * 2 == exchanges * ring
+lost_run = runs["DiLoCo, region 2 dies"]
+finished = sum(
+    span.what.startswith("step") and span.end < lost_run.died[2] for span in lost_run.spans if span.rank == 2
+)
+with reveal("region"):
+    show.against_prediction("region", finished % EVERY, unit="steps", source="counted on the virtual cluster")
+    show.table(
+        [
+            (name, f"{sent[name]:,}", f"{run.seconds:.1f} s", f"{run.results[0][0]:.3f}", len(run.results[0][1]))
+            for name, run in runs.items()
+        ],
+        header=(
+            f"{STEPS} steps in 3 regions",
+            "bytes between regions",
+            "virtual time",
+            "loss on unseen data",
+            "regions left",
+        ),
+        caption=f"{elements:,} weights; bytes equal the closed form 2 (N − 1) · elements · size per exchange",
+    )
+audit(
+    "ft-5",
+    every_step / rarely,
+    f"times fewer bytes, {EVERY} steps between exchanges",
+    "CPU",
+    "holds",
+    how=f"counted on the virtual cluster: an exchange is one all-reduce of the model, whether it carries gradients or how far the weights have moved. So the factor is the number of inner steps, {EVERY} here and 500 in the paper. Rounding what is sent to BF16 doubles it",
+)
+
+# %% [markdown]
+# An outer step costs what an all-reduce of the gradients costs, once in H steps. AdamW's moments, twice the size of the
+# model, never travel. Momentum makes the regions go further than they moved: a movement that lasts is multiplied by up
+# to 0.7 / (1 − 0.9) = 7. That needs many outer steps to settle, which is why a short run like this one gains nothing over
+# plain averaging.
+#
+# The lost region takes along what it did since the last exchange, at most H steps of one region, and the others wait once
+# for the timeout. They neither go back nor restart, because each has a full replica. From then on the mean has two parts
+# instead of three, so fewer examples enter each outer step.
 
 # %% [markdown]
 # ## What to pay for
@@ -476,10 +605,10 @@ print("three steps of 0.1 were taken:", [round(weight, 3) for weight in weights]
 # %% [markdown]
 # ## A canary
 #
-# A **canary** is a short run whose losses are known. Let a machine repeat it before it gets a job. A deterministic
-# program gives the same losses, bit for bit, on the same kind of machine with the same versions. So a difference
-# means that the machine, the versions or the program has changed. The versions are stored beside the losses; if they
-# are the same, suspect the machine or the program.
+# A **canary** is a short run whose losses are known. Let a machine repeat this run before it gets a job. A
+# deterministic program gives the same losses, bit for bit, on the same kind of machine with the same versions. So a
+# difference means that the machine, the versions or the program has changed. The versions are stored beside the losses;
+# if they are the same, suspect the machine or the program.
 
 # %% tags=["demo"]
 
@@ -547,7 +676,7 @@ with reveal("opt"):
 #
 # The closed form assumes a constant rate of failures. New machines fail more often, which a Weibull distribution with a shape below 1
 # describes. It also assumes that a save stops the job until it is safe. An asynchronous save stops it only for a copy (lab 13), and the
-# checkpoint becomes usable some time later. The library's simulator does both.
+# checkpoint becomes usable some time later. The library's simulator models both.
 
 # %% tags=["demo"]
 predict(
@@ -610,8 +739,8 @@ with reveal("background"):
 
 # %% [markdown]
 # With a shape below 1, failures are most frequent at the start and become rarer, so over the first three months there
-# are more of them than the mean suggests. And where spares run out, the job is idle: that is the wait that the model of spares
-# put into R.
+# are more of them than the mean suggests. And when spares run out, the job is idle: that is the wait that the model of
+# spares put into R.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("silent data corruption")

@@ -17,7 +17,7 @@
 # # What does one token cost? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order: GPTQ and AWQ, the kernel that reads through block
-# tables, CUDA graphs, compiled and exported models, GGUF files, and guesses from the prompt.
+# tables, multi-head latent attention, CUDA graphs, compiled and exported models, GGUF files, and guesses from the prompt.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -171,6 +171,143 @@ print(f"largest difference from a gather and PyTorch's attention: {float((result
 # The kernel also reads queries and tables and writes the results, which is why it moves more than 1×. With few sequences the kernel splits each sequence between several
 # programs and merges their results, as in lab 04, because otherwise most of the GPU would be idle. This is
 # *Flash-Decoding*.
+#
+# ## One latent for all heads
+#
+# Grouped heads shrink the cache because there are fewer keys and values. **Multi-head latent attention** (MLA,
+# [DeepSeek-V2, 2024](https://arxiv.org/abs/2405.04434)) keeps all heads, and caches one short vector per token instead:
+# the *latent*. Each head makes its key from it with a matrix W_UK, and its value with W_UV.
+#
+# *Worked example.* The latent is [3], and W_UK = [2, 1]ᵀ makes the key [6, 3]. With the query [1, 4], the score is 6 + 12
+# = 18. Now multiply the query by W_UK first: 2·1 + 1·4 = 6. Then 6 · 3 = 18, and the key was never made. The query has
+# **absorbed** W_UK, so it can be compared with the cached latents directly, and all heads read the same ones.
+#
+# A rotation that depends on the position (RoPE) cannot stand between the two factors, because then there would be a
+# different product for each distance. So each token also caches one rotated key of 64 elements that all heads share.
+
+# %% tags=["demo"]
+myth("dec-7")
+predict(
+    "latent",
+    "DeepSeek-V3 caches 512 + 64 elements per token and layer. How many key-value heads of width 128 would fill as much?",
+    unit="heads",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+from threeloops.hardware import accelerator
+from threeloops.inner.roofline import Roofline
+from threeloops.models.gpt import RotaryPositions
+from threeloops.models.latent_attention import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    LatentAttention,
+    LatentShape,
+    queries_to_expand_for,
+)
+
+dense_67b = 95 * 2 * 8 * 128  # layers, keys and values, key-value heads, width: its config.json
+caches = {
+    "DeepSeek 67B: 8 key-value heads": dense_67b,
+    "DeepSeek-V2, if each of 128 heads had its own": DEEPSEEK_V2.layers * DEEPSEEK_V2.expanded,
+    "DeepSeek-V2: latents": DEEPSEEK_V2.layers * DEEPSEEK_V2.cached,
+    "DeepSeek-V3: latents": DEEPSEEK_V3.layers * DEEPSEEK_V3.cached,
+}
+with reveal("latent"):
+    show.against_prediction("latent", DEEPSEEK_V3.cached / (2 * 128), unit="heads", source="counted")
+    show.table(
+        [(name, f"{elements:,}", f"{elements * 2 / 2**10:.1f} KiB") for name, elements in caches.items()],
+        header=("model", "elements per token", "in BF16"),
+        caption="Sizes from section 3.1.2 of arXiv:2405.04434, section 4.2 of arXiv:2412.19437, and DeepSeek 67B's config.json",
+    )
+in_bf16 = 1 - caches["DeepSeek-V2: latents"] / dense_67b
+deployed = 1 - caches["DeepSeek-V2: latents"] * 6 / (dense_67b * 16)
+audit(
+    "dec-7",
+    round(100 * in_bf16, 1),
+    "% fewer elements than DeepSeek 67B",
+    "model",
+    "corrected",
+    how=f"60 × 576 elements per token instead of 95 × 2 × 8 × 128. The published 93.3% fits only if the latents are also quantized to the 6 bits that section 3.2.3 reports for deployment, and DeepSeek 67B's cache is not: {100 * deployed:.1f}%",
+)
+
+# %% [markdown]
+# Do both orders give the same? This layer has the proportions of DeepSeek-V3, at an eighth of its size.
+
+# %% tags=["demo"]
+eighth = LatentShape(1, 896, 16, 192, latent_dim=64, head_dim=16, rotary_dim=8, value_dim=16)
+torch.manual_seed(0)
+layer, hidden = LatentAttention(eighth).requires_grad_(False), torch.randn(2, 65, 896)
+rotation = RotaryPositions(8, 65, 10_000.0)
+_, latents = layer(hidden[:, :64], rotation(0, 64))
+new = [layer(hidden[:, 64:], rotation(64, 1), latents, absorbed=form)[0] for form in (True, False)]
+print(f"cache: {tuple(latents.shape)}; largest difference of the two forms: {float((new[0] - new[1]).abs().max()):.1e}")
+assert torch.allclose(*new, rtol=0, atol=1e-5)
+
+# %% [markdown]
+# The bytes are not free. A query is compared with 576 elements instead of 192, and sums up 512 instead of 128. The other
+# form, **expanding** all latents to keys and values, costs more per cached token, but queries of the same sequence share
+# it. In a prefill there are many of those.
+
+# %% tags=["demo"]
+predict(
+    "expand",
+    "From how many new tokens of one sequence on is it less arithmetic to expand DeepSeek-V3's latents?",
+    unit="tokens",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+h100 = accelerator("H100 SXM")
+roof = Roofline(h100, "bf16")
+million = 2**20
+ways = {
+    "own keys and values cached": (2 * DEEPSEEK_V3.expanded, 2 * DEEPSEEK_V3.expanded),
+    "8 key-value heads (GQA)": (2 * 2 * 8 * 128, 4 * 128 * 128),
+    "latents, expanded for each token": (
+        2 * DEEPSEEK_V3.cached,
+        DEEPSEEK_V3.expanded_work(1, 2).flops - DEEPSEEK_V3.expanded_work(1, 1).flops,
+    ),
+    "latents, absorbed": (
+        2 * DEEPSEEK_V3.cached,
+        DEEPSEEK_V3.absorbed_work(1, 2).flops - DEEPSEEK_V3.absorbed_work(1, 1).flops,
+    ),
+}
+rows = []
+for name, (size, flops) in ways.items():
+    milliseconds = 1e3 * million * max(size / roof.bandwidth, flops / roof.peak_flops)
+    bound = "memory" if flops / size < roof.ridge_point else "arithmetic"
+    rows.append((name, f"{size:,}", f"{flops:,.0f}", f"{flops / size:,.0f}", f"{milliseconds:.2f} ms, {bound}"))
+at_once = [2**k for k in range(11)]
+lines = {"absorbed": DEEPSEEK_V3.absorbed_work, "expanded": DEEPSEEK_V3.expanded_work}
+plot, axes = figure(width=8.0, height=3.2)
+for (name, work), colour in zip(lines.items(), (palette.blue, palette.vermillion), strict=True):
+    per_token = [work(queries, 131_072).flops / 131_072 / 1e6 for queries in at_once]
+    axes.plot(at_once, per_token, "o-", color=colour, ms=3)
+    axes.text(1200, per_token[-1], name, color=colour, va="center")
+axes.set(
+    xscale="log", yscale="log", xlim=(0.8, 4000), xlabel="new tokens of a sequence", ylabel="MFLOP per cached token"
+)
+axes.set_xticks(at_once[::2], [f"{queries:,}" for queries in at_once[::2]])
+axes.minorticks_off()
+with reveal("expand"):
+    show.against_prediction("expand", round(queries_to_expand_for(DEEPSEEK_V3)), unit="tokens", source="counted")
+    show.figure(plot, "both forms read the same latents; expanding pays once enough queries share it")
+    show.table(
+        rows,
+        header=("one new token, 128 heads", "bytes", "FLOPs", "FLOP/byte", "per million cached tokens on an H100"),
+        caption=f"Per cached token and layer; an H100's ridge point is {roof.ridge_point:.0f} FLOP/byte. Bounds, not measurements",
+    )
+
+# %% [markdown]
+# Expanding costs latent · (key + value) = 512 · 256 multiply-adds per head and cached token, and saves 1,088 − 320 = 768
+# of them per query: hence 512 · 256 / 768 = 171. Servers therefore expand in a prefill and absorb in decoding
+# ([vLLM](https://docs.vllm.ai/en/v0.24.0/api/vllm/model_executor/layers/attention/mla_attention/) calls them the
+# compute-friendly and the data-movement-friendly approach). Absorbed decoding does 4.3 times the arithmetic of GQA for
+# 28% of the bytes, which brings it from far below an H100's ridge point close to it.
+#
+# What it does not like is tensor parallelism: all heads need the whole latent, so each GPU keeps a copy. Split over 8
+# GPUs, 8 key-value heads take 512 bytes per GPU, token and layer, and the latent 1,152. So servers often
+# split such attention by sequences instead ([SGLang: DP
+# attention](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)).
 #
 # ## CUDA graphs
 #

@@ -60,7 +60,7 @@ from threeloops.simulation.event_loop import busy, now, run
 
 
 class EngineError(Exception):
-    """What the model and the engine raise."""
+    """An error of the model or of the engine."""
 
 
 class Model:
@@ -103,7 +103,7 @@ class SampleServer:
 
 @dataclass(frozen=True)
 class Load:
-    """What the service measures of itself. `per_second`: requests that it finishes; 0 while none has finished."""
+    """The service's measurements of itself. `per_second`: requests that it finishes; 0 while none has finished."""
 
     seats: int
     running: int
@@ -234,7 +234,7 @@ async def reads(stream, items, ahead, heartbeat, slow=0.0, leave=None, disconnec
     }
 
 
-# What the test cells share.
+# Shared by the test cells.
 
 
 def require(condition, message):
@@ -585,7 +585,7 @@ with check("percentile", "several replicas, and the ends", part="merged", hidden
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "percentile",
-    "Add the counts bound by bound first. What is left is one histogram.",
+    "Add the counts bound by bound first. The result is one histogram.",
     "Walk through the bounds with two numbers: where the bucket begins, and how many requests lie below it.",
     "lower + (bound − lower) · (rank − below) / (count − below)",
 )
@@ -783,7 +783,7 @@ with check("TokenBucket", "over any window", part="window", hidden="other client
             clock += wait
             again = bucket.take(amount, clock) if wait else 0.0
             case = f"TokenBucket({rate:g}, {burst:g}): told {wait!r} s, take({amount:g}, {clock!r}) is told {again!r} s"
-            require(again == 0, f"{case}: who waits as long as told must pass (allow 1e-9 tokens)")
+            require(again == 0, f"{case}: a client that waits as long as told must pass (allow 1e-9 tokens)")
         check.true(True, "")
 
     obeys(3.0, 1.0, [1.0] * 50)
@@ -805,9 +805,9 @@ hint(
 )
 debrief(
     "TokenBucket",
-    """Between any two moments, at most what was in the bucket (burst) and what flowed in (rate · time) can leave it. A counter that
-    starts again each minute does not promise that: a client that sends at 0:59 and at 1:01 gets twice its limit. The bucket
-    needs two numbers per client and no timer.
+    """Between any two moments, at most the tokens in the bucket (burst) and those that flowed in (rate · time) can
+    leave it. A counter that starts again each minute does not promise that: a client that sends at 0:59 and at 1:01
+    gets twice its limit. The bucket needs two numbers per client and no timer.
 
     The wait is exact, so it can be sent as `Retry-After`, and clients that obey never come too early. For a language model
     `amount` is tokens (prompt and `max_tokens`), because a request of 8,000 tokens costs more than one of 10.""",
@@ -831,7 +831,7 @@ predict(
 # - **429**: this client has used up its own limit (exercise 2).
 # - **503**: the service is full.
 #
-# Little's law gives the wait. Where `per_second` requests finish per second and `queued` are before it, a newcomer waits
+# Little's law gives the wait. If `per_second` requests finish per second, a newcomer behind `queued` others waits
 # (queued + 1)/per_second.
 #
 # *Worked example.* 8 of 8 seats run, 12 of 20 places are taken, and 4 requests finish per second. A newcomer waits 13/4 =
@@ -842,7 +842,7 @@ predict(
 #
 # `admit(load, deadline, bucket_wait) -> (status, retry_after)`. `load` has `seats`, `running`, `places`, `queued`,
 # `per_second`; the request must begin within `deadline` seconds; its client's bucket says `bucket_wait`,
-# which is finite: a request that never fits has had its 400 before. Three rules are given, in this order:
+# which is finite: a request that never fits has already got a 400. Three rules are given, in this order:
 #
 # - `bucket_wait` > 0: 429, and the wait rounded up.
 # - A free seat and an empty queue: 200, and `None`.
@@ -895,7 +895,7 @@ with check("admit", "who is accepted", part="status", hidden="other loads"):
     gets(replace(full, queued=20), 60, 0.0, 503, "all 20 places are taken")
     gets(replace(full, queued=19), 60, 0.0, 200, "one of 20 places is free")
     gets(replace(full, queued=20), 60, 2.0, 429, "the client's own limit comes first")
-    gets(replace(full, running=7, queued=0), 60, 2.0, 429, "the client's own limit comes first, also if a seat is free")
+    gets(replace(full, running=7, queued=0), 60, 2.0, 429, "the client's own limit comes first, even if a seat is free")
     gets(replace(full, running=7, queued=0), 0.01, 0.0, 200, "a seat is free and nobody waits")
     gets(replace(full, running=7, places=0, queued=0), 60, 0.0, 200, "a seat is free, so it needs no place")
     gets(replace(full, queued=0), 0.1, 0.0, 503, "no seat is free, and the first ends in 0.25 s")
@@ -1076,8 +1076,8 @@ debrief(
 # - **events**: `event(token)` for each token, which may be any text, then `DONE`. If `tokens` raises any `Exception`, the last text is
 #   `event({"error": str(error)})` instead of `DONE`.
 # - **ahead**: the source goes on while the reader is busy, until `ahead` tokens wait. One or two more may be on their way.
-# - **leaves**: when the reader closes the stream (`aclose()`) or is cancelled, `tokens` is closed before that returns, however
-#   long that takes, and no task is left. The cancellation goes on to the caller.
+# - **leaves**: when the reader closes the stream (`aclose()`) or is cancelled, close `tokens` and end your task before
+#   that returns, however long it takes. The cancellation goes on to the caller.
 # - **silence**: if the reader has waited `heartbeat` seconds for a text, it gets `KEEP_ALIVE`; again after each further
 #   `heartbeat` seconds. No token is lost by that. While the reader is busy, it waits for nothing, and nothing is due.
 
@@ -1295,7 +1295,7 @@ debrief(
 #
 # | path | question | if the answer is not 200 |
 # |---|---|---|
-# | `/startup` | Have you started? | it asks again, for minutes, and neither of the others |
+# | `/startup` | Have you started? | it repeats this question, for minutes, and asks no other |
 # | `/live` | Is a restart needed? | it **kills the process**, with all its streams, after a few tries |
 # | `/ready` | Can you take a request now? | it sends new requests elsewhere |
 #
@@ -1314,7 +1314,7 @@ debrief(
 
 # %% nbgrader={"grade": false, "grade_id": "status", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def status(path: str, loaded: bool, engine_dead: bool, draining: bool) -> int:
-    """What a probe gets."""
+    """The status that a probe gets."""
     ### BEGIN SOLUTION
     healthy = {
         "/startup": loaded,
@@ -1345,8 +1345,8 @@ with check("status", "what the probes get", hidden="all other states"):
     answers("/ready", 200, "it can answer")
     answers("/ready", 503, "it takes no new requests", draining=True)
     answers("/ready", 503, "it cannot answer without its engine", engine_dead=True)
-    answers("/live", 503, "only a restart helps, also while it drains", engine_dead=True, draining=True)
-    answers("/live", 503, "only a restart helps, also while it loads", engine_dead=True, loaded=False)
+    answers("/live", 503, "only a restart helps, even while it drains", engine_dead=True, draining=True)
+    answers("/live", 503, "only a restart helps, even while it loads", engine_dead=True, loaded=False)
     answers("/startup", 200, "it has started, and draining does not change that", draining=True)
     answers("/startup", 200, "it has started; what happened then is for /live to say", engine_dead=True)
     answers("/health", 404, "there is no such path")
@@ -1429,7 +1429,7 @@ class Server:
         ### END SOLUTION
 
     async def handle(self, prompt: str) -> str:
-        """The model's answer. A future is a place for a result: whoever awaits it waits until `set_result`."""
+        """The model's answer. A future is a place for a result: `await future` waits until `set_result`."""
         request = (prompt, now(), asyncio.get_running_loop().create_future())
         self.waiting.append(request)
         self.changed.set()  # wakes all who await `changed.wait()`
@@ -1603,7 +1603,8 @@ with check("Server", "requests that are cancelled", part="leaves", hidden="other
         sizes, stay = [len(prompts) for _, prompts in seen["calls"]], len(moments) - len(unwanted)
         most = 1 + -(-(stay - sizes[0]) // max_batch)
         check.true(
-            len(sizes) <= most, f"{case}: batches of {sizes}, expected {most} of them: who has left takes no place"
+            len(sizes) <= most,
+            f"{case}: batches of {sizes}, expected {most} of them: a request that has left takes no place",
         )
 
     def calls_at(moments, leave, max_batch, expected):
@@ -1759,9 +1760,9 @@ if pieces := together("percentile", "TokenBucket", "admit", "stream", "status", 
 
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # Most requests are as fast as ever and a few are very slow, so I look at the queue times per replica, and at the refusals by
-# code. If one replica has the tail, it may block its loop, and I take it out by its readiness. If all have it, the load exceeds
-# the capacity for moments: clients seem to come back all at once, so I check that they obey Retry-After and add random time. I
-# bound the queue to deadline · throughput, and add a replica if refusals stay.
+# code. If one replica has the tail, it may block its loop, and I take it out of service through its readiness probe. If
+# all have it, the load exceeds the capacity for moments: clients seem to come back all at once, so I check that they
+# obey Retry-After and add random time. I bound the queue to deadline · throughput, and add a replica if refusals stay.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 import re

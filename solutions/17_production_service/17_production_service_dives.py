@@ -17,8 +17,8 @@
 # # What breaks under load? Deep dives
 #
 # Five parts that most services get sooner or later: keys of clients, a drain before each stop, a cache of answers, a switch of
-# models without an interruption, and a proxy in front of several replicas. There is nothing to hand in. Redis and NGINX are the real ones; where a machine does not have them,
-# the cell says so.
+# models without an interruption, and a proxy in front of several replicas. There is nothing to hand in. Redis and NGINX
+# are the real ones; if a machine does not have them, the cell says so.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
@@ -82,8 +82,9 @@ def running(command, port):
 # ## Whose key is this?
 #
 # A client proves who it is with a key in the header `Authorization: Bearer sk-7f3a…`. The service stores only the SHA-256 of
-# each key, so a stolen file is of no use. Nor may its timing tell how close a guess came: `==` stops at the first character
-# that differs, and `hmac.compare_digest` reads to the end. So the key is compared with *every* stored one, also after a match.
+# each key, so a stolen file is of no use. Nor may the time of a comparison tell how close a guess came: `==` stops at
+# the first character that differs, and `hmac.compare_digest` reads to the end. So the key is compared with *every*
+# stored one, even after a match.
 #
 # Plain SHA-256 is enough because keys are random: nobody tries 2¹²⁸ of them. Passwords are not random, so they need a slow
 # hash such as scrypt. Keys belong in no log, no error message and no metric; log the client's name.
@@ -190,7 +191,7 @@ with reveal("cut_off"):
 
 # %% [markdown]
 # The limit must be shorter than the time after which the orchestrator kills the process (`terminationGracePeriodSeconds`, 30 s
-# unless you change it). Whoever waits for each stream in turn, `limit` seconds each, waits far too long; and whoever does not wait for
+# unless you change it). Waiting for each stream in turn, `limit` seconds each, takes far too long. Not waiting for
 # those that were cut off loses their last event.
 #
 # ## Answers given before

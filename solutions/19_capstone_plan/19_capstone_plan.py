@@ -121,16 +121,16 @@ show.figure(plot, "Three empty frames of a plan: GPUs and layout, a calendar wit
 
 # %% [markdown]
 # This lab is a review. You make a plan with the models of the earlier labs, and a board asks about it. The planner of lab 12
-# (`plans`, `memory`, `step_time`) and the failure model of lab 14 (`best_interval`, `useful_share`) are imported, and
-# calling them is what you are asked to do. Prices and sizes below are scenarios; the last section shows where real
-# prices come from. All of it is calculated, so the results are exact and repeatable on any machine. Your functions must not
-# change the lists that they get.
+# (`plans`, `memory`, `step_time`) and the failure model of lab 14 (`best_interval`, `useful_share`) are imported for
+# you to call. Prices and sizes below are scenarios; the last section shows where real prices come from. All of it is
+# calculated, so the results are exact and repeatable on any machine. Your functions must not change the lists that they
+# get.
 #
 # ## 1 · How much work is it?
 #
-# Training costs about 6 FLOPs per parameter and token: 2 forward, 4 backward. What a GPU achieves per second is
-# published in two ways. A *model* rate counts those 6. A *hardware* rate also counts what backward computes again with
-# activation checkpointing, which is one more forward: 8 in all.
+# Training costs about 6 FLOPs per parameter and token: 2 forward, 4 backward. The rate that a GPU achieves is published
+# in two ways. A *model* rate counts those 6. A *hardware* rate also counts what backward computes again with activation
+# checkpointing, which is one more forward: 8 in all.
 #
 # *Worked example.* BLOOM has 176 billion parameters, was trained on 366 billion tokens, and its A100s achieved 150
 # TFLOP/s, recomputation included. That is 8 · 176·10⁹ · 366·10⁹ / (150·10¹²) seconds, or 954,000 GPU-hours.
@@ -224,7 +224,7 @@ debrief(
 #
 # A job on *n* nodes fails *n* times as often as one node. It saves its state every so often, and goes on from the last
 # save. Lab 14 has the model: `best_interval(save, mtbf)` and `useful_share(interval, save, recovery, mtbf)`, the share
-# of the time that is work which is kept. Times are seconds, and `mtbf` is the mean time between failures *of the job*.
+# of the time spent on work that is kept. Times are seconds, and `mtbf` is the mean time between failures *of the job*.
 #
 # *Worked example.* Nodes fail every 3 years on average, and 1,000 of them therefore every 26.3 hours. A save takes 60 s and a
 # recovery 600 s. The best interval is 55 minutes, and 95.9% of the time is useful. So 30 days of work take 31.3 days.
@@ -489,8 +489,8 @@ with reveal("half_the_days"):
 debrief(
     "schedule",
     """The curve is flat around its best point: a third more or less changes little, so nobody needs the interval to the second.
-    What a plan does need is the right order of magnitude, and that depends on the whole job. Twice the nodes fail twice as often and
-    lose a larger share of their time, so twice the nodes never halve the days.
+    A plan does need the right order of magnitude, which depends on the whole job. Twice the nodes fail twice as often
+    and lose a larger share of their time, so twice the nodes never halve the days.
 
     `threeloops.training.elastic.goodput.simulate` runs such a job event by event, with spares and early deaths too, and agrees with
     this formula within the noise where both apply.""",
@@ -824,8 +824,9 @@ with reveal("reserved"):
     show.figure(plot, "Hours of a day sorted by need: the line crosses half of the day at 20 GPUs")
 debrief(
     "reserve",
-    """Sort the hours by need, the busiest first: the answer is the need of the hour at the share reserved/on_demand of them. This is the newsvendor
-    problem: neither the mean nor the peak matters, only how often the last GPU is used.
+    """Sort the hours by need, the busiest first, and go down the share reserved/on_demand of them: the need there is
+    the answer. This is the newsvendor problem: neither the mean nor the peak matters, only how often the last GPU is
+    used.
 
     The same curve says what one good hour is worth as evidence. If you own 100 GPUs and measure in a busy hour of this day, all of them
     work; over the whole day it is 53% of them.""",
@@ -835,7 +836,7 @@ debrief(
 # ## 5 · Buy or rent?
 #
 # An owned GPU costs its purchase and upkeep in every hour, and power on top: less when it idles than when it works. A rented one
-# costs only while it works. So it depends on the **utilisation**, the share of the hours in which it works.
+# costs only while it works. So the choice depends on the **utilisation**, the share of the hours in which it works.
 #
 # *Worked example.* A GPU with its share of server and network costs 40,000, and lasts 4 years; hosting and staff cost 4,000 a
 # year. That is 14,000 a year, or 1.598 per hour of 8,760. It draws 0.3 kW idle and 1.3 kW at work, and a kilowatt-hour costs
@@ -1098,7 +1099,7 @@ with check("review", "step, days and cost", part="claims", hidden="other claims,
     names_of_claims(propose(*seventy, FITS, 2e12, days=0.9), ["days"], "failures and saves take longer than that")
     names_of_claims(propose(*seventy, FITS, 2e12, cost=0.5), ["cost"])
     names_of_claims(propose(*seventy, FITS, 2e12, step=0.97, days=0.97, cost=0.97), [], "each is 3% better: allowed")
-    names_of_claims(propose(*seventy, FITS, 2e12, step=1.5, days=1.5, cost=1.5), [], "too careful is no fault")
+    names_of_claims(propose(*seventy, FITS, 2e12, step=1.5, days=1.5, cost=1.5), [], "too careful is not a fault")
     names_of_claims(propose(*seventy, FITS, 2e12, step=0.6, cost=0.1), ["step", "cost"])
     names_of_claims(
         propose(*seventy, FITS, 2e12, step=0.93, days=0.93, cost=0.93), ["step", "days", "cost"], "each is 7% better"
@@ -1186,7 +1187,7 @@ debrief(
 
 # %% nbgrader={"grade": false, "grade_id": "answer", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def answer(ask: Ask) -> Offer | Refusal:
-    """What you offer, or what it would take."""
+    """An offer, or a refusal that says what it would take."""
     options = []
     for nodes in ask.nodes:
         found = layouts(ask.model, ask.machine, nodes * ask.machine.gpus_per_node, ask.batch, ask.sequence)
@@ -1367,7 +1368,7 @@ hint(
     "answer",
     "`options` has the cost, days, nodes, layout and interval of each. Keep those within both limits.",
     "Sort these by cost: the first is the offer, the second the next best. If none is left, look at `options` again.",
-    "`min(…, default=None)` gives None where nothing is left.",
+    "`min(…, default=None)` gives None if nothing is left.",
 )
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
 RUNS = []
@@ -1416,9 +1417,10 @@ animate(
 debrief(
     "answer",
     """From 16 to 256 nodes the cost rises by 7% only: GPU-hours are nearly the same, and what differs is the share that failures take. So
-    the deadline decides, and the cheapest size is usually the smallest that meets it. Not always: where the memory of few nodes forces
-    recomputation, more nodes are cheaper and faster, as with 405B, which costs less on 32 nodes than on 16. And it ends: 1,024 sequences
-    per step cannot keep 8,192 GPUs busy, so 1,024 nodes cost 2.7 times as much as 256 and save three days.
+    the deadline decides, and the cheapest size is usually the smallest that meets it. Not always: if the memory of few
+    nodes forces recomputation, more nodes are cheaper and faster, as with 405B, which costs less on 32 nodes than on
+    16. And it ends: 1,024 sequences per step cannot keep 8,192 GPUs busy, so 1,024 nodes cost 2.7 times as much as 256
+    and save three days.
 
     A refusal that says what it would take is worth more than a hopeful yes, because whoever asked can then choose between time and money.""",
     parts=("offers", "refusals", "runner_up"),
@@ -1427,9 +1429,10 @@ debrief(
 # %% [markdown]
 # ## Your plan, from the first number to the last day
 #
-# The 70B run again, now by your functions alone: what to offer, in a layout that stands a slow network, how long it takes, what to reserve
-# for the year and whether to buy, judged by your own review. Then a run is drawn at random, failure by failure, beside your schedule.
-# The robust layout takes six days more than the one that is offered, and misses the 40 days. What do you tell the board?
+# The 70B run again, now by your functions alone: what to offer, in a layout that withstands a slow network, how long it
+# takes, what to reserve for the year and whether to buy, judged by your own review. Then a run is drawn at random,
+# failure by failure, beside your schedule. The robust layout takes six days more than the one that is offered, and
+# misses the 40 days. What do you tell the board?
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 if pieces := together("gpu_hours", "schedule", "robust", "reserve", "break_even", "review", "answer"):
@@ -1490,7 +1493,7 @@ if pieces := together("gpu_hours", "schedule", "robust", "reserve", "break_even"
 # has all of it in one place, `threeloops.capstone`. It reads a scenario from a file, calls the models of labs 06, 12, 14, 16
 # and 18, and gives each decision a reason, a margin and a runner-up. Prices are data with source and date:
 # `threeloops plan 70b_pretraining --output plan` writes it as Markdown, Word, Excel, PDF and slides. The last cell makes that plan
-# and puts it into a form: change the model, the GPUs or the prices, and it plans again. It takes about 5 seconds.
+# and puts it into a form: change the model, the GPUs or the prices, and it plans again. The cell takes about 5 seconds.
 #
 # ## What to remember
 #

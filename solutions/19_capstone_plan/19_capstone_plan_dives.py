@@ -94,8 +94,8 @@ audit(
 #
 # ## A fleet for a bursty day
 #
-# Lab 18 scaled a fleet by the minute. A plan asks something coarser first: with so many replicas all day, which share
-# of the requests is served in time, and what does a million tokens cost?
+# Lab 18 scaled a fleet by the minute. A plan asks something coarser first: with a fixed number of replicas all day,
+# which share of the requests is served in time, and what does a million tokens cost?
 
 # %% tags=["demo"]
 predict(
@@ -142,8 +142,8 @@ with reveal("best_fleet"):
 # ## The same job on four accelerators
 #
 # Which accelerator is the right one? The data sheet's FLOP/s do not say: a faster one costs more per hour, may need no
-# recomputation because it has more memory, and loses more when its links are the same. The library plans the whole job
-# on each candidate and compares the bills.
+# recomputation because it has more memory, and loses more time to links of the same speed. The library plans the whole
+# job on each candidate and compares the bills.
 
 # %% tags=["demo"]
 predict(

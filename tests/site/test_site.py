@@ -4,7 +4,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from site_check import faults_in_browser, faults_in_files, still_controls
+from site_check import faults_in_browser, faults_in_files, faults_of_focus, still_controls
 from threeloops.lab.recording.states import MIME
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.site.notebooks import lab_pages
@@ -78,16 +78,109 @@ def test_an_answer_in_an_output_stops_the_build(site):
         path.write_text(before)
 
 
+FAULTS = {
+    '<div style="width: 500px">wide</div>': "at 390 px: wider than the screen: <div",
+    '<p style="font-size: 5px">small</p>': '1 texts below 9 px: [["small"',
+    '<img src="data:,">': "an image without alt text",
+    "<svg><text>12</text></svg>": "a drawing without a label",
+    "<h3>deep</h3>": "a heading of level 3 below one of level 1: deep",
+    "<h1>again</h1>": "not exactly one heading of level 1",
+    "<button> </button>": "a control without a name: <button>",
+    '<a href="#" tabindex="2">first</a>': "a place of its own in the focus order: <a",
+    '<p aria-hidden="true"><a href="#">a</a></p>': "a control that a screen reader does not know: <a",
+    '<p id="a">a</p><p id="a">b</p>': "2 elements with the id a",
+    "<style>@keyframes move { to { opacity: .5; } }</style><p style='animation: move 1s infinite'>a</p>": (
+        "moves although the reader wants no motion: move"
+    ),
+    '<p style="color: #777">faint</p>': "light: too little contrast: #777777 on #ffffff (4.48)",
+    '<p style="opacity: .5">half</p>': "light: too little contrast: #808080 on #ffffff (3.98)",
+    '<p style="background: #0072b2">on blue</p>': "light: too little contrast: #000000 on #0072b2 (4.05)",
+    # A text on a bar that is half transparent, below another bar that does not count
+    "<svg aria-label='a' width='90'><g opacity='.5'><path d='M0 0h90v90h-90z' fill='#000'/></g><text x='9' y='50' "
+    "fill='#fff'>bar</text><rect width='90' height='90' fill='#000' fill-opacity='0.01'/></svg>": (
+        "light: too little contrast: #ffffff on #808080 (3.98), in a drawing: bar"
+    ),
+    # Turned by a quarter, only its end lies on the bar.
+    "<svg aria-label='a' width='90'><rect width='90' height='60' fill='#c00'/><text transform='translate(40 110) "
+    "rotate(-90)' fill='#000'>a long text</text></svg>": "light: too little contrast: #000000 on #cc0000 (3.57)",
+    "<script>throw new Error('broken')</script>": "broken",
+}
+
+
 @browser
-def test_the_check_of_pages_names_every_fault(chromium, tmp_path):
+@pytest.mark.parametrize("html", FAULTS)
+def test_the_check_of_pages_names_every_fault_and_no_other(html, chromium, tmp_path):
+    (tmp_path / "page.html").write_text(f"<body style='background: #fff'><article><h1>Title</h1>{html}</article>")
+    (fault,) = faults_in_browser(chromium, tmp_path, ["page.html"], widths=(390,), schemes=("light",))
+    assert FAULTS[html] in fault
+
+
+@browser
+def test_the_check_of_pages_passes_texts_that_can_be_read(chromium, tmp_path):
+    bars = "<rect width='90' height='90' fill='#e69f00'/><text x='9' y='50' fill='#111'>bar</text>"
     (tmp_path / "page.html").write_text(
-        '<article><div style="width: 500px">wide</div><p style="font-size: 5px">small</p><img src="data:,">'
-        "<svg><text>12</text></svg></article><script>throw new Error('broken')</script>"
+        f"<body style='background: #fff'><article><h1 style='color: #888'>Large</h1><p style='color: #767676'>grey</p>"
+        f"<svg aria-label='a'>{bars}</svg></article>"
     )
-    faults = " ".join(faults_in_browser(chromium, tmp_path, ["page.html"], widths=(390,), schemes=("light",)))
-    for fault in ("wider than the screen: <div", '1 texts below 9 px: [["small"', "without alt", "drawing without"):
-        assert fault in faults
-    assert "broken" in faults
+    assert faults_in_browser(chromium, tmp_path, ["page.html"], widths=(390,)) == []
+
+
+STYLE = "<style>a:focus { outline: none } .seen:focus { background: #ff0 }</style>"
+
+
+@browser
+@pytest.mark.parametrize(
+    ("html", "fault"),
+    [
+        ("<a class=seen href=#1>1</a> <button>2</button>", ""),
+        ("<a href=#1>1</a>", "the focus is not seen on <a"),
+        ("<a class=seen href=#1 style='position: absolute; left: -99px'>1</a>", "the focus is where nothing is seen"),
+        ("<a class=seen href=#1>1</a> <a class=seen tabindex=1 href=#2>2</a>", "the focus goes back: <a"),
+        ("<button>1</button><div style='position: fixed; inset: 0'></div>", "the focus is below something else"),
+        (
+            "<button onfocus=this.disabled=true>1</button> <button onfocus=this.blur()>2</button> <button>3</button>",
+            "the keyboard cannot reach <button>3",
+        ),
+    ],
+)
+def test_the_check_of_focus_names_every_fault(html, fault, chromium, tmp_path):
+    (tmp_path / "page.html").write_text(f"{STYLE}<body>{html}")
+    faults = faults_of_focus(chromium, tmp_path, "page.html", 390)
+    assert (fault in " ".join(faults)) if fault else faults == []
+
+
+@browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_keyboard_reaches_all_of_a_page_in_order_and_is_seen(width, chromium, site):
+    assert [fault for name in NAMES[:3] for fault in faults_of_focus(chromium, site, name, width)] == []
+
+
+@browser
+def test_the_list_of_pages_opens_and_closes_by_keyboard(chromium, site):
+    page = chromium.new_page(viewport={"width": 390, "height": 900})
+    page.goto((site / LAB).as_uri())
+    link = page.get_by_role("link", name="Glossary", exact=True)
+    assert not link.is_visible()
+    button = page.get_by_role("button", name="Pages of this site")
+    button.press("Enter")
+    assert link.is_visible() and button.get_attribute("aria-expanded") == "true"
+    assert page.evaluate("() => document.querySelector('.sidebar-drawer').contains(document.activeElement)")
+    page.keyboard.press("Escape")
+    assert not link.is_visible() and page.evaluate("() => document.activeElement.ariaLabel") == "Pages of this site"
+    page.close()
+
+
+@browser
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_a_film_can_be_stopped_and_stands_still_if_the_reader_wants_no_motion(motion, chromium, site):
+    page = chromium.new_page(reduced_motion=motion)
+    page.goto((site / "index.html").as_uri())
+    film = page.locator(".tl-film img")
+    assert film.evaluate("e => e.src").endswith(".png" if motion == "reduce" else ".gif")
+    page.get_by_role("button", name="Play" if motion == "reduce" else "Stop").click()
+    assert film.evaluate("e => e.src").endswith(".gif" if motion == "reduce" else ".png")
+    assert film.evaluate("async e => { await e.decode(); return e.naturalWidth; }") > 0
+    page.close()
 
 
 @browser
@@ -104,6 +197,8 @@ def test_every_page_of_the_whole_site_fits_every_screen_and_is_without_faults(ch
     assert faults_in_files(WHOLE) == []
     names = sorted(path.relative_to(WHOLE).as_posix() for path in WHOLE.rglob("*.html"))
     assert faults_in_browser(chromium, WHOLE, names) == []
+    shown = [name for name in names if name.startswith("labs/")] + NAMES[2:]
+    assert [f for name in shown for width in (390, 1280) for f in faults_of_focus(chromium, WHOLE, name, width)] == []
     assert [
         fault for name in names if name.startswith("labs/") for fault in still_controls(chromium, WHOLE, name)
     ] == []

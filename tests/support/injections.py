@@ -25,7 +25,7 @@ if "--shard" in sys.orig_argv and "THREELOOPS_SWITCHES" in os.environ:
 
     def note(line):
         descriptor = os.open(switches / "executions", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(descriptor, (line + "\\n").encode())
+        os.write(descriptor, f"{line} {os.getpid()} {time.time():.3f}\\n".encode())
         os.close(descriptor)
 
     link, record, keep, fill = os.link, grade_class._Grader._record, store.RecordStore.keep, store._fill
@@ -43,6 +43,8 @@ if "--shard" in sys.orig_argv and "THREELOOPS_SWITCHES" in os.environ:
 
     def counted(self, submission, *more):
         note("begun " + submission.student)
+        while (switches / "hold").exists():
+            time.sleep(0.05)
         result = record(self, submission, *more)
         note("ended " + submission.student)
         return result
@@ -92,6 +94,14 @@ class Faults:
         """How many executions were begun and ended, and how many results were accepted or thrown away."""
         path = self.folder / "switches" / "executions"
         return Counter(line.split()[0] for line in (path.read_text().splitlines() if path.is_file() else []))
+
+    def cut_off(self) -> Counter[str]:
+        """The number of executions of each process that were begun and not ended."""
+        begun: Counter[str] = Counter()
+        for line in (self.folder / "switches" / "executions").read_text().splitlines():
+            what, _, process, _ = line.split()
+            begun[process] += {"begun": 1, "ended": -1}.get(what, 0)
+        return +begun
 
 
 def workers_of(records: Path) -> list[int]:

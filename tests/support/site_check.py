@@ -13,39 +13,9 @@ MOST_BYTES = 2_000_000
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
 ANSWERS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN HIDDEN", "END HIDDEN")
 
-# Faults of the page as it is laid out now: each is one line of text.
-LAID_OUT = """(smallest) => {
-    const faults = [];
-    const room = document.documentElement.clientWidth;
-    const scrolled = (element) => {
-        for (let at = element.parentElement; at && at !== document.body; at = at.parentElement)
-            if (['auto', 'scroll', 'hidden', 'clip'].includes(getComputedStyle(at).overflowX)) return true;
-        return false;
-    };
-    if (document.documentElement.scrollWidth > room) {
-        const wide = [...document.body.querySelectorAll('*')].find(
-            (e) => e.getBoundingClientRect().right > room + 1 && !scrolled(e));
-        faults.push(`wider than the screen: ${wide ? wide.outerHTML.slice(0, 80) : 'something'}`);
-    }
-    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    const small = new Map();
-    while (walker.nextNode()) {
-        const element = walker.currentNode.parentElement;
-        if (!walker.currentNode.data.trim() || !element.checkVisibility({visibilityProperty: true})) continue;
-        if (['SCRIPT', 'STYLE', 'NOSCRIPT', 'OPTION'].includes(element.tagName)) continue;
-        const svg = element.ownerSVGElement;
-        const scale = svg ? Math.abs(element.getScreenCTM()?.d ?? 1) || Math.abs(element.getScreenCTM().b) : 1;
-        const size = parseFloat(getComputedStyle(element).fontSize) * scale;
-        if (size > 0 && size < smallest - 0.05) small.set(walker.currentNode.data.trim().slice(0, 30), size.toFixed(1));
-    }
-    if (small.size) faults.push(`${small.size} texts below ${smallest} px: ${JSON.stringify([...small].slice(0, 3))}`);
-    for (const image of document.querySelectorAll('main img, article img'))
-        if (!image.alt.trim()) faults.push(`an image without alt text: ${image.src.slice(-60)}`);
-    for (const svg of document.querySelectorAll('article svg'))
-        if (!svg.closest('[aria-label], [aria-hidden=true], [aria-labelledby]') && svg.querySelector('text'))
-            faults.push('a drawing without a label');
-    return [...new Set(faults)];
-}"""
+LEAST_CONTRAST = (4.5, 3.0)
+"""Of text, and of text from 24 CSS px, or 18.66 if bold: WCAG 2.2, 1.4.3."""
+_PAGE = (Path(__file__).parent / "site_page.js").read_text(encoding="utf-8")
 
 
 class _Page(HTMLParser):
@@ -101,8 +71,8 @@ def _of_file(path: Path, pages: dict[Path, _Page], html: Path) -> Iterator[str]:
 
 
 def faults_in_browser(chromium, html: Path, names: list[str], widths=WIDTHS, schemes=SCHEMES) -> list[str]:
-    """Faults of pages in a browser: errors, requests to other hosts, and what is too wide, too small or not named."""
-    page = chromium.new_page()
+    """Faults of pages in a browser: errors, requests to other hosts, and what a reader could not see or not name."""
+    page = chromium.new_page(reduced_motion="reduce")
     here: list[str] = []
     page.on("console", lambda message: here.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: here.append(str(error)))
@@ -112,14 +82,35 @@ def faults_in_browser(chromium, html: Path, names: list[str], widths=WIDTHS, sch
         here.clear()
         page.set_viewport_size({"width": widths[-1], "height": 900})
         page.goto((html / name).as_uri())
+        page.evaluate(f"() => {{ window.check = {_PAGE}; }}")
+        here += page.evaluate("() => [...check.moving(), ...check.structure()]")
         for width in widths:
-            for scheme in schemes:
-                page.set_viewport_size({"width": width, "height": 900})
-                page.emulate_media(color_scheme=scheme)
-                here += [f"at {width} px, {scheme}: {fault}" for fault in page.evaluate(LAID_OUT, SMALLEST_TEXT)]
+            page.set_viewport_size({"width": width, "height": 900})
+            here += [
+                f"at {width} px: {fault}" for fault in page.evaluate("(size) => check.laidOut(size)", SMALLEST_TEXT)
+            ]
+        page.evaluate("() => check.unfold()")
+        for scheme in schemes:
+            page.emulate_media(color_scheme=scheme)
+            weak = page.evaluate("(least) => check.contrast(...least)", LEAST_CONTRAST)
+            here += [f"{scheme}: {fault}" for fault in weak]
         faults += [f"{name}: {fault}" for fault in dict.fromkeys(here)]
     page.close()
     return faults
+
+
+def faults_of_focus(chromium, html: Path, name: str, width: int) -> list[str]:
+    """Controls of a page that the Tab key does not reach in the order of the document, or where it is not seen."""
+    page = chromium.new_page(viewport={"width": width, "height": 900}, reduced_motion="reduce")
+    page.goto((html / name).as_uri())
+    page.evaluate(f"() => {{ window.check = {_PAGE}; check.startTabbing(); }}")
+    for _ in range(3000):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => check.tabbed()"):
+            break
+    faults = page.evaluate("() => check.afterTabbing()")
+    page.close()
+    return [f"{name}: at {width} px, {fault}" for fault in faults]
 
 
 def still_controls(chromium, html: Path, name: str) -> list[str]:

@@ -7,10 +7,12 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -47,9 +49,51 @@ PartitionName=urgent Nodes=ALL State=UP PriorityTier=2
 """
 
 
+@dataclass
+class Cluster:
+    """A running Slurm. `environment` is that of its commands, and `nodes` holds the daemon of each node."""
+
+    folder: Path
+    environment: dict[str, str]
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start_node(self, name: str) -> None:
+        with (self.folder / "slurmd.log").open("ab") as log:
+            self.nodes[name] = subprocess.Popen(
+                [shutil.which("slurmd", path=self.environment["PATH"]), "-D", "-N", name],
+                env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def kill_node(self, name: str) -> None:
+        """Kill a node's daemon. Its tasks go on, because each has a daemon of its own."""
+        self.nodes[name].send_signal(signal.SIGKILL)
+        self.nodes[name].wait()
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each node, as sinfo names it."""
+        seen = subprocess.run(
+            ["sinfo", "-h", "-N", "-o", "%N %T"], env=self.environment, capture_output=True, text=True
+        )
+        return dict(line.split() for line in seen.stdout.splitlines())
+
+    def is_idle(self) -> bool:
+        return set(self.states().values()) == {"idle"}
+
+    def end_nodes(self) -> None:
+        for process in self.nodes.values():
+            _end(process)
+
+
 @contextlib.contextmanager
 def one_host_slurm(folder: Path, seconds: float = 30.0, nodes: int = 1, cpus: int = 8):
-    """The environment in which sbatch, srun and scontrol talk to it. Each node claims so many CPUs. A job of the
+    """The environment of `one_host_cluster`, for tests that need nothing else of it."""
+    with one_host_cluster(folder, seconds, nodes, cpus) as cluster:
+        yield cluster.environment
+
+
+@contextlib.contextmanager
+def one_host_cluster(folder: Path, seconds: float = 30.0, nodes: int = 1, cpus: int = 8):
+    """A Slurm to which sbatch, srun and scontrol talk in its environment. Each node claims so many CPUs. A job of the
     partition `urgent` takes the place of one that runs in the default partition, which is then queued again."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     programs = {name: shutil.which(name, path=path) for name in _PARTS}
@@ -85,8 +129,7 @@ def one_host_slurm(folder: Path, seconds: float = 30.0, nodes: int = 1, cpus: in
             "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket",
             f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munge.seed",
         ]  # fmt: skip
-        node_daemons = [("slurmd", ["-D", "-N", name]) for name in names]
-        for name, arguments in (("munged", munged), ("slurmctld", ["-D"]), *node_daemons):
+        for name, arguments in (("munged", munged), ("slurmctld", ["-D"])):
             log = running.enter_context((folder / f"{name}.log").open("ab"))
             process = subprocess.Popen(
                 [programs[name], *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -95,12 +138,12 @@ def one_host_slurm(folder: Path, seconds: float = 30.0, nodes: int = 1, cpus: in
             if name == "munged":
                 wait_until((folder / "munge.socket").exists, seconds, f"munged: {folder}/munged.log")
 
-        def idle():
-            seen = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True)
-            return set(seen.stdout.split()) == {"idle"}
-
-        wait_until(idle, seconds, f"a node that is idle: {folder}/slurmctld.log and slurmd.log")
-        yield environment
+        cluster = Cluster(folder, environment)
+        running.callback(cluster.end_nodes)
+        for name in names:
+            cluster.start_node(name)
+        wait_until(cluster.is_idle, seconds, f"a node that is idle: {folder}/slurmctld.log and slurmd.log")
+        yield cluster
 
 
 def free_ports(count: int) -> list[int]:

@@ -40,7 +40,7 @@ REFUSED = {
 _HEAD = """# Model variants, and the parts of the library that support them
 
 One class, `GPT`, computes the architectures of Llama, Mistral, Qwen2 and Qwen3. The rows of the table are variants of
-that class. The columns are its consumers: the parts of the library, and llama.cpp, that take such a model. Every cell
+that class. The columns are its consumers: llama.cpp, and the parts of the library that take such a model. Every cell
 is tested. In {equal} of {cells} cells the result equals the reference named under [Consumers](#consumers). In the
 other {refused} cells the model is refused with an error. `tests/lib/models/test_variants.py` compares the forward pass
 of each variant with transformers.

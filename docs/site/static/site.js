@@ -1,80 +1,6 @@
-// Explorers and predictions without a kernel. Plain JavaScript; nothing is loaded from another host.
+// Predictions without a kernel. Plain JavaScript; nothing is loaded from another host.
 "use strict";
 (() => {
-  const here = document.currentScript.src;
-  const waiting = new Map();
-
-  // --- explorers ------------------------------------------------------------
-  const load = (name) => {
-    if (!waiting.has(name)) {
-      waiting.set(name, {});
-      const entry = waiting.get(name);
-      entry.ready = new Promise((done) => { entry.done = done; });
-      const script = document.createElement("script");
-      script.src = new URL(`explorers/${name}.js`, here).href;
-      script.onerror = () => entry.done(null);
-      document.head.append(script);
-    }
-    return waiting.get(name).ready;
-  };
-
-  window.threeLoops = {
-    take: async (name, packed) => {
-      const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
-      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-      waiting.get(name).done(JSON.parse(await new Response(stream).text()));
-    },
-  };
-
-  const isSlider = (control) => control.type === "range";
-
-  const say = (control) => {
-    if (!isSlider(control)) return;
-    const text = JSON.parse(control.dataset.values)[control.value];
-    control.setAttribute("aria-valuetext", text);
-    control.nextElementSibling.value = text;
-  };
-
-  const bringToLife = (explorer) => {
-    const controls = [...explorer.querySelectorAll(".tl-controls input, .tl-controls select")];
-    const picture = explorer.querySelector(".tl-picture");
-    let asked = 0;
-    const show = async () => {
-      const turn = ++asked;
-      const states = await load(explorer.dataset.name);
-      if (turn !== asked || !states) return;
-      const key = controls.map((control) => control.value).join(",");
-      const lines = states.pictures[key];
-      explorer.querySelector(".tl-error")?.remove();
-      if (lines) {
-        picture.innerHTML = `<div class="tl-figure">${lines.map((at) => states.lines[at]).join("\n")}</div>`;
-        explorer.dataset.shown = key;
-      } else {
-        const error = document.createElement("pre");
-        error.className = "tl-error";
-        error.textContent = states.errors[key] || "This page does not have this state; the notebook does.";
-        explorer.append(error);
-      }
-    };
-    for (const control of controls) {
-      control.value = control.dataset.start; // a browser keeps the last value over a reload
-      control.addEventListener("focus", () => load(explorer.dataset.name));
-      control.addEventListener("input", () => {
-        if ("single" in explorer.dataset) {
-          for (const other of controls) {
-            if (other !== control && other.value !== other.dataset.start) {
-              other.value = other.dataset.start;
-              say(other);
-            }
-          }
-        }
-        say(control);
-        show();
-      });
-    }
-    explorer.addEventListener("pointerenter", () => load(explorer.dataset.name), { once: true });
-  };
-
   // --- predictions ------------------------------------------------------------
   const prefix = "threeloops " + location.pathname.split("/").pop() + " ";
   const memory = new Map();
@@ -207,8 +133,60 @@
     update(question);
   };
 
+  // --- the theme's drawers ----------------------------------------------------
+  // Furo opens them with labels of hidden checkboxes, which no keyboard reaches.
+  const openByButton = (id, drawer, name) => {
+    const state = document.getElementById(id);
+    const buttons = [...document.querySelectorAll(`label[for="${id}"]:not(.overlay)`)].map((label) => {
+      const button = element("button", { type: "button", className: label.className }, ...label.childNodes);
+      button.setAttribute("aria-label", name);
+      button.setAttribute("aria-expanded", "false");
+      button.addEventListener("click", () => state.click());
+      label.replaceWith(button);
+      return button;
+    });
+    state?.addEventListener("change", () => {
+      buttons.forEach((button) => button.setAttribute("aria-expanded", String(state.checked)));
+      if (state.checked) document.querySelector(`${drawer} a`)?.focus({ preventScroll: true });
+    });
+    document.addEventListener("keydown", (pressed) => {
+      if (pressed.key !== "Escape" || !state?.checked) return;
+      state.click();
+      buttons.find((button) => button.checkVisibility())?.focus();
+    });
+  };
+
+  // --- films ------------------------------------------------------------------
+  // `make site` puts a still beside each of them.
+  const stoppable = (film) => {
+    const moving = film.src;
+    const still = moving.replace(/\.gif$/, ".png");
+    const button = element("button", { type: "button", className: "tl-button" });
+    const show = (source) => {
+      film.src = source;
+      button.textContent = source === moving ? "Stop" : "Play";
+    };
+    button.addEventListener("click", () => show(film.src === moving ? still : moving));
+    film.parentElement.classList.add("tl-film");
+    film.parentElement.after(element("p", {}, button));
+    show(matchMedia("(prefers-reduced-motion: reduce)").matches ? still : moving);
+  };
+
+  // --- what goes on to the right ----------------------------------------------
+  // A phone shows no scroll bar, so the side on which something is cut off fades.
+  const SCROLLED = ".tl-figure, .tl-film, .tl-text, .table-wrapper, .highlight pre, .output.text_html, p:has(> img[src*='_opening'])";
+  const cue = (box) => box.classList.toggle("tl-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 4);
+  const cueAll = () => document.querySelectorAll(SCROLLED).forEach(cue);
+  const cueSoon = () => setTimeout(cueAll, 300);
+  document.addEventListener("scroll", ({ target }) => target.matches?.(SCROLLED) && cue(target), { capture: true, passive: true });
+  document.addEventListener("toggle", cueSoon, { capture: true });
+  for (const event of ["input", "click"]) document.addEventListener(event, cueSoon);
+  for (const event of ["load", "resize"]) addEventListener(event, cueAll);
+
   document.addEventListener("DOMContentLoaded", () => {
-    document.querySelectorAll(".tl-explorer").forEach(bringToLife);
+    openByButton("__navigation", ".sidebar-drawer", "Pages of this site");
+    openByButton("__toc", ".toc-drawer", "On this page");
+    document.querySelectorAll('article img[src$=".gif"]').forEach(stoppable);
     const questions = [...document.querySelectorAll(".tl-question")];
     questions.forEach(ask);
     calibrate();

@@ -1,33 +1,46 @@
-"""`threeloops grade` on more than one machine: a share of a class, all shares on a cluster, and the merge."""
+"""`threeloops grade` on more than one machine: a share of a class, all shares on a cluster, and the merge.
+
+Every worker of a cluster imports this module, so it imports nbgrader and papermill only where a course is run.
+"""
 
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.course import grade_command
-from threeloops_grader.course.execute import CourseReport, Executed, LabOutcome
-from threeloops_grader.course.kept import finished, forget, source
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.grading.records import ClassReport
 from threeloops_grader.machine.faults import MachineFault
-from threeloops_grader.release.release import release
 from threeloops_grader.sandbox.bwrap import SandboxError
 from threeloops_grader.sandbox.pool import Sandbox, choose
 from threeloops_grader.submissions import reading as submissions
 from threeloops_grader.worklist.grade_class import decides
 from threeloops_grader.worklist.merge import Merged, merge, ungraded
 from threeloops_grader.worklist.nodes import UNFIT, forget_unfit, note_unfit, this_node, unfit_nodes
-from threeloops_grader.worklist.share import Share, share_of, tasks_for
+from threeloops_grader.worklist.share import Share, equal_shares, shares_for, split
 from threeloops_grader.worklist.store import RecordStore
 
-__all__ = ["ClassJob", "course_on_slurm", "grade_share", "merged", "on_kubernetes", "on_slurm", "require_one_way"]
+if TYPE_CHECKING:
+    from threeloops_grader.course.execute import CourseReport, LabOutcome
+
+__all__ = [
+    "ClassJob",
+    "course_on_slurm",
+    "grade_share",
+    "merged",
+    "on_kubernetes",
+    "on_slurm",
+    "require_engine",
+    "require_one_way",
+]
 
 
 @dataclass(frozen=True)
@@ -68,8 +81,18 @@ class ClassJob:
         return words + (["--keep-notebooks"] if self.keep_executed else [])
 
 
-def require_one_way(*, shard: str | None, merge: bool, on: str, fresh: bool, to: Mapping[str, object]) -> None:
-    """Raise LabError if the options of a command contradict each other."""
+def require_one_way(
+    *,
+    shard: str | None,
+    merge: bool,
+    on: str,
+    fresh: bool,
+    to: Mapping[str, object],
+    engines: Mapping[str, Mapping[str, object]] | None = None,
+) -> None:
+    """Raise LabError if the options of a command contradict each other, or if one has no meaning without an engine.
+    `engines` holds the options of each engine."""
+    require_engine(on, engines or {})
     ways = [f"--shard {shard}"] if shard is not None else []
     ways += ["--merge"] if merge else []
     ways += [f"--on {on}"] if on != "here" else []
@@ -85,6 +108,15 @@ def require_one_way(*, shard: str | None, merge: bool, on: str, fresh: bool, to:
         )
     if merge and fresh:
         raise LabError("--merge grades nothing, so --fresh has no meaning; grade the shares with --fresh")
+
+
+def require_engine(on: str, engines: Mapping[str, Mapping[str, object]]) -> None:
+    """Raise LabError if an option was given that another engine needs than `on`. `engines` holds those of each."""
+    for engine, options in engines.items():
+        names = [f"--{name} {value}" for name, value in options.items() if value is not None]
+        if names and on != engine:
+            instead = "without --on" if on == "here" else f"with --on {on}"
+            raise LabError(f"{', '.join(names)} has no meaning {instead}: leave it out, or add --on {engine}")
 
 
 def grade_share(job: ClassJob, shard: str, console: Console, *, fresh: bool) -> int:
@@ -129,15 +161,13 @@ def merged(job: ClassJob, console: Console) -> ClassReport:
 
 def on_slurm(job: ClassJob, shares: int | None, asked: dict[str, Any], console: Console, *, fresh: bool) -> ClassReport:
     """Grade a class as array jobs of Slurm, and return the report of all records. `asked` are fields of `Slurm`."""
-    from threeloops_grader.worklist.slurm import Slurm, require_slurm, run_on_slurm
+    from threeloops_grader.worklist.slurm import Refused, Slurm, require_slurm, run_on_slurm
 
     require_slurm()
     place = grade_command.records_folder(job.folder, job.place, console) or job.place
     store = RecordStore(place, job.lab.slug)
     handed_in = submissions.find(job.folder, job.lab)
-    count = shares or tasks_for(len(handed_in), asked["workers"])
-    if fresh:
-        store.forget(decides(job.lab, job.options))
+    plan = equal_shares(shares) if shares else shares_for(len(handed_in), asked["workers"])
     forget_unfit(place)
     was_graded = False
     program = [sys.executable, "-m", "threeloops_grader.cli"]
@@ -149,9 +179,10 @@ def on_slurm(job: ClassJob, shares: int | None, asked: dict[str, Any], console: 
         was_graded = True
         if names:
             console.print(f"{len(names)} of {len(handed_in)} submissions are to be graded", highlight=False)
-        return [[*words, "--shard", f"{index}/{count}"] for index in sorted({share_of(n, count) for n in names})]
+        return [[*words, "--shard", str(share)] for share in split(names, plan)]
 
-    run_on_slurm(left, Slurm(**asked), place.absolute() / "slurm", _sayer(console), lambda: unfit_nodes(place))
+    with store.forgotten(decides(job.lab, job.options), unless=Refused) if fresh else nullcontext():
+        run_on_slurm(left, Slurm(**asked), place.absolute() / "slurm", _sayer(console), lambda: unfit_nodes(place))
     return merged(job, console)
 
 
@@ -177,10 +208,14 @@ def on_kubernetes(
 
 def course_on_slurm(
     labs: Sequence[Lab], reports: Path, device: str, asked: dict[str, Any], console: Console, *, fresh: bool
-) -> CourseReport:
+) -> "CourseReport":
     """Run the course as an array of Slurm with one task for each lab, and return the report of what the tasks left in
-    `reports`. A lab that passed before, on any machine, is skipped, unless the run is `fresh`."""
-    from threeloops_grader.worklist.slurm import Slurm, require_slurm, run_on_slurm
+    `reports`. A lab that passed before, on any machine, is skipped, unless the run is `fresh`. If Slurm refuses the
+    request, the notes of earlier runs stay as they were."""
+    from threeloops_grader.course.execute import CourseReport
+    from threeloops_grader.course.kept import finished, set_aside, source
+    from threeloops_grader.release.release import release
+    from threeloops_grader.worklist.slurm import Refused, Slurm, require_slurm, run_on_slurm
 
     require_slurm()
     started = time.perf_counter()
@@ -188,13 +223,11 @@ def course_on_slurm(
     sources = {lab.slug: source(lab) for lab in labs}
     folders = {lab.slug: reports.absolute() / "executed" / lab.slug for lab in labs}
 
-    def outcome_of(lab: Lab) -> LabOutcome | None:
+    def outcome_of(lab: Lab) -> "LabOutcome | None":
         return finished(lab, folders[lab.slug], sources[lab.slug])
 
     before = {lab.slug for lab in labs if not fresh and (run := outcome_of(lab)) is not None and not run.faults}
-    for lab in labs:
-        if lab.slug not in before:
-            forget(folders[lab.slug])
+    asides = [set_aside(folders[lab.slug]) for lab in labs if lab.slug not in before]
 
     def left() -> list[list[str]]:
         words = [sys.executable, "-m", "threeloops_grader.cli", "course", "--device", device, "--lab"]
@@ -203,6 +236,10 @@ def course_on_slurm(
     why = ""
     try:
         run_on_slurm(left, Slurm(**asked), reports.absolute() / "slurm", _sayer(console))
+    except Refused:
+        for bring_back in asides:
+            bring_back()
+        raise
     except MachineFault as fault:
         why = str(fault)
     outcomes = [outcome_of(lab) or _lost(lab, why) for lab in labs]
@@ -213,7 +250,9 @@ def course_on_slurm(
     return CourseReport(devices, "bwrap" if is_isolated else "none", outcomes, time.perf_counter() - started)
 
 
-def _lost(lab: Lab, why: str) -> LabOutcome:
+def _lost(lab: Lab, why: str) -> "LabOutcome":
+    from threeloops_grader.course.execute import Executed, LabOutcome
+
     unread = [Executed(notebook.master(), 0.0, "not executed") for notebook in lab.notebooks]
     return LabOutcome(lab, unread, "none", faults=[f"Slurm did not finish it: {why}"])
 

@@ -17,8 +17,6 @@ from threeloops_grader.authoring.manifest import manifest, test_title
 from threeloops_grader.grading import records
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.grading.records import WITHOUT_ISOLATION, ClassReport, Record
-from threeloops_grader.pages import pages
-from threeloops_grader.pages.pages import Cell
 from threeloops_grader.sandbox.pool import choose
 from threeloops_grader.worklist.grade_class import grade_class
 from threeloops_grader.worklist.share import Share
@@ -168,6 +166,9 @@ def _file_names(students: list[str]) -> list[str]:
 def _class_page(report: ClassReport) -> str:
     """Return the class as one self-contained page: a table of the points, then each student's failures and their
     reasons."""
+    from threeloops_grader.pages import pages
+    from threeloops_grader.pages.pages import Cell
+
     tests = [test_title(t.name) for t in report.records[0].tests]
     rows = [
         [

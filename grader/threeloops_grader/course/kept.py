@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import distributions
 from pathlib import Path
@@ -19,10 +20,12 @@ from threeloops_grader.grading.records import Record
 from threeloops_grader.machine.child_process import CODE
 from threeloops_grader.machine.provenance import sha256_of
 
-__all__ = ["finished", "forget", "keep", "kept", "source", "state"]
+__all__ = ["finished", "forget", "keep", "kept", "set_aside", "source", "state"]
 
 _TOOLS = ("bwrap", "g++", "gcc", "nginx", "prometheus", "redis-server", "sbatch", "slurmctld", "strace")
 """Programs that labs and the grader use if they are installed."""
+
+_COLOURS = ("green", "red")
 
 
 def source(lab: Lab) -> str:
@@ -65,8 +68,21 @@ def keep(outcome: LabOutcome, folder: Path, at: str, of_source: str = "") -> Non
 
 def forget(folder: Path) -> None:
     """Remove the notes of earlier runs."""
-    for colour in ("green", "red"):
+    for colour in _COLOURS:
         _record(folder, colour).unlink(missing_ok=True)
+
+
+def set_aside(folder: Path) -> Callable[[], None]:
+    """Forget the notes of earlier runs. The function that is returned brings them back, unless there is a new one."""
+    notes = {path: path.read_text(encoding="utf-8") for c in _COLOURS if (path := _record(folder, c)).is_file()}
+    forget(folder)
+
+    def bring_back() -> None:
+        is_new = any(_record(folder, colour).is_file() for colour in _COLOURS)
+        for path, text in ({} if is_new else notes).items():
+            replace_text(path, text)
+
+    return bring_back
 
 
 def kept(lab: Lab, folder: Path, at: str) -> LabOutcome | None:

@@ -30,7 +30,7 @@ from threeloops_grader.wall.outcome import Outcome
 if TYPE_CHECKING:
     from papermill.engines import NotebookExecutionManager
 
-__all__ = ["OnTest", "Report", "outputs", "prepare", "run"]
+__all__ = ["OnTest", "Report", "outputs", "prepare", "run", "start_processes"]
 
 _RESULT = "application/vnd.threeloops.result+json"
 _MAX_VERDICT = 8000
@@ -59,6 +59,11 @@ def prepare(notebook: NotebookNode, lab: Lab, report: Report, *, visible: bool) 
     report.reflection = rebuilt.reflection
     report.notebook = rebuilt.notebook
     return trusted
+
+
+def start_processes(lab: Lab, sandbox: str, *, visible: bool) -> None:
+    """Start the warm processes that `run` needs for a lab, unless they run already. Takes seconds the first time."""
+    pool(manifest(lab, visible=visible).lab, choose(sandbox), withhold=not visible)
 
 
 def run(

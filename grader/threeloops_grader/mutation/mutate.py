@@ -9,6 +9,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 __all__ = ["Mutant", "mutants"]
 
@@ -45,20 +46,25 @@ _BUILTIN_CASTS = {"int", "float", "bool", "round", "abs", "tuple", "list", "sort
 
 @dataclass(frozen=True)
 class Mutant:
-    """`text` is the whole answer with one fault; `fault` says which, and is unique in its exercise."""
+    """`text` is the whole answer with one fault; `fault` says which, and is unique in its exercise.
+
+    `place` is the line with the fault, as `ast.unparse` writes it. If a statement is left out, it is that statement.
+    """
 
     exercise: str
     operator: str
     line: int
     fault: str
     text: str
+    place: str
 
 
 def mutants(exercise: str, answer: str) -> Iterator[Mutant]:
     """Yield every mutant of the answer of one exercise, in the order of its lines. Mutants with the same text count as
     one."""
     tree = ast.parse(answer)
-    seen = {ast.unparse(tree)}
+    reference = ast.unparse(tree)
+    seen = {reference}
     named = Counter[str]()
     for operator, path, changed in _changes(tree):
         mutant = copy.deepcopy(tree)
@@ -70,7 +76,8 @@ def mutants(exercise: str, answer: str) -> Iterator[Mutant]:
         change = f"{_short(before)} → {_short(changed) if changed is not None else 'nothing'}"
         named[change] += 1
         fault = change if named[change] == 1 else f"{change} #{named[change]}"
-        yield Mutant(exercise, operator, getattr(before, "lineno", 0), fault, text + "\n")
+        place = _place(reference.splitlines(), text.splitlines())
+        yield Mutant(exercise, operator, getattr(before, "lineno", 0), fault, text + "\n", place)
 
 
 _Path = tuple[tuple[str, int | None], ...]
@@ -181,6 +188,12 @@ def _replace(tree: ast.AST, path: _Path, changed: ast.AST | None) -> ast.AST:
         before = getattr(parent, name)[index]
         getattr(parent, name)[index] = new
     return before
+
+
+def _place(lines: list[str], mutated: list[str]) -> str:
+    """Return the first line that differs: the mutated one, or the original if the mutant has `pass` there."""
+    before, after = next((old, new) for old, new in zip_longest(lines, mutated, fillvalue="pass") if old != new)
+    return before.strip() if after.strip() == "pass" else after.strip()
 
 
 def _short(node: ast.AST) -> str:

@@ -39,6 +39,7 @@ def print_report(lab: Lab, verdicts: Sequence[Verdict], console: Console) -> Non
         for v in shown:
             where = f"{v.mutant.exercise}, line {v.mutant.line} ({v.mutant.operator})"
             console.print(f"{title}: [bold]{escape(where)}[/]  {escape(v.mutant.fault)}", highlight=False)
+            console.print(f"    in the line: {escape(v.mutant.place)}", highlight=False, soft_wrap=True)
 
 
 def _counts(verdicts: Sequence[Verdict]) -> list[str]:

@@ -1,15 +1,15 @@
 """Grade the mutants of a lab, and report for each whether it survives, or which visible or hidden test catches it."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from threeloops_grader.authoring.labs import Lab, LabError
+from threeloops_grader.authoring.labs import Lab
 from threeloops_grader.authoring.manifest import Manifest, manifest, test_title
 from threeloops_grader.grading.grade import Options, grade_notebook
 from threeloops_grader.grading.records import Record
+from threeloops_grader.mutation.equivalent import equivalent_mutants
 from threeloops_grader.mutation.mutate import Mutant, mutants
 from threeloops_grader.sandbox.pool import Sandbox
 
@@ -34,25 +34,6 @@ class Verdict:
         return not self.caught_by and not self.equivalent
 
 
-def _equivalents(lab: Lab) -> dict[tuple[str, str], str]:
-    """Read the lab's `equivalent_mutants.json`: (exercise, fault) → the reason why no test can notice it.
-
-    Raises LabError if the file cannot be read or gives no reason.
-    """
-    path = lab.folder / "equivalent_mutants.json"
-    if not path.exists():
-        return {}
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        reasons = {(entry["exercise"], entry["fault"]): entry["why"].strip() for entry in entries}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LabError(f"{path}: expected a list of objects with exercise, fault and why ({error})") from None
-    for (exercise, fault), why in reasons.items():
-        if not why:
-            raise LabError(f"{path}: {exercise}, {fault}: say why no test can tell it from the reference")
-    return reasons
-
-
 def run(
     lab: Lab,
     sandbox: Sandbox,
@@ -64,18 +45,13 @@ def run(
     """Grade every mutant of the reference answers, or only those of exercise `only` if it is named.
 
     Visible tests are tried first. Mutants that pass them meet the hidden ones. `watch` gets the current tests, the
-    number of graded submissions, and their total. Raises LabError if the lab's list of equivalent mutants names one
-    that does not exist.
+    number of graded submissions, and their total. Raises LabError if the lab's list of equivalent mutants is out of
+    date.
     """
     trusted = manifest(lab)
-    equivalent = _equivalents(lab)
     wanted = [trusted.exercise(only)] if only else trusted.exercises
     made = {e.id: list(mutants(e.id, trusted.text(e.id))) for e in wanted}
-    faults = {(mutant.exercise, mutant.fault) for of_exercise in made.values() for mutant in of_exercise}
-    if unknown := [f"{name}: {fault}" for name, fault in equivalent if name in made and (name, fault) not in faults]:
-        raise LabError(
-            f"lab {lab.slug}: equivalent_mutants.json names mutants that there are not: " + "; ".join(unknown)
-        )
+    equivalent = equivalent_mutants(lab, made)
     verdicts = {
         key: Verdict(m, (), False, equivalent[key]) for m in _all(made) if (key := (m.exercise, m.fault)) in equivalent
     }

@@ -1,9 +1,9 @@
-"""The Content-Security-Policy of pages that show a student's work: markup that slips through cannot run."""
+"""The Content-Security-Policy of pages: markup of a student's work that slips through cannot run."""
 
 import base64
 import hashlib
 
-__all__ = ["formgrader_page", "static_page"]
+__all__ = ["formgrader_page", "page_with_script", "static_page"]
 
 _CLOSED = {"default-src": "'none'", "base-uri": "'none'", "form-action": "'none'", "img-src": "data:"}
 _HANDLERS = ("toggle_name(true);", "toggle_name(false);")
@@ -15,10 +15,14 @@ def static_page() -> str:
     return _meta({**_CLOSED, "style-src": "'unsafe-inline'", "font-src": "data:"})
 
 
+def page_with_script(script: str) -> str:
+    """Return the policy of a page on which this script runs wherever it stands, and no other."""
+    return _meta({**_CLOSED, "style-src": "'unsafe-inline'", "font-src": "data:", "script-src": _hash(script)})
+
+
 def formgrader_page(nonce: str) -> str:
     """Return the policy of formgrader's page: scripts with the nonce run, and may talk to their own server."""
-    hashes = (base64.b64encode(hashlib.sha256(h.encode()).digest()).decode() for h in _HANDLERS)
-    handlers = " ".join(f"'sha256-{h}'" for h in hashes)
+    handlers = " ".join(map(_hash, _HANDLERS))
     own = {
         "script-src": f"'nonce-{nonce}' 'unsafe-hashes' {handlers}",
         "connect-src": "'self'",
@@ -26,6 +30,10 @@ def formgrader_page(nonce: str) -> str:
         "font-src": "'self'",
     }
     return _meta({**_CLOSED, **own})
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def _meta(rules: dict[str, str]) -> str:

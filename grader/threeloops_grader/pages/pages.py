@@ -1,4 +1,5 @@
-"""HTML pages of executed notebooks and of reports: self-contained, readable without a network, no scripts."""
+"""HTML pages of executed notebooks and of reports: self-contained, readable without a network. No script runs but that
+of explorers, on pages that have some."""
 
 import copy
 import html
@@ -10,11 +11,12 @@ from pathlib import Path
 
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
+from threeloops.lab.recording.page.living import asset
 from threeloops.lab.widgets.style import WIDTH
 
 from threeloops_grader.authoring.labs import OPENING
 from threeloops_grader.pages.navigation import NAVIGATION_STYLE, PageLink, anchored, navigation
-from threeloops_grader.pages.page_policy import static_page
+from threeloops_grader.pages.page_policy import page_with_script, static_page
 
 __all__ = ["Cell", "notebook_page", "page", "remote_references", "table"]
 
@@ -80,7 +82,8 @@ main .jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
 
 
 def notebook_page(notebook: NotebookNode, title: str, back: Sequence[PageLink] = ()) -> str:
-    """Render one executed notebook as a page: figures inline, widgets in their static form, no scripts.
+    """Render one executed notebook as a page: figures inline, widgets in their static form. Explorers that were
+    recorded are alive, by the only script that the page allows.
 
     The cell that draws the opening picture is left out, because the title shows that picture.
 
@@ -94,7 +97,8 @@ def notebook_page(notebook: NotebookNode, title: str, back: Sequence[PageLink] =
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     exporter = HTMLExporter(embed_images=True, raw_template=_TEMPLATE)
-    resources = {"policy": static_page(), "dark": _dark_theme(), "navigation_style": NAVIGATION_STYLE, "width": WIDTH}
+    policy = page_with_script(asset("explorer.js"))
+    resources = {"policy": policy, "dark": _dark_theme(), "navigation_style": NAVIGATION_STYLE, "width": WIDTH}
     page, _ = exporter.from_notebook_node(notebook, resources=resources)
     return page.replace("<main>", navigation(page, back) + "<main>", 1)
 

@@ -1,9 +1,10 @@
 """A lab's page: the released notebook, with the outputs that `make course` got from its demonstrations.
 
 Answers and checks have no outputs here, and a model answer in an output is cut. Explorers and predictions become HTML
-that `static/site.js` brings to life.
+that the scripts of the site bring to life.
 """
 
+import ast
 import base64
 import html
 import json
@@ -41,7 +42,21 @@ _MODEL_ANSWER = re.compile(
 """A model answer in a debrief, and its comparison with the answer of the run, which is no reader's."""
 _NO_GUESS = " · no prediction was made"
 """Words of an output that are true only where the labs were executed. The page says what its own reader guessed."""
+_WHOSE = re.compile(r"^Yours: .*\n?", re.MULTILINE)
+"""The line of `together` that says which answers are the reader's. On a page all of them are the reference's."""
+_HOW_TO_RUN = "*Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*"
+_HOW_TO_READ = (
+    "*Grey bars are folded code, which a tap or a click unfolds. To do the exercises, "
+    "[install the course](../../docs/install.md).*"
+)
+_NO_ANSWER = "YOUR ANSWER HERE"
+_DIVES = re.compile(r"(?<!\[)`(\d\d_\w+_dives\.ipynb)`")
+_NEXT = re.compile(r"(?<=Next: )`(\d\d_\w+)`")
 _CALIBRATION = "<b>Your predictions</b> ·"
+_GAP = re.compile(r"\S {3,}\S")
+_LONGEST_ROW = 110
+_BUSY = re.compile(r"This machine is busy: .*? now\. Times measured here are .*?(?=<|$)", re.DOTALL)
+_WAS_BUSY = "The machine that ran this page was busy, so times measured on it are too long, and rates too low."
 _TAGS = re.compile(r"<[^>]*>")
 
 
@@ -76,6 +91,7 @@ def _page(notebook: Lab, core: Lab, path: Path) -> LabPage:
     for cell in released.cells:
         if cell.cell_type == "markdown":
             _unpack(cell, page)
+            cell.source = _for_reading(cell.source)
             continue
         done = executed.get(cell.id)
         shown = kind_of(cell) in _SHOWN
@@ -84,7 +100,7 @@ def _page(notebook: Lab, core: Lab, path: Path) -> LabPage:
         cell.outputs = list(_outputs(done, page)) if shown else []
         cell.execution_count = None
         tags = set(cell.metadata.get("tags", []))
-        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+        if _only_asks(cell.source) or cell.metadata.get("jupyter", {}).get("source_hidden"):
             tags.add("hide-input")
             prompt = _prompt(cell)
             cell.metadata.mystnb = NotebookNode(code_prompt_show=prompt, code_prompt_hide=prompt)
@@ -93,9 +109,30 @@ def _page(notebook: Lab, core: Lab, path: Path) -> LabPage:
     return page
 
 
+def _for_reading(text: str) -> str:
+    """Return the prose of a lab with links to other pages, and without what only a notebook can do."""
+    text = text.replace(_HOW_TO_RUN, _HOW_TO_READ).replace(_NO_ANSWER, "*The notebook has a place for your answer.*")
+    return _NEXT.sub(r"[`\1`](../\1/\1.ipynb)", _DIVES.sub(r"[`\1`](\1)", text))
+
+
+def _only_asks(source: str) -> bool:
+    """Return whether a cell does nothing but ask, so that its output says all that its code does."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:  # a cell with a magic
+        return False
+    calls = [statement.value for statement in statements if isinstance(statement, ast.Expr)]
+    asks = [
+        call for call in calls if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("predict", "myth")
+    ]
+    return len(asks) == len(statements) > 0
+
+
 def _prompt(cell: NotebookNode) -> str:
     """Return the words on the bar of a folded cell."""
     kind = kind_of(cell)
+    if _only_asks(cell.source):
+        return "Code of the question"
     if kind is Kind.TEST:
         return f"Check: {test_title(cell.id)}"
     return "Code: preparation" if kind in SETUPS else "Code"
@@ -112,9 +149,17 @@ def _unpack(cell: NotebookNode, page: LabPage) -> None:
 def _outputs(cell: NotebookNode, page: LabPage) -> Iterator[NotebookNode]:
     for output in cell.get("outputs", []):
         if output.output_type == "stream" and output.name == "stdout":
-            yield _displayed(f'<div class="tl-text">{preformatted(output.text.rstrip())}</div>')
+            if printed := _WHOSE.sub("", output.text).rstrip():
+                columns = " tl-columns" if _has_columns(printed) else ""
+                yield _displayed(f'<div class="tl-text{columns}">{preformatted(printed)}</div>')
         elif output.output_type in ("display_data", "execute_result"):
             yield _displayed(_html(output, page))
+
+
+def _has_columns(text: str) -> bool:
+    """Return whether a text is a table: several short lines with gaps. A narrow screen must not break its lines."""
+    lines = text.splitlines()
+    return max(map(len, lines)) <= _LONGEST_ROW and sum(bool(_GAP.search(line)) for line in lines) > 1
 
 
 def _displayed(text: str) -> NotebookNode:
@@ -132,7 +177,7 @@ def _html(output: NotebookNode, page: LabPage) -> str:
     text = _DRAWN.sub(lambda drawn: f'<div class="tl-figure"{named}>{explorers.legible(drawn[1])}</div>', text)
     if states := output.data.get(MIME):
         name = f"{page.lab.stem}-{len(page.explorers) + 1}"
-        text = explorers.widget(name, states, text)
+        text = explorers.widget(name, states)
         page.states[name] = explorers.script(name, states)
         page.explorers.append(text)
     elif output.data.get("text/plain", "").startswith("explorer at "):
@@ -146,7 +191,7 @@ def _html(output: NotebookNode, page: LabPage) -> str:
         text = f'<div class="tl-question" data-event="{event}" data-asks="{asks}">{text}</div>'
     if _CALIBRATION in text:
         text = '<div class="tl-calibration" role="status"></div>'
-    text = text.replace(_NO_GUESS, "")
+    text = _BUSY.sub(_WAS_BUSY, text.replace(_NO_GUESS, ""))
     if "until" in notes:
         result = html.escape(json.dumps({"found": notes.get("found")}), quote=True)
         event = html.escape(notes["until"], quote=True)

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from nbformat import NotebookNode
+
 from threeloops_grader.authoring.labs import Lab, LabError
 from threeloops_grader.grading.fingerprint import fingerprint
 from threeloops_grader.grading.grade import Options, failed_record, grade_notebook
 from threeloops_grader.grading.records import ClassReport, Record
-from threeloops_grader.grading.scoring import Report
+from threeloops_grader.grading.scoring import Report, start_processes
 from threeloops_grader.machine.faults import MachineFault, cause
 from threeloops_grader.submissions import reading as submissions
 from threeloops_grader.submissions.reading import BadSubmission, Submission
@@ -94,16 +96,19 @@ class _Grader:
         try:
             content = submissions.content(submission, self.folder)
             if self.store is None:
-                return self._record(submission, content), False
+                return self._record(submission, submissions.parse(content)), False
             key = Key.of(submission.student, content, self.decides)
             if (earlier := self._earlier(self.store, key)) is not None:
                 return earlier, True
+            notebook = submissions.parse(content)
+            # Before the claim: a worker that is lost while they start has not held up or begun a submission.
+            start_processes(self.lab, self.options.sandbox, visible=self.options.visible)
             if not self.store.claim(key):
                 return None
             try:
                 if (earlier := self._earlier(self.store, key)) is not None:  # finished since the look above
                     return earlier, True
-                return self._kept(self.store, key, submission, content)
+                return self._kept(self.store, key, submission, notebook)
             finally:
                 self.store.release(key)
         except BadSubmission as error:
@@ -121,10 +126,12 @@ class _Grader:
             return None
         return store.load(key)
 
-    def _kept(self, store: RecordStore, key: Key, submission: Submission, content: bytes) -> tuple[Record, bool]:
+    def _kept(
+        self, store: RecordStore, key: Key, submission: Submission, notebook: NotebookNode
+    ) -> tuple[Record, bool]:
         report = Report()
         with store.room(key) as leave_room:
-            record = self._record(submission, content, report)
+            record = self._record(submission, notebook, report)
             leave_room()
             if record.status == "failed":
                 return record, False
@@ -133,5 +140,5 @@ class _Grader:
             accepted = store.keep(key, record, replace=self.options.fresh)
         return accepted, accepted is not record
 
-    def _record(self, submission: Submission, content: bytes, report: Report | None = None) -> Record:
-        return grade_notebook(submissions.parse(content), self.lab, submission.student, self.options, report=report)
+    def _record(self, submission: Submission, notebook: NotebookNode, report: Report | None = None) -> Record:
+        return grade_notebook(notebook, self.lab, submission.student, self.options, report=report)

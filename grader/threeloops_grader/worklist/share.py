@@ -3,19 +3,22 @@
 import hashlib
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from threeloops_grader.authoring.labs import LabError
 
-__all__ = ["Share", "share_of", "tasks_for"]
+__all__ = ["Share", "equal_shares", "share_of", "shares_for", "split"]
 
 _MAX_SHARES = 10_000
 _MAX_TASKS = 1000
 """Slurm's default limit of an array is 1,001."""
-_PER_WORKER = 8
-"""A worker gets several tasks, because the last ones then end at about the same time."""
-_PER_TASK = (10, 50)
-"""Submissions of a task: enough to be worth its start, and few enough to be lost without much harm."""
+_PER_TASK = (10, 100)
+"""Submissions of a task: enough to be worth its start, and few enough to end before a usual time limit. A lost task
+loses only those that it is executing, because the records of the others are kept."""
+
+_LAST = 20
+"""Submissions of the last tasks, which are the smallest."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,42 @@ class Share:
 
 def share_of(student: str, count: int) -> int:
     """Return the number of the share that a student belongs to."""
-    return int(hashlib.sha256(student.encode("utf-8", "surrogatepass")).hexdigest()[:15], 16) % count
+    return _hash(student) % count
 
 
-def tasks_for(students: int, workers: int) -> int:
-    """Return the number of tasks for a class of `students`, of which `workers` run at the same time."""
-    few, many = _PER_TASK
-    wanted = max(_PER_WORKER * workers, math.ceil(students / many))
-    return max(1, min(wanted, math.ceil(students / few), _MAX_TASKS))
+def _hash(student: str) -> int:
+    return int(hashlib.sha256(student.encode("utf-8", "surrogatepass")).hexdigest()[:15], 16)
+
+
+def equal_shares(count: int) -> list[Share]:
+    return [Share(index, count) for index in range(count)]
+
+
+def shares_for(students: int, workers: int) -> list[Share]:
+    """Return shares that together hold a class of `students`, in the order in which `workers` should take them.
+
+    Every share costs the start of a task, so the first ones are large. The last ones are ever smaller, because workers
+    then end at about the same time. This is factoring (Hummel, Schonberg and Flynn 1992) with shares that are known
+    beforehand. A share I/N consists of I/2N and (I+N)/2N: each step keeps the first half and splits the second.
+    """
+    least, most = _PER_TASK
+    rounds = math.ceil(students / (workers * most))
+    count = max(1, min(rounds * workers, math.ceil(students / least), _MAX_TASKS))
+    whole = equal_shares(count)
+    large, halved = whole[:-workers], whole[-workers:]
+    while students / (2 * halved[0].count) >= _LAST and len(large) + 2 * len(halved) <= _MAX_TASKS:
+        large += [Share(share.index, 2 * share.count) for share in halved]
+        halved = [Share(share.index + share.count, 2 * share.count) for share in halved]
+    return large + halved
+
+
+def split(students: Iterable[str], shares: Sequence[Share]) -> dict[Share, list[str]]:
+    """Return the students of each share, in the order of `shares`. Shares without students are left out."""
+    counts = {share.count for share in shares}
+    held: dict[Share, list[str]] = {share: [] for share in shares}
+    for student in students:
+        number = _hash(student)
+        for count in counts:
+            if (names := held.get(Share(number % count, count))) is not None:
+                names.append(student)
+    return {share: names for share, names in held.items() if names}

@@ -80,6 +80,24 @@ def test_the_report_of_a_course_on_slurm_says_whether_a_node_graded_without_isol
     assert (report.sandbox, report.faults) == (sandbox, [])
 
 
+def test_a_course_that_slurm_refuses_reports_no_faults_and_forgets_nothing(outcome, tmp_path, monkeypatch):
+    """Found with a misspelt partition: the report named a fault in every lab, and --fresh forgot the green runs."""
+    folder = tmp_path / "reports" / "executed" / outcome.lab.slug
+    shutil.copytree(tmp_path / "executed", folder)
+    source = kept.source(outcome.lab)
+    kept.keep(outcome, folder, "the state of a node", source)
+
+    def refuse(left, *_):
+        assert len(left()) == 1
+        raise slurm.Refused("no such partition")
+
+    monkeypatch.setattr(slurm, "require_slurm", lambda: None)
+    monkeypatch.setattr(slurm, "run_on_slurm", refuse)
+    with pytest.raises(slurm.Refused):
+        course_on_slurm([outcome.lab], tmp_path / "reports", "cpu", {}, Console(quiet=True), fresh=True)
+    assert kept.finished(outcome.lab, folder, source) is not None
+
+
 @pytest.mark.parametrize("spoil", ["edit", "remove", "cut"])
 def test_a_run_whose_files_are_not_as_it_left_them_is_run_again(outcome, tmp_path, spoil):
     folder = tmp_path / "executed"

@@ -4,7 +4,9 @@ import ast
 import json
 
 import pytest
-from threeloops_grader.authoring.labs import LabError
+from threeloops_grader.authoring.labs import LabError, all_labs
+from threeloops_grader.authoring.manifest import manifest
+from threeloops_grader.mutation.equivalent import equivalent_mutants
 from threeloops_grader.mutation.mutate import mutants
 from threeloops_grader.mutation.report import is_enough
 from threeloops_grader.mutation.run import run
@@ -96,23 +98,66 @@ def test_who_catches_which_mutant_of_the_toy(toy):
     assert "np.abs(values).max(initial=0.0) → np.abs(values).max()" in survivors
 
 
-def test_an_equivalent_mutant_is_not_counted_and_one_there_is_not_is_named(toy):
-    listed = toy.folder / "equivalent_mutants.json"
-    entry = {"exercise": "rescale", "fault": "np.abs(values).max(initial=0.0) → np.abs(values).max()"}
-    listed.write_text(json.dumps([entry | {"why": "no test has an empty array"}]))
-    found = next(v for v in run(toy, "none", only="rescale") if v.mutant.fault == entry["fault"])
-    assert (found.survived, found.equivalent) == (False, "no test has an empty array")
-    for broken, words in (
-        ([entry | {"why": " "}], "say why"),
-        ([entry], "expected a list of objects"),
-        (3, "expected"),
-    ):
-        listed.write_text(json.dumps(broken))
-        with pytest.raises(LabError, match=words):
-            run(toy, "none", only="rescale")
-    listed.write_text(json.dumps([entry | {"fault": "1 → 2", "why": "so"}]))
-    with pytest.raises(LabError, match="names mutants that there are not: rescale: 1 → 2"):
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        ("top <= 0 → top < 0", "if top < 0:"),
+        ("4 → 5", "LIMIT = 5"),
+        ("total += x[i] * top → nothing", "total += x[i] * top"),
+        ("if top <= 0: raise ValueError(f'top = {top + 1}') → nothing", "if top <= 0:"),
+        ("continue → pass", "continue"),
+    ],
+)
+def test_a_mutant_knows_the_line_with_its_fault(faults, fault, place):
+    assert faults[fault].place == place
+
+
+ENTRY = {
+    "exercise": "rescale",
+    "fault": "np.abs(values).max(initial=0.0) → np.abs(values).max()",
+    "line": "peak = np.abs(values).max()",
+    "why": "no test has an empty array",
+}
+
+
+def test_an_equivalent_mutant_is_not_counted(toy):
+    (toy.folder / "equivalent_mutants.json").write_text(json.dumps([ENTRY]))
+    verdict = next(v for v in run(toy, "none", only="rescale") if v.mutant.fault == ENTRY["fault"])
+    assert (verdict.survived, verdict.equivalent) == (False, "no test has an empty array")
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ([ENTRY | {"why": " "}], "say why"),
+        ([{"exercise": "rescale", "fault": "1 → 2"}], "expected a list of objects"),
+        ([ENTRY | {"why": 3}], "each of them a text"),
+        (3, "expected a list of objects"),
+        ([ENTRY, ENTRY], "stands twice"),
+        ([ENTRY | {"fault": "1 → 2"}], "rescale, 1 → 2: is not a mutant.*name it 'np.abs.*max\\(\\)'"),
+        ([ENTRY | {"line": "peak = 3"}], "is now in the line 'peak = np.*the entry is about 'peak = 3': check by hand"),
+    ],
+)
+def test_a_list_of_equivalent_mutants_that_is_out_of_date_is_refused(toy, entries, words):
+    (toy.folder / "equivalent_mutants.json").write_text(json.dumps(entries))
+    with pytest.raises(LabError, match=words):
         run(toy, "none", only="rescale")
+
+
+def test_an_entry_whose_number_moved_to_another_line_is_refused(toy):
+    (toy.folder / "equivalent_mutants.json").write_text(
+        json.dumps([{"exercise": "f", "fault": "1 → 2 #2", "line": "b = 2", "why": "b is not used"}])
+    )
+    made = {"f": list(mutants("f", "a = 1\nb = 1\nc = 1\n"))}
+    assert equivalent_mutants(toy, made) == {("f", "1 → 2 #2"): "b is not used"}
+    with pytest.raises(LabError, match="'c = 2'; the entry is about 'b = 2': name it '1 → 2'"):
+        equivalent_mutants(toy, {"f": list(mutants("f", "b = 1\nc = 1\n"))})
+
+
+@pytest.mark.parametrize("lab", all_labs(), ids=lambda lab: lab.slug)
+def test_the_lists_of_equivalent_mutants_are_up_to_date(lab):
+    trusted = manifest(lab)
+    equivalent_mutants(lab, {e.id: list(mutants(e.id, trusted.text(e.id))) for e in trusted.exercises})
 
 
 def test_a_lab_without_tests_that_bite_falls_short(toy):

@@ -17,7 +17,7 @@ import nbformat
 import pytest
 from grading import needs
 from injections import Faults, kill, workers_of
-from slurm import one_host_slurm
+from slurm import Cluster, one_host_cluster, one_host_slurm, wait_until
 from submitit.helpers import DelayedSubmission
 from threeloops_grader.course.course import submissions
 from threeloops_grader.machine.child_process import CODE
@@ -133,10 +133,12 @@ def test_shares_that_are_cut_off_delivered_twice_or_out_of_date_change_nobodys_p
     assert "submissions without a record" in before.stderr
     assert not (tmp_path / "grades.json").exists()
 
+    toy.faults.switch("hold", on=True)
     cut_off = toy.start("--shard", "0/2")
     wait_for(lambda: toy.faults.executions()["begun"] > 0)
     kill(cut_off.pid)
     cut_off.wait()
+    toy.faults.switch("hold", on=False)
     assert toy.faults.executions()["ended"] == 0
     twice = [toy.start("--shard", share) for share in ("0/2", "0/2", "1/2")]
     assert [worker.wait(300) for worker in twice] == [0, 0, 0], (tmp_path / "log").read_text()
@@ -200,14 +202,17 @@ def job_words(toy: Class, share: str) -> list[str]:
 
 
 class Storm:
-    """Random faults, one after the other, while a class is graded on Slurm."""
+    """Random faults, one after the other, while a class is graded on Slurm. `done` holds each with its time, and
+    `kills` is the number of executions that they can have cut off."""
 
-    def __init__(self, toy: Class, seed: int, shares: int) -> None:
+    def __init__(self, toy: Class, cluster: Cluster, seed: int, shares: int) -> None:
         self.toy = toy
+        self.cluster = cluster
         self.random = random.Random(seed)
         self.shares = shares
-        self.done: list[str] = []
+        self.done: list[tuple[str, float]] = []
         self.kills = 0
+        self.back_at: dict[str, float] = {}
         self.parent = self.start_parent()
 
     def start_parent(self) -> subprocess.Popen[bytes]:
@@ -216,9 +221,17 @@ class Storm:
 
     def inject(self) -> None:
         """Do one of them. Those that find nothing to hit are not counted."""
+        self.start_nodes(time.monotonic())
         name = self.random.choice([n for n in dir(self) if n.startswith("_inject_")])
+        at = time.time()
         if getattr(self, name)() is not False:
-            self.done.append(name.removeprefix("_inject_"))
+            self.done.append((name.removeprefix("_inject_"), at))
+
+    def start_nodes(self, now: float) -> None:
+        """Start the daemons of the nodes whose time has come."""
+        for name in [name for name, at in self.back_at.items() if at <= now]:
+            del self.back_at[name]
+            self.cluster.start_node(name)
 
     def _inject_kill_a_worker(self):
         if not (workers := workers_of(self.toy.records)):
@@ -231,8 +244,28 @@ class Storm:
         self.parent.wait()
         self.parent = self.start_parent()
 
-    def _inject_preempt(self):
+    def _inject_kill_a_node(self):
+        """Kill the daemon of a node for a moment, or for so long that Slurm runs the node's tasks elsewhere."""
+        if not (running := sorted(self.cluster.nodes.keys() - self.back_at.keys())):
+            return False
+        name = self.random.choice(running)
+        self.kills += CPUS
+        self.cluster.kill_node(name)
+        self.back_at[name] = time.monotonic() + self.random.choice([1.0, 20.0])
+        return True
+
+    def _inject_requeue(self):
+        """Have Slurm end one task and queue it again, as an administrator does to empty a node."""
+        words = ["squeue", "--noheader", "--states=RUNNING", "--partition=all", "--format=%A"]
+        seen = subprocess.run(words, env=self.toy.environment, capture_output=True, text=True)
+        if not (tasks := seen.stdout.split()):
+            return False
         self.kills += 1
+        words = ["scontrol", "requeue", self.random.choice(tasks)]
+        return subprocess.run(words, env=self.toy.environment, capture_output=True).returncode == 0
+
+    def _inject_preempt(self):
+        self.kills += CPUS
         words = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", "sleep 0.5"]
         subprocess.run(words, env=self.toy.environment, capture_output=True, check=True, cwd=self.toy.folder)
 
@@ -251,36 +284,47 @@ class Storm:
         self.toy.start("--shard", f"{self.random.randrange(self.shares)}/{self.shares}", log="duplicates")
 
 
+CPUS = 2
+"""CPUs of a node, so also the number of its tasks."""
+JOBS = 2
+"""The most submissions that one worker grades at a time: one in a task of Slurm, two in a duplicate delivery."""
+IN_CLASS = 200
+
+
 @pytest.mark.slow
 def test_after_a_hundred_random_faults_the_grades_are_those_of_an_undisturbed_run(tmp_path):
     """Several classes, one after the other, on nodes of which one never has a working bubblewrap."""
     needs("bwrap")
     injected: list[str] = []
     total = lost = 0
-    with one_host_slurm(tmp_path / "slurm", nodes=3, cpus=2) as environment:
+    with one_host_cluster(tmp_path / "slurm", nodes=4, cpus=CPUS) as cluster:
         for seed in range(100):
             if len(injected) >= 100:
                 break
-            toy = make_class(tmp_path / f"class{seed}", 18, environment, unfit="n2")
+            toy = make_class(tmp_path / f"class{seed}", IN_CLASS, cluster.environment, unfit="n2")
             expected = undisturbed(toy)
-            storm = Storm(toy, seed, shares=3)
+            storm = Storm(toy, cluster, seed, shares=12)
             while storm.parent.poll() is None:
-                time.sleep(storm.random.uniform(0.5, 3.0))
+                time.sleep(storm.random.uniform(1.0, 5.0))
                 storm.inject()
+            storm.start_nodes(float("inf"))
             said = (toy.folder / "parent").read_text()
             assert storm.parent.returncode == 1, said
             wait_for(lambda toy=toy: not workers_of(toy.records))
+            (toy.folder / "injected.json").write_text(json.dumps(storm.done))
             assert timeless((toy.folder / "storm.json").read_text()) == expected
             assert toy.grades() == expected
-            assert len(list((toy.records / "90_toy").glob("*.json"))) == 18, "one record for each submission"
+            assert len(list((toy.records / "90_toy").glob("*.json"))) == IN_CLASS, "one record for each submission"
             counts = toy.faults.executions()
-            assert counts["accepted"] == 18
+            assert counts["accepted"] == IN_CLASS
             assert counts["thrown"] == 0, "claims keep two workers from one submission"
-            total += 18
+            total += IN_CLASS
             lost += counts["begun"] - counts["accepted"]
             assert counts["begun"] - counts["accepted"] <= storm.kills, "only a kill costs an execution"
-            injected += storm.done
-            print(f"class {seed}: {len(storm.done)} faults, {dict(counts)}")
+            assert all(cut <= JOBS for cut in toy.faults.cut_off().values()), "and only those that were running"
+            injected += [name for name, _ in storm.done]
+            print(f"class {seed}: {len(storm.done)} faults, {dict(counts)}", flush=True)
+            wait_until(cluster.is_idle, 60, "idle nodes")
     kinds = {name: injected.count(name) for name in sorted(set(injected))}
     print(f"{len(injected)} faults: {kinds}; {total} submissions, {lost} executions cut off")
-    assert len(kinds) == 6
+    assert len(kinds) == 8

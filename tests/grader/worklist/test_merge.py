@@ -12,8 +12,8 @@ from threeloops_grader.course.course import submissions
 from threeloops_grader.grading import records
 from threeloops_grader.grading.grade import Options
 from threeloops_grader.release.release import release
+from threeloops_grader.worklist import grade_class, slurm
 from threeloops_grader.worklist import merge as merging
-from threeloops_grader.worklist import slurm
 from threeloops_grader.worklist.grade_class import decides
 from threeloops_grader.worklist.merge import merge, ungraded
 from threeloops_grader.worklist.store import Executed, Key, RecordStore
@@ -134,6 +134,44 @@ def test_slurm_gets_refused_files_once_and_the_class_is_complete_without_them(ro
     report = on_slurm(job, 1, {"workers": 4}, Console(quiet=True), fresh=False)
     assert [len(commands) for commands in looks] == [1, 0]
     assert [record.status for record in report.records] == ["failed"] * 3
+
+
+def test_a_class_keeps_its_records_if_slurm_refuses_to_grade_it_again(room, monkeypatch):
+    """Found with --fresh and a misspelt partition: all records were gone."""
+    for student in STUDENTS:
+        room.keep("first", student)
+
+    def refuse(left, *_):
+        assert len(left()) == 1, "all are to be graded"
+        raise slurm.Refused("no such partition")
+
+    monkeypatch.setattr(slurm, "require_slurm", lambda: None)
+    monkeypatch.setattr(slurm, "run_on_slurm", refuse)
+    job = ClassJob(room.lab, room.folder, [room.root / "first"])
+    with pytest.raises(slurm.Refused):
+        on_slurm(job, 1, {"workers": 4}, Console(quiet=True), fresh=True)
+    assert room.merge("first").is_complete
+
+
+def test_no_submission_is_claimed_or_begun_before_the_warm_processes_run(room, monkeypatch):
+    """They take seconds to start, and a worker lost meanwhile used to hold up the submissions that it had claimed."""
+    steps = []
+    record = records.Record("ada", 40.0, 100.0, "graded", 0.5, "cpu", "complete", [], [])
+
+    def note(step, result):
+        return lambda *_, **__: steps.append(step) or result
+
+    monkeypatch.setattr(grade_class, "start_processes", note("start", None))
+    monkeypatch.setattr(RecordStore, "claim", note("claim", True))
+    monkeypatch.setattr(grade_class, "grade_notebook", note("execute", record))
+    for student in ("bob", "cyd"):
+        room.path_of(student).write_text("not json")
+    options = Options("bwrap", records=room.root / "first")
+    report = grade_class.grade_class(room.folder, room.lab, options)
+    assert steps == ["start", "claim", "execute"], "and not at all for files that cannot be graded"
+    assert [record.status for record in report.records] == ["graded", "failed", "failed"]
+    grade_class.grade_class(room.folder, room.lab, options)
+    assert len(steps) == 3, "nor if all records are there"
 
 
 def test_with_notebooks_a_record_alone_is_not_enough(room):

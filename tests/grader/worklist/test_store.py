@@ -9,7 +9,7 @@ import threading
 import pytest
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.grading import records
-from threeloops_grader.worklist.share import Share, share_of
+from threeloops_grader.worklist.share import Share, equal_shares, share_of, shares_for, split
 from threeloops_grader.worklist.store import Executed, Key, RecordStore
 
 KEY = Key.of("ada", b"her notebook", "code 1")
@@ -42,6 +42,22 @@ def test_only_a_fresh_grading_replaces_a_record(store):
     store.keep(KEY, record(40.0))
     assert store.keep(KEY, record(45.0), replace=True).score == 45.0
     assert store.load(KEY).score == 45.0
+
+
+def test_records_that_are_forgotten_come_back_only_if_nothing_was_graded(store):
+    other = Key.of("bob", b"his notebook", "code 1")
+    for key in (KEY, other):
+        store.keep(key, record(40.0))
+    with pytest.raises(ValueError), store.forgotten("code 1", unless=ValueError):
+        assert store.load(KEY) is None
+        store.keep(KEY, record(45.0))
+        raise ValueError
+    assert (store.load(KEY).score, store.load(other).score) == (45.0, 40.0), "a new record counts"
+    with store.forgotten("another code", unless=ValueError):
+        assert store.load(KEY) is not None
+    with pytest.raises(KeyboardInterrupt), store.forgotten("code 1", unless=ValueError):
+        raise KeyboardInterrupt
+    assert store.load(KEY) is None and files(store) == []
 
 
 @pytest.mark.parametrize("other", [Key.of("bob", b"her notebook", "code 1"), Key.of("ada", b"her notebook", "code 2")])
@@ -157,6 +173,39 @@ def test_every_student_is_in_exactly_one_share_which_only_the_name_decides():
 
 EXPECTED = [0xD, 0xD, 0xC, 0x1]
 """The 15th digit of `printf ada | sha256sum`, and so on. They must stay: all machines of a class have to agree."""
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 30, 1000, 5000])
+@pytest.mark.parametrize("workers", [1, 16, 200])
+def test_the_shares_of_a_class_hold_every_student_once(size, workers):
+    students = [f"student {number}" for number in range(size)]
+    shares = shares_for(size, workers)
+    holders = [[share for share in shares if share.holds(student)] for student in students]
+    assert all(len(each) == 1 for each in holders)
+    held = split(students, shares)
+    assert [(share, name) for share in held for name in held[share]] == sorted(
+        ((share, name) for (share,), name in zip(holders, students, strict=True)),
+        key=lambda pair: shares.index(pair[0]),
+    )
+    assert [Share.parse(str(share)) for share in shares] == shares
+
+
+def test_the_first_shares_are_large_and_the_last_ones_small():
+    """10,000 students on 16 workers: seven rounds would give everybody 89, so the last round is halved twice."""
+    sizes = [round(10_000 / share.count) for share in shares_for(10_000, 16)]
+    assert sizes == 96 * [89] + 16 * [45] + 32 * [22]
+
+
+@pytest.mark.parametrize(
+    ("size", "workers", "tasks"), [(30, 16, 3), (300, 16, 16), (10**6, 16, 1000), (10**6, 900, 1000)]
+)
+def test_no_task_is_smaller_than_its_start_is_worth_and_an_array_has_at_most_a_thousand(size, workers, tasks):
+    assert len(shares_for(size, workers)) == tasks
+
+
+def test_a_given_number_of_shares_is_equal_shares():
+    assert equal_shares(3) == [Share(0, 3), Share(1, 3), Share(2, 3)]
+    assert list(split(["ada", "cyd"], equal_shares(16))) == [Share(0xC, 16), Share(0xD, 16)], "the others are empty"
 
 
 @pytest.mark.parametrize(

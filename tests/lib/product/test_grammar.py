@@ -1,6 +1,7 @@
 """Grammars: what may come next, whatever the tokens are; and that a bad one is refused with the library's words."""
 
 import json
+import math
 import re
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import Engine
-from threeloops.product.decode import BlockManager, ModelRunner
+from threeloops.product.decode import BlockManager, ModelRunner, probabilities
+from threeloops.product.decode.sampling import Adjuster
 from threeloops.product.grammar import (
     GrammarError,
     Grammars,
@@ -58,6 +60,33 @@ def test_an_answer_follows_its_grammar(tokens, seed):
     found = json.loads(text)
     assert finish is Finish.STOP and list(found) == ["name", "age"] and len(found["name"]) <= 4
     assert 0 <= found["age"] <= 99 and text.startswith('{"name":"') and ',"age":' in text, "without white space"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_mask_leaves_the_distribution_of_what_is_allowed(temperature):
+    """At each place of each text: the model's probabilities of the bytes that continue some text, divided by their sum.
+
+    The bytes are found here without llguidance. After a whole text, its end is allowed."""
+    texts = [b"int", b"str", b"bool", b"None", b"bytes", b"byte"]
+    grammars = Grammars(BYTES, [0])
+    sampling = Sampling(8, temperature, grammar=grammar_of_choice([text.decode() for text in texts]))
+    generator = torch.Generator().manual_seed(0)
+    for text in texts:
+        asked = Request("r", (1, 2), sampling)
+        adjuster = Adjuster(grammars)
+        for place in range(len(text) + 1):
+            logits = 3 * torch.randn(1, 256, generator=generator, dtype=torch.float64)
+            adjusted, failures = adjuster.adjusted(logits, {0: asked})
+            begun = text[:place]
+            allowed = {other[place] for other in texts if other.startswith(begun) and len(other) > place}
+            allowed |= {0} if begun in texts else set()
+            chances = [
+                math.exp(float(logit) / temperature) if n in allowed else 0.0 for n, logit in enumerate(logits[0])
+            ]
+            expected = torch.tensor(chances, dtype=torch.float64) / sum(chances)
+            assert not failures
+            torch.testing.assert_close(probabilities(adjusted, [sampling])[0], expected, rtol=1e-12, atol=0)
+            asked.output += text[place : place + 1]
 
 
 def test_the_length_may_end_it_in_the_middle():

@@ -1,5 +1,7 @@
 """Drawings for the labs, a folder per loop of the course, each with the small exact model that it shows.
 
+The folder `measured` has those of times that NVIDIA measured, for all loops.
+
 A lab that asks for one of these models lists the module among those it withholds.
 """
 

@@ -91,7 +91,7 @@ def _show(record: dict) -> None:
     kind = _CARDS[verdict]
     body = (
         f"<b>Claim {inline(record['id'])}</b> · {inline(record['claim'])} {cards.small(f'({cite})')}<br>"
-        f'<b style="color:{cards.MARK[kind]}">{inline(verdict)}</b>: <b>{inline(value)}</b> '
+        f"{cards.coloured(kind, inline(verdict))}: <b>{inline(value)}</b> "
         f"{cards.small('· ' + level)}<br>{inline(record['how'])}"
     )
     if (guess := questions.guesses.get(record["id"])) is not None:

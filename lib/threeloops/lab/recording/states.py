@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import product
 from typing import Any
 
@@ -12,11 +13,11 @@ from threeloops.lab.recording.notes import VARIABLE
 __all__ = ["MIME", "states"]
 
 MIME = "application/vnd.threeloops.explorer+json"
-_MOST_STATES = 160
+_MOST_STATES = 640
 _MOST_BYTES = 1_500_000
-_MOST_SECONDS = 8.0
-"""Limits of a sample: its pictures, the bytes of their different lines (packed, they take a third), and the
-processor seconds that drawing them may take."""
+_SHARE_OF_SECONDS = 0.5
+"""Limits of a sample: its pictures, the bytes of their different lines (packed, they take a third), and the share of
+the notebook's remaining processor seconds that drawing them may take."""
 _FEW_STATES = 140
 """An explorer with this few states is drawn whole if the notebook has the seconds left for it."""
 _FEWEST_VALUES = 5
@@ -28,27 +29,29 @@ the picture that is being drawn at that time, or the first pictures of an explor
 
 
 def states(explorer: Any) -> dict[str, Any] | None:
-    """Draw the states of an explorer, and return its controls and pictures as JSON. None if it has a control without a
-    list of values, such as a text, or whose start is not in its list, as when several are chosen at once. Also None if
-    the notebook's seconds are spent.
+    """Draw the states of an explorer, and return its controls and pictures as JSON. None if it has no examples, and a
+    control without a list of values, such as a text, or whose start is not in its list, as when several are chosen at
+    once. Also None if the notebook's seconds suffice for no other picture than the first.
 
     `pictures` holds the indices of lines, because pictures of one explorer share most of their lines. The key of a
     picture is the index of each control's value, such as "0,3". A state that cannot be drawn is in `errors`. If there
     are too many states, each control keeps some of its values (`of` says how many it had), or, with many controls, only
     one control at a time differs from its start (`one_at_a_time`). A state that the seconds do not suffice for is in
-    neither. `seconds` says how long the drawing took.
+    neither. If the explorer has examples, these are the only states, and the only control is a menu of them (`instead`
+    says of what). `seconds` says how long the drawing took.
     """
     listed = {name: _values(spec) for name, spec in explorer.specifications.items()}
     choices = {name: values for name, values in listed.items() if explorer.values[name] in values}
     left = float(os.environ.get(VARIABLE, "inf")) - sum(_spent)
-    if len(choices) < len(listed) or left <= 0:
+    if left <= 0 or not (explorer.examples or len(choices) == len(listed)):
         return None
     began = time.process_time()
     try:
-        drawn = _drawn(explorer, choices, began + left)
+        drawn = _examples(explorer, began + left) if explorer.examples else _drawn(explorer, choices, began + left)
     finally:
         _spent.append(time.process_time() - began)
-    return {**drawn, "seconds": round(_spent[-1], 3)}
+    is_alive = len(drawn["pictures"]) + len(drawn["errors"]) > 1
+    return {**drawn, "seconds": round(_spent[-1], 3)} if is_alive else None
 
 
 def _drawn(explorer: Any, choices: Mapping[str, Sequence[Any]], until: float) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def _drawn(explorer: Any, choices: Mapping[str, Sequence[Any]], until: float) ->
     counts = [len(values) for values in choices.values()]
     left = max(0.0, until - time.process_time())
     is_whole = math.prod(counts) <= _FEW_STATES and math.prod(counts) * seconds <= left
-    most = int(min(_MOST_STATES, _MOST_BYTES / size, (left if is_whole else min(_MOST_SECONDS, left)) / seconds))
+    most = int(min(_MOST_STATES, _MOST_BYTES / size, left * (1 if is_whole else _SHARE_OF_SECONDS) / seconds))
     drawn, one_at_a_time = _sampled(counts, starts, most)
     names = list(choices)
     controls = [
@@ -68,28 +71,52 @@ def _drawn(explorer: Any, choices: Mapping[str, Sequence[Any]], until: float) ->
             "values": [_shown(choices[name][index]) for index in indices],
             "start": indices.index(start),
             "of": len(choices[name]),
-            "kind": "options" if isinstance(explorer.specifications[name], list) else "slider",
+            "kind": "slider" if _is_ordered(explorer.specifications[name]) else "options",
         }
         for name, indices, start in zip(names, drawn, starts, strict=True)
     ]
+    settings = {
+        ",".join(map(str, state)): {
+            name: choices[name][drawn[at][index]] for at, (name, index) in enumerate(zip(names, state, strict=True))
+        }
+        for state in _states([control["start"] for control in controls], drawn, one_at_a_time)
+    }
+    return {"controls": controls, "one_at_a_time": one_at_a_time, **_pictures(explorer, settings, until)}
+
+
+def _examples(explorer: Any, until: float) -> dict[str, Any]:
+    """Return what `states` does for an explorer's examples, each with the text of its values."""
+    names = list(explorer.examples)
+    control = {"name": "example", "label": "example", "values": names, "start": 0, "of": len(names), "kind": "options"}
+    drawn = _pictures(explorer, {str(at): explorer.examples[name] for at, name in enumerate(names)}, until)
+    told = [
+        "\n".join(f"{explorer.labels[name]}: {_shown(value)}" for name, value in values.items())
+        for values in explorer.examples.values()
+    ]
+    lines = {line: at for at, line in enumerate(drawn["lines"])}
+    for key, picture in drawn["pictures"].items():
+        text = f'<pre class="tl-example">{escape(told[int(key)])}</pre>'.split("\n")
+        drawn["pictures"][key] = [*(lines.setdefault(line, len(lines)) for line in text), *picture]
+    errors = {key: f"{told[int(key)]}\n\n{error}" for key, error in drawn["errors"].items()}
+    whole = {**drawn, "errors": errors, "lines": list(lines), "controls": [control], "one_at_a_time": False}
+    return {**whole, "instead": [explorer.labels[name] for name in explorer.specifications]}
+
+
+def _pictures(explorer: Any, settings: Mapping[str, Mapping[str, Any]], until: float) -> dict[str, Any]:
+    """Draw the settings by their keys, and begin none but the first after the processor time `until`."""
     lines: dict[str, int] = {}
     pictures: dict[str, list[int]] = {}
     errors: dict[str, str] = {}
-    for state in _states([control["start"] for control in controls], drawn, one_at_a_time):
+    for key, values in settings.items():
         if pictures and time.process_time() >= until:
             break
-        key = ",".join(map(str, state))
-        values = {
-            name: choices[name][drawn[at][index]] for at, (name, index) in enumerate(zip(names, state, strict=True))
-        }
         try:
             html = explorer.drawing(values)
         except Exception as error:  # as for a reader who moves the slider there
             errors[key] = f"{type(error).__name__}: {error}"
             continue
         pictures[key] = [lines.setdefault(line, len(lines)) for line in html.split("\n")]
-    whole = {"controls": controls, "one_at_a_time": one_at_a_time, "errors": errors}
-    return {**whole, "lines": list(lines), "pictures": pictures}
+    return {"lines": list(lines), "pictures": pictures, "errors": errors}
 
 
 def _cost(explorer: Any, choices: Mapping[str, Sequence[Any]]) -> tuple[int, float]:
@@ -123,13 +150,22 @@ def _values(spec: Any) -> list[Any]:
         else:
             values.append(start)
         return sorted(round(v, 12) if isinstance(v, float) and v != start else v for v in values)
+    if isinstance(getattr(spec, "value", None), bool):
+        return [False, True]
     options = getattr(spec, "options", ())
     if isinstance(options, Mapping):
         return list(options.values())
     return [option[1] if isinstance(option, tuple) else option for option in options]
 
 
+def _is_ordered(spec: Any) -> bool:
+    """Return whether a control's values have an order, as those of sliders do."""
+    return isinstance(spec, tuple) or "Slider" in type(spec).__name__
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -143,8 +179,11 @@ def _sampled(counts: Sequence[int], starts: Sequence[int], most: int) -> tuple[l
         sizes[largest] -= 1
     if all(size >= min(count, _FEWEST_VALUES) for size, count in zip(sizes, counts, strict=True)):
         return [_spread(*sized) for sized in zip(counts, starts, sizes, strict=True)], False
-    share = max(most // len(counts), _FEWEST_VALUES)
-    return [_spread(count, start, min(count, share)) for count, start in zip(counts, starts, strict=True)], True
+    sizes = list(counts)
+    while sum(sizes) > max(most, _FEWEST_VALUES * len(sizes)) and max(sizes) > _FEWEST_VALUES:
+        largest = max(range(len(sizes)), key=sizes.__getitem__)
+        sizes[largest] -= 1
+    return [_spread(*sized) for sized in zip(counts, starts, sizes, strict=True)], True
 
 
 def _spread(count: int, start: int, size: int) -> list[int]:

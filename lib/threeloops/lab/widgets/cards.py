@@ -10,7 +10,7 @@ from html import escape
 from threeloops.lab.widgets.display import preformatted, publish
 from threeloops.lab.widgets.style import WIDTH, palette
 
-__all__ = ["MARK", "failed", "frame", "inline", "passed", "small", "unwritten"]
+__all__ = ["MARK", "coloured", "failed", "frame", "inline", "passed", "small", "unwritten"]
 
 _FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
@@ -48,22 +48,25 @@ def frame(kind: str, body: str) -> str:
     return f'<div style="{_FRAME.format(MARK[kind])}">{_FOLDED}{body}</div>'
 
 
+def coloured(kind: str, text: str) -> str:
+    """`text` (HTML) in bold and in the colour of a card, mixed with the page's ink so that it can be read."""
+    return f'<b style="color:color-mix(in srgb, {MARK[kind]} 60%, currentColor)">{text}</b>'
+
+
 def small(text: str) -> str:
     return f'<span style="opacity:.75;font-size:90%">{inline(text)}</span>'
 
 
 def passed(title: str, times: str) -> None:
     """Show the one line of a check that passed."""
-    tick = f'<span style="color:{MARK["passed"]};font-weight:bold">✓</span>'
-    html = f"{tick} <b>{inline(title)}</b> {small('· ' + times)}"
+    html = f"{coloured('passed', '✓')} <b>{inline(title)}</b> {small('· ' + times)}"
     publish(f"✓ {title} ({times})", {"text/html": frame("passed", html)})
 
 
 def failed(title: str, lines: list[str], asked: str) -> None:
     """Show a failed check: the observations, line by line, and the line of the cell that `asked`."""
-    cross = f'<span style="color:{MARK["failed"]};font-weight:bold">✗</span>'
     seen = preformatted("\n".join(lines), "margin-top:.4em")
-    html = f"{cross} <b>{inline(title)}</b>{seen}{small(asked) if asked else ''}"
+    html = f"{coloured('failed', '✗')} <b>{inline(title)}</b>{seen}{small(asked) if asked else ''}"
     text = "\n".join([f"✗ {title}", *lines, *([f"  {asked}"] if asked else [])])
     publish(text, {"text/html": frame("failed", html)})
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from threeloops.lab.recording.notes import noted
+from threeloops.lab.recording.notes import noted, recording
 
 __all__ = ["Piece", "capture", "execution", "html_widget", "in_kernel", "live", "preformatted", "publish"]
 
@@ -141,7 +141,8 @@ def publish(
 ) -> None:
     """Emit exactly one display of `bundle` (MIME type → data) with `text` as its plain form, or print the text.
 
-    `widget` is shown instead if the front end can. `bundle` then holds its static form.
+    `widget` is shown instead if the front end can. `bundle` then holds its static form, which is all that a recording
+    keeps: it is for pages without a kernel, and `nbconvert` would choose the widget.
     """
     metadata = noted(metadata or {})
     if _captured:
@@ -154,6 +155,6 @@ def publish(
     from IPython.display import display
 
     whole = {**(bundle or {}), "text/plain": text}
-    if widget is not None:
+    if widget is not None and not recording():
         whole[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     display(whole, raw=True, metadata=metadata)

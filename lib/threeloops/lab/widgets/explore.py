@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from threeloops.lab.recording.notes import recording
+from threeloops.lab.recording.page.living import living
 from threeloops.lab.recording.states import MIME, states
 from threeloops.lab.text.wording import describe
 from threeloops.lab.widgets import style
@@ -74,9 +75,16 @@ def _state(values: Mapping[str, Any]) -> str:
 class Explorer:
     """The handle that `explore` returns: `.values`, `.figure()`, `.html`, `.png`, `.error`, `.widgets`."""
 
-    def __init__(self, draw: Callable, specifications: dict[str, Any], labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        draw: Callable,
+        specifications: dict[str, Any],
+        labels: Mapping[str, str] | None = None,
+        examples: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         self.draw = draw
         self.specifications = specifications
+        self.examples = examples or {}
         self.labels = {name: (labels or {}).get(name) or _label(name) for name in specifications}
         sliders = {name: _slider(name, self.labels[name], spec) for name, spec in specifications.items()}
         self.values = {name: start for name, (start, _) in sliders.items()}
@@ -107,9 +115,9 @@ class Explorer:
     def publish(self) -> None:
         """One output: the live view, and the picture of the start state for an exported page."""
         bundle: dict[str, Any] = {"text/html": self.html, "image/png": base64.b64encode(self.png).decode()}
-        widget = self.attach() if in_kernel() else None
+        widget = self.attach() if in_kernel() and not recording() else None
         if recording() and (drawn := states(self)):
-            bundle[MIME] = drawn
+            bundle |= {MIME: drawn, "text/html": living(drawn, self.html)}
         publish(self.said(), bundle, {"image/png": self.size | {"alt": self.said()}}, widget)
 
     def said(self, values: Mapping[str, Any] | None = None) -> str:
@@ -151,7 +159,13 @@ class Explorer:
         """Show nothing, since `explore` has shown it, even if the handle is the last expression of a cell."""
 
 
-def explore(draw: Callable, *, labels: Mapping[str, str] | None = None, **sliders: Any) -> Explorer:
+def explore(
+    draw: Callable,
+    *,
+    labels: Mapping[str, str] | None = None,
+    examples: Mapping[str, Mapping[str, Any]] | None = None,
+    **sliders: Any,
+) -> Explorer:
     """Show `draw(**values) -> Figure` under one slider per keyword.
 
     A slider is `(low, high, step, start)` (integers give an integer slider), a list of options (the first is the
@@ -159,11 +173,19 @@ def explore(draw: Callable, *, labels: Mapping[str, str] | None = None, **slider
     the unit ("decode (ms)" for `decode_ms`). One output holds the live view and the picture of the start state, so an
     exported page shows it too. An exception in the first draw is raised. One after a move is shown under the last good
     picture.
+
+    `examples` are values of all sliders, by name, for pages without a kernel. Such a page offers a menu of them instead
+    of the sliders, as it must if a slider is a text field. The first example has the values of the start.
     """
     if not sliders:
         raise ValueError("explore: expected at least one slider; a figure that never changes needs show.figure")
     if unknown := [name for name in labels or {} if name not in sliders]:
         raise ValueError(f"explore: labels names {', '.join(unknown)}: expected names of sliders, {', '.join(sliders)}")
-    explorer = Explorer(draw, sliders, labels)
+    for name, values in (examples or {}).items():
+        if set(values) != set(sliders):
+            raise ValueError(f"explore: example {name!r} has {', '.join(values)}: expected {', '.join(sliders)}")
+    explorer = Explorer(draw, sliders, labels, examples)
+    if examples and (first := next(iter(examples.values()))) != explorer.values:
+        raise ValueError(f"explore: the first example has {_state(first)}: expected the start, {explorer.state()}")
     explorer.publish()
     return explorer

@@ -11,7 +11,7 @@ import re
 import sys
 from html import escape
 
-from threeloops.figures import GRID, ON_DARK, ON_LIGHT, figure, palette
+from threeloops.figures import GRID, ON_DARK, ON_LIGHT, colour_labels, figure, palette
 
 __all__ = ["WIDTH", "figure", "html", "png", "svg", "with_still", "words"]
 
@@ -32,7 +32,7 @@ _THEMED = {
     GRID: "color-mix(in srgb, currentColor 18%, transparent)",
 }
 """Colours that follow the page: text and lines, areas filled with the background, and the grid."""
-_COLOURED_TEXT = r"color-mix(in srgb, \2 70%, currentColor)"
+_COLOURED_TEXT = r"color-mix(in srgb, \2 60%, currentColor)"
 """Darker than the bar or line of the same colour on a light page and lighter on a dark one, so that it can be read."""
 _DRAWN = "threeloops-drawn"
 _SVG_INSTEAD = f".{_DRAWN}:has(svg)>div{{display:block!important}}.{_DRAWN}:has(svg)>img{{display:none}}"
@@ -44,6 +44,7 @@ _Still = tuple[bytes, dict]
 
 def png(fig) -> _Still:
     """The figure as a still picture of few colours; pyplot forgets the figure."""
+    colour_labels(fig)
     _clear_labels(fig)
     buffer = io.BytesIO()
     fig.savefig(buffer, dpi=_DPI, format="png", facecolor=fig.get_facecolor())
@@ -94,9 +95,12 @@ def svg(fig, alt: str = "", salt: str = "", *, quick: bool = False) -> str:
     """
     import matplotlib
 
-    _clear_labels(fig, always=quick)
+    colour_labels(fig)
+    crowded = _clear_labels(fig)
     if quick:
-        fig.set_layout_engine("none")
+        if not crowded and (engine := fig.get_layout_engine()) is not None:
+            engine.execute(fig)
+        fig.set_layout_engine(None)  # even with "none", `savefig` would draw it once more for a layout
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt or alt}):
         fig.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -118,12 +122,12 @@ def _kept_spaces(text: str) -> str:
     return re.sub(r"^ +| +$|  +", lambda spaces: "\N{NO-BREAK SPACE}" * len(spaces[0]), text)
 
 
-def _clear_labels(fig, *, always: bool = False) -> None:
+def _clear_labels(fig) -> bool:
     """Put the page's colour behind labels that a line of their axes would strike through, but not behind those on bars
-    and boxes. The figure is laid out then, or `always`."""
+    and boxes. Return whether there are axes with labels and lines. The figure is laid out then."""
     crowded = [axes for axes in fig.axes if axes.texts and axes.lines]
-    if not crowded and not always:
-        return
+    if not crowded:
+        return False
     fig.draw_without_rendering()  # places are known only then
     for axes in crowded:
         lines = [line for line in axes.lines if line.get_visible() and line.get_linestyle() != "None"]
@@ -138,6 +142,7 @@ def _clear_labels(fig, *, always: bool = False) -> None:
             struck = any(path.intersects_bbox(inside, filled=False) for path in paths)
             if struck and not any(box.contains_point(middle) for box in boxes):
                 label.set_bbox({"facecolor": "#ffffff", "edgecolor": "none", "alpha": 0.85, "pad": 1})
+    return True
 
 
 def _compact(text: str) -> str:

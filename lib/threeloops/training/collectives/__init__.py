@@ -25,7 +25,14 @@ if TYPE_CHECKING:
         fit,
         predicted_seconds,
     )
-    from threeloops.training.collectives.pairwise import all_to_all, all_to_all_cost
+    from threeloops.training.collectives.pairwise import (
+        all_to_all,
+        all_to_all_cost,
+        one_shot_all_reduce,
+        one_shot_all_reduce_cost,
+        two_shot_all_reduce,
+        two_shot_all_reduce_cost,
+    )
     from threeloops.training.collectives.peers import Peers, Subset, TorchPeers
     from threeloops.training.collectives.ring import (
         all_gather_chunks,
@@ -54,10 +61,11 @@ else:
 
 __all__ = [
     "ALL_REDUCES", "AllReduce", "Cost", "Link", "Peers", "Subset", "TorchPeers", "all_gather_chunks", "all_to_all",
-    "all_to_all_cost", "best_algorithm", "broadcast", "broadcast_cost", "fastest", "fit",
-    "halving_doubling_all_reduce", "halving_doubling_all_reduce_cost", "hierarchical_all_reduce",
-    "hierarchical_all_reduce_cost", "naive_all_reduce", "naive_all_reduce_cost", "predicted_seconds",
+    "all_to_all_cost", "best_algorithm", "broadcast", "broadcast_cost", "fastest", "fit", "halving_doubling_all_reduce",
+    "halving_doubling_all_reduce_cost", "hierarchical_all_reduce", "hierarchical_all_reduce_cost", "naive_all_reduce",
+    "naive_all_reduce_cost", "one_shot_all_reduce", "one_shot_all_reduce_cost", "predicted_seconds",
     "recursive_doubling_all_reduce", "recursive_doubling_all_reduce_cost", "reduce", "reduce_cost",
     "reduce_scatter_chunks", "ring_all_gather", "ring_all_gather_cost", "ring_all_reduce", "ring_all_reduce_cost",
-    "ring_reduce_scatter", "ring_reduce_scatter_cost", "tree_all_reduce", "tree_all_reduce_cost",
+    "ring_reduce_scatter", "ring_reduce_scatter_cost", "tree_all_reduce", "tree_all_reduce_cost", "two_shot_all_reduce",
+    "two_shot_all_reduce_cost",
 ]  # fmt: skip

@@ -73,6 +73,25 @@ class TorchPeers:
             return dist.batch_isend_irecv([receive, dist.P2POp(dist.isend, tensor, group=self._group, group_peer=to)])
         return [*self.receive(into, source), *self.send(tensor, to)]
 
+    def exchange_all(self, outgoing: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> None:
+        """Send tensor r to each other rank r, and receive tensor r from it; returns when all have arrived.
+
+        Sends leave one after the other, to rank + 1 first, so that no two ranks send to the same one at a time. None
+        waits for what arrives.
+        """
+        import torch.distributed as dist
+
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        if self._together and others:
+            receives = [dist.P2POp(dist.irecv, into[other], group=self._group, group_peer=other) for other in others]
+            sends = [dist.P2POp(dist.isend, outgoing[other], group=self._group, group_peer=other) for other in others]
+            self.wait(dist.batch_isend_irecv([*receives, *sends]))
+        else:
+            receiving = [work for other in others for work in self.receive(into[other], other)]
+            for other in others:
+                self.wait(self.send(outgoing[other], other))
+            self.wait(receiving)
+
     def wait(self, handle: list[dist.Work]) -> None:
         for work in handle:
             work.wait()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from threeloops.training.data_parallel.buckets import assign_buckets
     from threeloops.training.data_parallel.clipping import clip_grad_norm, total_norm
     from threeloops.training.data_parallel.ddp import DDP, Bucket
+    from threeloops.training.data_parallel.diloco import DiLoCo
     from threeloops.training.data_parallel.scaling import (
         DataParallelStep,
         Gradient,
@@ -37,7 +38,7 @@ else:
     import_on_demand(__name__)
 
 __all__ = [
-    "Bucket", "DDP", "DataParallelStep", "Gradient", "StragglerDetector", "assign_buckets", "batch_weights",
+    "Bucket", "DDP", "DataParallelStep", "DiLoCo", "Gradient", "StragglerDetector", "assign_buckets", "batch_weights",
     "bucketed_step", "clip_grad_norm", "expected_slowest", "gather_seconds", "overlapped_step", "proportional_batches",
     "ring_all_reduce_ends", "scaling_efficiency", "seed_rank", "total_norm",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Start ranks with the same module: the checks, and what rank 0 sends to the others."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 
 import torch
@@ -29,11 +29,11 @@ def carried_devices(group: dist.ProcessGroup | None) -> list[str]:
     return [part.partition(":")[0] for part in dist.get_backend_config(group).split(",")]
 
 
-def check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | None) -> None:
+def check_same_on_all_ranks(tensors: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> None:
     """Raise ValueError if ranks disagree about names, shapes, dtypes or frozen parameters, or if the group does not
-    carry a tensor of the module."""
+    carry a tensor."""
     carried = carried_devices(group)
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+    for name, tensor in tensors.items():
         if tensor.device.type not in carried:
             raise ValueError(
                 f"{name} is on {tensor.device}, and this group carries tensors on {', '.join(carried)}: move the "
@@ -41,7 +41,7 @@ def check_same_on_all_ranks(module: torch.nn.Module, group: dist.ProcessGroup | 
             )
     mine = [
         f"{name}: shape {tuple(t.shape)}, {str(t.dtype).removeprefix('torch.')}{', trained' if t.requires_grad else ''}"
-        for name, t in [*module.named_parameters(), *module.named_buffers()]
+        for name, t in tensors.items()
     ]
     everyone: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(everyone, mine, group=group)
@@ -64,7 +64,7 @@ def replicas_in_buckets(
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not trained:
         raise ValueError(f"the module has no parameter that requires a gradient: there is nothing to {purpose}")
-    check_same_on_all_ranks(module, group)
+    check_same_on_all_ranks(dict(module.named_parameters()) | dict(module.named_buffers()), group)
     broadcast_tensors([*module.parameters(), *module.buffers()], group)
     sizes = [p.numel() * p.element_size() for _, p in trained]
     assigned = assign_buckets(sizes, bucket_cap_mb, first_bucket_mb, [(p.dtype, p.device) for _, p in trained])

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from threeloops.training.expert_parallel.capacity import Load, expert_capacity, gather_load, keep_within_capacity
     from threeloops.training.expert_parallel.cost import all_to_all_bytes, balanced_all_to_all_bytes, counts_bytes
     from threeloops.training.expert_parallel.layer import ExpertParallel, exchange_rows, own_experts
+    from threeloops.training.expert_parallel.placement import CopyRouter, Placement, count_copies, place_copies
     from threeloops.training.expert_parallel.router import Router, Routing, load_balancing_loss, z_loss
 else:
     import_on_demand(__name__)
 
 __all__ = [
-    "ExpertParallel", "Load", "Router", "Routing", "all_to_all_bytes", "balanced_all_to_all_bytes", "counts_bytes",
-    "exchange_rows", "expert_capacity", "gather_load", "keep_within_capacity", "load_balancing_loss", "own_experts",
-    "z_loss",
+    "CopyRouter", "ExpertParallel", "Load", "Placement", "Router", "Routing", "all_to_all_bytes",
+    "balanced_all_to_all_bytes", "count_copies", "counts_bytes", "exchange_rows", "expert_capacity", "gather_load",
+    "keep_within_capacity", "load_balancing_loss", "own_experts", "place_copies", "z_loss",
 ]  # fmt: skip

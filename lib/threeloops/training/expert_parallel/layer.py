@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from threeloops.training.expert_parallel.capacity import Load, expert_capacity, keep_within_capacity
+from threeloops.training.expert_parallel.placement import CopyRouter
 from threeloops.training.expert_parallel.router import Router, Routing
 
 __all__ = ["ExpertParallel", "exchange_rows", "own_experts"]
@@ -74,7 +75,7 @@ class ExpertParallel(nn.Module):
 
     def __init__(
         self,
-        router: Router,
+        router: Router | CopyRouter,
         experts: Sequence[nn.Module],
         group: dist.ProcessGroup | None = None,
         *,

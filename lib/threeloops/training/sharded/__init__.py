@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         from_deepspeed_config,
     )
     from threeloops.training.sharded.fsdp import FSDP
+    from threeloops.training.sharded.layerwise import LayerwiseOptimizer, assign_owners, layerwise_bytes
     from threeloops.training.sharded.live import LiveBytes
     from threeloops.training.sharded.optimizer import ZeroOptimizer
     from threeloops.training.sharded.reshard import reshard
@@ -37,6 +38,7 @@ else:
     import_on_demand(__name__)
 
 __all__ = [
-    "DeepSpeedConfigError", "DeepSpeedSettings", "FSDP", "LearningRate", "LiveBytes", "LossScale", "ModelStates",
-    "ZeroOptimizer", "bytes_sent", "from_deepspeed_config", "model_states", "reshard",
+    "DeepSpeedConfigError", "DeepSpeedSettings", "FSDP", "LayerwiseOptimizer", "LearningRate", "LiveBytes", "LossScale",
+    "ModelStates", "ZeroOptimizer", "assign_owners", "bytes_sent", "from_deepspeed_config", "layerwise_bytes",
+    "model_states", "reshard",
 ]  # fmt: skip

@@ -95,7 +95,7 @@ class FSDP(torch.nn.Module):
         owned = _parameters_by_unit(module, units)
         groups = [group] if replicas is None else [replicas, group]
         for process_group in groups:
-            check_same_on_all_ranks(module, process_group)
+            check_same_on_all_ranks(dict(module.named_parameters()) | dict(module.named_buffers()), process_group)
             broadcast_tensors([*module.parameters(), *module.buffers()], process_group)
         self.module = module
         self.group = group

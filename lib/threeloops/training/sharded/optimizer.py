@@ -68,7 +68,8 @@ class ZeroOptimizer:
 
     Args:
         optimizer_class: any optimizer that treats each element by itself, like SGD, Adam and AdamW, but not one that
-            needs the shape of a parameter (Muon, Shampoo) or its norm (LAMB). `options` are its own.
+            needs the shape of a parameter (Muon, Shampoo) or its norm (LAMB): see `LayerwiseOptimizer`. `options` are
+            its own.
         stage: 1 cuts the optimizer's states and float32 masters, 2 also the gradients.
         bucket_cap_mb, first_bucket_mb: see `assign_buckets`.
         buckets_in_flight: the most buckets that hold gradients that are not reduced yet. The backward waits before it

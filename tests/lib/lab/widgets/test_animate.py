@@ -90,7 +90,7 @@ def test_a_coloured_text_moves_towards_the_ink_of_the_page_and_a_bar_keeps_its_c
     axes.bar([0], [1], color=style.palette.blue)
     axes.text(0, 0.5, "a label", color=style.palette.blue)
     drawn = style.svg(fig).lower()
-    assert f"fill: color-mix(in srgb, {style.palette.blue} 70%, currentcolor)".lower() in drawn
+    assert f"fill: color-mix(in srgb, {style.palette.blue} 60%, currentcolor)".lower() in drawn
     assert re.search(rf"<path [^>]*fill: {style.palette.blue}".lower(), drawn)
 
 

@@ -1,4 +1,5 @@
-"""Attention that leaves most pairs out, and attention to pairs of positions: windows, block masks, 2-simplices.
+"""Attention that leaves most pairs out, and attention to pairs of positions: windows, block masks, 2-simplices; and
+the indexer that chooses which tokens to read.
 
 Entries named `…_with_gradients` run forward and backward and return the gradients of q, k, v.
 """
@@ -12,8 +13,8 @@ from threeloops.inner.kernels.attention import simplicial_attention
 from threeloops.inner.kernels.attention.simplicial_problem import Problem, problem_of
 from threeloops.inner.kernels.attention.sizes import AttentionSizes
 from threeloops.inner.kernels.catalog.attention import with_gradients
-from threeloops.inner.kernels.catalog.entry import Entry, Shape, shapes
-from threeloops.inner.kernels.catalog.rows_functions import normal
+from threeloops.inner.kernels.catalog.entry import Entry, Shape, by_size, shapes
+from threeloops.inner.kernels.catalog.rows_functions import drawn, normal
 from threeloops.inner.kernels.catalog.sparse_functions import (
     flex_blocks,
     flex_window,
@@ -21,7 +22,7 @@ from threeloops.inner.kernels.catalog.sparse_functions import (
     masked_blocks,
     on_cuda,
 )
-from threeloops.inner.kernels.sparse import block_sparse_attention, sliding_window_attention
+from threeloops.inner.kernels.sparse import block_sparse_attention, lightning_indexer, sliding_window_attention
 from threeloops.inner.kernels.sparse.block_mask import BlockMask
 
 __all__ = ["entries"]
@@ -31,6 +32,8 @@ def entries() -> tuple[Entry, ...]:
     heads = ("batch", "heads", "kv_heads", "length", "head_dim")
     windows, blocks = shapes(*heads, "window"), shapes(*heads, "block", "local")
     simplices = shapes(*heads, "window1", "window2")
+    indexed = ("tokens", "sequences", "heads", "dim")
+    indices = shapes(*indexed)
     return (
         *with_gradients(
             "sliding_window_attention",
@@ -71,6 +74,18 @@ def entries() -> tuple[Entry, ...]:
                 (1, 16, 16, 8192, 128, 512, 32), (1, 16, 16, 8192, 64, 512, 32), (1, 16, 16, 8192, 32, 256, 16)
             ),
             timed=simplices((1, 8, 8, 4096, 128, 512, 32), (1, 8, 8, 4096, 64, 512, 32), (1, 8, 2, 3001, 128, 500, 24)),
+        ),
+        Entry(
+            "index_scores",
+            lightning_indexer.index_scores,
+            lightning_indexer.reference,
+            drawn(("sequences", "heads", "dim"), ("sequences", "tokens", "dim"), ("sequences", "heads")),
+            by_size(lightning_indexer.cost, *indexed),
+            metered=indices((1000, 2, 64, 128), (257, 3, 8, 64)),
+            compiled=indices((32768, 8, 64, 128), (4097, 64, 32, 64)),
+            timed=indices((131072, 4, 64, 128), (8192, 64, 64, 128), (5003, 16, 32, 64)),
+            dtypes=(torch.float16, torch.bfloat16),
+            tensor_cores=True,
         ),
     )
 
