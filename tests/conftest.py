@@ -15,8 +15,8 @@ from hypothesis import settings
 # the interpreter's tests took four times as long. Set before anything imports torch; processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-NOT_INSTALLABLE = ("gpu", "cgroup")
-"""Markers of tests that need what no package brings: a device, a machine that lets control groups be made."""
+NOT_INSTALLABLE = ("gpu", "cgroup", "pyodide")
+"""Markers of tests that need what no package brings: a device, a machine that lets control groups be made, Pyodide."""
 
 STRICT = bool(os.environ.get("THREELOOPS_CI"))
 

@@ -130,6 +130,7 @@ def test_without_pyodide_the_page_says_how_to_run_the_exercise(chromium, served)
 
 
 @pytest.mark.browser
+@pytest.mark.pyodide
 @pytest.mark.skipif(not Path(PYODIDE, "pyodide.js").is_file(), reason="THREELOOPS_PYODIDE names no folder of Pyodide")
 def test_a_reader_solves_an_exercise_in_the_page(chromium, served):
     page = chromium.new_page()
