@@ -142,8 +142,10 @@ def named_gradients(model):
 # Shared by the test cells: programs that run on every rank, and the gradients of one process.
 
 
-def averaged(average_gradients, widths, seed, frozen=()):
+def averaged(average_gradients, widths, seed, frozen=(), tied=False):
     model = Net(widths, seed=seed)
+    if tied:
+        model.layers[1].weight = model.layers[0].weight
     for index in frozen:
         model.layers[index].weight.requires_grad_(False)
     mean_square(model(ask("batch", 0))).backward()
@@ -221,6 +223,18 @@ def overlapped_after_an_error(overlap, widths, buckets, used):
     return named_gradients(model)
 
 
+def overlapped_with_less(overlap, widths, buckets, used):
+    """A step with all layers, and one that uses only some of them, or none."""
+    model = Net(widths)
+    finish = overlap(model, buckets)
+    for step, order in enumerate([range(len(model.layers)), used]):
+        model.order = order
+        model.zero_grad()
+        if order:
+            mean_square(model(ask("batch", step))).backward()
+        finish()
+
+
 def overlapped_up_to_an_error(overlap, widths, buckets, used):
     model = Net(widths, used)
     finish = overlap(model, buckets)
@@ -246,8 +260,8 @@ class Watched(torch.autograd.Function):
 
 
 def accumulated(accumulate, widths, sizes, seed=0, again=False):
-    """Gradients, the rows of each microbatch that the model saw, how many were held for backward at once, and the list
-    after the call. Bytes sent after second 1 are the exercise's; before, torch's DDP compares the ranks' models. With
+    """Gradients, the rows of each microbatch that the model saw, how many were held for backward at once, the list after
+    the call, and how many inputs of the model were no microbatch. Bytes sent after second 1 are the exercise's; before, torch's DDP compares the ranks' models. With
     `again` the first microbatch, the same tensor, is also the last."""
     seen, held, most = [], 0, 0
 
@@ -265,10 +279,12 @@ def accumulated(accumulate, widths, sizes, seed=0, again=False):
     microbatches = list(ask("batch", 0).split(list(sizes)))
     if again:
         microbatches.append(microbatches[0])
+    given, changed = [x.clone() for x in microbatches], []
+    model.register_forward_pre_hook(lambda _, inputs: changed.append(all(not x.equal(inputs[0]) for x in given)))
     advance_to(1.0)
     accumulate(ddp, microbatches, watched_loss)
     synchronize()
-    return named_gradients(model), seen, most, microbatches
+    return named_gradients(model), seen, most, microbatches, sum(changed)
 
 
 def sent_by_ranks(run, after=0.0):
@@ -289,11 +305,13 @@ def names_of(indices):
 # In graded runs, your answers cannot call the functions of this cell.
 
 
-def of_one_process(widths, batches, seed=0, frozen=(), orders=None):
+def of_one_process(widths, batches, seed=0, frozen=(), orders=None, tied=False):
     """The gradients of the mean over all batches, in float64; each batch may have its own order of layers."""
     total = {}
     for number, batch in enumerate(batches):
         model = Net(widths, None if orders is None else orders[number], seed).double()
+        if tied:
+            model.layers[1].weight = model.layers[0].weight
         for index in frozen:
             model.layers[index].weight.requires_grad_(False)
         (mean_square(model(batch.double())) / len(batches)).backward()
@@ -460,26 +478,27 @@ with check("average_gradients", "the mean gradient", part="values", hidden="othe
 # %% nbgrader={"grade": true, "grade_id": "average_gradients_test_traffic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("average_gradients", "what is sent", part="traffic", hidden="another number of ranks"):
 
-    def traffic(ranks, widths, data=0):
+    def traffic(ranks, widths, tied=False, data=0):
         served = batches_for_ranks(1, widths[0], data)
-        run = on_cluster(Cluster(ranks), averaged, average_gradients, widths, 0, served=served)
+        run = on_cluster(Cluster(ranks), averaged, average_gradients, widths, 0, (), tied, served=served)
         batches = [batch_of(rank, 1, widths[0], data) for rank in range(ranks)]
-        require_computed(
-            [gradients for gradients, _, _ in run.results], of_one_process(widths, batches), f"widths {widths}"
-        )
-        gradient_bytes = 4 * sum(a * b for a, b in pairwise(widths))
+        expected = of_one_process(widths, batches, tied=tied)
+        case = f"widths {widths}" + (", two layers share one weight" if tied else "")
+        require_computed([gradients for gradients, _, _ in run.results], expected, case)
+        gradient_bytes = 4 * sum(gradient.numel() for gradient in expected.values())
         once = 2 * (ranks - 1) * gradient_bytes // ranks
         for rank, sent in enumerate(sent_by_ranks(run)):
             check.equal(
                 sent,
                 once,
-                what=f"bytes that rank {rank} of {ranks} sends for {gradient_bytes:,} bytes of gradients",
+                what=f"bytes that rank {rank} of {ranks} sends for {gradient_bytes:,} bytes of gradients, {case}",
                 hint=f"that is {sent / once:g} times as much: each gradient takes part in one all-reduce, and nothing else is sent"
                 if sent
                 else "nothing was sent",
             )
 
     traffic(4, [8, 16, 8])
+    traffic(2, [6, 6, 6], tied=True)
     ### BEGIN HIDDEN TESTS
     traffic(2, [8, 16, 8, 4], data=2236067979)
     ### END HIDDEN TESTS
@@ -747,9 +766,9 @@ debrief(
 # A GPU can send and compute at the same time. Communication that runs beside computation is **hidden**, and the rest is
 # **exposed**. You need three tools; the next cell shows the first two.
 #
-# - `work = dist.all_reduce(x, async_op=True)` returns at once, and `work.wait()` waits until the sum is there. (On a GPU only
-#   the current CUDA stream waits, and Python goes on.) All-reduces of a rank run one after another, in the order in which
-#   they were started.
+# - `work = dist.all_reduce(x, async_op=True)` returns at once, and `work.wait()` waits until the sum is there. Leave `x`
+#   alone until then. (On a GPU only the current CUDA stream waits, and Python goes on.) All-reduces of a rank run one after
+#   another, in the order in which they were started.
 # - `parameter.register_post_accumulate_grad_hook(f)` calls `f(parameter)` as soon as its gradient is in `parameter.grad`,
 #   while backward goes on.
 # - A bucket is sent as one flat tensor. Two functions for that are given: `start(bucket)` begins the all-reduce that sums the
@@ -864,7 +883,8 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
                     widths, [batches[rank]], seed, orders=[orders[rank]] if orders else None
                 ),
                 {why: of_one_process(widths, old, seed) for why, old in stale.items() if old},
-                otherwise="gradients come in another order on each rank: start all-reduces in the order of `buckets`"
+                otherwise="gradients come in another order on each rank: start all-reduces in the order of `buckets`, and "
+                "keep the order of the names in a bucket"
                 if orders
                 else "",
             )
@@ -932,6 +952,7 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
     overlaps(2, [3, 4, 5, 2], [[2], [1, 0]])
     overlaps(3, [4, 4, 4, 4], [[2, 1], [0]], steps=2)
     overlaps(2, [4, 4, 4, 4], [[2], [1], [0]], orders=[[0, 1, 2], [2, 0, 1]])
+    overlaps(2, [4, 4, 4, 4], [[2, 1], [0]], orders=[[0, 1, 2], [0, 2, 1]])
     overlaps_under_other_names(2, 3, [[5, 4, 3, 2, 1], [0]], seed=8)
     overlaps_with_a_head(
         2, [["layers.0.weight_scale"], ["head.layers.0.weight"], ["layers.1.weight"], ["layers.0.weight"]]
@@ -939,7 +960,7 @@ with check("overlap", "mean gradients, bucket by bucket", part="values", hidden=
     goes_on(3, [[2], [1], [0]], [1, 2])
     ### BEGIN HIDDEN TESTS
     overlaps(4, [2, 5, 3, 3, 1], [[3, 2, 1, 0]], steps=2, seed=5, data=2758924176)
-    overlaps(2, [3, 3, 3, 3, 3], [[3, 2], [1], [0]], orders=[[3, 2, 0, 1], [0, 1, 3, 2]], seed=6, data=2843866979)
+    overlaps(2, [3, 3, 3, 3, 3], [[3, 2], [1], [0]], orders=[[3, 2, 0, 1], [0, 1, 2, 3]], seed=6, data=2843866979)
     overlaps_under_other_names(3, 4, [[6, 5, 4, 3, 2, 1, 0]], seed=9, data=2989792349)
     goes_on(4, [[3], [2, 1], [0]], [1, 3], data=3000000019)
     ### END HIDDEN TESTS
@@ -1040,6 +1061,12 @@ with check("overlap", "parameters without a gradient", part="missing", hidden="o
                 else:
                     check.close(left[name], own[name], rtol=1e-4, atol=1e-6, what=what)
 
+    def reports_missing_later(count, layers, used, named):
+        arguments = [4] * (count + 1), [names_of(bucket) for bucket in layers], used
+        others = names_of(index for index in range(count) if index not in named)
+        case = f"step 1 uses all {count} layers, and step 2 " + (f"only {used}" if used else "has no backward()")
+        reports(overlapped_with_less, arguments, 4, case, names_of(named), others)
+
     reports_missing(3, [[2], [1], [0]], [0, 2], [1])
     reports_missing(4, [[3, 2], [1, 0]], [1, 2], [0, 3])
     reports(
@@ -1050,7 +1077,10 @@ with check("overlap", "parameters without a gradient", part="missing", hidden="o
         ["layers.0.weight"],
         ["layers.0.weight_scale", "layers.1.weight", "head.layers.0.weight"],
     )
+    reports_missing_later(3, [[2], [1, 0]], [1, 2], [0])
+    reports_missing_later(2, [[1], [0]], [], [0, 1])
     leaves_alone(3, [[2], [1, 0]], [1, 2])
+    leaves_alone(3, [[2], [1], [0]], [0, 2])
     ### BEGIN HIDDEN TESTS
     reports_missing(3, [[2, 1, 0]], [1, 2], [0])
     reports_missing(5, [[4], [3, 2], [1, 0]], [1, 2, 3], [0, 4])
@@ -1239,9 +1269,10 @@ with check("accumulate", "the gradient of several microbatches", part="values", 
                 },
             },
         )
-        for rank, (_, seen, most, after) in enumerate(run.results):
+        for rank, (_, seen, most, after, changed) in enumerate(run.results):
             what = f"on rank {rank}, {case}"
             check.equal(sorted(seen), sorted(sizes), what=f"rows that loss_fn(ddp(x)) got in each call {what}")
+            check.equal(changed, 0, what=f"inputs of the model that are none of the microbatches {what}")
             check.equal(most, 1, what=f"microbatches whose forward is kept for backward at one time {what}")
             check.equal(len(after), len(sizes), what=f"microbatches in the list after the call {what}")
             for number, (left, piece) in enumerate(zip(after, batches[rank].split(list(sizes)), strict=True)):
@@ -1591,6 +1622,8 @@ with check("choose_machine", "what to rent", hidden="other machines"):
     rents(("A", 1), {"A": Machine(1.0, 2, 0.0, 1e9)}, 127_000_000, 0.8, "with two GPUs it is 79.7%")
     rents(("A", 2), {"A": Machine(4.2, 8, 1.0, 1e9)}, 0, 0.5, "two GPUs take 4.1 s, one takes 4.2 s")
     rents(("A", 1), {"A": ethernet, "B": Machine(1.5, 1, 1e-6, 1e9)}, 10**9, 0.9, "one GPU is always allowed")
+    rents(("B", 1), {"A": slow, "B": Machine(0.1, 1, 1e-6, 1e9)}, 10**8, 0.5, "one GPU of B is faster than any of A")
+    rents(("A", 1), {"A": Machine(1.0, 8, 1.0, 1e9)}, 10**8, 0.0, "with this latency, one GPU is faster than two")
     left = arguments_after(choose_machine, {"A": slow, "B": fast}, 10**8, 0.5)[0]
     check.equal(list(left), ["A", "B"], what="names in machines after the call", hint="leave the dict as it is")
     ### BEGIN HIDDEN TESTS

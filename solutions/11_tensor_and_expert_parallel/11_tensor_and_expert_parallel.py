@@ -1479,7 +1479,7 @@ with reveal("few_tokens"):
         f"DeepEP sends a token of 7,168 elements once to each GPU that has one of its 8 experts, {ranks:.1f} of the other 7 on average. 16,384 "
         f"tokens take {1e3 * sent['DeepEP'].at(16384):.2f} ms, {sent['DeepEP'].at(16384) / floor[16384]:.1f} times their bytes. "
         f"32 tokens take {1e6 * sent['DeepEP'].at(32):.0f} µs, because counts come first, as in your layer. The kernels for low "
-        f"latency send rows of a fixed number and no counts: {1e6 * sent['DeepEP, low latency'].at(32):.0f} µs. ({sent['DeepEP'].source})"
+        f"latency reserve room for the most rows, so nobody waits for counts: {1e6 * sent['DeepEP, low latency'].at(32):.0f} µs. ({sent['DeepEP'].source})"
     )
 
 # %% [markdown]

@@ -27,6 +27,7 @@ import math
 
 import torch
 import torch.distributed as dist
+from threeloops.hardware import accelerator
 from threeloops.lab import animate, audit, calibration, explore, figure, myth, palette, predict, reveal, show, term
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
@@ -49,6 +50,7 @@ from threeloops.training.expert_parallel import (
     own_experts,
     place_copies,
 )
+from threeloops.training.planning import LLAMA_8B
 from threeloops.training.tensor_parallel import (
     block_traffic,
     gather,
@@ -564,6 +566,51 @@ def draw_ring_work(ranks, order):
 explore(draw_ring_work, order=["contiguous", "zigzag"], ranks=[4, 8])
 
 # %% [markdown]
+# ### A million tokens
+#
+# Take Llama 3 8B and a sequence of 2²⁰ tokens. In each step of the ring a rank multiplies its c queries with c keys, and
+# meanwhile the next c keys and values travel. With zig-zag order it sees half of the pairs, so a step computes
+# 2 · c² · width FLOPs and moves 2 · c · kv_width numbers of 2 bytes. The work grows with c², the bytes with c: if every
+# rank has enough tokens, the ring is hidden. Setting both times equal gives c = 2 · kv_width · R / (width · β), for a GPU
+# of R FLOP/s and a port of β bytes/s.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+predict(
+    "million",
+    "width 4096, kv_width 1024, R = 989 TFLOP/s, β = 50 GB/s between nodes. How many tokens must a rank have, so that the ring is hidden?",
+    unit="tokens",
+)
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+H100 = accelerator("H100 SXM")
+PORTS = {"NVLink": H100.link_bandwidth, "network": 50e9}
+
+
+def enough_tokens(bandwidth):
+    return 2 * LLAMA_8B.kv_width * H100.rates["bf16"] / (LLAMA_8B.width * bandwidth)
+
+
+show.against_prediction("million", round(enough_tokens(PORTS["network"])), unit="tokens", source="closed form")
+with reveal("million"):
+    rows = []
+    for ranks in (8, 16, 32, 64, 128):
+        tokens = 2**20 // ranks
+        sent = ring_attention_bytes(1, 2**20, LLAMA_8B.kv_heads, LLAMA_8B.kv_width // LLAMA_8B.kv_heads, ranks, 2)[0]
+        hidden = [name for name, port in PORTS.items() if tokens >= enough_tokens(port)]
+        inputs = 2 * tokens * LLAMA_8B.width * LLAMA_8B.layers
+        rows.append(
+            (ranks, f"{tokens:,}", f"{sent / 2**30:.2f}", f"{inputs / 2**30:.1f}", ", ".join(hidden) or "neither")
+        )
+    show.table(
+        rows,
+        header=("ranks", "tokens per rank", "GiB sent per layer, forward", "GiB of layer inputs", "hidden behind"),
+        caption="2²⁰ tokens, Llama 3 8B, 16 bits; layer inputs are what full recomputation keeps",
+    )
+
+# %% [markdown]
+# The bytes per rank hardly depend on the number of ranks, since all keys pass every rank. What more ranks divide is memory and
+# work. At the GPU's peak a rank needs about 10,000 tokens behind a network port; real kernels compute more slowly, so fewer are enough.
+#
 # ## What to remember
 #
 # - A balance loss trades quality of routing against time. Look at the busiest expert, not at the mean.

@@ -935,6 +935,54 @@ debrief(
     parts=("seconds", "decision"),
 )
 
+from threeloops.lab.drawings.measured import attention as silicon
+from threeloops.lab.drawings.measured.series import draw_floors
+
+predict(
+    "one_sequence",
+    "FlashAttention-3 on an H100, one layer, 32 heads on 8 key heads of 128: the queries of 64 sequences with 8,192 tokens each take "
+    "688 µs. How many µs does that of one such sequence take, with a 64th of the bytes?",
+    unit="µs",
+)
+predict(
+    "latent",
+    "Multi-head latent attention (DeepSeek-V3) caches 576 numbers per token for all of its 128 heads, where these 8 key heads "
+    "cache 2,048. How many times faster does it decode the 64 sequences?",
+    unit="×",
+)
+grouped = {batch: silicon.decode("H100 SXM", batch) for batch in (1, 64)}
+latent = silicon.latent_decode("H100 SXM", 64).since(64)
+show.against_prediction("one_sequence", round(1e6 * grouped[1].at(8192), 1), unit="µs", source=grouped[1].source)
+show.against_prediction("latent", round(grouped[64].at(8192) / latent.at(8192), 2), unit="×", source=latent.source)
+if parts := together("decode_step"):
+    names = {1: "1 sequence", 64: "64 sequences"}
+    layer = replace(LLAMA, parameters=0, layers=1)
+    floors = {
+        names[batch]: {tokens: parts.step_seconds(layer, H100, batch, tokens) for tokens in series.tokens}
+        for batch, series in grouped.items()
+    }
+    floors["64, latent"] = {tokens: 64 * tokens * 576 * 2 / H100.bandwidth for tokens in latent.tokens}
+    with reveal("latent"):
+        show.figure(
+            draw_floors(
+                {"1 sequence": grouped[1], "64 sequences": grouped[64], "64, latent": latent},
+                floors,
+                "One layer's decode attention on an H100, and lines: the time of its bytes",
+                "tokens of each sequence",
+                (64, 512, 4096, 32768),
+            ),
+            "measured times of decode attention by context, and the time of their bytes",
+        )
+        print(
+            f"64 sequences reach {100 * floors['64 sequences'][8192] / grouped[64].at(8192):.0f}% of the bandwidth. One sequence needs "
+            f"{1e6 * grouped[1].at(8192):.1f} µs where its bytes need {1e6 * floors['1 sequence'][8192]:.1f}, since any call takes about "
+            f"{1e6 * grouped[1].at(64):.0f}. (Its 34 MB fit into the L2 cache, and the same call was timed again and again: in a model it is slower.)"
+        )
+        print(
+            f"Latent attention reads {2048 / 576:.1f} times fewer bytes, but 128 heads share them: 2 · 128 · (576 + 512) FLOPs for 1,152 bytes "
+            f"are {2 * 128 * 1088 / 1152:.0f} per byte, close to the ridge point of 295. So bytes and arithmetic both matter."
+        )
+
 # %% [markdown]
 # ## 3 · Memory in blocks
 #

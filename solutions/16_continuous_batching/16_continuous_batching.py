@@ -1737,6 +1737,8 @@ with check("find_prefix", "keys of full blocks", part="keys", hidden="other prom
     compares(x, replace(x, temperature=0.8, seed=3), 4, both, "sampling is no part of a key")
     compares(x, replace(x, salt="blue"), 4, set(), "a salt is part of every key")
     compares(replace(x, salt="Blue"), replace(x, salt="blue"), 4, set(), "salts differ in every letter")
+    for salt in ("default", "None", "none", "public", "0", " "):
+        compares(x, replace(x, salt=salt), 4, set(), "an empty salt is different from every other one")
     compares(x, Prompt((1, 5, 4, 2, 7, 7, 7, 7, 3)), 4, set(), "the order of the tokens counts")
     compares(Prompt((1, 23, 4, 5)), Prompt((12, 3, 4, 5)), 2, set(), "the tokens are not a text")
     compares(Prompt((0, 0, 7, 7)), Prompt((0, 0, 0, 0)), 2, {(0, 0)}, "zeros are tokens")

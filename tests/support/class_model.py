@@ -13,6 +13,8 @@ OPENED = {LAB: -240.0}
 EVERY_LAB = "*"
 REFLECTION = 10.0
 REFUSED = ("cut off", "of another lab", "not a notebook")
+UNUSABLE = "a PDF"
+"""A file from which no notebook can be collected."""
 POINTS = {
     "reference": {"mean": (40, 40), "rescale": (60, 60)},
     "untouched": {"mean": (0, 0), "rescale": (0, 0)},
@@ -94,6 +96,7 @@ class ClassModel:
     earlier: dict[str, float] = field(default_factory=dict)
     attempts: dict[str, list[HandIn]] = field(default_factory=dict)
     placed: dict[str, HandIn] = field(default_factory=dict)
+    unusable: set[str] = field(default_factory=set)
     graded: dict[str, Graded] = field(default_factory=dict)
     manual: dict[str, float] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=lambda: {"mean": 0, "rescale": 0})
@@ -101,6 +104,10 @@ class ClassModel:
 
     def collect(self, student: str, kind: str, text: bytes, time: float) -> bool:
         """A newer attempt replaces the one before it, unless only the first ones count. Returns whether it does."""
+        if kind == UNUSABLE:
+            self.unusable.add(student)
+            return True
+        self.unusable.discard(student)
         own = self.attempts.setdefault(student, [])
         if self.rule.startswith("first") and len(own) >= int(self.rule.split()[1]):
             return False
@@ -202,9 +209,9 @@ class ClassModel:
         rows: dict[str, tuple[str, float | None]] = {}
         for student in self.roster:
             owner = self.owner(student)
-            if owner is None:
+            if owner is None and not self.unusable & {*self.mates(student, LAB)}:
                 rows[student] = "missing", 0.0
-            elif owner not in self.graded:
+            elif owner is None or owner not in self.graded:
                 rows[student] = "ungraded", None
             else:
                 share, _ = self.lateness(student, self.placed[owner].time)

@@ -5,6 +5,7 @@ every student who has a folder in `autograded/`. `nbgrader_config.py` installs t
 """
 
 import glob
+import logging
 import os
 import shutil
 import stat
@@ -62,6 +63,15 @@ class _SubmissionExporter(NotebookExporter):
         return self.from_notebook_node(self.parent._rebuilt_notebook(), resources, **kw)
 
 
+class _Brief(logging.Filter):
+    """Leaves out the traceback of a refused submission, since the line before it says why it was refused."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        is_traceback = text.startswith("Traceback ") and f"{BadSubmission.__name__}: " in text
+        return not is_traceback and "see the the above traceback" not in text
+
+
 class _LeavesFiles(BaseConverter):
     """Copies the timestamp and the secret of a submission, where nbgrader would copy all of the student's files.
 
@@ -109,11 +119,15 @@ class _GuardedAutograde(Autograde, _LeavesFiles):
             super().init_notebooks()  # names what might have been meant
 
     def convert_notebooks(self) -> None:
+        brief = _Brief()
+        self.log.addFilter(brief)
         try:
             super().convert_notebooks()
         except _Stop as stop:
             self.log.error("%s", stop)
             raise SystemExit(2) from stop
+        finally:
+            self.log.removeFilter(brief)
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
         """Check the submission before it is copied. Raises BadSubmission, after which nbgrader continues with the next

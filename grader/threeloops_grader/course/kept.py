@@ -20,7 +20,7 @@ from threeloops_grader.grading.records import Record
 from threeloops_grader.machine.child_process import CODE
 from threeloops_grader.machine.provenance import sha256_of
 
-__all__ = ["finished", "forget", "keep", "kept", "set_aside", "source", "state"]
+__all__ = ["finished", "keep", "kept", "set_aside", "source", "state"]
 
 _TOOLS = ("bwrap", "g++", "gcc", "nginx", "prometheus", "redis-server", "sbatch", "slurmctld", "strace")
 """Programs that labs and the grader use if they are installed."""
@@ -50,7 +50,7 @@ def state(lab: Lab, device: str, sandbox: str) -> str:
 def keep(outcome: LabOutcome, folder: Path, at: str, of_source: str = "") -> None:
     """Note a run beside its executed notebooks in `folder`. A run with a fault gets a note of its own, so it is never
     taken for a green one."""
-    forget(folder)
+    _forget(folder)
     whole = {
         "state": at,
         "source": of_source,
@@ -66,7 +66,7 @@ def keep(outcome: LabOutcome, folder: Path, at: str, of_source: str = "") -> Non
     replace_text(_record(folder, "red" if outcome.faults else "green"), json.dumps(whole, indent=1) + "\n")
 
 
-def forget(folder: Path) -> None:
+def _forget(folder: Path) -> None:
     """Remove the notes of earlier runs."""
     for colour in _COLOURS:
         _record(folder, colour).unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def forget(folder: Path) -> None:
 def set_aside(folder: Path) -> Callable[[], None]:
     """Forget the notes of earlier runs. The function that is returned brings them back, unless there is a new one."""
     notes = {path: path.read_text(encoding="utf-8") for c in _COLOURS if (path := _record(folder, c)).is_file()}
-    forget(folder)
+    _forget(folder)
 
     def bring_back() -> None:
         is_new = any(_record(folder, colour).is_file() for colour in _COLOURS)

@@ -13,6 +13,7 @@ _NEXT_STEPS = {
     "free some space there (temporary files go to $TMPDIR, or else /tmp)": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     f"raise the limit of open files (ulimit -n), {_FEWER}": (errno.EMFILE, errno.ENFILE),
     "give yourself the right to read and write there": (errno.EACCES, errno.EPERM, errno.EROFS),
+    "let the program that reads the output read all of it (`head` does not)": (errno.EPIPE,),
     "name another place": (errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOTDIR),
 }
 _RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EIO)

@@ -125,6 +125,7 @@ class Pool:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # Ctrl-C in the terminal must not interrupt a test, which would cost points
             )
         self._controls.append(ours)
         self._processes.append(process)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from threeloops_grader.authoring.labs import Lab, LabError, all_labs, course_root, find_lab
 from threeloops_grader.site import in_browser
@@ -82,10 +82,7 @@ def build(labs: list[Lab], executed: Path, site: Path, *, api: bool = True, pyod
 def _write_still(film: Path) -> None:
     """Put the frame that a film shows longest beside it, for readers who want no motion."""
     with Image.open(film) as frames:
-        durations = []
-        for number in range(frames.n_frames):
-            frames.seek(number)
-            durations.append(frames.info.get("duration", 0))
+        durations = [frame.info.get("duration", 0) for frame in ImageSequence.Iterator(frames)]
         frames.seek(durations.index(max(durations)))
         frames.convert("RGB").save(film.with_suffix(".png"), optimize=True)
 

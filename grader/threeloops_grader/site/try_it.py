@@ -83,8 +83,8 @@ class _OnlyNumPy(importlib.abc.MetaPathFinder):
 
 def _only_one_thread() -> None:
     """Refuse threads and event loops, which a page does not have either."""
-    threading.Thread.start = _refused  # type: ignore[method-assign, assignment]
-    asyncio.new_event_loop = _refused
+    threading.Thread.start = _refused  # type: ignore[assignment, method-assign]
+    asyncio.new_event_loop = _refused  # type: ignore[assignment]
 
 
 def _refused(*_: Any) -> Any:

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from threeloops_grader.authoring.labs import LabError
 
-__all__ = ["Share", "equal_shares", "share_of", "shares_for", "split"]
+__all__ = ["Share", "equal_shares", "shares_for", "split"]
 
 _MAX_SHARES = 10_000
 _MAX_TASKS = 1000
 """Slurm's default limit of an array is 1,001."""
-_PER_TASK = (10, 100)
-"""Submissions of a task: enough to be worth its start, and few enough to end before a usual time limit. A lost task
-loses only those that it is executing, because the records of the others are kept."""
-
+_FEWEST = 10
+"""Submissions of a task that are worth its start."""
+_MOST = 200
+"""Submissions of a task that usually end before its time limit. A lost task loses only those that it is executing,
+because the records of the others are kept."""
 _LAST = 20
 """Submissions of the last tasks, which are the smallest."""
 
@@ -47,15 +48,10 @@ class Share:
         return cls(index, count)
 
     def holds(self, student: str) -> bool:
-        return share_of(student, self.count) == self.index
+        return _hash(student) % self.count == self.index
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
-
-
-def share_of(student: str, count: int) -> int:
-    """Return the number of the share that a student belongs to."""
-    return _hash(student) % count
 
 
 def _hash(student: str) -> int:
@@ -73,11 +69,11 @@ def shares_for(students: int, workers: int) -> list[Share]:
     then end at about the same time. This is factoring (Hummel, Schonberg and Flynn 1992) with shares that are known
     beforehand. A share I/N consists of I/2N and (I+N)/2N: each step keeps the first half and splits the second.
     """
-    least, most = _PER_TASK
-    rounds = math.ceil(students / (workers * most))
-    count = max(1, min(rounds * workers, math.ceil(students / least), _MAX_TASKS))
+    rounds = math.ceil(students / (workers * _MOST))
+    count = max(1, min(rounds * workers, math.ceil(students / _FEWEST), _MAX_TASKS))
     whole = equal_shares(count)
-    large, halved = whole[:-workers], whole[-workers:]
+    large = whole[:-workers]
+    halved = whole[-workers:]
     while students / (2 * halved[0].count) >= _LAST and len(large) + 2 * len(halved) <= _MAX_TASKS:
         large += [Share(share.index, 2 * share.count) for share in halved]
         halved = [Share(share.index + share.count, 2 * share.count) for share in halved]

@@ -50,7 +50,7 @@ _NEXT_STEPS = (
     (("partition",), "`sinfo --summarize` lists the partitions; name one of them with --partition"),
     (("controller",), "`scontrol ping` says whether the controller runs; give the same command again later"),
 )  # fmt: skip
-"""What to do about an answer of Slurm that has one of these words. The first that fits counts."""
+"""The next step for an answer of Slurm that has one of these words. The first that fits counts."""
 _ANY_STEP = "`sinfo` and `scontrol show partition` list what the cluster allows"
 
 
@@ -177,8 +177,8 @@ def _submit(commands: Sequence[list[str]], slurm: Slurm, folder: Path, excluded:
 
 def _refusal(lines: Sequence[str], tasks: int, slurm: Slurm, excluded: Sequence[str] = ()) -> str:
     """Say what Slurm was asked for, what it answered, and what to do. `lines` are its answer."""
-    said = dict.fromkeys(line.removeprefix("sbatch: error: ").strip() for line in lines)
-    answer = "; ".join(line for line in said if line)
+    sentences = dict.fromkeys(line.removeprefix("sbatch: error: ").strip() for line in lines)
+    answer = "; ".join(line for line in sentences if line)
     asked = {
         "--partition": slurm.partition or "the default",
         "--account": slurm.account or "the default",

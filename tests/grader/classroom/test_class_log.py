@@ -28,6 +28,18 @@ def test_a_line_says_who_when_and_whose_points(tmp_path):
     assert stat.S_IMODE(log.log_path(tmp_path).stat().st_mode) == 0o600
 
 
+def test_a_line_can_say_more_of_a_student_than_points(tmp_path):
+    log.append("class extend", root=tmp_path, about={"ada": "24 hours more for 90_toy", "bob": "no extension"})
+    log.append("class who", "90_toy", tmp_path, note="K7QF-M2XD", about="ada")
+    entries, faults = log.lines(tmp_path)
+    assert faults == [] and log.students_in(entries) == {"ada", "bob"}
+    texts = {name: [line.partition("class ")[2] for line in log.history(entries, "", name)] for name in ("", "ada")}
+    assert texts == {
+        "": ["extend: ada 24 hours more for 90_toy, bob no extension", "who (K7QF-M2XD)"],
+        "ada": ["extend: ada 24 hours more for 90_toy", "who (K7QF-M2XD)"],
+    }
+
+
 def test_the_name_is_that_of_the_account_and_not_of_a_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("LOGNAME", "somebody")
     monkeypatch.setenv("USER", "somebody")

@@ -195,6 +195,27 @@ def test_an_extension_is_for_one_student_and_every_table_knows_it(lab):
     assert scores(lab)["bob"] == 90.0
 
 
+def test_the_log_says_who_got_more_time_and_who_shares_a_submission(lab):
+    extend(lab, "bob,90,2030-02-02,,", "cyd,*,,24,")
+    (lab.root / "groups.csv").write_text("group,student\nA,bob\nA,eve\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    (lab.root / "groups.csv").write_text("group,student,lab\nB,cyd,90\nB,eve,90\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    (lab.root / "newer.csv").write_text("student_id\nada\ncyd\neve\n")
+    threeloops(lab.root, "class", "init", "newer.csv")
+    lines = threeloops(lab.root, "class", "log", "BOB").splitlines()
+    assert [line.rpartition(": ")[2] for line in lines[-4:]] == [
+        "bob until 2030-02-02T22:59:59+00:00 for 90_toy",
+        "bob in group A for every lab",
+        "bob in no group",
+        "bob has left the class (not on the newest roster)",
+    ]
+    assert "cyd 24 hours more for every lab" in threeloops(lab.root, "class", "log", "90", "cyd")
+    assert "bob no points -> 100" in lines[0], "all labs, as `class log 90 bob` for one"
+    said = threeloops(lab.root, "class", "log", "mal", code=2)
+    assert "there is no lab 'mal'" in said and "is called 'mal' either" in said
+
+
 def test_a_factor_counts_from_the_release_or_from_what_init_says(lab):
     threeloops(lab.root, "class", "init", "roster.csv", "--opened", "90=2030-01-31")
     extend(lab, "bob,90,,,1.6")
@@ -209,6 +230,20 @@ def test_without_a_submission_grading_names_the_step_before(lab):
             book.remove_submission(lab.slug, student)
     told = threeloops(lab.root, "class", "grade", "90", "--sandbox", SANDBOX, code=2)
     assert "there is no submission to grade; run `threeloops class collect 90` first" in told
+
+
+def test_each_step_before_its_time_names_the_step_that_comes_first(lab):
+    told = threeloops(lab.root, "class", "collect", "90", "--from", "roster.csv", code=2)
+    assert "roster.csv is not a download; expected a platform's zip file" in told and "`threeloops class init`" in told
+    assert "there is no file or folder nowhere" in threeloops(
+        lab.root, "class", "collect", "90", "--from", "nowhere", code=2
+    )
+    shutil.rmtree(lab.root / "autograded")
+    told = threeloops(lab.root, "class", "feedback", "90", code=2)
+    assert "nobody's 90_toy is graded, so there are no pages to write; run `threeloops class grade 90` first" in told
+    shutil.rmtree(lab.root / "exchange")
+    told = threeloops(lab.root, "class", "collect", "90", code=2)
+    assert "there is no folder" in told and "`threeloops class release 90` makes it" in told and "--from" in told
 
 
 def test_a_table_with_a_stranger_stores_nothing(lab):
@@ -320,6 +355,33 @@ def test_the_last_of_the_first_attempts_counts(lab):
     assert "expected last, best, first, or first N" in threeloops(
         lab.root, "class", "init", "roster.csv", "--attempts", "worst", code=2
     )
+
+
+def test_who_handed_in_a_file_of_which_nothing_can_be_collected_is_not_missing(lab):
+    """Eve uploaded a PDF. Ada did, too, after a notebook that counts."""
+    for student in ("ada", "eve"):
+        (lab.root / "download" / student).mkdir(parents=True)
+        (lab.root / "download" / student / "homework.pdf").write_bytes(b"%PDF")
+    told = threeloops(lab.root, "class", "collect", "90", "--from", "download", code=1)
+    reason = "not collected: eve/homework.pdf: it is neither a notebook nor a zip file"
+    assert f"ungraded: eve: {reason}" in told
+    told = threeloops(lab.root, "class", "check", "90")
+    assert "90_toy: 4 on the roster = 3 graded + 1 ungraded + 0 missing" in told and f"ungraded: eve: {reason}" in told
+    assert "ada: a later file was not collected, so an earlier one counts: ada/homework.pdf" in told
+    assert scores(lab)["eve"] is None and scores(lab)["ada"] == 100.0
+    threeloops(lab.root, "class", "feedback", "90")
+    assert reason in (lab.root / "feedback/eve" / lab.slug / f"{lab.slug}.html").read_text()
+    (lab.root / "groups.csv").write_text("group,student\nA,bob\nA,eve\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    assert scores(lab)["eve"] == 90.0, "bob's, which counts for the group"
+    (lab.root / "groups.csv").write_text("group,student\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    nbformat.write(lab.master(), lab.root / "download/eve/homework.ipynb")
+    told = threeloops(
+        lab.root, "class", "collect", "90", "--from", "download", "--handed-in", "2030-01-31 23:30", code=1
+    )
+    assert "ungraded: eve: not graded yet" in told, "and ada's PDF is still there"
+    assert (lab.root / "submitted/eve" / lab.slug / "timestamp.txt").read_text() == "2030-01-31 22:30:00 UTC"
 
 
 def test_a_replaced_submission_is_kept_whatever_the_rule(lab):

@@ -25,7 +25,20 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from class_model import DUE, EARLIER, EVERY_LAB, LAB, POINTS, REFLECTION, REFUSED, ClassModel, Graded, Policy, Regrade
+from class_model import (
+    DUE,
+    EARLIER,
+    EVERY_LAB,
+    LAB,
+    POINTS,
+    REFLECTION,
+    REFUSED,
+    UNUSABLE,
+    ClassModel,
+    Graded,
+    Policy,
+    Regrade,
+)
 from nbformat.v4 import new_output
 from threeloops_grader.classroom.enrolment import gradebook
 from threeloops_grader.classroom.register import log
@@ -41,6 +54,8 @@ STUDENTS = [f"student{n}" for n in range(6)]
 GRADING = ("--sandbox", SANDBOX)
 DUE_TIME = datetime(2030, 1, 31, 12)
 """The due date of the lab, in UTC."""
+CUT_OFF = r"^A regrade of (\w+) was cut off"
+OPENED = "90=2030-01-21 12:00"
 ANSWERS = {
     "mistaken": ("mean", "def mean(values):\n    return 1.0"),
     "accepts an empty list": ("mean", "def mean(values):\n    return sum(values) / max(len(values), 1)"),
@@ -90,11 +105,14 @@ class Term:
         self.model = ClassModel(STUDENTS[:4])
         self.handed_in: dict[str, str] = {}
         self.texts: dict[str, bytes] = {}
-        self.clock = -30.25
+        self.clock = -6.25
         self.download = root / "download"
         self.download.mkdir()
         due = f"90={DUE_TIME:%Y-%m-%d %H:%M}"
-        self.enrol("--due", due, "--opened", "90=2030-01-21 12:00", "--reflection", f"{REFLECTION:g}")
+        self.write_roster(self.model.roster)
+        self.model.policy = Policy(percent=13.0, slip_days=2)
+        rules = ("--late-percent", "13", "--slip-days", "2", "--reflection", f"{REFLECTION:g}")
+        self.command("init", "roster.csv", "--due", due, "--opened", OPENED, *rules)
         self.command("release", "90")
         with gradebook(root) as book:
             book.add_assignment(EARLIER, duedate=self.time(DUE[EARLIER]))
@@ -150,21 +168,20 @@ class Term:
             ), about
             assert row[0] != "missing" or "missing" in [status for status, _ in possible], about
 
-    def enrol(self, *options: str, change: Callable[[], object] = lambda: None) -> None:
+    def write_roster(self, roster: list[str]) -> None:
         path = self.lab.root / "roster.csv"
-        roster = self.model.roster
+        path.write_text("student_id,email\n" + "".join(f"{name},{name}@u.edu\n" for name in roster))
+
+    def enrol(self, roster: list[str], *options: str, change: Callable[[], object] = lambda: None) -> None:
+        """Run `class init` with a roster, and make the `change` that its options ask for."""
+        self.write_roster(roster)
 
         def all_changes() -> None:
-            gone = {*before.roster, *before.dropped} - set(roster)
+            gone = {*self.model.roster, *self.model.dropped} - set(roster)
             self.model.roster, self.model.dropped = roster, sorted(gone)
             change()
 
-        before = deepcopy(self.model)
-        before.roster = self.enrolled if hasattr(self, "enrolled") else roster
-        path.write_text("student_id,email\n" + "".join(f"{name},{name}@u.edu\n" for name in roster))
-        self.model = before
         self.run("init", "roster.csv", *options, change=all_changes)
-        self.enrolled = roster
 
     def change_roster(self) -> None:
         roster = self.model.roster
@@ -174,15 +191,14 @@ class Term:
         elif len(roster) > 2:
             gone = self.random.choice(roster)
             roster = [name for name in roster if name != gone]
-        self.model.roster = roster
-        self.enrol()
+        self.enrol(roster)
 
     def change_policy(self) -> None:
         """Choose another late policy or another rule for attempts."""
         choose = self.random.choice
         if choose((True, False)):
             rule = choose(("last", "best", "first 2", "first 3"))
-            self.enrol("--attempts", rule, change=lambda: self.model.choose(rule))
+            self.enrol(self.model.roster, "--attempts", rule, change=lambda: self.model.choose(rule))
             return
         policy = Policy(
             choose((7.0, 13.0)),
@@ -197,24 +213,24 @@ class Term:
             "--closes-days": policy.closes_days, "--slip-days": policy.slip_days, "--slip-most": policy.slip_most,
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (name, f"{value:g}")]
-        self.enrol(*words, change=lambda: setattr(self.model, "policy", policy))
+        self.enrol(self.model.roster, *words, change=lambda: setattr(self.model, "policy", policy))
 
     def hand_in(self) -> None:
         """Put a file of a random kind and in a random form into the folder that is collected."""
         student = self.random.choice(self.model.roster)
-        kind = self.random.choice([*POINTS, *POINTS, *REFUSED])
+        kind = self.random.choice([*POINTS, *POINTS, *REFUSED, UNUSABLE])
         folder = self.download / student
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        content = self.notebooks[kind] + b"\n" * (len(self.steps) if kind in POINTS else 0)
         mates = [name for name in self.model.mates(student, LAB) if name in self.handed_in and name != student]
         if mates and self.random.random() < 0.5:  # one notebook, handed in by two members
             kind, content = self.handed_in[mates[0]], self.texts[mates[0]]
-        if kind not in POINTS:
-            content += b" " * len(self.steps) if kind != "cut off" else b""
-            content = content[: -len(self.steps)] if kind == "cut off" else content
+        else:
+            content = self.another(kind)
         form = self.random.choice(("as it is", "renamed", "zipped", "with a copy"))
         name = "homework.ipynb" if form == "renamed" else f"{self.lab.slug}.ipynb"
+        if kind == UNUSABLE:
+            form, name = "as it is", "homework.pdf"
         self.handed_in[student], self.texts[student] = kind, content
         if form == "zipped":
             packed = io.BytesIO()
@@ -225,6 +241,13 @@ class Term:
             (folder / f"{self.lab.slug}-Copy1.ipynb").write_bytes(self.notebooks["untouched"])
         (folder / name).write_bytes(content)
         self.steps.append(f"{student} hands in {kind} {form}")
+
+    def another(self, kind: str) -> bytes:
+        """A notebook of a kind that nobody has handed in yet."""
+        if kind == UNUSABLE:
+            return b"%PDF"
+        content = self.notebooks[kind]
+        return content[: -len(self.steps)] if kind == "cut off" else content + b" " * len(self.steps)
 
     def collect(self) -> None:
         if not self.handed_in:
@@ -299,10 +322,11 @@ class Term:
         words = ("regrade", "90", exercise, *(["--keep-higher"] if keep_higher else []), *GRADING)
         plan = Regrade(exercise, dict(self.model.versions), keep_higher, dict(self.model.graded))
         logged = len(self.logged())
-        if self.random.random() < 0.5 and self.is_killed(*words, codes=(0, 1)):
+        if self.random.random() < 0.5:
+            self.command(*words, codes=(0, 1))
+        elif self.is_killed(*words, codes=(0, 1)):
             self.see_what_is_regraded(plan, logged)
             return
-        self.command(*words, codes=(0, 1))
         before, self.model.pending = self.model.pending, None
         if before is not None:
             self.model.regrade(before)
@@ -319,7 +343,7 @@ class Term:
         """After a kill, the points are those before or after the regrade. If it has not done all, every command says
         that it was cut off."""
         new = self.logged()[logged:]
-        said = re.search(r"^A regrade of (\w+) was cut off", self.command("check", "90"), re.MULTILINE)
+        said = re.search(CUT_OFF, self.command("check", "90"), re.MULTILINE)
         cut_off = said[1] if said else ""
         before, self.model.pending = self.model.pending, None
         plans = [plan] if before is None else [before, plan]
@@ -411,7 +435,7 @@ class Term:
         named = re.search(r"^missing: (.*)$", said, re.MULTILINE)
         assert set(named[1].split(", ") if named else ()) == of["missing"], about
         assert set(re.findall(r"^dropped: (\w+): ", said, re.MULTILINE)) == set(self.model.dropped), about
-        assert ("was cut off" in said) == (self.model.pending is not None), about
+        assert bool(re.search(CUT_OFF, said, re.MULTILINE)) == (self.model.pending is not None), about
         rows = self.rows()
         assert same(rows, wanted), f"{about}\nnot {rows}"
         if self.random.random() < 0.15:

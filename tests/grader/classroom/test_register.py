@@ -81,7 +81,8 @@ def test_the_exports_of_canvas_moodle_and_gradescope_are_rosters(roster):
         (OWN + ",A,B,c\n", "cannot be a student's"),
         (OWN + "ada,A,B,c\nAda,A,C,c\n", "line 3: the id 'Ada' stands in an earlier row"),
         (OWN + "ada,Ada,Lovelace, Countess,a@b\n", "5 cells, but the heading has 4"),
-        (OWN + 'ada,"A\x1b[31m",B,c\n', "cannot be printed"),
+        (OWN + 'ada,"A\x1b[31m",B,c\n', r"first_name 'A\x1b[31m' holds U+001B, which cannot be printed"),
+        (OWN + f"ada,{'A' * 201},B,c\n", "first_name has 201 characters, expected at most 200"),
         (OWN + 'ada,"Ada,B,c\n', "is a quote missing?"),
         ((OWN + "zoë,Zoë,B,c\n").encode("latin-1"), "not in UTF-8"),
     ],
@@ -90,6 +91,10 @@ def test_what_cannot_be_a_roster_is_refused_with_the_line(roster, text, said):
     with pytest.raises(LabError) as refused:
         roster(text)
     assert said in str(refused.value)
+
+
+def test_a_line_break_in_a_cell_is_a_space(roster):
+    assert roster(OWN + 'ada,"Ada\r\nMaria",Lovelace,c\n') == [Student("ada", "Ada Maria", "Lovelace", "c")]
 
 
 def test_equal_rows_are_one_student(roster):

@@ -1,6 +1,7 @@
 """Scores, groups, attempts and refusals in classes of a few rows, which need no grading."""
 
 import os
+import shutil
 import sqlite3
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from threeloops_grader.classroom.deadlines import best_attempt
 from threeloops_grader.classroom.deadlines.handed_in import HandIns
 from threeloops_grader.classroom.deadlines.penalties import Penalties
 from threeloops_grader.classroom.enrolment import enrol, gradebook
+from threeloops_grader.classroom.exchange import swap
 from threeloops_grader.classroom.exchange.attempts import attempts_of, keep
 from threeloops_grader.classroom.register import settings as register
 from threeloops_grader.classroom.register.groups import Groups, Member
@@ -146,6 +148,66 @@ def test_attempts_without_a_time_keep_their_order_when_one_is_placed(lab, monkey
         assert current.read_text() == "one"
     texts = [(attempt.folder / current.name).read_text() for attempt in attempts_of(lab.root, lab.slug, "ada")]
     assert texts == ["one", "two"]
+
+
+def test_if_all_attempts_were_refused_the_latest_is_the_one_that_is_named(lab, monkeypatch):
+    """Its fault is what the student has to mend."""
+    monkeypatch.setattr(best_attempt, "grade_class", lambda *_: SimpleNamespace(records=[]))
+    current = hand_in_twice(lab, "ada")
+    for _ in range(2):
+        (line,) = best_attempt.place_best(lab, in_time, "none", 1)
+        assert line == "ada: attempt 2 of 2 counts (refused, refused points after lateness)"
+        assert current.read_text() == "two"
+
+
+def test_the_best_attempt_is_the_best_with_the_slip_days_that_the_student_has_left(lab, book, monkeypatch):
+    """Ada's late attempt costs nothing, because nothing of her slip days is spent; Bob spent his on an earlier lab."""
+    register.save(Settings(late=LatePolicy(50, slip_days=1), attempts="best"), lab.root)
+    play_grading(monkeypatch, {"one": 60.0, "two": 100.0})
+    book.add_assignment("80_before", duedate=DUE - timedelta(days=9))
+    for student, late in (("ada", 0), ("bob", 1)):
+        book.add_student(student)
+        book.add_submission("80_before", student, timestamp=DUE - timedelta(days=9) + timedelta(days=late))
+        for number, text in enumerate(("one", "two")):
+            current = hand_in(lab, student, text)
+            (current.parent / "timestamp.txt").write_text(f"{DUE + timedelta(hours=number)} UTC")
+            keep(lab.root, lab.slug, student, current.parent)
+    penalties = Penalties(book, lab.root)
+    lines = best_attempt.place_best(
+        lab, lambda student, time: penalties.lateness_at(student, lab.slug, time).share, "none", 1
+    )
+    assert lines == [
+        "ada: attempt 2 of 2 counts (60, 100 points after lateness)",
+        "bob: attempt 1 of 2 counts (60, 50 points after lateness)",
+    ]
+
+
+def test_another_rule_lets_another_attempt_count(lab):
+    current = hand_in_twice(lab, "ada")
+    keep(lab.root, lab.slug, "ada", current.parent)
+    assert best_attempt.place_last(lab, "last") == []
+    assert best_attempt.place_last(lab, "first 1") == ["ada: attempt 1 of 2 at 90_toy counts now"]
+    assert current.read_text() == "one"
+    assert best_attempt.place_last(lab, "first 3") == ["ada: attempt 2 of 2 at 90_toy counts now"]
+    assert current.read_text() == "two" and best_attempt.place_last(lab, "last") == []
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_folder_that_is_replaced_is_never_missing_in_between(tmp_path, monkeypatch, can_exchange):
+    if not can_exchange:
+        monkeypatch.setattr(swap, "_exchanged", lambda *_: False)
+    seen = []
+    for name in ("current", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "name.txt").write_text(name)
+    remove = shutil.rmtree
+    monkeypatch.setattr(
+        shutil, "rmtree", lambda path: (seen.append((tmp_path / "current/name.txt").read_text()), remove(path))
+    )
+    swap.put_in_place(tmp_path / "new", tmp_path / "current")
+    assert seen == ["new" if can_exchange else "current"], "what a command that is killed here would leave"
+    assert [path.name for path in tmp_path.iterdir()] == ["current"]
+    assert (tmp_path / "current/name.txt").read_text() == "new"
 
 
 def test_the_best_attempt_of_a_folder_with_a_separate_accent_counts(lab, monkeypatch):

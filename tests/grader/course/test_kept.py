@@ -59,8 +59,10 @@ def test_a_run_of_another_machine_is_finished_whatever_its_colour_and_only_a_gre
     assert kept.finished(outcome.lab, folder, "a source").faults == ["reference scored 60"]
     assert kept.finished(outcome.lab, folder, "another source") is None
     assert kept.kept(outcome.lab, folder, "the state of a node") is None
-    kept.forget(folder)
+    bring_back = kept.set_aside(folder)
     assert kept.finished(outcome.lab, folder, "a source") is None
+    bring_back()
+    assert kept.finished(outcome.lab, folder, "a source").faults == ["reference scored 60"]
 
 
 @pytest.mark.parametrize("sandbox", ["bwrap", "none"])

@@ -1,7 +1,7 @@
 """`threeloops class grade` and `check`: points, and the account of a class."""
 
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,7 +27,9 @@ __all__ = ["check", "grade"]
 def grade(
     lab: LabName,
     again: Annotated[bool, typer.Option("--again", help="Grade again what is graded already.")] = False,
-    sandbox: Annotated[str, typer.Option(help="auto, bwrap, or none: run submissions without isolation.")] = "auto",
+    sandbox: Annotated[
+        Literal["auto", "bwrap", "none"], typer.Option(help="none: run submissions without isolation.")
+    ] = "auto",
     jobs: Annotated[
         int,
         typer.Option("--jobs", min=0, max=64, help="Submissions executed at a time; 0: one for every core."),

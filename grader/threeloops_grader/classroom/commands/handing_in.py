@@ -46,13 +46,13 @@ def collect(
     ] = None,
     handed_in: Annotated[
         str | None,
-        typer.Option(help="When all of them were handed in (UTC or with an offset), if the download does not say it."),
+        typer.Option(help="When all of them were handed in, if the download does not say it."),
     ] = None,
     worksheet: Annotated[
         Path | None, typer.Option(help="Moodle's grading worksheet, which says when each was handed in.")
     ] = None,
     timezone: Annotated[
-        str | None, typer.Option(help="Time zone of times in the download without an offset; else the class's.")
+        str | None, typer.Option(help="Time zone of all times without an offset; else the class's.")
     ] = None,
 ) -> None:
     """Fetch submissions into submitted/, newer ones in place of older ones."""
@@ -62,6 +62,7 @@ def collect(
         nbgrader("collect", target.slug, "--update")
         account_of(target)
         return
+    from threeloops_grader.classroom.exchange.uncollected import forget_collected, note_uncollected
     from threeloops_grader.classroom.handout.download_times import settled, worksheet_times
     from threeloops_grader.classroom.handout.downloads import read_download, store, time_noted
     from threeloops_grader.classroom.register.clock import read_time, require_zone
@@ -69,20 +70,23 @@ def collect(
 
     chosen = register.load()
     zone = require_zone(timezone).key if timezone else None if chosen.timezone == "UTC" else chosen.timezone
-    when = read_time(handed_in, "UTC", "--handed-in") if handed_in else None
+    when = read_time(handed_in, zone or "UTC", "--handed-in") if handed_in else None
     students = addressees(saved_roster(roster_path()))
     download = read_download(source, target, students)
     if worksheet is not None:
         of_all = worksheet_times(worksheet, students)
         download.times |= {student: time for student, time in of_all.items() if student in download.notebooks}
     times = settled({} if when else download.times, zone)
-    changed = store(download, target, course_root() / "submitted", when, chosen.attempts, times.utc)
+    root = course_root()
+    note_uncollected(root, target.slug, download.unusable)
+    changed = store(download, target, root / "submitted", when, chosen.attempts, times.utc)
+    forget_collected(root, target.slug, download.notebooks)
     print(f"submissions found: {len(download.notebooks)}, new or changed: {changed}")
     for line in [*download.notes, *times.notes, *(f"not collected: {fault}" for fault in download.faults)]:
         print(plain(line))
     account_of(target)
     if when is None and target.slug in chosen.due:
-        untimed = {name for name in download.notebooks if not time_noted(course_root() / "submitted", name, target)}
+        untimed = {name for name in download.notebooks if not time_noted(root / "submitted", name, target)}
         _print_untimed(untimed, download.late, times)
     if download.faults or (times.unread and target.slug in chosen.due):
         raise typer.Exit(1)
@@ -131,6 +135,11 @@ def similar(
     from threeloops_grader.classroom.similar.page import similar_page
 
     target = whole_lab(lab)
+    if submissions is None and not any((course_root() / "submitted").glob(f"*/{target.slug}")):
+        raise LabError(
+            f"there are no submissions of {target.slug} to compare; run `threeloops class collect {target.number:02d}` "
+            "first, or name a folder with --submissions"
+        )
     findings = compare(target, submissions or course_root() / "submitted", earlier or ())
     groups = Groups(saved_groups(groups_path()))
     pairs = [pair for pair in findings.pairs if not _in_one_group(pair, groups, target)]

@@ -13,11 +13,11 @@ from threeloops_grader.worklist.grade_class import grade_class
 
 __all__ = ["place_best", "place_last"]
 
-Share = Callable[[str, datetime | None], float]
+_Share = Callable[[str, datetime | None], float]
 """The share of the points, 0 to 1, that a student would lose for a hand-in at a time (None: not known)."""
 
 
-def place_best(lab: Lab, share: Share, sandbox: Sandbox, jobs: int) -> list[str]:
+def place_best(lab: Lab, share: _Share, sandbox: Sandbox, jobs: int) -> list[str]:
     """Put each student's best attempt into `submitted/`, where nbgrader grades it. Returns a line per student with
     several attempts.
 
@@ -68,10 +68,10 @@ def _attempts(lab: Lab) -> dict[str, list[Attempt]]:
     names = {path.parent.name for path in (lab.root / "submitted").glob(f"*/{lab.slug}")}
     names |= {path.name.rpartition("+")[0] for path in attempts_folder(lab.root, lab.slug).glob("*+*")}
     attempts = {student: attempts_of(lab.root, lab.slug, student) for student in sorted(names)}
-    return {student: found for student, found in attempts.items() if found}
+    return {student: own for student, own in attempts.items() if own}
 
 
-def _points(lab: Lab, attempt: Attempt, points: dict[str, int | float], share: Share) -> float:
+def _points(lab: Lab, attempt: Attempt, points: dict[str, int | float], share: _Share) -> float:
     """Return the points of an attempt after lateness, or -1 if it was refused."""
     copy = keep(lab.root, lab.slug, attempt.student, attempt.folder) or Path()
     name = student_name(copy.parent.name)

@@ -58,6 +58,10 @@ class HandIns:
         counting = {lab: self.counting(student, lab) for lab in self._labs}
         return {lab: hand_in.time for lab, hand_in in counting.items() if hand_in is not None}
 
+    def mates(self, student: str, lab: str) -> list[str]:
+        """Return the students who share a student's hand-in, and the student."""
+        return self._groups.of(student, lab)[1]
+
     def counting(self, student: str, lab: str) -> HandIn | None:
         """Return the hand-in that counts for a student, or None if nobody handed in.
 

@@ -39,7 +39,8 @@ class Download:
     """Notebooks by student id, and one sentence for each file or student from which nothing could be collected.
 
     `times` say when they were handed in, without a zone if the platform names none. `late` are the students whose file
-    Canvas marked as late. `notes` have a sentence for each group.
+    Canvas marked as late. `notes` have a sentence for each group. `unusable` says why nothing could be collected from a
+    student who handed in.
     """
 
     notebooks: dict[str, bytes] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Download:
     times: dict[str, datetime] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    unusable: dict[str, str] = field(default_factory=dict)
 
 
 class _Candidate(NamedTuple):
@@ -110,8 +112,11 @@ def read_download(path: Path, lab: Lab, students: Sequence[Student]) -> Download
         except BadSubmission as error:
             others.append((student, f"{student}: {error}"))
     download.notes = list(dict.fromkeys(download.notes))
-    faults = (fault for student, fault in others if student not in download.notebooks)
-    download.faults = list(dict.fromkeys(faults))
+    others = [(student, fault) for student, fault in others if student not in download.notebooks]
+    download.faults = list(dict.fromkeys(fault for _, fault in others))
+    for owner, fault in others:
+        if owner is not None:
+            download.unusable.setdefault(owner, fault.removeprefix(f"{owner}: "))
     return download
 
 

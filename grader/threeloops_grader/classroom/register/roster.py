@@ -23,6 +23,8 @@ _PATTERN = frozenset("*?[],+")
 """nbgrader separates with , and +, and takes the others in a student's id for a pattern of file names."""
 _GONE = frozenset("dropped withdrawn withdrew inactive unenrolled unenroled suspended abgemeldet inaktiv".split())
 """Values of a status column that mean that a student has left the class. Other values mean nothing here."""
+_LINES = re.compile(r"\s*[\r\n]+\s*")
+"""Line breaks in a cell, which a spreadsheet shows as one text."""
 _PARTICIPANT = re.compile(r"\D+(\d+)")
 """The identifier of a grading worksheet, such as "Participant 1234"."""
 
@@ -76,7 +78,7 @@ def read_roster(path: Path) -> Roster:
     notes: list[str] = []
     twice: list[str] = []
     for line, row in table.rows:
-        given = {field: row[at].strip() if at < len(row) else "" for field, at in column.items()}
+        given = {field: _LINES.sub(" ", row[at].strip()) if at < len(row) else "" for field, at in column.items()}
         if why := _no_student(row, given):
             notes += [f"line {line}: {why}"] if any(given.values()) else []
             continue
@@ -171,8 +173,10 @@ def fault_of(student: Student) -> str:
         )
     for field in fields(student):
         value = getattr(student, field.name)
-        if len(value) > _MAX_TEXT or not value.isprintable():
-            return f"{field.name} holds {len(value)} characters or one that cannot be printed; at most {_MAX_TEXT}"
+        if len(value) > _MAX_TEXT:
+            return f"{field.name} has {len(value)} characters, expected at most {_MAX_TEXT}"
+        if hidden := [character for character in value if not character.isprintable()]:
+            return f"{field.name} {value[:60]!r} holds U+{ord(hidden[0]):04X}, which cannot be printed; remove it"
     return ""
 
 

@@ -136,7 +136,7 @@ def _text(path: Path) -> str:
         raise LabError(f"{path} has {size:,} bytes, a table at most {_MAX_BYTES:,}")
     content = path.read_bytes()
     if content.startswith(b"PK\x03\x04"):
-        raise LabError(f"{path} is a workbook of Excel, not a CSV file; save it as CSV UTF-8")
+        raise LabError(f"{path} is a workbook of Excel or another zip file, not a CSV file; save it as CSV UTF-8")
     if content.lstrip()[:1] == b"<":
         raise LabError(
             f"{path} is a web page, not a CSV file: perhaps a page to log in was downloaded; download the file again"

@@ -1,6 +1,6 @@
 """nbgrader's CSV export with correctly quoted cells, none of which a spreadsheet executes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,10 @@ from nbgrader.plugins import ExportPlugin
 from threeloops.files import replace_text
 
 from threeloops_grader.classroom.deadlines.penalties import Penalties
+from threeloops_grader.classroom.exchange.uncollected import uncollected
 from threeloops_grader.machine.terminal import encodable
 from threeloops_grader.pages.spreadsheet import to_csv
+from threeloops_grader.submissions.folder import spelling
 
 __all__ = ["SafeCsv"]
 
@@ -38,11 +40,13 @@ class SafeCsv(ExportPlugin):
         penalties.refresh()
         assignments = set(map(str, self.assignment))
         students = set(map(str, self.student))
+        root = Path(self.config.CourseDirectory.root)
         for assignment in gradebook.assignments:
+            unusable = uncollected(root, assignment.name)
             for student in gradebook.students:
                 if (assignments and assignment.name not in assignments) or (students and student.id not in students):
                     continue
-                timestamp, *scores = _score(gradebook, penalties, assignment.name, student.id)
+                timestamp, *scores = _score(gradebook, penalties, assignment.name, student.id, unusable)
                 who = [student.id, student.last_name, student.first_name, student.email]
                 yield [assignment.name, assignment.duedate, timestamp, *who, *scores, assignment.max_score]
 
@@ -53,14 +57,20 @@ def _plain(value: Any) -> str | float:
     return "" if value is None else str(value)
 
 
-def _score(gradebook: Gradebook, penalties: Penalties, assignment: str, student: str) -> tuple[Any, ...]:
+def _score(
+    gradebook: Gradebook, penalties: Penalties, assignment: str, student: str, unusable: Mapping[str, str]
+) -> tuple[Any, ...]:
     """Return the timestamp, raw score, penalty and score of the submission that counts for a student, who may be in a
-    group. A missing submission counts 0, as in nbgrader. One that was handed in but not graded has no score."""
+    group. A missing submission counts 0, as in nbgrader. One that was handed in but not graded has no score, nor has
+    one whose file was `unusable`."""
     hand_in = penalties.counting(student, assignment)
     try:
         submission = gradebook.find_submission(assignment, student if hand_in is None else hand_in.student)
     except MissingEntry:
-        return (None, 0.0, 0.0, 0.0) if hand_in is None else (hand_in.time, None, None, None)
+        mates = penalties.hand_ins.mates(student, assignment)
+        if hand_in is None and not any(spelling(mate) in unusable for mate in mates):
+            return None, 0.0, 0.0, 0.0
+        return hand_in.time if hand_in else None, None, None, None
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
     if grades and all(g.auto_score is None and g.manual_score is None for g in grades):
         return submission.timestamp, None, None, None

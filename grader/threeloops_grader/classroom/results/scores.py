@@ -13,6 +13,7 @@ from threeloops_grader.authoring.manifest import manifest
 from threeloops_grader.classroom.deadlines.handed_in import HandIn
 from threeloops_grader.classroom.deadlines.penalties import Penalties
 from threeloops_grader.classroom.deadlines.terms import Lateness
+from threeloops_grader.classroom.exchange.uncollected import uncollected
 from threeloops_grader.classroom.register.roster import Student
 from threeloops_grader.classroom.results.handins import not_graded, strangers_in
 from threeloops_grader.submissions.folder import spelling
@@ -70,7 +71,8 @@ def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tupl
         ) from None
     penalties = Penalties(book, lab.root)
     handed_in = {spelling(s.student_id): s for s in book.assignment_submissions(lab.slug)}
-    rows = [_row(lab, s, handed_in, penalties, assignment.max_score) for s in students]
+    unusable = uncollected(lab.root, lab.slug)
+    rows = [_row(lab, s, handed_in, penalties, assignment.max_score, unusable) for s in students]
     penalties.refresh(lab.slug if not penalties.terms.policy.slip_days else None)
     names = {spelling(student.id) for student in students}
     strangers = {submission.student_id for name, submission in handed_in.items() if name not in names}
@@ -79,17 +81,33 @@ def class_scores(book: Gradebook, lab: Lab, students: Sequence[Student]) -> tupl
 
 
 def _row(
-    lab: Lab, student: Student, submissions: Mapping[str, SubmittedAssignment], penalties: Penalties, most: float
+    lab: Lab,
+    student: Student,
+    submissions: Mapping[str, SubmittedAssignment],
+    penalties: Penalties,
+    most: float,
+    unusable: Mapping[str, str],
 ) -> Row:
     hand_in = penalties.counting(student.id, lab.slug)
     name = student.id if hand_in is None else hand_in.student
     submission = submissions.get(spelling(name))
     name = name if submission is None else submission.student_id
     reason, refused = not_graded(lab, penalties.hand_ins.folder(name))
+    files = {
+        who: unusable[spelling(who)]
+        for who in penalties.hand_ins.mates(student.id, lab.slug)
+        if spelling(who) in unusable
+    }
+    if hand_in is None and not reason and files:
+        reason, refused = f"not collected: {'; '.join(files.values())}", True
     row = Row(student, "graded", most, hand_in=hand_in, reason=reason, refused=refused)
     row.lateness = penalties.lateness(student.id, lab.slug)
     row.slip_days_left = penalties.slip_days_left(student.id)
     row.notes = _notes(hand_in, student, spelling(student.id) in submissions)
+    if hand_in is not None:
+        row.notes += [
+            f"{who}: a later file was not collected, so an earlier one counts: {why}" for who, why in files.items()
+        ]
     if submission is None:
         row.status = "ungraded" if reason else "missing"
         row.score = None if reason else 0.0

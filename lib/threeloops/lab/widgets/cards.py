@@ -10,7 +10,7 @@ from html import escape
 from threeloops.lab.widgets.display import preformatted, publish
 from threeloops.lab.widgets.style import WIDTH, palette
 
-__all__ = ["MARK", "coloured", "failed", "frame", "inline", "passed", "small", "unwritten"]
+__all__ = ["coloured", "failed", "frame", "inline", "passed", "small", "unwritten"]
 
 _FRAME = (
     "border-left:4px solid {0};background:{0}1f;border-radius:4px;padding:.55em .9em;margin:.3em 0;"
@@ -21,7 +21,7 @@ _FOLDED = (
     "{display:flex}.jp-PlaceholderText{overflow:hidden;text-overflow:ellipsis}</style>"
 )
 """JupyterLab lets the first line of a folded cell widen the page; the style of one card counts for the whole page."""
-MARK = {
+_MARK = {
     "passed": palette.green,
     "failed": palette.vermillion,
     "question": palette.blue,
@@ -44,13 +44,13 @@ def _emphasis(text: str) -> str:
 
 
 def frame(kind: str, body: str) -> str:
-    """`body` (HTML) as a card; `kind` is a key of MARK."""
-    return f'<div style="{_FRAME.format(MARK[kind])}">{_FOLDED}{body}</div>'
+    """`body` (HTML) as a card; `kind` is a key of _MARK."""
+    return f'<div style="{_FRAME.format(_MARK[kind])}">{_FOLDED}{body}</div>'
 
 
 def coloured(kind: str, text: str) -> str:
     """`text` (HTML) in bold and in the colour of a card, mixed with the page's ink so that it can be read."""
-    return f'<b style="color:color-mix(in srgb, {MARK[kind]} 60%, currentColor)">{text}</b>'
+    return f'<b style="color:color-mix(in srgb, {_MARK[kind]} 60%, currentColor)">{text}</b>'
 
 
 def small(text: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         paged_waste,
     )
     from threeloops.product.decode.export import export_decode, export_prefill, write_onnx
+    from threeloops.product.decode.feature_head import FeatureHead, Speculated, speculate
     from threeloops.product.decode.graphs import DecodeGraphs
     from threeloops.product.decode.paged import PagedCache, Rows
     from threeloops.product.decode.runner import ModelRunner, NotFinite
@@ -40,8 +41,8 @@ else:
     import_on_demand(__name__)
 
 __all__ = [
-    "BlockManager", "ContiguousCache", "DecodeGraphs", "Draft", "Guess", "LookupDraft", "ModelDraft", "ModelRunner",
-    "NotFinite", "OutOfBlocks", "PagedCache", "Rows", "SpeculativeRunner", "accept", "bytes_per_token", "choose",
-    "contiguous_waste", "draw", "expected_speedup", "expected_tokens", "export_decode", "export_prefill", "generate",
-    "paged_waste", "probabilities", "write_onnx",
+    "BlockManager", "ContiguousCache", "DecodeGraphs", "Draft", "FeatureHead", "Guess", "LookupDraft", "ModelDraft",
+    "ModelRunner", "NotFinite", "OutOfBlocks", "PagedCache", "Rows", "Speculated", "SpeculativeRunner", "accept",
+    "bytes_per_token", "choose", "contiguous_waste", "draw", "expected_speedup", "expected_tokens", "export_decode",
+    "export_prefill", "generate", "paged_waste", "probabilities", "speculate", "write_onnx",
 ]  # fmt: skip

@@ -26,13 +26,15 @@ from threeloops.product.decode.sampling import choose, draw, probabilities, unif
 from threeloops.product.request import Batch, Chunk, Request
 
 __all__ = [
-    "Draft", "Guess", "LookupDraft", "ModelDraft", "SpeculativeRunner", "accept", "expected_speedup", "expected_tokens",
+    "DRAFT_NOISE", "Draft", "Guess", "LookupDraft", "ModelDraft", "SpeculativeRunner", "accept", "expected_speedup",
+    "expected_tokens", "judge",
 ]  # fmt: skip
 
 _MODEL = 0
-_DRAFT = 1
 _ACCEPT = 2
-"""Streams of noise. Whether a guess is kept, and what is drawn instead, must not depend on how it was drawn."""
+DRAFT_NOISE = 1
+"""The stream of noise that a draft draws with. Whether a guess is kept, and what is drawn instead, must not depend on
+how it was drawn, so these have streams of their own."""
 
 
 def accept(guesses: Sequence[int], draft: Tensor, model: Tensor, noise: Tensor) -> tuple[int, Tensor]:
@@ -220,7 +222,7 @@ class SpeculativeRunner:
         A chunk that does not sample has no new tokens.
         """
         self._runner.cache.copy(batch.copies)
-        guesses = self._draft.propose(batch, _MODEL if self._invariant else _DRAFT)
+        guesses = self._draft.propose(batch, _MODEL if self._invariant else DRAFT_NOISE)
         logits, finite = self._runner.logits(batch.chunks, [guess.tokens for guess in guesses])
         exact = self._drawn_alone(batch.chunks, guesses, logits)
         results: list[Sequence[int] | Exception] = []
@@ -236,7 +238,7 @@ class SpeculativeRunner:
                 new = (
                     _agreed(guess.tokens, tokens)
                     if self._is_exact(chunk.request)
-                    else _judged(chunk.request, guess, logits[first:end])
+                    else judge(chunk.request, guess, logits[first:end])
                 )
                 self.kept += len(new) - 1
                 self.judged += min(len(new), len(guess.tokens))
@@ -280,8 +282,9 @@ def _agreed(guesses: Sequence[int], drawn: Sequence[int]) -> list[int]:
     return list(drawn[: accepted + 1])
 
 
-def _judged(request: Request, guess: Guess, logits: Tensor) -> list[int]:
-    """The accepted guesses and one token more, by `accept`."""
+def judge(request: Request, guess: Guess, logits: Tensor) -> list[int]:
+    """Return the accepted guesses and one token more, by `accept`. The rows of `logits`, (guesses + 1, vocabulary), are
+    the model's for each guess and the token after them."""
     count = len(guess.tokens)
     seed = request.sampling.seed
     model = probabilities(logits, [request.sampling] * (count + 1))

@@ -44,7 +44,7 @@ class Placement:
         return tuple(expert for rank in self.experts for expert in rank)
 
     def rank_loads(self, loads: Sequence[float]) -> tuple[float, ...]:
-        """What each rank computes, if copies of an expert share its load equally."""
+        """Return the load of each rank, if copies of an expert share its load equally."""
         copies = [self.slots.count(expert) for expert in range(len(loads))]
         return tuple(sum(loads[expert] / copies[expert] for expert in rank) for rank in self.experts)
 

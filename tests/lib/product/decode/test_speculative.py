@@ -23,7 +23,7 @@ from threeloops.product.decode import (
     expected_tokens,
 )
 from threeloops.product.decode.sampling import draw
-from threeloops.product.decode.speculative import _DRAFT, _judged
+from threeloops.product.decode.speculative import DRAFT_NOISE, judge
 from threeloops.product.request import Batch, Chunk, Request, Sampling
 
 MODEL = random_model()
@@ -217,9 +217,9 @@ def test_noise_that_judges_a_guess_is_not_the_noise_that_drew_it():
     p, q = distribution([1, 2, 3, 4]), distribution([4, 3, 2, 1])
     counts = Counter()
     for seed in range(4000):
-        (guess,) = draw(q[None], [seed], [2], stream=_DRAFT).tolist()
+        (guess,) = draw(q[None], [seed], [2], stream=DRAFT_NOISE).tolist()
         request = Request("a", (1, 2), Sampling(temperature=1.0, seed=seed))
-        counts[_judged(request, Guess([guess], q[None]), torch.stack([p, p]).log())[0]] += 1
+        counts[judge(request, Guess([guess], q[None]), torch.stack([p, p]).log())[0]] += 1
     assert abs(chi_square(counts, dict(enumerate(p.tolist())))) < 5
 
 

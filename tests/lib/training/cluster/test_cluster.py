@@ -353,6 +353,13 @@ def fills_twice():
     dist.irecv(x[:3], 1 - dist.get_rank()), dist.irecv(x[2:], 1 - dist.get_rank())
 
 
+def divides_before_the_sum_is_there():
+    x = torch.ones(2)
+    work = dist.all_reduce(x, async_op=True)
+    x /= 2
+    work.wait()
+
+
 def adds_before_its_message_has_left():
     total, got = torch.ones(3), torch.empty(3)
     sent = dist.isend(total, 1 - dist.get_rank())
@@ -477,6 +484,11 @@ def leaves_a_thread():
             adds_before_its_message_has_left,
             RankFailed,
             r"the tensor of this isend to rank \d changed before its wait\(\)",
+        ),
+        (
+            divides_before_the_sum_is_there,
+            RankFailed,
+            r"the tensor of this all_reduce changed before its wait\(\)",
         ),
         (sends_to_the_rank_before_the_first, RankFailed, "send: rank -1 in a group of 2 ranks: expected 0 to 1"),
         (receives_from_the_rank_after_the_last, RankFailed, "recv: rank 2 in a group of 2 ranks: expected 0 to 1"),

@@ -74,8 +74,9 @@ def index_scores(q: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor) -> 
 
 def reference(q: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Compute the same in PyTorch, which stores a product per head and token."""
-    products = torch.einsum("shd,std->sht", q.float(), keys.float()).relu()
-    return torch.einsum("sht,sh->st", products, weights.float())
+    wide = torch.promote_types(q.dtype, torch.float32)
+    products = torch.einsum("shd,std->sht", q.to(wide), keys.to(wide)).relu()
+    return torch.einsum("sht,sh->st", products, weights.to(wide))
 
 
 def cost(tokens: int, sequences: int, heads: int, dim: int, bytes_per_element: float = 2) -> Work:

@@ -90,6 +90,7 @@ def draw_floors(
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.minorticks_off()
     axes.set_title(title)
+    fig.draw_without_rendering()  # so that the places in points are final
     _name_ends(axes, ends, colours, bold=times)
     return fig
 
@@ -98,11 +99,18 @@ def _name_ends(
     axes: "Axes", ends: Mapping[str, tuple[float, float]], colours: Mapping[str, str], bold: Collection[str]
 ) -> None:
     """Write each name beside the end of its curve, at least a line apart."""
-    axes.figure.draw_without_rendering()
     lowest = -np.inf
     for name, place in sorted(ends.items(), key=lambda end: end[1][1]):
         height = axes.transData.transform(place)[1] * 72 / axes.figure.dpi
         level = max(height, lowest + _LINE)
-        style = {"color": colours[name], "va": "center", "weight": "bold" if name in bold else "normal"}
-        axes.annotate(name, place, (8, level - height), textcoords="offset points", **style)
+        weight = "bold" if name in bold else "normal"
+        axes.annotate(
+            name,
+            place,
+            (8, level - height),
+            textcoords="offset points",
+            color=colours[name],
+            va="center",
+            weight=weight,
+        )
         lowest = level

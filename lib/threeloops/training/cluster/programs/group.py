@@ -133,7 +133,17 @@ class _Group(dist.ProcessGroup):
         return Work(self._me, handle, tensors, lambda data: fill(tensors, data), False)
 
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> Work:
-        return self._submit("all_reduce", tensors[0], tensors, opts=opts)
+        def put(data: memoryview) -> None:
+            if checksum(tensors[0]) != given:
+                raise RuntimeError(
+                    "the tensor of this all_reduce changed before its wait(): on a real network ranks might sum the "
+                    "new values, or the change might be lost, so call wait() first"
+                )
+            fill(tensors, data)
+
+        work = self._submit("all_reduce", tensors[0], tensors, opts=opts, put=put)
+        given = checksum(tensors[0])
+        return work
 
     def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None) -> Work:
         self._check_many("all_reduce_coalesced", "tensors", tensors)

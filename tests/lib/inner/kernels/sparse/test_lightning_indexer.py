@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from threeloops.inner.kernels.attention.paged_attention import paged_attention
+from threeloops.inner.kernels.catalog import sparse
 from threeloops.inner.kernels.sparse.lightning_indexer import choose_blocks, cost, index_scores
 from threeloops.inner.meter import meter
 
@@ -31,6 +32,19 @@ def test_scores_equal_float64(sequences, heads, tokens, dim, dtype):
     weights = drawn(sequences, heads, seed=2, dtype=dtype)
     actual = index_scores(q, keys, weights)
     torch.testing.assert_close(actual.double(), oracle_scores(q, keys, weights), rtol=1e-5, atol=1e-4)
+
+
+def test_the_catalog_lists_it_with_a_reference_and_a_cost():
+    entry = next(entry for entry in sparse.entries() if entry.name == "index_scores")
+    shape, dtype = entry.metered[-1], torch.bfloat16
+    inputs = entry.inputs(shape, dtype, "cpu", 0)
+    expected = entry.reference(*(tensor.double() for tensor in inputs))
+    assert expected.dtype == torch.float64
+    torch.testing.assert_close(expected, oracle_scores(*inputs), rtol=1e-12, atol=1e-12)
+    with meter() as traffic:
+        actual = entry.launch(*inputs)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-4)
+    assert traffic.total.unique_bytes == entry.cost(shape, dtype).bytes
 
 
 def test_it_chooses_what_the_indexer_of_transformers_chooses():
