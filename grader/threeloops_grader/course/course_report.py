@@ -59,9 +59,11 @@ def _index_page(report: CourseReport) -> str:
         lab = outcome.lab
         link = Cell(f"{lab.number:02} · {lab.title}", href=f"labs/{lab.slug}.html")
         rows.append([link, Cell(f"{outcome.seconds:.1f}", "number"), outcome.verified_on])
-        for name, record in outcome.grades.items():
-            kind = "good" if record.score == outcome.expected[name] else "bad"
-            rows[-1].append(Cell(f"{record.score:g} / {record.max_score:g}", f"number {kind}"))
+        for name, points in outcome.expected.items():
+            record = outcome.grades.get(name)
+            graded = record is not None and record.score == points
+            words = f"{record.score:g} / {record.max_score:g}" if record else "not graded"
+            rows[-1].append(Cell(words, f"number {'good' if graded else 'bad'}"))
     sections = [pages.table(header, rows)]
     if report.faults:
         faults = pages.table(["What fell short"], [[Cell(f, "bad")] for f in report.faults])

@@ -1,6 +1,7 @@
 """The whole chain on a toy course: released, executed, graded three times, reported."""
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import nbformat
@@ -54,6 +55,14 @@ def test_the_dives_get_the_seconds_that_the_core_left_for_pictures_of_explorers(
     outputs.append(nbformat.v4.new_output("stream", text="42"))
     core = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(outputs=outputs), nbformat.v4.new_markdown_cell()])
     assert seconds_to_record([Executed(core, 60.0)]) == rest
+
+
+def test_a_lab_that_could_not_be_graded_has_a_row_that_says_so(chain, tmp_path):
+    report, _, _ = chain
+    outcome = replace(report.labs[0], grades={}, faults=["reference could not be graded: the machine is at fault"])
+    write(replace(report, labs=[outcome]), tmp_path)
+    page = (tmp_path / "course.html").read_text()
+    assert page.count("not graded") == 3 and "the machine is at fault" in page
 
 
 def test_a_fault_in_the_dives_is_a_fault_of_the_lab(tmp_path):

@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional
 
 from threeloops.figures import figure, palette
-from threeloops.inner.precision.fp4 import E2M1, to_e2m1
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +24,7 @@ __all__ = [
 RECIPES = {"nvfp4": 4.5, "delayed": 8, "current": 8, "mxfp8": 8.25, "bfloat16": 16, "float32": 32}
 """The bits per element of each recipe, with their share of the scales. The cheapest comes first."""
 _E4M3_LARGEST = 448.0
+_E2M1 = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _BLOCKS = {"mxfp8": 32, "nvfp4": 16}
 _SMALLEST_AMAX = 1e-30
 
@@ -47,7 +47,7 @@ def stored(x: "Tensor", recipe: str, history: Sequence[float] = ()) -> "Tensor":
     unit = _units(x, recipe)
     if recipe == "mxfp8":
         return _in_e4m3(blocks, 1 / unit).flatten(-2)
-    return torch.where(unit > 0, to_e2m1(blocks / unit) * unit, 0.0).flatten(-2)
+    return torch.where(unit > 0, _in_e2m1(blocks / unit) * unit, 0.0).flatten(-2)
 
 
 def _amax(x: "Tensor") -> float:
@@ -61,13 +61,20 @@ def _units(x: "Tensor", recipe: str) -> "Tensor":
     top = x.unflatten(-1, (-1, _BLOCKS[recipe])).abs().amax(-1, keepdim=True)
     if recipe == "mxfp8":
         return 2.0 ** torch.ceil(torch.log2(top.clamp(min=2.0**-100) / _E4M3_LARGEST))
-    whole = E2M1[-1] * _E4M3_LARGEST / _amax(x)
-    return (top / E2M1[-1] * whole).to(torch.float8_e4m3fn).float() / whole
+    whole = _E2M1[-1] * _E4M3_LARGEST / _amax(x)
+    return (top / _E2M1[-1] * whole).to(torch.float8_e4m3fn).float() / whole
 
 
 def _in_e4m3(x: "Tensor", scale: "float | Tensor") -> "Tensor":
     """Return x · scale, limited to ±448 and rounded to float8_e4m3fn, and divided by the scale again."""
     return (x * scale).clamp(-_E4M3_LARGEST, _E4M3_LARGEST).to(torch.float8_e4m3fn).float() / scale
+
+
+def _in_e2m1(x: "Tensor") -> "Tensor":
+    """Round x to the nearest of ±0, 0.5, 1, 1.5, 2, 3, 4 and 6, ties to even."""
+    size = x.abs().clamp(max=_E2M1[-1])
+    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+    return torch.copysign(torch.round(size / step) * step, x)
 
 
 def draw_bits(formats: Sequence[Any], question: str) -> "Figure":
@@ -262,7 +269,7 @@ def draw_row(x: "Tensor") -> "Figure":
     low = sizes[sizes > 0].min() / 3
     high = sizes.max() * 2
     for axes, (recipe, name) in zip(rows, _ROWS.items(), strict=True):
-        levels = np.array(E2M1[1:]) if recipe == "nvfp4" else _e4m3()
+        levels = np.array(_E2M1) if recipe == "nvfp4" else _e4m3()
         units = _units(x, recipe).flatten().tolist()
         width = len(sizes) / len(units)
         for block, unit in enumerate(units):
