@@ -192,7 +192,7 @@ def test_a_table_of_extensions_is_read_stored_and_merged(tmp_path):
         (HEAD + "ada,01,,,150%\n", "the factor is '150%', expected a number above 1"),
         (HEAD + "ada,01,,,0.5\n", "the factor is '0.5'"),
         (HEAD + "ada,01,2030-01-31,,\n", ""),
-        (HEAD + "ada,01,2030-01-30,,\n", "is not later than 2030-01-31T22:59:00+00:00"),
+        (HEAD + "ada,01,2030-01-30,,\n", "is not later than 2030-01-31 23:59 CET"),
         (HEAD + "ada,01,2030-10-27 02:30,,\n", "happens twice in Europe/Berlin"),
         (HEAD + "ada,01,,24,\nada,01,,12,\n", "line 3: an earlier row gives ada another extension"),
         (HEAD + "ada,01,,24,,x\n", "6 cells, but the heading has 5"),
@@ -226,7 +226,7 @@ def test_a_factor_for_every_lab_needs_to_know_when_released_labs_were_opened(tmp
 def test_a_factor_of_no_time_is_refused(tmp_path):
     """The lab was opened when it was due, so there is nothing to multiply."""
     (tmp_path / "table.csv").write_text("student,lab,factor\nada,01,1.5\n")
-    with pytest.raises(LabError, match=r"a factor gives no more time: 01_roofline was opened at 2030-01-31T22:59"):
+    with pytest.raises(LabError, match=r"a factor gives no more time: 01_roofline was opened at 2030-01-31 22:59 UTC"):
         read_extensions(tmp_path / "table.csv", CLASS, Settings(due=DUE, opened=DUE))
 
 
