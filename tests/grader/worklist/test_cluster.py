@@ -158,7 +158,12 @@ def test_ctrl_c_costs_no_points_of_the_submission_that_is_being_executed(tmp_pat
     path.write_text(path.read_text().replace("    return sum(", "    __import__('time').sleep(0.3)\\n    return sum("))
     words = ["--shard", "0/1", "--sandbox", sandbox]
     worker = subprocess.Popen(
-        toy.words(*words), env=toy.environment, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True
+        toy.words(*words),
+        env=toy.environment,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     )
     wait_for(lambda: toy.faults.executions()["begun"] > 0)
     time.sleep(0.5)  # the slow answer takes longer, and the test is right whenever the signal arrives
@@ -167,6 +172,11 @@ def test_ctrl_c_costs_no_points_of_the_submission_that_is_being_executed(tmp_pat
     assert toy.run(*words).returncode == 0
     (record,) = [json.loads(path.read_text())["record"] for path in (toy.records / "90_toy").glob("*.json")]
     assert (record["score"], record["status"]) == (100.0, "graded"), record["tests"]
+
+
+def hear_ctrl_c() -> None:
+    """A shell starts programs in the background deaf to Ctrl-C, and their children with them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(holds: Callable[[], bool], seconds: float = 120.0) -> None:
