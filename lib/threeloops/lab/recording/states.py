@@ -95,7 +95,7 @@ def _examples(explorer: Any, until: float) -> dict[str, Any]:
     ]
     lines = {line: at for at, line in enumerate(drawn["lines"])}
     for key, picture in drawn["pictures"].items():
-        text = f'<pre class="tl-example">{escape(told[int(key)])}</pre>'.split("\n")
+        text = f'<div class="tl-example">{escape(told[int(key)])}</div>'.split("\n")
         drawn["pictures"][key] = [*(lines.setdefault(line, len(lines)) for line in text), *picture]
     errors = {key: f"{told[int(key)]}\n\n{error}" for key, error in drawn["errors"].items()}
     whole = {**drawn, "errors": errors, "lines": list(lines), "controls": [control], "one_at_a_time": False}
