@@ -83,7 +83,7 @@ def entries() -> tuple[Entry, ...]:
             by_size(lightning_indexer.cost, *indexed),
             metered=indices((1000, 2, 64, 128), (257, 3, 8, 64)),
             compiled=indices((32768, 8, 64, 128), (4097, 64, 32, 64)),
-            timed=indices((131072, 4, 64, 128), (8192, 64, 64, 128), (5003, 16, 32, 64)),
+            timed=indices((131072, 4, 64, 128), (5003, 16, 32, 64)),
             dtypes=(torch.float16, torch.bfloat16),
             tensor_cores=True,
         ),
