@@ -134,11 +134,11 @@ class _Area:
     number: int | None
     colour: tuple[float, ...]
     """Red, green, blue and opacity, from 0 to 1."""
-    box: Any = None
-    """The polygon's extent."""
+    path: Any = None
+    """The polygon, in pixels."""
 
     def holds(self, place: tuple[float, float]) -> bool:
-        return self.artist.contains_point(place) if self.box is None else self.box.contains(*place)
+        return (self.artist if self.path is None else self.path).contains_point(place)
 
     def make_solid(self) -> None:
         *parts, opacity = self.colour
@@ -163,7 +163,7 @@ def _areas(axes) -> list[_Area]:
         if isinstance(polygons, PolyCollection) and polygons.get_visible() and len(colours):
             transform = polygons.get_transform()
             areas += [
-                _Area(polygons, number, tuple(colours[number % len(colours)]), path.get_extents(transform))
+                _Area(polygons, number, tuple(colours[number % len(colours)]), path.transformed(transform))
                 for number, path in enumerate(polygons.get_paths())
             ]
     return sorted((area for area in areas if area.colour[3] >= _TINT), key=lambda area: area.artist.get_zorder())

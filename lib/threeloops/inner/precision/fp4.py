@@ -59,7 +59,7 @@ MXFP4 = Fp4Recipe("e8m0", 32, square_weights=False, stochastic_gradients=False, 
 """The format alone, without further ingredients."""
 
 
-def to_e2m1(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def _to_e2m1(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Round x to numbers of E2M1; beyond 6 it saturates. Ties go to the even code.
 
     With a `generator`, x is rounded up or down at random with its fraction as the probability, so that the mean over
@@ -91,7 +91,7 @@ def quantise_fp4(
     blocks = blocks.unflatten(1, (-1, recipe.block)).unflatten(0, (-1, height))  # (rows / h, h, k / block, block)
     top = blocks.abs().amax((1, 3), keepdim=True)
     unit = _units(top, x, recipe)
-    stored = torch.where(unit > 0, to_e2m1(blocks / torch.where(unit > 0, unit, 1.0), generator) * unit, 0.0)
+    stored = torch.where(unit > 0, _to_e2m1(blocks / torch.where(unit > 0, unit, 1.0), generator) * unit, 0.0)
     return stored.flatten(2).flatten(0, 1)[:rows, :k]
 
 
@@ -174,5 +174,5 @@ class Fp4Linear(nn.Module):
 
 
 __all__ = [
-    "E2M1", "Fp4Linear", "Fp4Recipe", "MXFP4", "NVFP4", "quantise_fp4", "rotated", "to_e2m1",
+    "E2M1", "Fp4Linear", "Fp4Recipe", "MXFP4", "NVFP4", "quantise_fp4", "rotated",
 ]  # fmt: skip

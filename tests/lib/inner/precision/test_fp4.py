@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from threeloops.inner.precision.formats import FLOAT8_E4M3FN
-from threeloops.inner.precision.fp4 import E2M1, MXFP4, NVFP4, Fp4Linear, Fp4Recipe, quantise_fp4, rotated, to_e2m1
+from threeloops.inner.precision.fp4 import E2M1, MXFP4, NVFP4, Fp4Linear, Fp4Recipe, _to_e2m1, quantise_fp4, rotated
 from threeloops.lab.drawings.inner.formats import stored
 from torch import nn
 
@@ -34,18 +34,18 @@ def nearest(value):
 
 def test_every_quarter_goes_to_the_nearest_number_and_ties_to_the_even_code():
     values = torch.arange(-28, 29) / 4.0
-    assert to_e2m1(values).tolist() == [nearest(value) for value in values.tolist()]
+    assert _to_e2m1(values).tolist() == [nearest(value) for value in values.tolist()]
     values = numbers(2000)
-    assert to_e2m1(values).tolist() == [nearest(value) for value in values.tolist()]
+    assert _to_e2m1(values).tolist() == [nearest(value) for value in values.tolist()]
 
 
 def test_the_sign_of_zero_stays():
-    assert torch.signbit(to_e2m1(torch.tensor([-0.0, -0.1, 0.1]))).tolist() == [True, True, False]
+    assert torch.signbit(_to_e2m1(torch.tensor([-0.0, -0.1, 0.1]))).tolist() == [True, True, False]
 
 
 def test_stochastic_rounding_takes_the_neighbours_and_has_the_right_mean():
     for value in (0.1, 0.75, 1.3, 2.2, -3.9, 5.5, 4.0, -6.0):
-        drawn = to_e2m1(torch.full((40_000,), value), coin())
+        drawn = _to_e2m1(torch.full((40_000,), value), coin())
         below = max(number for number in E2M1 if number <= abs(value))
         above = min(number for number in E2M1 if number >= abs(value))
         assert set(drawn.abs().tolist()) <= {below, above}
