@@ -107,7 +107,7 @@ with reveal("dip"):
     show.against_prediction("dip", dict(slow)[465], unit="replicas", source="virtual time")
     plot, axes = figure(width=8.5, height=2.8)
     needed = [6 if 120 <= now < 480 else 30 for now, _ in slow]
-    axes.fill_between([now for now, _ in slow], needed, step="post", color=palette.sky, alpha=0.4, lw=0)
+    axes.fill_between([now for now, _ in slow], needed, step="post", color=palette.sky, alpha=0.12, lw=0)
     axes.text(20, 3, "needed", color=palette.blue, weight="bold")
     for line, color, words, place in (
         (slow, palette.green, "two per minute", (500, 19)),
