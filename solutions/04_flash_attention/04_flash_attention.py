@@ -779,7 +779,7 @@ predict(
 )
 if parts := together("tiles", "blocks"):
     fa3, counts = silicon.prefill("H100 SXM"), {}
-    for tokens in fa3.tokens:
+    for tokens in fa3.sizes:
         problem = Problem(tokens, tokens, 128, heads=32, causal=True)
         counts[tokens] = parts.fused_traffic(problem, parts.visible_tiles(problem, 128, 128), 128, 128)
     arithmetic = {tokens: count.dot_flops / 989.4e12 for tokens, count in counts.items()}

@@ -1464,7 +1464,7 @@ with reveal("few_tokens"):
         for name, kind in {"DeepEP": "deepep_ht", "DeepEP, low latency": "deepep_ll"}.items()
     }
     ranks = 7 * (1 - math.comb(256 - 32, 8) / math.comb(256, 8))
-    floor = {tokens: tokens * ranks * 7168 * 2 / 450e9 for tokens in sent["DeepEP"].tokens}
+    floor = {tokens: tokens * ranks * 7168 * 2 / 450e9 for tokens in sent["DeepEP"].sizes}
     show.figure(
         draw_floors(
             sent,

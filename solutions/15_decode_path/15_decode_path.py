@@ -958,10 +958,10 @@ if parts := together("decode_step"):
     names = {1: "1 sequence", 64: "64 sequences"}
     layer = replace(LLAMA, parameters=0, layers=1)
     floors = {
-        names[batch]: {tokens: parts.step_seconds(layer, H100, batch, tokens) for tokens in series.tokens}
+        names[batch]: {tokens: parts.step_seconds(layer, H100, batch, tokens) for tokens in series.sizes}
         for batch, series in grouped.items()
     }
-    floors["64, latent"] = {tokens: 64 * tokens * 576 * 2 / H100.bandwidth for tokens in latent.tokens}
+    floors["64, latent"] = {tokens: 64 * tokens * 576 * 2 / H100.bandwidth for tokens in latent.sizes}
     with reveal("latent"):
         show.figure(
             draw_floors(

@@ -888,7 +888,7 @@ predict(
 if parts := together("step_seconds"):
     real, llama, sheet = per_token("H100 SXM", 1024, 512), Model(8.03e9, 32, 4096, 1024), Device(3.35e12, 989.4e12)
     decode, with_prompts = {}, {}
-    for requests in real.tokens:
+    for requests in real.sizes:
         others = [(1024 + 256 - 1, 1)] * requests  # in the middle of their answers
         decode[requests] = parts.step_seconds(others, llama, sheet)
         longer = parts.step_seconds([*others[1:], (0, 1024)], llama, sheet) - decode[requests]
@@ -901,7 +901,7 @@ if parts := together("step_seconds"):
                 {"your decode steps": decode, "and prompts of others": with_prompts},
                 "Time per output token: Llama-3.1-8B, prompts of 1,024, answers of 512",
                 "requests that run at all times",
-                real.tokens,
+                real.sizes,
             ),
             "measured times per output token by the number of requests, and two lines from your step_seconds",
         )

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["OPERATIONS", "Rotation"]
+__all__ = ["OPERATIONS", "Rotation", "rotate"]
 
 Rotation = tuple[Float[Tensor, "... tokens half"], Float[Tensor, "... tokens half"]]
 """Cosines and sines of each token's position, for half a head or, in decoding, for a whole one."""
@@ -33,7 +33,7 @@ class _Operations(NamedTuple):
     loss: Callable[[Tensor, nn.Linear, Tensor], Tensor]
 
 
-def _rotate(x: Float[Tensor, "batch heads tokens dim"], rotation: Rotation) -> Float[Tensor, "batch heads tokens dim"]:
+def rotate(x: Float[Tensor, "... tokens dim"], rotation: Rotation) -> Float[Tensor, "... tokens dim"]:
     """Rotate each pair (x[i], x[i + dim / 2]) by its position's angle, in float32 or wider, and round to x's dtype."""
     cosines, sines = rotation
     half = x.shape[-1] // 2
@@ -63,13 +63,13 @@ def _eager_project(
         rotation[0].ndim > 2 and norms is None
     ):  # decoding, where a step is a few tokens and so many operators that each of them counts
         q_and_k, v = every_head.split((heads + kv_heads, kv_heads), dim=1)
-        q, k = _rotate(q_and_k, rotation).split((heads, kv_heads), dim=1)
+        q, k = rotate(q_and_k, rotation).split((heads, kv_heads), dim=1)
         return q, k, v
     q, k, v = every_head.split((heads, kv_heads, kv_heads), dim=1)
     if norms is not None:
         q = norms[0](q)
         k = norms[1](k)
-    return _rotate(q, rotation), _rotate(k, rotation), v
+    return rotate(q, rotation), rotate(k, rotation), v
 
 
 def _eager_attend(

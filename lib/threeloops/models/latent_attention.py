@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from threeloops.inner.costs import Work, require_positive
-from threeloops.models.gpt_operations import Rotation
+from threeloops.models.gpt_operations import Rotation, rotate
 from threeloops.units import require_whole
 
 __all__ = ["DEEPSEEK_V2", "DEEPSEEK_V3", "LatentAttention", "LatentShape", "queries_to_expand_for"]
@@ -141,9 +141,9 @@ class LatentAttention(nn.Module):
         shape = self.shape
         heads = self.query_up(self.query_norm(self.query_down(x))).unflatten(-1, (shape.heads, -1)).transpose(1, 2)
         query, query_position = heads.split((shape.head_dim, shape.rotary_dim), -1)
-        query_position = _rotate(query_position, rotation)
+        query_position = rotate(query_position, rotation)
         latent, key_position = self.latent_down(x).split((shape.latent_dim, shape.rotary_dim), -1)
-        new = torch.cat((self.latent_norm(latent), _rotate(key_position, rotation)), -1)
+        new = torch.cat((self.latent_norm(latent), rotate(key_position, rotation)), -1)
         cache = new if cache is None else torch.cat((cache, new), 1)
         attend = self._absorbed if absorbed else self._expanded
         attended = attend(query, query_position, cache)  # (batch, heads, new, value_dim)
@@ -173,10 +173,3 @@ class LatentAttention(nn.Module):
         new, tokens = scores.shape[-2:]
         visible = torch.ones(new, tokens, dtype=torch.bool, device=scores.device).tril(tokens - new)
         return functional.softmax((scores * self.shape.scale).masked_fill(~visible, -torch.inf), -1)
-
-
-def _rotate(x: Float[Tensor, "... new rotary"], rotation: Rotation) -> Float[Tensor, "... new rotary"]:
-    """Rotate each pair (x[i], x[i + rotary_dim / 2]) by its position's angle."""
-    cosines, sines = rotation
-    left, right = x.chunk(2, -1)
-    return torch.cat((left * cosines - right * sines, right * cosines + left * sines), -1).to(x.dtype)

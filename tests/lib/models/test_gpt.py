@@ -11,7 +11,7 @@ import pytest
 import torch
 from threeloops.hardware import device
 from threeloops.models.gpt import GPT, GPTConfig, RotaryPositions
-from threeloops.models.gpt_operations import _rotate
+from threeloops.models.gpt_operations import rotate
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -152,7 +152,7 @@ def test_a_rotated_product_depends_on_distance_alone_and_keeps_lengths(head_dim)
     rotation = RotaryPositions(head_dim, 200, base=10_000.0)
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, 1, 1, head_dim, dtype=torch.float64)
-    turned_q, turned_k = (_rotate(x.expand(1, 1, 200, head_dim), rotation(0, 200))[0, 0] for x in (q, k))
+    turned_q, turned_k = (rotate(x.expand(1, 1, 200, head_dim), rotation(0, 200))[0, 0] for x in (q, k))
     products = turned_q @ turned_k.T
     for distance in (-150, -1, 0, 1, 7, 150):
         diagonal = products.diagonal(distance)
@@ -180,8 +180,8 @@ def test_a_sequence_with_a_position_of_its_own_is_rotated_as_it_would_be_alone(h
     rotation = RotaryPositions(head_dim, 100, base=10_000.0)
     torch.manual_seed(0)
     x = torch.randn(2, 5, 3, head_dim).to(dtype).transpose(1, 2)
-    together = _rotate(x, rotation(torch.tensor([7, 95]), 5))
-    alone = torch.cat([_rotate(x[:1], rotation(7, 5)), _rotate(x[1:], rotation(95, 5))])
+    together = rotate(x, rotation(torch.tensor([7, 95]), 5))
+    alone = torch.cat([rotate(x[:1], rotation(7, 5)), rotate(x[1:], rotation(95, 5))])
     torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
     assert together.dtype == dtype and together.is_contiguous()
 

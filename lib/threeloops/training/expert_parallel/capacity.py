@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-__all__ = ["Load", "expert_capacity", "gather_load", "keep_within_capacity"]
+__all__ = ["Load", "expert_capacity", "gather_load", "keep_within_capacity", "place_among_equals"]
 
 
 def expert_capacity(tokens: int, experts: int, k: int, factor: float) -> int:
@@ -45,15 +45,19 @@ def keep_within_capacity(chosen: Int[Tensor, "tokens k"], experts: int, factor: 
     All first choices come before all second choices, and each of these in the order of tokens, so that a second choice
     never displaces a first one (GShard, algorithm 1).
     """
+    capacity = expert_capacity(len(chosen), experts, chosen.shape[1], factor)
+    return (place_among_equals(chosen.T.flatten()) < capacity).view(chosen.shape[::-1]).T
+
+
+def place_among_equals(values: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Return how often each value has stood before: 0 for the first of its kind, then 1, 2, …"""
     import torch
 
-    capacity = expert_capacity(len(chosen), experts, chosen.shape[1], factor)
-    in_order = chosen.T.flatten()
-    by_expert = in_order.sort(stable=True)
-    first = torch.searchsorted(by_expert.values, by_expert.values)  # where this expert's choices begin
-    place = torch.empty_like(in_order)
-    place[by_expert.indices] = torch.arange(len(in_order), device=chosen.device) - first
-    return (place < capacity).view(chosen.shape[::-1]).T
+    by_value = values.sort(stable=True)
+    first = torch.searchsorted(by_value.values, by_value.values)  # where the equal ones begin
+    place = torch.empty_like(values)
+    place[by_value.indices] = torch.arange(len(values), device=values.device) - first
+    return place
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from threeloops.training.expert_parallel.capacity import place_among_equals
 from threeloops.training.expert_parallel.router import Router, Routing
 
 __all__ = ["CopyRouter", "Placement", "count_copies", "place_copies"]
@@ -129,8 +130,5 @@ class CopyRouter(nn.Module):
 
     def _slot_of(self, chosen: Int[Tensor, "tokens k"]) -> Int[Tensor, "tokens k"]:
         in_order = chosen.flatten()
-        by_expert = in_order.sort(stable=True)
-        begins = torch.searchsorted(by_expert.values, by_expert.values)
-        turn = torch.empty_like(in_order)
-        turn[by_expert.indices] = torch.arange(len(in_order), device=chosen.device) - begins
-        return self._slots[in_order, (turn + self._first) % self._copies[in_order]].view(chosen.shape)
+        turn = place_among_equals(in_order) + self._first
+        return self._slots[in_order, turn % self._copies[in_order]].view(chosen.shape)

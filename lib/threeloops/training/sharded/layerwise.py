@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from threeloops.training.data_parallel.replicas import broadcast_tensors, check_same_on_all_ranks, require_in_group
+from threeloops.training.sharded.cost import bytes_sent
 
 __all__ = ["LayerwiseOptimizer", "assign_owners", "layerwise_bytes"]
 
@@ -46,8 +47,11 @@ def layerwise_bytes(
     owned = [0] * ranks
     for size, owner in zip(sizes, owners, strict=True):
         owned[owner] += size
-    each_way = (ranks - 1) * (parameter_bytes + gradient_bytes)
-    return each_way * max(owned), each_way * -(-sum(sizes) // ranks)
+    padded, equal = (
+        bytes_sent([whole], ranks, 1, parameter_bytes=parameter_bytes, gradient_bytes=gradient_bytes)[0]
+        for whole in (ranks * max(owned), sum(sizes))
+    )
+    return padded, equal
 
 
 class LayerwiseOptimizer:

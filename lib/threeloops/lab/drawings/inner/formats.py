@@ -71,7 +71,10 @@ def _in_e4m3(x: "Tensor", scale: "float | Tensor") -> "Tensor":
 
 
 def _in_e2m1(x: "Tensor") -> "Tensor":
-    """Round x to the nearest of ±0, 0.5, 1, 1.5, 2, 3, 4 and 6, ties to even."""
+    """Round x to the nearest of ±0, 0.5, 1, 1.5, 2, 3, 4 and 6, ties to even.
+
+    `inner.precision.fp4` rounds alike, but graded runs of lab 05 withhold that package, and its cells import this one.
+    """
     size = x.abs().clamp(max=_E2M1[-1])
     step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
     return torch.copysign(torch.round(size / step) * step, x)

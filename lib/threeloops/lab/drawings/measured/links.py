@@ -1,64 +1,48 @@
 """All-reduces of a node, measured by NVIDIA, beside the line α + s/β of lab 08."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from threeloops.figures import figure, palette
-from threeloops.hardware.measured import MEASURED_BY, measured
+from threeloops.hardware.measured import measured
+from threeloops.lab.drawings.measured.series import Series, source
 from threeloops.units import readable_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Times", "draw_line", "engine", "errors", "halves", "nccl", "wins_up_to"]
+__all__ = ["draw_line", "engine", "errors", "halves", "nccl", "wins_up_to"]
 
 _RANKS = 8
 _SIZES = [2**power for power in range(9, 30)]
 """Bytes of the picture, from 512 B to 512 MiB."""
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds by size in bytes, in order of the sizes, and the device and tool that they come from."""
-
-    sizes: tuple[int, ...]
-    seconds: tuple[float, ...]
-    source: str
-
-
-def nccl(device: str = "H100 SXM") -> Times:
-    """Return the times of NCCL's all-reduce on eight GPUs of a node, in 16 bits."""
+def nccl(device: str = "H100 SXM") -> Series:
+    """Return the times of NCCL's all-reduce on eight GPUs of a node, in 16 bits, by bytes."""
     table = measured("nccl").where(device=device, op_name="all_reduce", num_gpus=_RANKS, nccl_dtype="half")
-    return _times(table["bytes"], table["seconds"], f"8 × {device}, {str(table['tool'][0]).upper()}, {MEASURED_BY}")
+    return Series.of(table["bytes"], table["seconds"], source(f"8 × {device}", str(table["tool"][0])))
 
 
-def engine(device: str = "H100 SXM", tool: str = "vllm/0.24.0") -> Times:
+def engine(device: str = "H100 SXM", tool: str = "vllm/0.24.0") -> Series:
     """Return the times of an inference engine's own all-reduce on the same GPUs, in a CUDA graph."""
     table = measured("custom_all_reduce").where(device=device, tool=tool, num_gpus=_RANKS)
     table = table.where(kernel_source="vLLM_custom_graph")
-    return _times(table["bytes"], table["seconds"], f"8 × {device}, {tool.replace('vllm/', 'vLLM ')}, {MEASURED_BY}")
+    return Series.of(table["bytes"], table["seconds"], source(f"8 × {device}", tool))
 
 
-def _times(sizes: np.ndarray, seconds: np.ndarray, source: str) -> Times:
-    order = np.argsort(sizes)
-    return Times(tuple(map(int, sizes[order])), tuple(map(float, seconds[order])), source)
-
-
-def halves(times: Times) -> tuple[Times, Times]:
+def halves(times: Series) -> tuple[Series, Series]:
     """Return every second size, from the smallest on, and the sizes between them."""
-    first, second = (Times(times.sizes[start::2], times.seconds[start::2], times.source) for start in (0, 1))
+    first, second = (Series(times.sizes[start::2], times.seconds[start::2], times.source) for start in (0, 1))
     return first, second
 
 
-def errors(times: Times, alpha: float, beta: float) -> list[float]:
+def errors(times: Series, alpha: float, beta: float) -> list[float]:
     """Return by which share of each time the line α + s/β is too slow (above 0) or too fast."""
     return [(alpha + size / beta) / second - 1 for size, second in zip(times.sizes, times.seconds, strict=True)]
 
 
-def wins_up_to(one: Times, other: Times) -> int:
+def wins_up_to(one: Series, other: Series) -> int:
     """Return the largest size up to which `one` is faster at every size that both have. 0 if there is none."""
     faster = {
         size: second < other.seconds[other.sizes.index(size)]
@@ -74,11 +58,11 @@ def wins_up_to(one: Times, other: Times) -> int:
 
 
 def draw_line(
-    fitted: Times,
-    judged: Times,
+    fitted: Series,
+    judged: Series,
     line: tuple[float, float],
     rings: Mapping[str, Mapping[int, float]],
-    own: Times | None = None,
+    own: Series | None = None,
 ) -> "Figure":
     """Draw measured times, the line α + s/β that was fitted to the full dots, and rings of the virtual cluster.
 

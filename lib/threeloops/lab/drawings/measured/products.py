@@ -7,9 +7,10 @@ import numpy as np
 
 from threeloops.figures import figure, palette
 from threeloops.hardware import accelerator
-from threeloops.hardware.measured import MEASURED_BY, measured
+from threeloops.hardware.measured import measured
 from threeloops.inner.costs import matmul
 from threeloops.inner.roofline import Roofline
+from threeloops.lab.drawings.measured.series import source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,8 +43,7 @@ def product_seconds(device: str, columns: int, depth: int, dtype: str = "bfloat1
 def product_source(device: str) -> str:
     """Return the device, the tool and who measured."""
     tools = measured("gemm").where(device=device)["tool"]
-    tool = next(str(tool) for tool in tools if str(tool).startswith(_TOOL))
-    return f"{device}, {tool.replace('trtllm', 'TensorRT-LLM')}, {MEASURED_BY}"
+    return source(device, next(str(tool) for tool in tools if str(tool).startswith(_TOOL)))
 
 
 def share_of_roof(device: str, rows: int, columns: int, depth: int) -> float:

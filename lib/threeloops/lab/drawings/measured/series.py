@@ -1,5 +1,6 @@
-"""Measured times by number of tokens, and a picture of them beside what a lab computes."""
+"""Measured times by size, and a picture of them beside what a lab computes."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,43 +14,52 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Series", "draw_floors", "series"]
+__all__ = ["Series", "draw_floors", "series", "source"]
 
 _COLOURS = (palette.vermillion, palette.blue, palette.green, palette.purple, palette.orange, palette.sky)
 _LINE = 14
 """Points between two labels."""
 _WIDE = 500
 """A longer axis of times has ticks at powers of ten only."""
-_TOOLS = {"trtllm ": "TensorRT-LLM ", "vllm ": "vLLM "}
+_TOOLS = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang", "nccl": "NCCL"}
+"""The makers' spelling of each tool of the tables."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Seconds by number of tokens, in their order, and where they come from."""
+    """Seconds by size (tokens, requests or bytes), in order of the sizes, and where they come from."""
 
-    tokens: tuple[int, ...]
+    sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     source: str
 
-    def at(self, tokens: int) -> float:
-        """Return the seconds for so many tokens. Raises ValueError if they were not measured."""
-        return self.seconds[self.tokens.index(tokens)]
+    @classmethod
+    def of(cls, sizes: np.ndarray, seconds: np.ndarray, source: str) -> "Series":
+        """Return the series of these points, which may be in any order."""
+        order = np.argsort(sizes)
+        return cls(tuple(map(int, sizes[order])), tuple(map(float, seconds[order])), source)
+
+    def at(self, size: int) -> float:
+        """Return the seconds for this size. Raises ValueError if it was not measured."""
+        return self.seconds[self.sizes.index(size)]
 
     def since(self, least: int) -> "Series":
-        """Return the times for at least so many tokens."""
-        start = sum(tokens < least for tokens in self.tokens)
-        return Series(self.tokens[start:], self.seconds[start:], self.source)
+        """Return the times for this size and larger ones."""
+        start = sum(size < least for size in self.sizes)
+        return Series(self.sizes[start:], self.seconds[start:], self.source)
 
 
-def series(table: Table, tokens: np.ndarray) -> Series:
-    """Return the seconds of a table's rows in the order of their tokens. All rows come from one device and tool."""
-    order = np.argsort(tokens)
-    kernel = f" ({table['kernel_source'][0]})" if "kernel_source" in table.columns else ""
-    tool = str(table["tool"][0])
+def source(device: str, tool: str) -> str:
+    """Return the device, the tool in its makers' spelling, and who measured."""
     for short, name in _TOOLS.items():
-        tool = tool.replace(short, name)
-    source = f"{table['device'][0]}, {tool}{kernel}, {MEASURED_BY}"
-    return Series(tuple(map(int, tokens[order])), tuple(map(float, table["seconds"][order])), source)
+        tool = re.sub(rf"^{short}[ /]", f"{name} ", tool)
+    return f"{device}, {tool}, {MEASURED_BY}"
+
+
+def series(table: Table, sizes: np.ndarray) -> Series:
+    """Return the seconds of a table's rows by their sizes. All rows come from one device and tool."""
+    kernel = f" ({table['kernel_source'][0]})" if "kernel_source" in table.columns else ""
+    return Series.of(sizes, table["seconds"], source(table["device"][0], f"{table['tool'][0]}{kernel}"))
 
 
 def draw_floors(
@@ -59,14 +69,14 @@ def draw_floors(
     across: str = "tokens",
     ticks: Sequence[int] = (128, 512, 2048, 8192, 32768),
 ) -> "Figure":
-    """Draw measured times as dots, a colour per name, and floors in seconds by tokens as lines.
+    """Draw measured times as dots, a colour per name, and floors in seconds by size as lines.
 
     A floor with the name of a series has its colour.
     """
     fig, axes = figure(width=8.6, height=4.0)
     colours = dict(zip(dict.fromkeys((*times, *floors)), _COLOURS, strict=False))
     lines = {name: dict(floor) for name, floor in floors.items()}
-    dots = {name: dict(zip(one.tokens, one.seconds, strict=True)) for name, one in times.items()}
+    dots = {name: dict(zip(one.sizes, one.seconds, strict=True)) for name, one in times.items()}
     smallest = min(second for points in (*lines.values(), *dots.values()) for second in points.values())
     unit, scale = ("ms", 1e3) if smallest >= 1e-3 else ("µs", 1e6)
     ends = {}

@@ -1,11 +1,9 @@
 """Times per output token of whole deployments, measured by NVIDIA."""
 
-from threeloops.hardware.measured import MEASURED_BY, measured
-from threeloops.lab.drawings.measured.series import Series
+from threeloops.hardware.measured import measured
+from threeloops.lab.drawings.measured.series import Series, source
 
 __all__ = ["per_token"]
-
-_ENGINES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}
 
 
 def per_token(
@@ -13,11 +11,10 @@ def per_token(
 ) -> Series:
     """Return the seconds per output token in 16 bits on one GPU, by the requests that run at all times.
 
-    Every request has a prompt and an answer of so many tokens. The `tokens` of the series are requests. Raises
-    LookupError if it was not measured.
+    Every request has a prompt and an answer of so many tokens. The sizes of the series are requests. Raises LookupError
+    if it was not measured.
     """
     table = measured("serving").where(backend=engine, model_path=model, device=device, gemm_quant_mode="")
     table = table.where(tp_size=1, isl=prompt, osl=answer)
-    points = sorted(zip(table["batch_size"], table["silicon_tpot_ms"], strict=True))
-    source = f"{device}, {_ENGINES[engine]} {table['backend_version'][0]}, {MEASURED_BY}"
-    return Series(tuple(int(batch) for batch, _ in points), tuple(float(ms) / 1e3 for _, ms in points), source)
+    tool = f"{engine} {table['backend_version'][0]}"
+    return Series.of(table["batch_size"], table["silicon_tpot_ms"] / 1e3, source(device, tool))

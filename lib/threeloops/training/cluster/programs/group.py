@@ -111,16 +111,8 @@ class _Group(dist.ProcessGroup):
         handle = self._me.message(
             lambda: self._me.main.send(as_bytes(tensor), to, self._channel, tag), tensor, f"isend to rank {to}"
         )
-        sent = checksum(tensor)
-
-        def require_unchanged(_: memoryview) -> None:
-            if checksum(tensor) != sent:
-                raise RuntimeError(
-                    f"the tensor of this isend to rank {to} changed before its wait(): on a real network rank {to} "
-                    "might get the new values, so call wait() first"
-                )
-
-        return Work(self._me, handle, tensors, require_unchanged, False)
+        require_unchanged = _unchanged(tensor, f"isend to rank {to}", f"rank {to} might get the new values")
+        return Work(self._me, handle, tensors, lambda _: require_unchanged(), False)
 
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Work:
         tensor = check_dense("recv", "its tensor", tensors[0])
@@ -133,16 +125,16 @@ class _Group(dist.ProcessGroup):
         return Work(self._me, handle, tensors, lambda data: fill(tensors, data), False)
 
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> Work:
+        if opts is not None and not opts.asyncOp:  # torch waits at once
+            return self._submit("all_reduce", tensors[0], tensors, opts=opts)
+        danger = "ranks might sum the new values, or the change might be lost"
+
         def put(data: memoryview) -> None:
-            if checksum(tensors[0]) != given:
-                raise RuntimeError(
-                    "the tensor of this all_reduce changed before its wait(): on a real network ranks might sum the "
-                    "new values, or the change might be lost, so call wait() first"
-                )
+            require_unchanged()
             fill(tensors, data)
 
         work = self._submit("all_reduce", tensors[0], tensors, opts=opts, put=put)
-        given = checksum(tensors[0])
+        require_unchanged = _unchanged(tensors[0], "all_reduce", danger)
         return work
 
     def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None) -> Work:
@@ -316,3 +308,16 @@ def register(me: Rank) -> None:
         return _Group(me, options.group_rank, ranks or range(me.size), f"{options.group_id}{suffix}")
 
     dist.Backend.register_backend("virtual", create, extended_api=True, devices=["cpu"])
+
+
+def _unchanged(tensor: torch.Tensor, call: str, danger: str) -> Callable[[], None]:
+    """Return a check that raises RuntimeError if the tensor is not what it is now."""
+    given = checksum(tensor)
+
+    def require() -> None:
+        if checksum(tensor) != given:
+            raise RuntimeError(
+                f"the tensor of this {call} changed before its wait(): on a real network {danger}, so call wait() first"
+            )
+
+    return require

@@ -23,8 +23,8 @@ def packed(table, across, time, **wanted):
 
 
 def same(series, expected):
-    assert list(series.tokens) == sorted(expected)
-    assert dict(zip(series.tokens, series.seconds, strict=True)) == pytest.approx(expected, rel=1e-12)
+    assert list(series.sizes) == sorted(expected)
+    assert dict(zip(series.sizes, series.seconds, strict=True)) == pytest.approx(expected, rel=1e-12)
     assert series.source.endswith("not by us")
 
 
@@ -92,7 +92,7 @@ def test_lab_16_says_one_factor_for_all_batches():
     """A decode step waits for 16.06 GB and the keys; a prompt of 1,024 tokens makes the step that it joins longer."""
     real = serving.per_token("H100 SXM", 1024, 512)
     factors = []
-    for requests, seconds in zip(real.tokens, real.seconds, strict=True):
+    for requests, seconds in zip(real.sizes, real.seconds, strict=True):
         decode = (16.06e9 + requests * 1281 * 131072) / 3.35e12
         pairs = (requests - 1) * 1280 + 1024 * 1025 / 2
         mixed = (2 * 8.03e9 * (requests - 1 + 1024) + 4 * 32 * 4096 * pairs) / 989.4e12
