@@ -1,0 +1,1 @@
+"""Serving with prompts computed on one machine and tokens decoded on another."""
