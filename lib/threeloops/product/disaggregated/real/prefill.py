@@ -188,12 +188,13 @@ class PrefillRole:
         return bool(batch.chunks)
 
     def _ask(self) -> None:
-        """Ask for the blocks of the first requests, of those that compute, and of those that are done."""
+        """Ask for the blocks of the first requests, of those that compute, and of those that are done. A request for one
+        token needs none."""
         if self._send is None:
             return
         ahead = self._ahead - sum(prompt.is_asked and not prompt.is_done for prompt in self._prompts.values())
         for prompt in self._prompts.values():
-            if prompt.is_asked:
+            if prompt.is_asked or prompt.sampling.max_tokens == 1:
                 continue
             if prompt.is_done or prompt.request.running or ahead > 0:
                 ahead -= not prompt.is_done

@@ -3,7 +3,8 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -25,7 +26,7 @@ from threeloops.product.request import EngineStopped, Finish, Request, RequestFa
 from threeloops.product.service.engine.messages import Cancel, Credit, EngineSpec, Submit
 from threeloops.product.token_stream import TokenStream
 
-__all__ = ["DisaggregatedService"]
+__all__ = ["DisaggregatedService", "orphans", "twice"]
 
 _ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": GrammarError}
 """The error that readers get for an outcome. Outcomes that are not listed give RequestFailed."""
@@ -249,14 +250,11 @@ class DisaggregatedService:
                 except EngineStopped as error:
                     side.kill(str(error))
                     await side.gone.wait()
-        for number in before & set(self._streams):
-            stream = self._streams[number]
-            has_decoded = stream.available > 1
-            if stream.done:
-                continue
-            if number in here["decode"]:
-                self._sides["prefill"].send(Cancel(number))
-            elif number not in here["prefill"] or has_decoded:
+        told = {number: self._streams[number].available for number in before & set(self._streams)}
+        for number in twice(told, here["prefill"], here["decode"]):
+            self._sides["prefill"].send(Cancel(number))
+        for number in orphans(told, here["prefill"], here["decode"]):
+            if not self._streams[number].done:
                 self._fail(number, EngineStopped(reason))
                 self._cancel(number)
 
@@ -307,6 +305,24 @@ class DisaggregatedService:
                 await side.state(self.answer_seconds / 2)
                 return True
         return not side.takes_requests
+
+
+def twice(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSet[int]) -> AbstractSet[int]:
+    """Return the requests that the prefill process must forget, because they run on the decode process.
+
+    `prefill` and `decode` are the requests that are left on each side after a connection between the two has ended.
+    `told` has the number of tokens of each request that the front waits for. Their acknowledgement was lost.
+    """
+    return told.keys() & prefill & decode
+
+
+def orphans(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSet[int]) -> AbstractSet[int]:
+    """Return the requests that must end with an error. Arguments are those of `twice`.
+
+    They are on neither side, or their tokens after the first came from a decode process that is gone.
+    """
+    decoded = {number for number, tokens in told.items() if tokens > 1}
+    return (told.keys() - prefill - decode) | (decoded - decode)
 
 
 def _add(stream: TokenStream, progress: Progress) -> None:
