@@ -61,8 +61,8 @@ class BlockLink:
         head = _HEAD.pack(len(body), len(blocks)) + body
         self._end.sendall(head)
         if blocks:
-            self._end.sendall(blocks)
             self.sent_bytes += len(blocks)
+            self._end.sendall(blocks)
 
     def receive(self) -> tuple[msgspec.Struct, bytearray]:
         """Return the next message and its blocks. Raises EOFError if the other side has ended, OSError, and
@@ -81,7 +81,7 @@ class BlockLink:
         return message, self._received(blocks, cut) if blocks else bytearray()
 
     def close(self) -> None:
-        """End the link. The threads end by themselves, and `lost` is called if it has not been."""
+        """End the link, without the messages that still wait. Its threads end, and `lost` is called if it was not."""
         self._outbox.put(None)
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)

@@ -188,8 +188,10 @@ class PrefillRole:
         return bool(batch.chunks)
 
     def _ask(self) -> None:
-        """Ask for the blocks of the first requests, of those that compute, and of those that are done. A request for one
-        token needs none."""
+        """Ask for the blocks of the first requests, of those that compute, and of those that are done.
+
+        A request for one token needs none.
+        """
         if self._send is None:
             return
         ahead = self._ahead - sum(prompt.is_asked and not prompt.is_done for prompt in self._prompts.values())

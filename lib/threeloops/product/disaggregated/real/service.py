@@ -176,9 +176,9 @@ class DisaggregatedService:
             case Connected() if side.role == "prefill" and message.generation == self._generation:
                 self._finish_connecting("")
             case Disconnected() if message.generation == self._generation:
-                self._reason = message.reason
                 self._finish_connecting(message.reason)
                 if self._is_connected:
+                    self._reason = f"the connection of the two processes has ended: {message.reason}"
                     self._break()
 
     def _end(self, number: int, ended: Ended) -> None:
@@ -240,7 +240,6 @@ class DisaggregatedService:
 
     async def _settle(self) -> None:
         """End the requests that are on neither side, and let each of the others be on one."""
-        reason = self._reason
         before = set(self._streams)
         here: dict[str, set[int]] = {"prefill": set(), "decode": set()}
         for role, side in self._sides.items():
@@ -250,6 +249,7 @@ class DisaggregatedService:
                 except EngineStopped as error:
                     side.kill(str(error))
                     await side.gone.wait()
+        reason = next((side.reason for side in self._sides.values() if side.gone.is_set()), self._reason)
         told = {number: self._streams[number].available for number in before & set(self._streams)}
         for number in twice(told, here["prefill"], here["decode"]):
             self._sides["prefill"].send(Cancel(number))
